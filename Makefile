@@ -1,0 +1,77 @@
+# llamapar: `make lab` opens the workbook, `make test` runs every test; both build .venv when needed.
+
+PYTHON ?= python3
+JOBS ?= 2
+LAB_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq -c constraints.txt
+PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile
+
+.PHONY: help lab test lint soak bench constraints clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make lab          open the workbook in JupyterLab (LAB_ARGS: options of jupyter lab)"
+	@echo "make test         ruff, mypy, pytest, every notebook, JupyterLab in a real browser"
+	@echo "make lint         ruff and mypy alone"
+	@echo "make soak         the property tests and samples of 'make test' at their full counts"
+	@echo "make bench        run the measurements in benchmarks/"
+	@echo "make constraints  pin anew: the newest releases that pyproject.toml allows"
+	@echo "make clean        remove the environment and everything generated"
+	@echo "PYTHON=python3.12 chooses the interpreter, JOBS=4 the number of test processes"
+
+lab: $(VENV)/.lab-installed
+	$(PY) jupyter/start.py notebooks/00_start_here.ipynb $(LAB_ARGS)
+
+test: lint
+	$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout 120 tests notebooks
+
+lint: $(VENV)/.test-installed
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+soak: $(VENV)/.test-installed
+	$(PYTEST) --soak tests
+
+bench: $(VENV)/.test-installed
+	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; PYTHONPATH=tests $(PY) $$script; done
+
+# One file marks each finished installation; it is made anew when what it was made from changes.
+$(VENV)/.created:
+	@command -v $(PYTHON) > /dev/null || { echo "llamapar: no '$(PYTHON)' here; name a Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("llamapar needs Python 3.11 or newer and $(PYTHON) is %d.%d; name another: make PYTHON=python3.12 ..." % v[:2])'
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { echo "llamapar: $(PYTHON) cannot make environments; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.lab-installed: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "Installing JupyterLab, PyTorch and the rest into $(VENV) (minutes, most of them PyTorch)"
+	$(PIP) -e '.[lab]'
+	@touch $@
+
+$(VENV)/.test-installed: $(VENV)/.lab-installed
+	$(PIP) -e '.[test]'
+	@touch $@
+
+# torch keeps its pin (its version decides which build a machine gets), and so do lines with a marker
+# (packages of other systems): edit those by hand.
+# Left out: pip itself, and the CUDA packages, whose versions torch itself fixes.
+constraints:
+	rm -rf build/pins && mkdir -p build && $(PYTHON) -m venv build/pins
+	grep '^torch==' constraints.txt > build/torch-pin.txt
+	build/pins/bin/python -m pip install -qq -c build/torch-pin.txt -e '.[test]'
+	{ sed -n '/^#/p' constraints.txt; \
+	  { sed -n '/;/p' constraints.txt; \
+	    build/pins/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel; \
+	    grep -o 'flit_core==[0-9.]*' pyproject.toml; } \
+	  | sed -e '/^#/d' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton==/d' -e 's/+[a-z0-9.]*$$//' \
+	  | LC_ALL=C sort -f; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	rm -rf build/pins build/torch-pin.txt
+
+clean:
+	rm -rf $(VENV) .jupyter .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -1,0 +1,65 @@
+"""Open JupyterLab with the project's own settings; the user's are neither read nor changed.
+
+    python jupyter/start.py [--state DIR] [--root DIR] [NOTEBOOK] [options of jupyter lab]
+
+`jupyter/labconfig` holds the settings that come with the project (no news pop-up, no update check).
+What JupyterLab writes while it runs (layout, chosen theme, history, trust, connection files) goes to
+the state folder, `.jupyter/` unless told, which git ignores. The server listens on loopback only and
+asks for its token. The process becomes JupyterLab itself, so whoever started it can end it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def environment(state: Path) -> dict[str, str]:
+    """The variables under which JupyterLab and its kernels know only this project's settings."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "IPYTHON"))}
+    bin_folder = str(Path(sys.executable).parent)  # not resolved: the environment's, not its base's
+    return kept | {
+        "JUPYTER_CONFIG_PATH": str(PROJECT / "jupyter"),
+        "JUPYTER_CONFIG_DIR": str(state / "config"),
+        "JUPYTER_DATA_DIR": str(state / "data"),
+        "JUPYTER_RUNTIME_DIR": str(state / "runtime"),
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "JUPYTERLAB_SETTINGS_DIR": str(state / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(state / "workspaces"),
+        "IPYTHONDIR": str(state / "ipython"),
+        # `!llamapar …` in a cell and the terminals of JupyterLab find this environment's programs.
+        "PATH": os.pathsep.join([bin_folder, os.environ.get("PATH", os.defpath)]),
+        "VIRTUAL_ENV": sys.prefix,
+    }
+
+
+def command(root: Path, notebook: str | None, options: list[str]) -> list[str]:
+    """The JupyterLab command line; `notebook` is a path below `root`."""
+    page = "/lab" if notebook is None else f"/lab/tree/{notebook}"
+    words = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1"]
+    words += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url={page}"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        words.append("--allow-root")  # containers: JupyterLab otherwise refuses to start as root
+    return words + options
+
+
+def main() -> None:
+    """Parse the command line and become JupyterLab."""
+    parser = argparse.ArgumentParser(description="Open JupyterLab with the project's own settings.")
+    parser.add_argument("--state", type=Path, default=PROJECT / ".jupyter", help="written to")
+    parser.add_argument("--root", type=Path, default=PROJECT, help="the folder that is served")
+    parser.add_argument("notebook", nargs="?", help="the notebook to open, a path below the root")
+    known, options = parser.parse_known_args()
+    root = known.root.resolve()
+    if known.notebook is not None and not (root / known.notebook).is_file():
+        parser.error(f"there is no notebook {known.notebook} in {root}")
+    words = command(root, known.notebook, options)
+    os.execve(words[0], words, environment(known.state.resolve()))
+
+
+if __name__ == "__main__":
+    main()

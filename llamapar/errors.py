@@ -1,0 +1,153 @@
+"""What a person sees when something they gave cannot work.
+
+Every error says *what* is wrong with both numbers, *why* it cannot work, and the nearest valid
+choices. The checks of plain values live here too, so that every layer refuses bad input alike.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+MAX_DEGREE = 2**20
+"""Largest degree of one mesh axis that the workbook lays out."""
+
+MAX_SIZE = 2**31 - 1
+"""Largest model dimension, sequence length or batch that the workbook accepts."""
+
+
+class LlamaparError(ValueError):
+    """Bad input from a person: `what` (with the numbers), `why`, and what to `choose` instead."""
+
+    def __init__(self, what: str, why: str = "", choose: Iterable[object] = (), field: str = ""):
+        self.what = what
+        self.why = why
+        self.choose = tuple(str(choice) for choice in choose)
+        self.field = field
+        lines = [what]
+        if why:
+            lines.append(f"  why  {why}")
+        if self.choose:
+            lines.append(f"  try  {', or '.join(self.choose)}")
+        super().__init__("\n".join(lines))
+
+
+class LayoutError(LlamaparError):
+    """A layout, or the job it is asked to do, cannot work.
+
+    Raised by `lp.require` it carries the whole `report`.
+    """
+
+    report: Any = None
+
+
+class ModelError(LlamaparError):
+    """A model's dimensions, name or file cannot be used."""
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """`repr(value)`, one line, cut to `limit` characters, safe for values of any size."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**18:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception as problem:  # a hostile __repr__ must not hide the real message
+        text = f"<{type(value).__name__}, repr failed: {type(problem).__name__}>"
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def whole(
+    field: str,
+    value: object,
+    low: int = 1,
+    high: int = MAX_SIZE,
+    error: type[LlamaparError] = LayoutError,
+) -> int:
+    """`value` as an int within [low, high], or an `error` that names `field` and the nearest choice."""
+    need = f"{field} must be a whole number from {low} to {high}"
+
+    def refuse(choices: Iterable[int], why: str = "") -> LlamaparError:
+        near = dict.fromkeys(min(max(c, low), high) for c in choices)
+        return error(
+            f"{field}={shown(value)}: {need}", why, [f"{field}={c}" for c in near], field
+        )
+
+    if isinstance(value, bool):
+        raise refuse([int(value)], "True and False are not counts")
+    if isinstance(value, str):
+        try:
+            near = [int(value)] if len(value) < 20 else []
+        except ValueError:
+            near = []
+        raise refuse(near or [low], "text is never read as a number here")
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise refuse([low], "NaN is not a number")
+        if math.isinf(value):
+            raise refuse([high if value > 0 else low])
+        if abs(value) > 2 * high:
+            raise refuse([high if value > 0 else low])
+        raise refuse([math.floor(value), math.ceil(value)], "a fraction of it cannot be placed")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise refuse([low], f"{type(value).__name__} is not a whole number") from None
+    if not low <= number <= high:
+        raise refuse([number])
+    return number
+
+
+def real(
+    field: str,
+    value: object,
+    low: float,
+    high: float,
+    error: type[LlamaparError] = LayoutError,
+) -> float:
+    """`value` as a finite float within [low, high], or an `error` that names `field`."""
+    need = f"{field} must be a number from {low:g} to {high:g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise error(f"{field}={shown(value)}: {need}", field=field)
+    if not low <= value <= high:  # False for NaN as well
+        near = low if value != value or value < low else high
+        raise error(f"{field}={shown(value)}: {need}", "", [f"{field}={near:g}"], field)
+    return float(value)
+
+
+def flag(field: str, value: object, error: type[LlamaparError] = LayoutError) -> bool:
+    """`value` if it is True or False, else an `error` that names `field`."""
+    if isinstance(value, bool):
+        return value
+    raise error(
+        f"{field}={shown(value)}: {field} must be True or False",
+        "",
+        [f"{field}=True", f"{field}=False"],
+        field,
+    )
+
+
+def one_of(
+    field: str,
+    value: object,
+    names: Iterable[str],
+    error: type[LlamaparError] = LayoutError,
+) -> str:
+    """`value` if it is one of `names`, else an `error` with the nearest names first."""
+    names = list(names)
+    if isinstance(value, str) and value in names:
+        return value
+    near: list[str] = []
+    if isinstance(value, str):
+        folded = {name.lower(): name for name in names}
+        close = difflib.get_close_matches(value.lower()[:100], list(folded), n=3, cutoff=0.4)
+        near = [folded[name] for name in close]
+    raise error(
+        f"{field}={shown(value)} is not known",
+        f"known are {', '.join(names)}",
+        near or names[:3],
+        field,
+    )

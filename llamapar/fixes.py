@@ -1,0 +1,206 @@
+"""Ways out of a finding: the nearest layouts or settings that themselves pass `check`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import LlamaparError
+from .frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
+from .job import Job
+from .layout import AXES, Layout, divisors
+from .rules import ERROR, NOTE, RULES, WARNING, Changes, Rule
+from .shard import NO_PADDING
+
+MOST = 3
+"""Fixes offered for one finding."""
+
+_COST = {"tp": 1.2, "cp": 1.4, "pp": 1.6, "dp": 1.0}
+"""Weight of doubling or halving an axis: DP is the cheapest to turn, PP the dearest."""
+
+_NEAR = 7
+"""Divisors of the world size that are tried per axis, the nearest to the present degree."""
+
+_LAYOUT_FIELDS = frozenset(Layout.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A job that passes, and what was changed to get there."""
+
+    job: Job
+    changes: tuple[tuple[str, Any], ...]
+
+    @property
+    def layout(self) -> Layout:
+        return self.job.layout
+
+    @property
+    def text(self) -> str:
+        """The changes, ready to read: "tp=8 dp=8 (64 ranks)"."""
+        words = " ".join(
+            f"padding={value}" if name == "padding" else f"{name}={value}" for name, value in self.changes
+        )
+        if any(name in AXES for name, _ in self.changes):
+            lay = self.layout
+            words += f" ({lay.tp}·{lay.cp}·{lay.pp}·{lay.dp} = {lay.world} ranks)"
+        return words
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: the whole layout, and whatever else was changed."""
+        others = {name: value for name, value in self.changes if name not in AXES}
+        if "padding" in others:
+            others["padding"] = str(others["padding"])
+        return {axis: getattr(self.layout, axis) for axis in AXES} | others | {"text": self.text}
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
+    """How bad a rule that applies is: the judge's verdict where there is one, else the paper's."""
+    own = rule.severity(job)
+    if judge is None:
+        return own
+    for case in judge.cases.get(rule.code, ()):
+        if case.when(job):
+            break
+    else:
+        return own
+    if case.verdict in FAILS:
+        return ERROR
+    if case.verdict in (WORKS, ADAPTS):
+        return NOTE if own or case.verdict == ADAPTS else None
+    if case.verdict == NA:
+        return rule.if_na or own
+    return own or (NOTE if case.verdict == UNKNOWN else None)
+
+
+def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
+    """At most MOST fixes for `rule`, the nearest first.
+
+    Each passes check without an error, ends this rule's finding, and brings no new warning.
+    """
+    accepted = _severities(job, judge, WARNING) | {rule.code}
+    seen: set[Job] = set()
+    found = 0
+    for candidate in _candidates(job, rule, judge):
+        if candidate in seen or candidate == job:
+            continue
+        seen.add(candidate)
+        if found and _changes_model_scale(job, candidate):
+            continue
+        bad = _severities(candidate, judge, ERROR)
+        if bad or rule.code in _severities(candidate, judge, WARNING):
+            continue
+        if not _severities(candidate, judge, WARNING) <= accepted:
+            continue
+        yield Fix(candidate, _changed(job, candidate))
+        found += 1
+        if found == MOST:
+            return
+
+
+def _severities(job: Job, judge: Framework | None, severity: str) -> set[str]:
+    """Codes of the findings of one severity, without their words."""
+    padding = judge.padding if judge else NO_PADDING
+    return {
+        rule.code
+        for rule in RULES
+        if rule.applies(job, padding) and severity_of(rule, job, judge) == severity
+    }
+
+
+def _changes_model_scale(job: Job, candidate: Job) -> bool:
+    """Whether a candidate gives up on the GPUs that are there: only ever the first and last resort."""
+    return candidate.gpus != job.gpus
+
+
+def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
+    """Jobs that might pass, in the order in which they should be offered."""
+    repaired = [made for changes in rule.repairs(job) if (made := apply(job, changes))]
+    mended = [_mend(made, judge) for made in repaired]
+    layouts = [job.replace(layout=layout) for layout in _layouts(job)]
+    if rule.repairs_first:
+        yield from repaired
+        yield from mended
+    solved = [made for made in repaired if made.layout != job.layout]
+    yield from solved
+    yield from layouts
+    yield from mended
+    for made in layouts[:40]:
+        yield _mend(made, judge)
+
+
+def _mend(job: Job, judge: Framework | None) -> Job:
+    """`job` with the first repair of every rule that still fails, over and over while that helps."""
+    padding = judge.padding if judge else NO_PADDING
+    for _ in range(6):
+        for rule in RULES:
+            if rule.applies(job, padding) and severity_of(rule, job, judge) == ERROR:
+                made = next((m for c in rule.repairs(job) if (m := apply(job, c))), None)
+                if made is not None and made != job:
+                    job = made
+                    break
+        else:
+            break
+    return job
+
+
+def apply(job: Job, changes: Changes) -> Job | None:
+    """`job` with changes to its own fields or its layout's; None where no such layout exists."""
+    of_layout = {name: value for name, value in changes.items() if name in _LAYOUT_FIELDS}
+    of_job = {name: value for name, value in changes.items() if name not in _LAYOUT_FIELDS}
+    try:
+        if of_layout:
+            job = job.replace(layout=job.layout.replace(**of_layout))
+        return job.replace(**of_job) if of_job else job
+    except LlamaparError:
+        return None
+
+
+def _layouts(job: Job) -> list[Layout]:
+    """Other layouts of all the GPUs, the nearest first."""
+    lay = job.layout
+    world = job.gpus or lay.world
+    options = [
+        sorted(divisors(world), key=lambda d: abs(math.log2(d / getattr(lay, axis))))[:_NEAR]
+        for axis in ("tp", "cp", "pp")
+    ]
+    ranked = []
+    for tp, cp, pp in itertools.product(*options):
+        if world % (tp * cp * pp):
+            continue
+        degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": world // (tp * cp * pp)}
+        if degrees["dp"] % lay.dp_replicate:
+            continue
+        cost = sum(
+            weight * abs(math.log2(degrees[axis] / getattr(lay, axis))) for axis, weight in _COST.items()
+        )
+        ranked.append((cost, tuple(degrees.values()), degrees))
+    ranked.sort(key=lambda row: row[:2])
+    made = []
+    for _, _, degrees in ranked:
+        try:
+            made.append(lay.replace(**degrees))
+        except LlamaparError:
+            continue
+    return made
+
+
+def _changed(old: Job, new: Job) -> tuple[tuple[str, Any], ...]:
+    """Name and new value of every field that differs, axes first."""
+    changed = [
+        (name, getattr(new.layout, name))
+        for name in Layout.__dataclass_fields__
+        if getattr(new.layout, name) != getattr(old.layout, name)
+    ]
+    changed += [
+        (name, getattr(new, name))
+        for name in Job.__dataclass_fields__
+        if name not in ("model", "layout") and getattr(new, name) != getattr(old, name)
+    ]
+    return tuple(changed)

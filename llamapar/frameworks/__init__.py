@@ -1,0 +1,96 @@
+"""What real frameworks do, as data: one file each, read by `rules`, `explain` and the pictures.
+
+Every case names repository, path and commit. Where there is no evidence there is no case, and the
+verdict is "not known".
+"""
+
+from __future__ import annotations
+
+from ..errors import one_of
+from ..shard import NO_PADDING, Padding
+from .base import (
+    ADAPTS,
+    CLEAR,
+    FAILS,
+    FORWARD,
+    INIT,
+    NA,
+    SAVE,
+    SILENT,
+    UNKNOWN,
+    VERDICTS,
+    WORKS,
+    Case,
+    Framework,
+    Verdict,
+)
+from .colossalai import COLOSSALAI
+from .distributed_llama import DISTRIBUTED_LLAMA
+from .dtensor import DTENSOR
+from .megatron import MEGATRON
+from .meta import META
+from .nanotron import NANOTRON
+from .picotron import PICOTRON
+from .torchtitan import TORCHTITAN
+from .transformers import TRANSFORMERS
+from .vllm import VLLM
+
+FRAMEWORKS: dict[str, Framework] = {
+    f.name: f
+    for f in (
+        META,
+        TORCHTITAN,
+        MEGATRON,
+        COLOSSALAI,
+        DISTRIBUTED_LLAMA,
+        TRANSFORMERS,
+        PICOTRON,
+        NANOTRON,
+        VLLM,
+        DTENSOR,
+    )
+}
+
+_BY_ALIAS = {
+    alias: f for f in FRAMEWORKS.values() for alias in (f.name, f.title.lower(), *f.aliases)
+}
+
+
+def framework(name: str) -> Framework:
+    """The framework called `name`, by any of its usual spellings; LayoutError with the nearest."""
+    if isinstance(name, Framework):
+        return name
+    if isinstance(name, str) and name.strip().lower() in _BY_ALIAS:
+        return _BY_ALIAS[name.strip().lower()]
+    one_of("framework", name, FRAMEWORKS)
+    raise AssertionError("one_of refuses every unknown name")
+
+
+def padding_rule(value: str | Padding | None) -> Padding:
+    """A Padding from itself, None or "none", or the name of the framework whose rule it is."""
+    if value is None or value == "none":
+        return NO_PADDING
+    if isinstance(value, Padding):
+        return value
+    return framework(value).padding
+
+
+__all__ = [
+    "ADAPTS",
+    "CLEAR",
+    "FAILS",
+    "FORWARD",
+    "FRAMEWORKS",
+    "INIT",
+    "NA",
+    "SAVE",
+    "SILENT",
+    "UNKNOWN",
+    "VERDICTS",
+    "WORKS",
+    "Case",
+    "Framework",
+    "Verdict",
+    "framework",
+    "padding_rule",
+]

@@ -1,0 +1,149 @@
+"""The form of what is known about a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..job import Job
+from ..shard import NO_PADDING, Padding
+
+WORKS = "works"
+ADAPTS = "works by replicating or padding"
+CLEAR = "clear error"
+INIT = "crash at init"
+FORWARD = "crash in forward"
+SAVE = "crash at save"
+SILENT = "silent wrong result"
+NA = "not applicable"
+UNKNOWN = "not known"
+
+VERDICTS = (WORKS, ADAPTS, CLEAR, INIT, FORWARD, SAVE, SILENT, NA, UNKNOWN)
+"""What a framework does with a layout that a rule speaks of, from best to worst, then the unknown."""
+
+FAILS = frozenset((CLEAR, INIT, FORWARD, SAVE, SILENT))
+"""Verdicts after which a run cannot be trusted or does not start."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of evidence: what the framework does where a rule applies and `when` holds.
+
+    message: what it says, word for word; {names} are filled from `Job.numbers`.
+    path: file and lines in the framework's repository at its commit.
+    note: what happens, in our words, where the message does not say it.
+    """
+
+    verdict: str
+    message: str = ""
+    path: str = ""
+    note: str = ""
+    when: Callable[[Job], bool] = lambda job: True
+    repo: str = ""
+    at: str = ""
+    """Repository and commit or version of `path` where they are not the framework's own."""
+
+
+def torch_case(verdict: str, message: str, path: str, when: Callable[[Job], bool], note: str) -> Case:
+    """Evidence from torch itself, for the frameworks that stand on it."""
+    return Case(verdict, message, path, note, when, "pytorch/pytorch", "v2.13.0")
+
+
+_SCHEDULES = "torch/distributed/pipelining/schedules.py"
+
+
+def _off_rounds(job: Job) -> bool:
+    count = job.n_micro_batches or 0
+    return count % max(1, count // job.layout.pp) != 0
+
+
+TORCH_1F1B = torch_case(
+    CLEAR,
+    "Number of microbatches ({micro_batches}) must be greater than or equal to the number of "
+    "stages ({stages}).",
+    _SCHEDULES,
+    lambda j: j.layout.virtual_stages == 1,
+    "Schedule1F1B; ScheduleGPipe accepts it",
+)
+TORCH_ROUNDS = torch_case(
+    CLEAR,
+    "Interleaved 1F1B requires the number of microbatches to be a multiple of the number of "
+    "rounds ({rounds}), but got {micro_batches}.",
+    _SCHEDULES,
+    _off_rounds,
+    "ScheduleInterleaved1F1B",
+)
+TORCH_ROUNDS_FIT = torch_case(
+    WORKS,
+    "",
+    _SCHEDULES,
+    lambda j: not _off_rounds(j),
+    "ScheduleInterleaved1F1B needs a multiple of its rounds, here {rounds}",
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one framework does with one finding, its message filled in."""
+
+    framework: str
+    verdict: str
+    message: str = ""
+    note: str = ""
+    source: str = ""
+
+    @property
+    def fails(self) -> bool:
+        return self.verdict in FAILS
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain values for JSON."""
+        return {
+            "verdict": self.verdict,
+            "message": self.message or self.note,
+            "source": self.source,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Framework:
+    """A framework's habits, and its evidence by rule code.
+
+    order: its rank order, fastest axis first. layer_split: a name of `shard.LAYER_SPLITS`, or None
+    where it has no pipeline or its rule is not one of those. chunks: how CP cuts the sequence.
+    """
+
+    name: str
+    title: str
+    repo: str
+    commit: str
+    aliases: tuple[str, ...] = ()
+    order: str | None = None
+    padding: Padding = NO_PADDING
+    layer_split: str | None = None
+    chunks: str | None = None
+    cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
+
+    def judge(self, code: str, job: Job) -> Verdict:
+        """The verdict on rule `code` for `job`; "not known" where no evidence fits."""
+        for case in self.cases.get(code, ()):
+            if case.when(job):
+                numbers = job.numbers(self.padding)
+                where = case.at or self.commit
+                if len(where) == 40:
+                    where = where[:10]
+                return Verdict(
+                    self.name,
+                    case.verdict,
+                    case.message.format_map(numbers),
+                    case.note.format_map(numbers),
+                    f"{case.repo or self.repo}: {case.path} @{where}",
+                )
+        return Verdict(self.name, UNKNOWN)
+
+    def fails(self, code: str, job: Job) -> bool | None:
+        """Whether the verdict is a failure, without making its words; None where it is not known."""
+        for case in self.cases.get(code, ()):
+            if case.when(job):
+                return case.verdict in FAILS
+        return None

@@ -1,0 +1,91 @@
+"""ColossalAI: pads the vocabulary to 64·TP; a sequence axis may be the fastest."""
+
+from .base import ADAPTS, CLEAR, FORWARD, INIT, SAVE, WORKS, Case, Framework
+from ..shard import Padding
+
+COLOSSALAI = Framework(
+    name="colossalai",
+    title="ColossalAI",
+    repo="hpcaitech/ColossalAI",
+    commit="4f9953be335ef371b3848719ddafe596c01ecd37",
+    aliases=("colossal", "colossal-ai"),
+    order="cp-tp-pp-dp",
+    padding=Padding(64, per_tp=True),
+    layer_split="remainder middle",
+    chunks="head-tail",
+    cases={
+        "LP001": (
+            Case(
+                CLEAR,
+                "World size {gpus} is not divisible by tp_size {tp} * pp_size {pp}",
+                "colossalai/booster/plugin/hybrid_parallel_plugin.py:1052",
+                when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.pp) != 0,
+            ),
+        ),
+        "LP101": (
+            Case(
+                CLEAR,
+                "The number of attention heads must be divisible by tensor parallel size.",
+                "colossalai/shardformer/policies/llama.py:97-99",
+            ),
+        ),
+        "LP103": (
+            Case(
+                INIT,
+                "The size of dimension at index 0 is {ffn_dim}, it cannot be sharded over {tp} devices.",
+                "colossalai/tensor/d_tensor/layout.py:64-67",
+            ),
+        ),
+        "LP104": (
+            Case(
+                CLEAR,
+                "The number of key_value heads must be divisible by, and must not be less than "
+                "tensor parallel size.",
+                "colossalai/shardformer/policies/llama.py:101-103",
+            ),
+        ),
+        "LP105": (
+            Case(
+                ADAPTS,
+                path="colossalai/shardformer/layer/embedding.py:303",
+                note="pads {vocab_size} to {vocab_padded} = {tp} · {vocab_local}; the head cuts the pad "
+                "columns off again",
+            ),
+        ),
+        "LP106": (
+            Case(
+                SAVE,
+                "The parameter isn't evenly distributed among tensor parallel group: "
+                "shape before sharding torch.Size([{vocab_size}, {dim}]), "
+                "shape after sharding torch.Size([{vocab_local}, {dim}])",
+                "colossalai/checkpoint_io/utils.py:113-131",
+                note="saving the optimizer; up to v0.4.7 the model itself was saved as rank 0's "
+                "[{vocab_local}, {dim}] without a word (issue #6108)",
+            ),
+        ),
+        "LP201": (
+            Case(
+                FORWARD,
+                "Bro, the seq length {seq_len} for tensor 0 can't be split by {cp2}!",
+                "colossalai/shardformer/layer/utils.py:358-360",
+                note="with sequence_parallelism_mode=ring_attn",
+                when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            ),
+        ),
+        "LP301": (
+            Case(
+                WORKS,
+                path="colossalai/pipeline/stage_manager.py `distribute_layers`",
+                note="the middle stages take the remainder",
+            ),
+        ),
+        "LP308": (
+            Case(
+                CLEAR,
+                "To avoid prohibitive gradient synchronization costs, zero stage must be 0 or 1 when "
+                "using pipeline parallelism",
+                "colossalai/booster/plugin/hybrid_parallel_plugin.py",
+            ),
+        ),
+    },
+)

@@ -1,0 +1,83 @@
+"""Plain torch: DTensor's `parallelize_module`, DeviceMesh and torch.distributed.pipelining."""
+
+from .base import (
+    CLEAR,
+    FORWARD,
+    NA,
+    SILENT,
+    TORCH_1F1B,
+    TORCH_ROUNDS,
+    TORCH_ROUNDS_FIT,
+    Case,
+    Framework,
+)
+
+DTENSOR = Framework(
+    name="dtensor",
+    title="plain torch (DTensor)",
+    repo="pytorch/pytorch",
+    commit="v2.13.0",
+    aliases=("torch", "pytorch"),
+    chunks="head-tail",
+    cases={
+        "LP001": (
+            Case(
+                CLEAR,
+                "Mesh should not be bigger than default world size {gpus}, but found {world} ranks!",
+                "torch/distributed/device_mesh.py",
+                when=lambda j: j.layout.world > (j.gpus or 0),
+            ),
+            Case(
+                SILENT,
+                path="torch/distributed/device_mesh.py",
+                note="a mesh smaller than the world is accepted: {gpus} - {world} ranks stay out of it",
+            ),
+        ),
+        "LP101": (
+            Case(
+                FORWARD,
+                "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {q_numel}",
+                "torch/distributed/tensor/parallel/style.py",
+                note="the view of Q on a plain local tensor",
+                when=lambda j: j.model.q_dim % j.layout.tp == 0,
+            ),
+        ),
+        "LP103": (
+            Case(
+                FORWARD,
+                path="torch/distributed/tensor/parallel/style.py",
+                note="colwise then rowwise re-wraps rank 0's {ffn_local} columns as "
+                "{ffn_wide} instead of {ffn_dim}: 'a and b must have same reduction dim'",
+            ),
+        ),
+        "LP104": (
+            Case(
+                FORWARD,
+                "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {kv_numel}",
+                "torch/distributed/tensor/parallel/style.py",
+                note="the view of K on a plain local tensor",
+                when=lambda j: j.model.n_heads % j.layout.tp == 0,
+            ),
+        ),
+        "LP105": (
+            Case(
+                SILENT,
+                path="torch/distributed/tensor/_api.py `DTensor.from_local`",
+                note="shards are uneven (torch.chunk): from_local without shape= then believes in "
+                "{vocab_local} · {tp} rows",
+                when=lambda j: j.model.vocab_size % j.layout.tp != 0,
+            ),
+        ),
+        "LP106": (Case(NA, path="torch/distributed/tensor/_api.py", note="pads nothing"),),
+        "LP201": (
+            Case(
+                SILENT,
+                path="torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py:470",
+                note="context_parallel drops its load balancing without a word",
+                when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            ),
+        ),
+        "LP305": (TORCH_1F1B,),
+        "LP306": (TORCH_ROUNDS, TORCH_ROUNDS_FIT),
+    },
+)

@@ -1,0 +1,189 @@
+"""Megatron-LM: validates most of it, pads the vocabulary to 128·TP, gathers K/V past the KV heads."""
+
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework
+from ..shard import Padding
+
+_CONFIG = "megatron/core/transformer/transformer_config.py"
+_ARGS = "megatron/training/arguments.py"
+
+_ACCOUNTED = (
+    Case(
+        WORKS,
+        path=f"{_CONFIG}:2234-2382",
+        note="with account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split",
+        when=lambda j: j.layer_split == "balanced ends"
+        and (j.model.n_layers + 2) % j.layout.stages == 0,
+    ),
+    Case(
+        CLEAR,
+        "number of middle layers: {middle_layers} must be divisible by middle "
+        "pipeline_model_parallel_size {pp}",
+        f"{_CONFIG}:2382",
+        note="with both account_for_*_in_pipeline_split flags",
+        when=lambda j: j.layer_split == "balanced ends" and (j.model.n_layers + 2) % j.layout.pp != 0,
+    ),
+)
+"""Both account_for flags count the embedding and the head as a layer each."""
+
+MEGATRON = Framework(
+    name="megatron-lm",
+    title="Megatron-LM",
+    repo="NVIDIA/Megatron-LM",
+    commit="d98e8a64ddf34856e74b24714e3bedb2f5a39553",
+    aliases=("megatron", "megatron-core", "mcore"),
+    order="tp-cp-dp-pp",
+    padding=Padding(128, per_tp=True),
+    layer_split="equal",
+    chunks="head-tail",
+    cases={
+        "LP001": (
+            Case(
+                CLEAR,
+                "world size ({gpus}) is not divisible by total_model_size "
+                "(total_model_size={model_ranks})",
+                f"{_ARGS}:432",
+                when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.cp * j.layout.pp) != 0,
+            ),
+            Case(
+                NA,
+                path=f"{_ARGS}:432",
+                note="DP is not asked for: it becomes {gpus} / {model_ranks}",
+            ),
+        ),
+        "LP101": (
+            Case(
+                CLEAR,
+                "num_attention_heads ({n_heads}) must be a multiple of "
+                "tensor_model_parallel_size ({tp}).",
+                f"{_CONFIG}:1446-1450",
+            ),
+        ),
+        "LP103": (
+            Case(INIT, "{ffn_dim} is not divisible by {tp}", "megatron/core/utils.py:590-599"),
+        ),
+        "LP104": (
+            Case(
+                ADAPTS,
+                path="megatron/core/transformer/attention.py:353-380",
+                note="all-gathers the QKV activation over TP and slices group rank // {replicas}; "
+                "no weight is stored twice",
+                when=lambda j: j.layout.tp % j.model.n_kv_heads == 0,
+            ),
+            Case(
+                CLEAR,
+                "num_query_groups ({n_kv_heads}) must be a multiple or divisor of "
+                "tensor_model_parallel_size ({tp}).",
+                f"{_CONFIG}:1461-1468",
+            ),
+        ),
+        "LP105": (
+            Case(
+                ADAPTS,
+                " > padded vocab (size: {vocab_size}) with {pad_rows} dummy tokens "
+                "(new size: {vocab_padded})",
+                "megatron/training/vocab_utils.py",
+                note="the dummy rows join the softmax denominator",
+            ),
+        ),
+        "LP106": (
+            Case(
+                WORKS,
+                path="megatron/training/checkpointing.py:194-199",
+                note="saved with its {pad_rows} dummy rows; a load under another padded size is refused",
+            ),
+        ),
+        "LP201": (
+            Case(
+                CLEAR,
+                "seq-length should be a multiple of 2 * context-parallel-size if "
+                "context-parallel-size > 1.",
+                f"{_ARGS}:1335-1338",
+                when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            ),
+        ),
+        "LP202": (
+            Case(
+                FORWARD,
+                "First dimension of the tensor should be divisible by tensor parallel size",
+                "megatron/core/tensor_parallel/mappings.py:72-74",
+            ),
+        ),
+        "LP204": (
+            Case(
+                CLEAR,
+                "Cannot use sequence parallelism without tensor parallelism",
+                "megatron/core/model_parallel_config.py:502",
+                note="the command line warns and switches it off",
+            ),
+        ),
+        "LP301": (
+            *_ACCOUNTED,
+            Case(
+                CLEAR,
+                "Number of layers should be divisible by the pipeline-model-parallel size",
+                f"{_ARGS}:965-998",
+                note="without the two account_for_*_in_pipeline_split flags",
+                when=lambda j: j.layout.virtual_stages == 1,
+            ),
+            Case(
+                CLEAR,
+                "number of layers of the model must be divisible pipeline model parallel size",
+                f"{_ARGS}:965-998",
+                note="with --num-layers-per-virtual-pipeline-stage",
+            ),
+        ),
+        "LP302": (
+            Case(
+                CLEAR,
+                "Number of layers should be divisible by the pipeline-model-parallel size",
+                f"{_ARGS}:965-998",
+            ),
+        ),
+        "LP303": (
+            *_ACCOUNTED,
+            Case(
+                CLEAR,
+                "number of layers per pipeline stage must be divisible number of layers per "
+                "virtual pipeline stage",
+                f"{_ARGS}:965-998",
+                note="with --num-layers-per-virtual-pipeline-stage; before that check existed "
+                "{layers_kept} of {n_layers} layers ran without a word (issue #468)",
+            ),
+        ),
+        "LP306": (
+            Case(
+                CLEAR,
+                "The number of contiguous micro-batches in a virtual pipeline stage"
+                "should range in [PP={pp} , M={micro_batches}]",
+                "megatron/core/pipeline_parallel/schedules.py:1162-1168",
+                note="the missing space is in the source",
+                when=lambda j: (j.n_micro_batches or 0) < j.layout.pp,
+            ),
+            Case(
+                CLEAR,
+                "The remainder of M (the total micro-batches) divided by N (number of contiguous "
+                "micro-batches in a virtual pipeline stage) should be 0, or larger than or equal to "
+                "the pipeline-parallel size, but it is {micro_batches_left}. Otherwise, it introduces "
+                "dependency bubbles in the pipeline and reduces throughput.",
+                "megatron/core/pipeline_parallel/schedules.py:1173-1180",
+                note="with N = PP, its default",
+            ),
+        ),
+        "LP307": (
+            Case(
+                CLEAR,
+                "When interleaved schedule is used, pipeline-model-parallel size should be "
+                "greater than 1",
+                _ARGS,
+            ),
+        ),
+        "LP401": (
+            Case(
+                CLEAR,
+                "global batch size ({global_batch}) is not divisible by micro batch size "
+                "({micro_batch}) times data parallel size ({dp})",
+                "megatron/core/num_microbatches_calculator.py:381-386",
+            ),
+        ),
+    },
+)

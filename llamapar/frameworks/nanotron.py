@@ -1,0 +1,73 @@
+"""nanotron: clear checks of heads, none of its linear layers' texts; PP outside DP."""
+
+from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework
+from ..shard import Padding
+
+NANOTRON = Framework(
+    name="nanotron",
+    title="nanotron",
+    repo="huggingface/nanotron",
+    commit="2411b022a75fb7f7561a1bb4166706da5e1b76de",
+    order="tp-cp-dp-pp",
+    padding=Padding(1, per_tp=True),
+    cases={
+        "LP001": (
+            Case(
+                CLEAR,
+                "TP*CP*DP*PP={tp}*{cp}*{dp}*{pp}={world} != WORLD_SIZE={gpus}",
+                "src/nanotron/parallel/context.py:26",
+            ),
+        ),
+        "LP101": (
+            Case(
+                CLEAR,
+                "num_attention_heads ({n_heads}) must be divisible by tp ({tp})",
+                "src/nanotron/config/config.py:536",
+            ),
+        ),
+        "LP103": (
+            Case(
+                INIT,
+                "AssertionError",
+                "src/nanotron/parallel/tensor_parallel/nn.py",
+                note="the linear classes assert without a message",
+            ),
+        ),
+        "LP104": (
+            Case(
+                CLEAR,
+                "num_key_value_heads ({n_kv_heads}) must be >= tp ({tp})",
+                "src/nanotron/config/config.py:542",
+                when=lambda j: j.layout.tp > j.model.n_kv_heads,
+            ),
+            Case(
+                CLEAR,
+                "Number of key/value heads ({n_kv_heads}) must be divisible by TP size ({tp}).",
+                "src/nanotron/models/llama.py:351",
+            ),
+        ),
+        "LP105": (
+            Case(
+                ADAPTS,
+                path="src/nanotron/helpers.py:52",
+                note="pads {vocab_size} to {vocab_padded}, the next multiple of tp",
+                when=lambda j: j.model.vocab_size % j.layout.tp != 0,
+            ),
+            Case(WORKS, path="src/nanotron/helpers.py:52", note="no row is padded"),
+        ),
+        "LP201": (
+            Case(
+                CLEAR,
+                "sequence_length {seq_len} must be divisible by cp_size {cp}",
+                "src/nanotron/data/dataloader.py:129",
+                when=lambda j: (j.seq_len or 0) % j.layout.cp != 0,
+            ),
+            Case(
+                FORWARD,
+                path="src/nanotron/models/qwen.py:777",
+                note="with llama3_ring attention, which needs a multiple of 2·cp = {cp2}",
+                when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            ),
+        ),
+    },
+)

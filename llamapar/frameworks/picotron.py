@@ -1,0 +1,73 @@
+"""picotron: short asserts without numbers; ring attention over contiguous chunks."""
+
+from .base import CLEAR, INIT, NA, WORKS, Case, Framework
+
+PICOTRON = Framework(
+    name="picotron",
+    title="picotron",
+    repo="huggingface/picotron",
+    commit="59714b1bf25541dbeb6f5a721ed15f6d0768e786",
+    order="tp-cp-pp-dp",
+    layer_split="remainder first",
+    chunks="contiguous",
+    cases={
+        "LP001": (
+            Case(
+                CLEAR,
+                "World size ({gpus}) != TP ({tp}) * CP ({cp}) * PP ({pp}) * DP ({dp})",
+                "picotron/process_group_manager.py:11",
+            ),
+        ),
+        "LP101": (
+            Case(
+                INIT,
+                "num_attention_heads should be divisible by tp world size",
+                "picotron/model.py:95",
+            ),
+        ),
+        "LP103": (
+            Case(
+                INIT,
+                "Hidden dimension must be divisible by the tensor parallel world size",
+                "picotron/tensor_parallel/tensor_parallel.py:81",
+            ),
+        ),
+        "LP104": (
+            Case(
+                INIT,
+                "num_key_value_heads should be divisible by  tp world size",
+                "picotron/model.py:96",
+            ),
+        ),
+        "LP105": (
+            Case(
+                INIT,
+                "{vocab_size} is not divisible by {tp}",
+                "picotron/tensor_parallel/tensor_parallel.py:226",
+            ),
+        ),
+        "LP106": (
+            Case(NA, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
+        ),
+        "LP201": (
+            Case(
+                CLEAR,
+                "seq_length must be divisible by cp_size for Context Parallelism",
+                "train.py:85",
+                when=lambda j: (j.seq_len or 0) % j.layout.cp != 0,
+            ),
+            Case(
+                WORKS,
+                path="train.py:85",
+                note="cuts contiguous chunks, so it needs a multiple of cp, not of 2·cp",
+            ),
+        ),
+        "LP301": (
+            Case(
+                WORKS,
+                path="picotron/pipeline_parallel/pipeline_parallel.py",
+                note="the first stages take the remainder",
+            ),
+        ),
+    },
+)

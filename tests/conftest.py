@@ -1,0 +1,108 @@
+"""What every test shares: the full counts of `--soak`, the hypothesis profiles, and visible skips.
+
+A property test needs nothing of its own: hypothesis takes its number of examples from the profile, so
+leave `max_examples` out of `@settings`. A test over a long list of cases asks for `sample`:
+
+    def test_every_divisor(sample):
+        for tp, heads in sample(all_pairs, 200):  # 200 seeded ones in `make test`, all in `make soak`
+
+A test that only makes sense at full length is marked `soak`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import runpy
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from browser.lab import NAMES, find_chromium
+
+PROJECT = Path(__file__).resolve().parent.parent
+FULL_COUNTS = {"soak", "sample"}  # the fixtures that make a test longer under --soak
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--soak",
+        action="store_true",
+        default=os.environ.get("LLAMAPAR_SOAK", "0") not in ("", "0"),
+        help="run only the tests that have full counts, at their full counts (or LLAMAPAR_SOAK=1)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.register_profile(
+        "test", derandomize=True, database=None, deadline=None, max_examples=50
+    )
+    hypothesis.settings.register_profile(
+        "soak",
+        derandomize="CI" in os.environ,  # elsewhere every soak looks at new examples
+        database=None,
+        deadline=None,
+        max_examples=2000,
+        print_blob=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("soak" if config.getoption("soak") else "test")
+
+    # Kernels that tests start know the project's Jupyter settings, not those of whoever runs the tests.
+    state = Path(tempfile.mkdtemp(prefix="llamapar-tests-"))
+    config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
+    environment = runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](state)
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("soak"):
+        longer = [item for item in items if _has_full_counts(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in longer])
+        items[:] = longer
+    else:
+        _skip(items, "soak", "full counts: make soak")
+    if any(item.get_closest_marker("gpu") for item in items):
+        import torch
+
+        if not torch.cuda.is_available():
+            _skip(items, "gpu", "no CUDA device")
+    if find_chromium() is None:
+        _skip(items, "browser", f"no Chromium: install one ({', '.join(NAMES)}) or set LLAMAPAR_CHROMIUM")
+
+
+@pytest.fixture
+def soak(request: pytest.FixtureRequest) -> bool:
+    """Whether this run is at full counts."""
+    return bool(request.config.getoption("soak"))
+
+
+@pytest.fixture
+def sample(soak: bool) -> Callable[[Iterable[Any], int], list[Any]]:
+    """`sample(cases, n)`: all cases under --soak, else `n` of them, seeded and in their order."""
+
+    def choose(cases: Iterable[Any], n: int) -> list[Any]:
+        every = list(cases)
+        if soak or len(every) <= n:
+            return every
+        return [every[i] for i in sorted(random.Random(0).sample(range(len(every)), n))]
+
+    return choose
+
+
+def _has_full_counts(item: pytest.Item) -> bool:
+    is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    uses = FULL_COUNTS & set(getattr(item, "fixturenames", ()))
+    return bool(is_property or uses or item.get_closest_marker("soak"))
+
+
+def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:
+    for item in items:
+        if item.get_closest_marker(marker):
+            item.add_marker(pytest.mark.skip(reason=reason))

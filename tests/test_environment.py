@@ -1,0 +1,221 @@
+"""pyproject.toml, constraints.txt, environment.yml, the Makefile and CI describe one environment."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import json
+import os
+import re
+import runpy
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+PROJECT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
+PIN_LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[0-9][0-9a-z.]*)( ; .+)?")
+
+
+def read_pins() -> dict[str, str]:
+    """The version of each package in constraints.txt; a line that is no pin fails."""
+    pins: dict[str, str] = {}
+    for line in (PROJECT / "constraints.txt").read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        match = PIN_LINE.fullmatch(line)
+        assert match, f"not an exact pin: {line!r}"
+        name = canonicalize_name(match["name"])
+        assert name not in pins, f"{name} is pinned twice"
+        pins[name] = match["version"]
+    return pins
+
+
+PINS = read_pins()
+
+
+def direct(extra: str) -> list[Requirement]:
+    """What an extra names itself, without the extras of llamapar that it includes."""
+    requirements = map(Requirement, EXTRAS[extra])
+    return [requirement for requirement in requirements if requirement.name != "llamapar"]
+
+
+def everything_for(extra: str, system: dict[str, str]) -> dict[str, set[str]]:
+    """All packages that llamapar[extra] pulls in on a system, each with who asks for it.
+
+    Read from the metadata of the installed packages; one that only other systems have ends its branch.
+    """
+    wanted: dict[str, set[str]] = {}
+    todo = [("llamapar", frozenset({extra}))]
+    done: set[tuple[str, frozenset[str]]] = set()
+    while todo:
+        name, extras = todo.pop()
+        if (name, extras) in done:
+            continue
+        done.add((name, extras))
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for requirement in map(Requirement, lines):
+            marker = requirement.marker
+            if marker and not any(marker.evaluate(system | {"extra": e}) for e in {"", *extras}):
+                continue
+            needed = canonicalize_name(requirement.name)
+            wanted.setdefault(needed, set()).add(name)
+            todo.append((needed, frozenset(requirement.extras)))
+    del wanted["llamapar"]  # its extras name each other
+    return wanted
+
+
+def test_bare_package_needs_only_python() -> None:
+    assert PYPROJECT["project"]["dependencies"] == []
+    assert PYPROJECT["project"]["requires-python"] == ">=3.11"
+    for requirement in map(Requirement, metadata.requires("llamapar") or []):
+        assert "extra ==" in str(requirement.marker), f"{requirement} is not behind an extra"
+
+
+def test_package_and_command() -> None:
+    project = PYPROJECT["project"]
+    assert project["version"] == metadata.version("llamapar")
+    assert project["license"] == "Apache-2.0"
+    assert "Apache License" in (PROJECT / "LICENSE").read_text().splitlines()[1]
+    assert project["scripts"] == {"llamapar": "llamapar.cli:main"}
+
+
+def test_extras_build_on_each_other() -> None:
+    assert set(EXTRAS) == {"run", "lab", "test"}
+    assert "llamapar[run]" in EXTRAS["lab"]
+    assert "llamapar[lab]" in EXTRAS["test"]
+    assert "torch>=2.11" in EXTRAS["run"]
+
+
+@pytest.mark.parametrize("extra", ["run", "lab", "test"])
+def test_every_direct_dependency_is_pinned_within_its_range(extra: str) -> None:
+    for requirement in direct(extra):
+        pin = PINS[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(Version(pin)), f"{requirement} and its pin {pin}"
+
+
+def test_torch_is_the_version_that_everything_was_measured_with() -> None:
+    assert PINS["torch"] == "2.13.0"
+
+
+def test_build_tool_is_pinned_alike() -> None:
+    assert PYPROJECT["build-system"]["requires"] == [f"flit_core=={PINS['flit-core']}"]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_every_transitive_dependency_is_pinned(system: str, python: str) -> None:
+    names = {"linux": "Linux", "darwin": "Darwin"}
+    machine = {
+        **default_environment(),
+        "sys_platform": system,
+        "platform_system": names[system],
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+    }
+    wanted = everything_for("test", machine)
+    assert len(wanted) > 100  # the walk reached the leaves
+    # What torch needs on CUDA machines it pins itself, build by build.
+    unpinned = {n: who for n, who in wanted.items() if n not in PINS and who != {"torch"}}
+    assert unpinned == {}
+
+
+def test_installed_versions_are_the_pins() -> None:
+    wanted = everything_for("test", dict(default_environment()))
+    installed = {name: metadata.version(name).partition("+")[0] for name in wanted if name in PINS}
+    assert installed == {name: PINS[name] for name in installed}
+
+
+def test_environment_yml_describes_the_same_environment() -> None:
+    environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
+    assert environment["channels"] == ["conda-forge"]
+    (from_pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    from_conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    assert from_conda[:2] == ["python" + PYPROJECT["project"]["requires-python"], "pip"]
+    pins = dict(entry.split("=") for entry in from_conda[2:])
+    assert "-e ." in from_pip
+    assert f"torch=={PINS['torch']}" in from_pip
+    pins |= dict(entry.split("==") for entry in from_pip if entry != "-e .")
+    assert pins == {name: PINS[name] for name in pins}
+    named = {canonicalize_name(r.name) for extra in EXTRAS for r in direct(extra)}
+    assert set(pins) == named
+
+
+def test_ci_installs_a_browser_and_runs_make_test_and_make_soak() -> None:
+    script = PROJECT / ".ci" / "run"
+    lines = script.read_text().splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in lines
+    assert script.stat().st_mode & stat.S_IXUSR
+    assert "chromium" in script.read_text()
+    assert lines[-2:] == ["make test", "make soak"]
+
+
+@pytest.mark.parametrize(
+    "target", ["lab", "test", "lint", "soak", "bench", "constraints", "clean"]
+)
+def test_makefile_explains_each_target(target: str) -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert f'@echo "make {target} ' in makefile
+
+
+def test_make_refuses_an_old_python_in_one_line(tmp_path: Path) -> None:
+    old = tmp_path / "old-python"
+    replace_version = "sys.version_info = (3, 10, 0)"
+    old.write_text(
+        f'#!/bin/sh\nshift\nexec "{sys.executable}" -c "import sys; {replace_version}; $1"\n'
+    )
+    old.chmod(0o755)
+    made = subprocess.run(
+        ["make", "-s", f"PYTHON={old}", f"VENV={tmp_path}/env", f"{tmp_path}/env/.created"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode != 0
+    assert f"llamapar needs Python 3.11 or newer and {old} is 3.10; name another" in made.stderr
+
+
+def test_news_and_update_checks_are_off() -> None:
+    path = PROJECT / "jupyter" / "labconfig" / "default_setting_overrides.json"
+    notification = json.loads(path.read_text())["@jupyterlab/apputils-extension:notification"]
+    assert notification == {"checkForUpdates": False, "fetchNews": "false"}
+
+
+def test_jupyter_knows_the_project_and_not_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, state = tmp_path / "home", tmp_path / "state"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("JUPYTER_PATH", str(home / "kernels"))
+    monkeypatch.setenv("JUPYTERLAB_DIR", str(home / "lab"))
+    monkeypatch.setenv("IPYTHONDIR", str(home / "ipython"))
+    environment = runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](state)
+    assert "JUPYTERLAB_DIR" not in environment
+    assert environment["IPYTHONDIR"] == str(state / "ipython")
+    shown = subprocess.run(
+        [sys.executable, "-m", "jupyter", "--paths", "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    paths = json.loads(shown.stdout)
+    assert paths["config"][0] == str(PROJECT / "jupyter")
+    assert paths["runtime"] == [str(state / "runtime")]
+    assert str(home) not in shown.stdout
+    assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)

@@ -1,0 +1,192 @@
+"""The form of the notebooks, and their exercises. (`make test` runs every cell with nbval besides.)
+
+Exercises: a code cell tagged `exercise` holds the stub. The next code cell checks the answer and
+prints "not answered yet", "wrong: …" or "right". Before the next exercise, a text cell folds the
+answer away in `<details>`, fenced as ```` ```python solution ````:
+
+    code, tagged `exercise`     heads_of_rank_3 = None
+    code                        lp.…check(heads_of_rank_3)
+    text                        <details><summary>Answer</summary>
+
+                                ```python solution
+                                heads_of_rank_3 = [6, 7]
+                                ```
+
+                                </details>
+
+The tests here run the notebook twice over: as stored, every check says "not answered yet" (nbval
+holds the stored output to that); with each stub replaced by its solution, every check says "right".
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import statistics
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+PATHS = sorted(FOLDER.glob("*.ipynb"))
+KIB = 1024
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+STORED = {"text/plain", "text/html", "image/png", "application/vnd.plotly.v1+json"}
+SOLUTION = re.compile(r"^```python solution\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MACHINE_DEPENDENT = {
+    "an address": re.compile(r"\b0x[0-9a-f]{6,}\b"),
+    "a random id": re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
+    "a path of one machine": re.compile(r"(?<![\w.])/(?:home|root|tmp|Users|usr|var|mnt|opt)/"),
+    "a timing": re.compile(r"Wall time:|CPU times:|\d (?:ms|[µu]s|ns) ± |per loop"),
+    "a device": re.compile(r"\bNVIDIA (?:[AHBL]\d|RTX|GeForce|Tesla)|\bdevice='?cuda"),
+    "a version": re.compile(r"\btorch (?:==)?\d+\.\d+|\d+\.\d+\.\d+\+(?:cpu|cu\d)"),
+}
+
+
+def read(path: Path) -> NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def tags(cell: NotebookNode) -> list[str]:
+    return list(cell.metadata.get("tags", []))
+
+
+def as_text(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else "".join(value)
+
+
+def printed(cell: NotebookNode) -> str:
+    """What a cell says in words: its printed text, then the text form of what it shows."""
+    words = [as_text(o.text) for o in cell.outputs if o.output_type == "stream"]
+    words += [as_text(o.data.get("text/plain", "")) for o in cell.outputs if "data" in o]
+    return "\n".join(words)
+
+
+def exercises(notebook: NotebookNode) -> list[tuple[NotebookNode, NotebookNode, str]]:
+    """Each exercise as (its stub, the cell that checks it, its solution); a broken one fails."""
+    stubs = [i for i, cell in enumerate(notebook.cells) if "exercise" in tags(cell)]
+    found = []
+    for start, end in pairwise([*stubs, len(notebook.cells)]):
+        stub, section = notebook.cells[start], notebook.cells[start + 1 : end]
+        checks = [cell for cell in section if cell.cell_type == "code"]
+        assert checks, f"nothing checks the exercise {stub.source!r}"
+        folded = "\n".join(cell.source for cell in section if "<details>" in cell.source)
+        solutions = SOLUTION.findall(folded)
+        assert len(solutions) == 1, f"{len(solutions)} folded solutions for {stub.source!r}"
+        found.append((stub, checks[0], solutions[0]))
+    return found
+
+
+@pytest.fixture(params=PATHS, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    chosen: Path = request.param
+    return chosen
+
+
+@pytest.fixture
+def notebook(path: Path) -> NotebookNode:
+    return read(path)
+
+
+def test_the_first_notebook_is_the_one_that_make_lab_opens() -> None:
+    assert PATHS, f"no notebooks in {FOLDER}"
+    assert PATHS[0].name == "00_start_here.ipynb"
+
+
+def test_valid_with_kernel_name_and_cell_ids(notebook: NotebookNode) -> None:
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
+    assert notebook.metadata.get("kernelspec") == KERNEL  # else JupyterLab asks for a kernel
+    assert "widgets" not in notebook.metadata, "saved widget state"
+    ids = [cell.id for cell in notebook.cells]
+    assert len(ids) == len(set(ids))
+
+
+def test_cells_are_few_and_short(notebook: NotebookNode) -> None:
+    cells = code_cells(notebook)
+    assert 15 <= len(cells) <= 25
+    lines = [sum(bool(line.strip()) for line in cell.source.splitlines()) for cell in cells]
+    assert statistics.median(lines) <= 5
+    assert max(lines) <= 15
+    for cell in cells:
+        source = "\n".join(
+            line for line in cell.source.splitlines() if not line.lstrip().startswith(("%", "!"))
+        )
+        classes = [n.name for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef)]
+        assert classes == [], "classes belong in the library"
+
+
+def test_run_once_from_the_top(notebook: NotebookNode) -> None:
+    counts = [cell.execution_count for cell in code_cells(notebook)]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+def test_outputs_are_small(path: Path, notebook: NotebookNode) -> None:
+    assert path.stat().st_size <= 250 * KIB
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            size = len(json.dumps(output, ensure_ascii=False).encode())
+            assert size <= 40 * KIB, f"{size} bytes after {cell.source!r}"
+
+
+def test_outputs_are_of_the_four_kinds(notebook: NotebookNode) -> None:
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            if output.output_type == "stream":
+                assert output.name == "stdout", f"stderr after {cell.source!r}"
+            elif output.output_type == "error":
+                assert "raises-exception" in tags(cell), f"an error after {cell.source!r}"
+            else:
+                assert set(output.data) <= STORED, f"after {cell.source!r}"
+                assert "text/plain" in output.data, f"no text form after {cell.source!r}"
+
+
+def test_only_tagged_cells_depend_on_the_machine(notebook: NotebookNode) -> None:
+    for cell in code_cells(notebook):
+        if "nbval-ignore-output" in tags(cell):
+            continue
+        shown: dict[str, Any] = {"text": printed(cell)}
+        for output in cell.outputs:
+            data = output.get("data", {})
+            shown |= {kind: json.dumps(data[kind]) for kind in data if kind != "image/png"}
+            shown["error"] = json.dumps(output.get("traceback", []))
+        for kind, text in shown.items():
+            for what, pattern in MACHINE_DEPENDENT.items():
+                match = pattern.search(text)
+                assert match is None, f"{what} ({match}) in the {kind} after {cell.source!r}"
+
+
+def test_exercises_are_open_and_have_one_folded_solution(notebook: NotebookNode) -> None:
+    solved = exercises(notebook)
+    for stub, check, solution in solved:
+        assert "not answered yet" in printed(check), f"already answered: {stub.source!r}"
+        ast.parse(solution)
+    fences = [f for cell in notebook.cells for f in SOLUTION.findall(cell.source)]
+    assert fences == [solution for _, _, solution in solved], "a solution without its exercise"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in PATHS if exercises(read(p))], ids=lambda path: path.stem
+)
+def test_solutions_are_right(path: Path) -> None:
+    notebook = read(path)
+    solved = exercises(notebook)
+    for stub, _, solution in solved:
+        stub.source = solution
+    nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": path.parent}}
+    ).execute()
+    for stub, check, _ in solved:
+        verdict = printed(check)
+        assert re.search(r"^right\b", verdict, re.MULTILINE), f"{stub.source!r}: {verdict}"
+        assert "not answered yet" not in verdict
