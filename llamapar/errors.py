@@ -72,9 +72,7 @@ def whole(
 
     def refuse(choices: Iterable[int], why: str = "") -> LlamaparError:
         near = dict.fromkeys(min(max(c, low), high) for c in choices)
-        return error(
-            f"{field}={shown(value)}: {need}", why, [f"{field}={c}" for c in near], field
-        )
+        return error(f"{field}={shown(value)}: {need}", why, [f"{field}={c}" for c in near], field)
 
     if isinstance(value, bool):
         raise refuse([int(value)], "True and False are not counts")

@@ -143,10 +143,7 @@ class Layout:
     def rank_of(self, tp: int = 0, cp: int = 0, pp: int = 0, dp: int = 0) -> int:
         """The global rank at (tp, cp, pp, dp)."""
         place = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
-        return sum(
-            whole(axis, place[axis], 0, getattr(self, axis) - 1) * self.stride(axis)
-            for axis in AXES
-        )
+        return sum(whole(axis, place[axis], 0, getattr(self, axis) - 1) * self.stride(axis) for axis in AXES)
 
     def group(self, axis: str, rank: int) -> range | tuple[int, ...]:
         """The ranks that `rank` communicates with along `axis`, itself included, ascending.
@@ -208,10 +205,10 @@ ORDERS: tuple[str, ...] = tuple("-".join(names) for names in itertools.permutati
 """Every order of the four axes, fastest first."""
 
 
-def _axes(axis: str) -> tuple[str, ...]:
+def _axes(axis: object) -> tuple[str, ...]:
     """The axis names in "tp" or "dp-cp"."""
     if not isinstance(axis, str):
-        one_of("axis", axis, AXES)
+        raise LayoutError(f"axis {shown(axis)} is not one of {', '.join(AXES)}", field="axis")
     names = tuple(axis.split("-"))
     for name in names:
         one_of("axis", name, AXES)

@@ -7,7 +7,6 @@ in itself; whether a layout can cut it is for `lp.check` to say.
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,14 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .configfile import exists, given, is_json, need, read_object
 from .errors import MAX_SIZE, ModelError, flag, one_of, real, shown, whole
 
 MAX_DIM = 2**24
 MAX_VOCAB = 2**27
 MAX_HEADS = 2**16
 MAX_LAYERS = 2**14
-MAX_CONFIG_BYTES = 2**20
-"""A config.json is a page of numbers; a file larger than this is something else."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class ModelConfig:
 
     dim: width of the residual stream. ffn_dim: width of the SwiGLU hidden layer.
     n_kv_heads: key/value heads (GQA), each shared by n_heads / n_kv_heads query heads.
-    head_dim: width of a head; None means dim / n_heads.
+    head_dim: width of a head; 0 or None means dim / n_heads.
     max_seq_len: the longest context, in tokens, that the model was made for.
     tied: the output head shares the embedding's tensor.
     qkv_bias, o_bias: biases on the attention projections (Qwen2 has the first).
@@ -79,7 +77,7 @@ class ModelConfig:
     n_kv_heads: int
     ffn_dim: int
     vocab_size: int
-    head_dim: int = None  # type: ignore[assignment]  # filled in below
+    head_dim: int = 0
     max_seq_len: int = 8192
     rope_theta: float = 500000.0
     rope_scaling: RopeScaling | None = None
@@ -101,7 +99,7 @@ class ModelConfig:
             ("max_seq_len", MAX_SIZE),
         ):
             put(self, field, whole(field, getattr(self, field), 1, high, ModelError))
-        if self.head_dim is None:
+        if not self.head_dim:
             if self.dim % self.n_heads:
                 near = self.dim // self.n_heads * self.n_heads
                 raise ModelError(
@@ -113,11 +111,11 @@ class ModelConfig:
             put(self, "head_dim", self.dim // self.n_heads)
         put(self, "head_dim", whole("head_dim", self.head_dim, 1, MAX_DIM, ModelError))
         if self.n_heads % self.n_kv_heads:
-            near = [d for d in range(self.n_kv_heads, 0, -1) if self.n_heads % d == 0][:1]
+            fewer = [d for d in range(self.n_kv_heads, 0, -1) if self.n_heads % d == 0][:1]
             raise ModelError(
                 f"n_kv_heads={self.n_kv_heads} does not divide n_heads={self.n_heads}",
                 "each KV head serves the same whole number of query heads",
-                [f"n_kv_heads={n}" for n in (*near, self.n_heads)],
+                [f"n_kv_heads={n}" for n in (*fewer, self.n_heads)],
                 "n_kv_heads",
             )
         for field in ("tied", "qkv_bias", "o_bias"):
@@ -204,7 +202,7 @@ class ModelConfig:
         for name in changes:
             one_of("model field", name, self.__dataclass_fields__, ModelError)
         if {"dim", "n_heads"} & changes.keys() and "head_dim" not in changes:
-            changes["head_dim"] = None
+            changes["head_dim"] = 0
         return replace(self, **changes)
 
     # -- readers -------------------------------------------------------------------------------
@@ -216,31 +214,29 @@ class ModelConfig:
         A text that starts with "{" is read as JSON. Raises ModelError for a broken file, a missing
         or impossible field, or a model that is not a dense Llama-style one.
         """
-        raw, found = _read(source, "config.json")
+        raw, found = read_object(source, "config.json")
         kind = raw.get("model_type", "llama")
         one_of("model_type", kind, _HF_TYPES, ModelError)
         if raw.get("mlp_bias"):
-            raise ModelError(
-                "mlp_bias=true: biases in the MLP are not laid out here", field="mlp_bias"
-            )
-        heads = _need(raw, "num_attention_heads", "config.json")
+            raise ModelError("mlp_bias=true: biases in the MLP are not laid out here", field="mlp_bias")
+        heads = need(raw, "num_attention_heads", "config.json")
         rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         if not isinstance(rope, Mapping):
             raise ModelError(f"rope_scaling={shown(rope)}: an object is needed", field="rope_scaling")
         bias = flag("attention_bias", raw.get("attention_bias", False), ModelError)
         return cls(
-            dim=_need(raw, "hidden_size", "config.json"),
-            n_layers=_need(raw, "num_hidden_layers", "config.json"),
+            dim=need(raw, "hidden_size", "config.json"),
+            n_layers=need(raw, "num_hidden_layers", "config.json"),
             n_heads=heads,
-            n_kv_heads=_given(raw, "num_key_value_heads", heads),
-            ffn_dim=_need(raw, "intermediate_size", "config.json"),
-            vocab_size=_need(raw, "vocab_size", "config.json"),
-            head_dim=raw.get("head_dim"),  # type: ignore[arg-type]
-            max_seq_len=_given(raw, "max_position_embeddings", 2048),
-            rope_theta=_given(rope, "rope_theta", _given(raw, "rope_theta", 10000.0)),
+            n_kv_heads=given(raw, "num_key_value_heads", heads),
+            ffn_dim=need(raw, "intermediate_size", "config.json"),
+            vocab_size=need(raw, "vocab_size", "config.json"),
+            head_dim=given(raw, "head_dim", 0),
+            max_seq_len=given(raw, "max_position_embeddings", 2048),
+            rope_theta=given(rope, "rope_theta", given(raw, "rope_theta", 10000.0)),
             rope_scaling=_rope_scaling(rope),
-            norm_eps=_given(raw, "rms_norm_eps", 1e-6),
-            tied=_given(raw, "tie_word_embeddings", False),
+            norm_eps=given(raw, "rms_norm_eps", 1e-6),
+            tied=given(raw, "tie_word_embeddings", False),
             qkv_bias=bias or kind == "qwen2",
             o_bias=bias,
             name=name or found or str(kind),
@@ -255,9 +251,9 @@ class ModelConfig:
         vocab_size: for Llama 2, whose params.json says -1 and leaves it to the tokenizer.
         The FFN width follows llama-models (`ffn_dim_from`). Raises ModelError.
         """
-        raw, found = _read(source, "params.json")
-        dim = whole("dim", _need(raw, "dim", "params.json"), 1, MAX_DIM, ModelError)
-        vocab = vocab_size if vocab_size is not None else _need(raw, "vocab_size", "params.json")
+        raw, found = read_object(source, "params.json")
+        dim = whole("dim", need(raw, "dim", "params.json"), 1, MAX_DIM, ModelError)
+        vocab = vocab_size if vocab_size is not None else need(raw, "vocab_size", "params.json")
         if vocab == -1:
             raise ModelError(
                 "vocab_size=-1: this params.json leaves the vocabulary to the tokenizer",
@@ -266,22 +262,18 @@ class ModelConfig:
                 "vocab_size",
             )
         scaled = flag("use_scaled_rope", raw.get("use_scaled_rope", False), ModelError)
-        heads = _need(raw, "n_heads", "params.json")
+        heads = need(raw, "n_heads", "params.json")
         return cls(
             dim=dim,
-            n_layers=_need(raw, "n_layers", "params.json"),
+            n_layers=need(raw, "n_layers", "params.json"),
             n_heads=heads,
-            n_kv_heads=_given(raw, "n_kv_heads", heads),
-            ffn_dim=ffn_dim_from(
-                dim, _given(raw, "ffn_dim_multiplier", None), _given(raw, "multiple_of", 256)
-            ),
+            n_kv_heads=given(raw, "n_kv_heads", heads),
+            ffn_dim=ffn_dim_from(dim, given(raw, "ffn_dim_multiplier", None), given(raw, "multiple_of", 256)),
             vocab_size=vocab,
             max_seq_len=131072 if scaled else 8192 if raw.get("rope_theta") else 4096,
-            rope_theta=_given(raw, "rope_theta", 10000.0),
-            rope_scaling=RopeScaling(factor=_given(raw, "rope_scaling_factor", 8.0))
-            if scaled
-            else None,
-            norm_eps=_given(raw, "norm_eps", 1e-5),
+            rope_theta=given(raw, "rope_theta", 10000.0),
+            rope_scaling=RopeScaling(factor=given(raw, "rope_scaling_factor", 8.0)) if scaled else None,
+            norm_eps=given(raw, "norm_eps", 1e-5),
             name=name or found or "meta",
         )
 
@@ -317,8 +309,8 @@ def model(source: str | Path | Mapping[str, Any] | ModelConfig) -> ModelConfig:
             list(PRESETS)[:3],
             "model",
         )
-    if _is_json(source) or _exists(source):
-        raw, _ = _read(source, "config.json", "params.json")
+    if is_json(source) or exists(source):
+        raw, _ = read_object(source, "config.json", "params.json")
         return _from_any(raw, source)
     near = difflib.get_close_matches(str(source).lower()[:100], PRESETS, n=3, cutoff=0.3)
     raise ModelError(
@@ -336,7 +328,7 @@ def _from_any(raw: Mapping[str, Any], source: Any) -> ModelConfig:
         for key in raw:
             one_of("model field", key, ModelConfig.__dataclass_fields__, ModelError)
         for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size"):
-            _need(raw, key, "the model's dict")
+            need(raw, key, "the model's dict")
         return ModelConfig(**raw)
     if "dim" in raw:
         return ModelConfig.from_meta(source)
@@ -350,82 +342,6 @@ def _from_any(raw: Mapping[str, Any], source: Any) -> ModelConfig:
 _HF_TYPES = ("llama", "mistral", "qwen2")
 
 
-def _is_json(source: object) -> bool:
-    return isinstance(source, str) and source.lstrip()[:1] in ("{", "[")
-
-
-def _exists(source: str | Path) -> bool:
-    try:
-        return Path(source).exists()
-    except (OSError, ValueError):  # a name too long or with a NUL in it is not a file
-        return False
-
-
-def _read(source: Any, *names: str) -> tuple[Mapping[str, Any], str]:
-    """The JSON object at `source` and a name for it; ModelError for whatever is not one."""
-    if isinstance(source, Mapping):
-        return source, ""
-    if _is_json(source):
-        return _parse(source, "this text"), ""
-    if not isinstance(source, (str, Path)):
-        raise ModelError(f"model={shown(source)}: a path or a dict is needed", field="model")
-    path = Path(source)
-    if not _exists(path):
-        raise ModelError(f"{shown(str(source))}: no such file", field="model")
-    if path.is_dir():
-        held = [path / name for name in names if (path / name).is_file()]
-        if not held:
-            raise ModelError(
-                f"{shown(str(path))}: the folder holds no {' or '.join(names)}", field="model"
-            )
-        path = held[0]
-    try:
-        if not path.is_file():
-            raise ModelError(f"{shown(str(path))} is not a regular file", field="model")
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise ModelError(
-                f"{shown(str(path))} holds {path.stat().st_size} bytes; "
-                f"a config has at most {MAX_CONFIG_BYTES}",
-                "this looks like weights, not a config",
-                field="model",
-            )
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ModelError(f"{shown(str(path))} is not UTF-8 text", field="model") from None
-    except OSError as problem:
-        raise ModelError(f"{shown(str(path))}: {problem.strerror}", field="model") from None
-    generic = path.stem in ("config", "params")
-    return _parse(text, path.name), path.resolve().parent.name if generic else path.stem
-
-
-def _parse(text: str, where: str) -> Mapping[str, Any]:
-    if len(text) > MAX_CONFIG_BYTES:
-        raise ModelError(f"{where} has {len(text)} characters; a config is smaller", field="model")
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise ModelError(
-            f"{where} is not JSON: {problem.msg} at line {problem.lineno}, column {problem.colno}",
-            field="model",
-        ) from None
-    except (RecursionError, ValueError):  # nested too deep, or a number of thousands of digits
-        raise ModelError(f"{where} is not a config: nested or long beyond reason", field="model") from None
-    if not isinstance(raw, dict):
-        raise ModelError(f"{where} holds {type(raw).__name__}, not an object", field="model")
-    return raw
-
-
-def _need(raw: Mapping[str, Any], key: str, where: str) -> Any:
-    if raw.get(key) is None:
-        raise ModelError(f"{where} has no {key}", "the model's size depends on it", field=key)
-    return raw[key]
-
-
-def _given(raw: Mapping[str, Any], key: str, default: Any) -> Any:
-    value = raw.get(key)
-    return default if value is None else value
-
-
 def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
     kind = rope.get("rope_type", rope.get("type"))
     if kind in (None, "default"):
@@ -434,9 +350,9 @@ def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
         raise ModelError(f"rope_type={shown(kind)}: a text is needed", field="rope_scaling")
 
     def number(key: str, default: float) -> float:
-        return real(f"rope_scaling.{key}", _given(rope, key, default), 0.0, 1e9, ModelError)
+        return real(f"rope_scaling.{key}", given(rope, key, default), 0.0, 1e9, ModelError)
 
-    first = _given(rope, "original_max_position_embeddings", 8192)
+    first = given(rope, "original_max_position_embeddings", 8192)
     return RopeScaling(
         number("factor", 8.0),
         number("low_freq_factor", 1.0),
@@ -481,9 +397,7 @@ def _presets() -> dict[str, ModelConfig]:
         ("tiny", (128, 4, 16, 8, 384), {"vocab_size": 1024, "max_seq_len": 4096}),
     ]
     return {
-        name: ModelConfig(
-            dim=d, n_layers=n, n_heads=h, n_kv_heads=kv, ffn_dim=f, name=name, **rest
-        )
+        name: ModelConfig(dim=d, n_layers=n, n_heads=h, n_kv_heads=kv, ffn_dim=f, name=name, **rest)
         for name, (d, n, h, kv, f), rest in rows
     }
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from .errors import LayoutError
 from .fixes import Fix, find_fixes, severity_of
-from .frameworks import FRAMEWORKS, Framework, Verdict, framework as find_framework, padding_rule
+from .frameworks import FRAMEWORKS, Framework, Verdict, padding_rule
+from .frameworks import framework as find_framework
 from .job import Job
 from .layout import Layout
 from .rules import ERROR, NOTE, RULES, SEVERITIES, WARNING, Rule

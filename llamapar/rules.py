@@ -9,15 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from .job import Job
+from .repairs import (
+    ERROR,
+    NOTE,
+    SEVERITIES,
+    WARNING,
+    Changes,
+    account_for_ends,
+    batch_of_groups,
+    batch_products,
+    few_micro_batches,
+    kv_severity,
+    more_micro_batches,
+    multiples,
+    quant_cut,
+    ragged_micro_batches,
+    replicate,
+    sequence_sp,
+    smaller_padding,
+    tp_leaves_node,
+)
 from .shard import Padding
-
-ERROR, WARNING, NOTE = "error", "warning", "note"
-SEVERITIES = (ERROR, WARNING, NOTE)
-
-Changes = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,84 +61,6 @@ def _always(severity: str | None) -> Callable[[Job], str | None]:
     return lambda job: severity
 
 
-# -- conditions and repairs that need more than a line --------------------------------------------
-
-
-def _multiples(field: str, value: int, unit: int) -> Iterator[Changes]:
-    """`field` set to the multiples of `unit` on either side of `value`."""
-    down = value // unit * unit
-    if down:
-        yield {field: down}
-    yield {field: down + unit}
-
-
-def _batch_products(job: Job) -> Iterator[Changes]:
-    """dp, or else the batch of a DP group, that makes the tokens of the batch come out."""
-    assert job.batch_tokens and job.batch_per_dp and job.seq_len
-    per_way = job.batch_per_dp * job.seq_len
-    if job.batch_tokens % per_way == 0:
-        yield {"dp": job.batch_tokens // per_way}
-    per_sequence = job.layout.dp * job.seq_len
-    if job.batch_tokens % per_sequence == 0:
-        yield {"batch_per_dp": job.batch_tokens // per_sequence}
-    yield {"batch_tokens": per_way * job.layout.dp}
-
-
-def _tp_leaves_node(job: Job, _: Padding) -> bool:
-    lay = job.layout
-    block = lay.stride("tp") * lay.tp
-    return lay.tp > 1 and lay.world > job.gpus_per_node and job.gpus_per_node % block != 0
-
-
-def _smaller_padding(job: Job) -> Iterator[Changes]:
-    """The largest padding unit per TP rank that adds no row."""
-    for multiple in (64, 32, 16, 8, 4, 2, 1):
-        if job.model.vocab_size % (multiple * job.layout.tp) == 0:
-            yield {"padding": Padding(multiple, per_tp=True)}
-            return
-
-
-def _quant_cut(job: Job, _: Padding) -> bool:
-    group, tp, m = job.quant_group, job.layout.tp, job.model
-    if not group or m.ffn_dim % tp:
-        return False
-    return m.ffn_dim // tp % group != 0
-
-
-def _kv_severity(job: Job) -> str:
-    return NOTE if job.kv_replication and job.kv_replicas > 1 else ERROR
-
-
-def _account_for_ends(job: Job) -> Iterator[Changes]:
-    if job.layer_split != "balanced ends":
-        yield {"layer_split": "balanced ends"}
-
-
-def _replicate(job: Job) -> Iterator[Changes]:
-    if job.kv_replicas > 1 and not job.kv_replication:
-        yield {"kv_replication": True}
-
-
-def _few_micro_batches(job: Job, _: Padding) -> bool:
-    count, lay = job.n_micro_batches, job.layout
-    return count is not None and lay.pp > 1 and lay.virtual_stages == 1 and count < lay.pp
-
-
-def _ragged_micro_batches(job: Job, _: Padding) -> bool:
-    count, lay = job.n_micro_batches, job.layout
-    return count is not None and lay.pp > 1 and lay.virtual_stages > 1 and count % lay.pp != 0
-
-
-def _more_micro_batches(job: Job) -> Iterator[Changes]:
-    if job.micro_batches is not None:
-        yield from _multiples("micro_batches", max(job.micro_batches, job.layout.pp), job.layout.pp)
-
-
-def _sequence_sp(job: Job, _: Padding) -> bool:
-    lay, seq = job.layout, job.seq_len
-    return bool(seq and lay.sp and seq % lay.cp == 0 and seq // lay.cp % lay.tp)
-
-
 # -- the table -------------------------------------------------------------------------------------
 
 RULES: tuple[Rule, ...] = (
@@ -150,15 +86,14 @@ RULES: tuple[Rule, ...] = (
         "batch_per_dp·dp·seq_len = {batch_per_dp}·{dp}·{seq_len} = {tokens_got} tokens, "
         "but the batch has {batch_tokens}",
         "each of the dp groups reads its own sequences; CP and TP ranks share them",
-        _batch_products,
+        batch_products,
     ),
     Rule(
         "LP003",
         "TP inside a node",
-        _tp_leaves_node,
+        tp_leaves_node,
         _always(WARNING),
-        "a TP group of {tp} ranks spans {node_span} consecutive GPUs and leaves its node of "
-        "{gpus_per_node}",
+        "a TP group of {tp} ranks spans {node_span} consecutive GPUs and leaves its node of {gpus_per_node}",
         "TP communicates in every layer; across nodes it runs at the speed of the network",
     ),
     Rule(
@@ -189,10 +124,10 @@ RULES: tuple[Rule, ...] = (
         "LP104",
         "KV heads",
         lambda j, _: j.model.n_kv_heads % j.layout.tp != 0,
-        _kv_severity,
+        kv_severity,
         "tp={tp} does not divide n_kv_heads={n_kv_heads} ({model})",
         "a rank would need {kv_share}",
-        _replicate,
+        replicate,
     ),
     Rule(
         "LP105",
@@ -212,16 +147,15 @@ RULES: tuple[Rule, ...] = (
         _always(None),
         "{pad_rows} pad rows ({vocab_size} → {vocab_padded}) reach the checkpoint code",
         "a shard of {vocab_local} rows times tp={tp} is {vocab_padded}, not {vocab_size}",
-        _smaller_padding,
+        smaller_padding,
         repairs_first=True,
     ),
     Rule(
         "LP107",
         "quantisation groups",
-        _quant_cut,
+        quant_cut,
         _always(ERROR),
-        "ffn_dim/tp = {ffn_dim}/{tp} = {ffn_exact} is not a multiple of the quantisation group "
-        "{quant_group}",
+        "ffn_dim/tp = {ffn_dim}/{tp} = {ffn_exact} is not a multiple of the quantisation group {quant_group}",
         "a group of weights shares one scale and cannot lie on two ranks",
     ),
     Rule(
@@ -232,18 +166,18 @@ RULES: tuple[Rule, ...] = (
         "seq_len={seq_len} does not divide into 2·cp = {cp2} chunks",
         "each CP rank takes one chunk from the head and one from the tail; a chunk would have "
         "{seq_chunk} tokens",
-        lambda j: _multiples("seq_len", j.seq_len or 0, j.token_unit),
+        lambda j: multiples("seq_len", j.seq_len or 0, j.token_unit),
         repairs_first=True,
     ),
     Rule(
         "LP202",
         "sequence over TP",
-        _sequence_sp,
+        sequence_sp,
         _always(ERROR),
         "seq_len/cp = {seq_len}/{cp} = {seq_local} tokens do not divide over tp={tp} "
         "with sequence parallelism",
         "a rank would need {seq_sp} tokens of the residual stream",
-        lambda j: iter([*_multiples("seq_len", j.seq_len or 0, j.token_unit), {"sequence_parallel": False}]),
+        lambda j: iter([*multiples("seq_len", j.seq_len or 0, j.token_unit), {"sequence_parallel": False}]),
         repairs_first=True,
     ),
     Rule(
@@ -273,7 +207,7 @@ RULES: tuple[Rule, ...] = (
         _always(NOTE),
         "n_layers={n_layers} does not divide over pp={pp} ({model})",
         "{n_layers}/{pp} = {layers_per_rank} is not whole, so stages differ in length",
-        _account_for_ends,
+        account_for_ends,
         repairs_first=True,
     ),
     Rule(
@@ -288,13 +222,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "LP303",
         "layers over virtual stages",
-        lambda j, _: j.layout.virtual_stages > 1
-        and j.model.n_layers % j.layout.pp == 0
-        and j.model.n_layers % j.layout.stages != 0,
+        lambda j, _: (
+            j.layout.virtual_stages > 1
+            and j.model.n_layers % j.layout.pp == 0
+            and j.model.n_layers % j.layout.stages != 0
+        ),
         _always(NOTE),
         "n_layers={n_layers} does not divide over pp·virtual_stages = {pp}·{virtual_stages} = {stages}",
         "flooring twice keeps {layers_kept} of {n_layers} layers; virtual stages must differ instead",
-        lambda j: iter([*_account_for_ends(j), {"virtual_stages": 1}]),
+        lambda j: iter([*account_for_ends(j), {"virtual_stages": 1}]),
         repairs_first=True,
     ),
     Rule(
@@ -308,22 +244,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "LP305",
         "micro-batches and stages",
-        _few_micro_batches,
+        few_micro_batches,
         _always(WARNING),
         "{micro_batches} micro-batches for pp={pp} stages",
         "1F1B needs one for every stage; with fewer, some stages always wait",
-        _more_micro_batches,
+        more_micro_batches,
         repairs_first=True,
     ),
     Rule(
         "LP306",
         "micro-batches when interleaved",
-        _ragged_micro_batches,
+        ragged_micro_batches,
         _always(NOTE),
-        "{micro_batches} micro-batches are not a multiple of pp={pp} with "
-        "virtual_stages={virtual_stages}",
+        "{micro_batches} micro-batches are not a multiple of pp={pp} with virtual_stages={virtual_stages}",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
-        _more_micro_batches,
+        more_micro_batches,
         repairs_first=True,
     ),
     Rule(
@@ -353,10 +288,9 @@ RULES: tuple[Rule, ...] = (
             j.global_batch and j.micro_batch and j.global_batch % (j.micro_batch * j.layout.dp)
         ),
         _always(ERROR),
-        "global_batch={global_batch} is not a multiple of dp·micro_batch = {dp}·{micro_batch} "
-        "= {batch_unit}",
+        "global_batch={global_batch} is not a multiple of dp·micro_batch = {dp}·{micro_batch} = {batch_unit}",
         "every DP group must run the same whole number of micro-batches",
-        lambda j: _multiples("global_batch", j.global_batch or 0, (j.micro_batch or 1) * j.layout.dp),
+        lambda j: multiples("global_batch", j.global_batch or 0, (j.micro_batch or 1) * j.layout.dp),
         repairs_first=True,
     ),
     Rule(
@@ -368,13 +302,7 @@ RULES: tuple[Rule, ...] = (
         _always(ERROR),
         "batch_per_dp·dp = {batch_per_dp}·{dp} = {sequences_got}, but global_batch={global_batch}",
         "both count the sequences of one step",
-        lambda j: iter(
-            [
-                *([{"dp": j.global_batch // j.batch_per_dp}]  # type: ignore[operator]
-                  if j.global_batch % j.batch_per_dp == 0 else []),  # type: ignore[operator]
-                {"global_batch": (j.batch_per_dp or 1) * j.layout.dp},
-            ]
-        ),
+        batch_of_groups,
     ),
     Rule(
         "LP403",
@@ -383,7 +311,7 @@ RULES: tuple[Rule, ...] = (
         _always(ERROR),
         "batch_per_dp={batch_per_dp} is not a multiple of micro_batch={micro_batch}",
         "a DP group cuts its sequences into whole micro-batches",
-        lambda j: _multiples("batch_per_dp", j.batch_per_dp or 0, j.micro_batch or 1),
+        lambda j: multiples("batch_per_dp", j.batch_per_dp or 0, j.micro_batch or 1),
         repairs_first=True,
     ),
     Rule(
@@ -420,3 +348,5 @@ RULES: tuple[Rule, ...] = (
 )
 
 RULE_BY_CODE = {rule.code: rule for rule in RULES}
+
+__all__ = ["ERROR", "NOTE", "RULES", "RULE_BY_CODE", "SEVERITIES", "WARNING", "Changes", "Rule"]

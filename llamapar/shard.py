@@ -102,9 +102,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "v": Activation(
         ("batch", "seq", "n_kv_heads", "head_dim"), Shard(2, "KV head"), Shard(2, "KV head"), _CHUNK
     ),
-    "ffn": Activation(
-        ("batch", "seq", "ffn_dim"), Shard(2, "FFN column"), Shard(2, "FFN column"), _CHUNK
-    ),
+    "ffn": Activation(("batch", "seq", "ffn_dim"), Shard(2, "FFN column"), Shard(2, "FFN column"), _CHUNK),
     "row_parallel_out": Activation(("batch", "seq", "dim"), Partial(), Partial(), _CHUNK),
     "logits": Activation(
         ("batch", "seq", "vocab_size"),
@@ -268,9 +266,7 @@ class Placed:
     tp: Placement
     stage: int
 
-    def local_shape(
-        self, layout: Layout, tp_rank: int = 0, padding: Padding = NO_PADDING
-    ) -> tuple[int, ...]:
+    def local_shape(self, layout: Layout, tp_rank: int = 0, padding: Padding = NO_PADDING) -> tuple[int, ...]:
         """Shape on TP rank `tp_rank`, by torch's chunk rule where tp does not divide."""
         shape = list(self.parameter.shape)
         if isinstance(self.tp, Shard):

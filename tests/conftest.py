@@ -1,10 +1,10 @@
 """What every test shares: the full counts of `--soak`, the hypothesis profiles, and visible skips.
 
-A property test needs nothing of its own: hypothesis takes its number of examples from the profile, so
-leave `max_examples` out of `@settings`. A test over a long list of cases asks for `sample`:
+A property test needs nothing of its own: hypothesis takes its number of examples from the profile,
+so leave `max_examples` out of `@settings`. A test over a long list of cases asks for `sample`:
 
     def test_every_divisor(sample):
-        for tp, heads in sample(all_pairs, 200):  # 200 seeded ones in `make test`, all in `make soak`
+        for tp, heads in sample(all_pairs, 200):  # 200 seeded ones; all of them in `make soak`
 
 A test that only makes sense at full length is marked `soak`.
 """
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     hypothesis.settings.load_profile("soak" if config.getoption("soak") else "test")
 
-    # Kernels that tests start know the project's Jupyter settings, not those of whoever runs the tests.
+    # Kernels that tests start know the project's Jupyter settings, not those of whoever runs them.
     state = Path(tempfile.mkdtemp(prefix="llamapar-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     environment = runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](state)
@@ -74,7 +74,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             _skip(items, "gpu", "no CUDA device")
     if find_chromium() is None:
-        _skip(items, "browser", f"no Chromium: install one ({', '.join(NAMES)}) or set LLAMAPAR_CHROMIUM")
+        _skip(
+            items,
+            "browser",
+            f"no Chromium: install one ({', '.join(NAMES)}) or set LLAMAPAR_CHROMIUM",
+        )
 
 
 @pytest.fixture

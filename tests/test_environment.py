@@ -1,4 +1,4 @@
-"""pyproject.toml, constraints.txt, environment.yml, the Makefile and CI describe one environment."""
+"""pyproject.toml, constraints.txt, environment.yml, Makefile and CI describe one environment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def direct(extra: str) -> list[Requirement]:
 def everything_for(extra: str, system: dict[str, str]) -> dict[str, set[str]]:
     """All packages that llamapar[extra] pulls in on a system, each with who asks for it.
 
-    Read from the metadata of the installed packages; one that only other systems have ends its branch.
+    Read from the metadata of the installed packages; one that is not installed ends its branch.
     """
     wanted: dict[str, set[str]] = {}
     todo = [("llamapar", frozenset({extra}))]
@@ -163,9 +163,7 @@ def test_ci_installs_a_browser_and_runs_make_test_and_make_soak() -> None:
     assert lines[-2:] == ["make test", "make soak"]
 
 
-@pytest.mark.parametrize(
-    "target", ["lab", "test", "lint", "soak", "bench", "constraints", "clean"]
-)
+@pytest.mark.parametrize("target", ["lab", "test", "lint", "soak", "bench", "constraints", "clean"])
 def test_makefile_explains_each_target(target: str) -> None:
     makefile = (PROJECT / "Makefile").read_text()
     assert re.search(rf"^{target}:", makefile, re.MULTILINE)

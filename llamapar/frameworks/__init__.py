@@ -6,8 +6,9 @@ verdict is "not known".
 
 from __future__ import annotations
 
-from ..errors import one_of
-from ..shard import NO_PADDING, Padding
+from llamapar.errors import one_of
+from llamapar.shard import NO_PADDING, Padding
+
 from .base import (
     ADAPTS,
     CLEAR,
@@ -51,12 +52,10 @@ FRAMEWORKS: dict[str, Framework] = {
     )
 }
 
-_BY_ALIAS = {
-    alias: f for f in FRAMEWORKS.values() for alias in (f.name, f.title.lower(), *f.aliases)
-}
+_BY_ALIAS = {alias: f for f in FRAMEWORKS.values() for alias in (f.name, f.title.lower(), *f.aliases)}
 
 
-def framework(name: str) -> Framework:
+def framework(name: str | Framework) -> Framework:
     """The framework called `name`, by any of its usual spellings; LayoutError with the nearest."""
     if isinstance(name, Framework):
         return name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..job import Job
-from ..shard import NO_PADDING, Padding
+from llamapar.job import Job
+from llamapar.shard import NO_PADDING, Padding
 
 WORKS = "works"
 ADAPTS = "works by replicating or padding"

@@ -1,7 +1,8 @@
 """ColossalAI: pads the vocabulary to 64·TP; a sequence axis may be the fastest."""
 
+from llamapar.shard import Padding
+
 from .base import ADAPTS, CLEAR, FORWARD, INIT, SAVE, WORKS, Case, Framework
-from ..shard import Padding
 
 COLOSSALAI = Framework(
     name="colossalai",

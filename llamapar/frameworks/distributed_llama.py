@@ -12,9 +12,7 @@ DISTRIBUTED_LLAMA = Framework(
     commit="8d624a7b1f9acc0855d71a32519b22fe51e0bd86",
     aliases=("dllama", "distributed_llama"),
     cases={
-        "LP101": (
-            Case(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),
-        ),
+        "LP101": (Case(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),),
         "LP102": (Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),),
         "LP103": (Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),),
         "LP104": (
@@ -39,8 +37,9 @@ DISTRIBUTED_LLAMA = Framework(
                 "Assertion `slice->n0 % blockSize == 0' failed.",
                 f"{_CORE}:310",
                 note="Q40 and Q80 blocks hold 32 weights",
-                when=lambda j: j.model.ffn_dim % j.layout.tp == 0
-                and j.model.ffn_dim // j.layout.tp % 32 != 0,
+                when=lambda j: (
+                    j.model.ffn_dim % j.layout.tp == 0 and j.model.ffn_dim // j.layout.tp % 32 != 0
+                ),
             ),
         ),
         "LP201": _ONE_AXIS,
@@ -49,9 +48,7 @@ DISTRIBUTED_LLAMA = Framework(
         "LP302": _ONE_AXIS,
         "LP303": _ONE_AXIS,
         "LP304": _ONE_AXIS,
-        "LP501": (
-            Case(NA, path="src/app.cpp", note="cuts by TP alone: cp, pp and dp do not exist there"),
-        ),
+        "LP501": (Case(NA, path="src/app.cpp", note="cuts by TP alone: cp, pp and dp do not exist there"),),
         "LP502": (
             Case(
                 UNKNOWN,

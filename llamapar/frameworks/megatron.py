@@ -1,7 +1,8 @@
 """Megatron-LM: validates most of it, pads the vocabulary to 128·TP, gathers K/V past the KV heads."""
 
+from llamapar.shard import Padding
+
 from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework
-from ..shard import Padding
 
 _CONFIG = "megatron/core/transformer/transformer_config.py"
 _ARGS = "megatron/training/arguments.py"
@@ -11,8 +12,7 @@ _ACCOUNTED = (
         WORKS,
         path=f"{_CONFIG}:2234-2382",
         note="with account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split",
-        when=lambda j: j.layer_split == "balanced ends"
-        and (j.model.n_layers + 2) % j.layout.stages == 0,
+        when=lambda j: j.layer_split == "balanced ends" and (j.model.n_layers + 2) % j.layout.stages == 0,
     ),
     Case(
         CLEAR,
@@ -39,8 +39,7 @@ MEGATRON = Framework(
         "LP001": (
             Case(
                 CLEAR,
-                "world size ({gpus}) is not divisible by total_model_size "
-                "(total_model_size={model_ranks})",
+                "world size ({gpus}) is not divisible by total_model_size (total_model_size={model_ranks})",
                 f"{_ARGS}:432",
                 when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.cp * j.layout.pp) != 0,
             ),
@@ -53,14 +52,11 @@ MEGATRON = Framework(
         "LP101": (
             Case(
                 CLEAR,
-                "num_attention_heads ({n_heads}) must be a multiple of "
-                "tensor_model_parallel_size ({tp}).",
+                "num_attention_heads ({n_heads}) must be a multiple of tensor_model_parallel_size ({tp}).",
                 f"{_CONFIG}:1446-1450",
             ),
         ),
-        "LP103": (
-            Case(INIT, "{ffn_dim} is not divisible by {tp}", "megatron/core/utils.py:590-599"),
-        ),
+        "LP103": (Case(INIT, "{ffn_dim} is not divisible by {tp}", "megatron/core/utils.py:590-599"),),
         "LP104": (
             Case(
                 ADAPTS,
@@ -95,8 +91,7 @@ MEGATRON = Framework(
         "LP201": (
             Case(
                 CLEAR,
-                "seq-length should be a multiple of 2 * context-parallel-size if "
-                "context-parallel-size > 1.",
+                "seq-length should be a multiple of 2 * context-parallel-size if context-parallel-size > 1.",
                 f"{_ARGS}:1335-1338",
                 when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
             ),
@@ -172,8 +167,7 @@ MEGATRON = Framework(
         "LP307": (
             Case(
                 CLEAR,
-                "When interleaved schedule is used, pipeline-model-parallel size should be "
-                "greater than 1",
+                "When interleaved schedule is used, pipeline-model-parallel size should be greater than 1",
                 _ARGS,
             ),
         ),

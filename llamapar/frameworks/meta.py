@@ -11,7 +11,11 @@ def _divide(numerator: str) -> tuple[Case, ...]:
     """fairscale's `ensure_divisibility`, which every column-, row- and vocab-parallel layer calls."""
     return (
         Case(
-            INIT, f"{{{numerator}}} is not divisible by {{tp}}", _UTILS, repo=_FAIRSCALE, at=_FAIRSCALE_AT
+            INIT,
+            f"{{{numerator}}} is not divisible by {{tp}}",
+            _UTILS,
+            repo=_FAIRSCALE,
+            at=_FAIRSCALE_AT,
         ),
     )
 

@@ -1,7 +1,8 @@
 """nanotron: clear checks of heads, none of its linear layers' texts; PP outside DP."""
 
+from llamapar.shard import Padding
+
 from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework
-from ..shard import Padding
 
 NANOTRON = Framework(
     name="nanotron",

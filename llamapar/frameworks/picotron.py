@@ -46,9 +46,7 @@ PICOTRON = Framework(
                 "picotron/tensor_parallel/tensor_parallel.py:226",
             ),
         ),
-        "LP106": (
-            Case(NA, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
-        ),
+        "LP106": (Case(NA, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),),
         "LP201": (
             Case(
                 CLEAR,

@@ -96,8 +96,7 @@ TORCHTITAN = Framework(
         "LP302": (
             Case(
                 CLEAR,
-                "Number of stages ({stages}) cannot be greater than effective layers "
-                "({effective_layers})",
+                "Number of stages ({stages}) cannot be greater than effective layers ({effective_layers})",
                 "torchtitan/distributed/pipeline_parallel.py `_generate_llm_fqn_per_model_part`",
                 when=lambda j: j.layout.stages > j.model.n_layers + 2,
             ),

@@ -1,6 +1,6 @@
 """Hugging Face transformers' native TP: no head checks, uneven widths by design, no CP."""
 
-from .base import CLEAR, FORWARD, NA, WORKS, Case, Framework
+from .base import FORWARD, NA, WORKS, Case, Framework
 
 _MESH = "src/transformers/distributed/configuration_utils.py"
 

@@ -1,7 +1,8 @@
 """vLLM: replicates KV heads, pads the vocabulary to 64, gives remaining layers to inner stages."""
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework
-from ..shard import Padding
+from llamapar.shard import Padding
+
+from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework
 
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"
@@ -66,8 +67,7 @@ VLLM = Framework(
                 "The input size is not aligned with the quantized weight shape. This can be caused "
                 "by too large tensor parallel size.",
                 "issues #13640, #26182",
-                when=lambda j: (j.quant_group or 0) > 0
-                and j.model.ffn_dim % j.layout.tp == 0,
+                when=lambda j: (j.quant_group or 0) > 0 and j.model.ffn_dim % j.layout.tp == 0,
             ),
         ),
         "LP301": (

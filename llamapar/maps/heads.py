@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import flag
-from ..layout import Layout
-from ..model import ModelConfig
-from ..model import model as find_model
-from ..shard import Split
+from llamapar.errors import flag
+from llamapar.layout import Layout
+from llamapar.model import ModelConfig
+from llamapar.model import model as find_model
+from llamapar.shard import Split
+
 from .tables import Record, cut, span
 
 

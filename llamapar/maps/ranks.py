@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..errors import whole
-from ..layout import AXES, AXIS_TITLES, Coord, Layout
+from llamapar.errors import whole
+from llamapar.layout import AXES, AXIS_TITLES, Coord, Layout
+
 from .tables import Record
 
 MAX_CELLS = 2**14

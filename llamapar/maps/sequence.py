@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..errors import LayoutError, one_of, whole
-from ..layout import Layout
-from ..shard import Split, causal_pairs
+from llamapar.errors import LayoutError, one_of, whole
+from llamapar.layout import Layout
+from llamapar.shard import Split, causal_pairs
+
 from .tables import Record, cut, span
 
 CHUNKINGS = ("head-tail", "contiguous")
@@ -104,14 +105,15 @@ class SequenceMap(Record):
         return title, ["cp rank", "positions", "tokens", "causal pairs"], rows, foot
 
 
-def sequence(
-    layout: Layout | Mapping[str, Any], seq_len: int, *, chunking: str = "head-tail"
-) -> SequenceMap:
+def sequence(layout: Layout | Mapping[str, Any], seq_len: int, *, chunking: str = "head-tail") -> SequenceMap:
     """Tokens and causal work per CP rank. chunking: "head-tail" or "contiguous"."""
     layout = Layout.of(layout)
     if layout.cp > MAX_CP:
         raise LayoutError(
-            f"cp={layout.cp}: the sequence map lists at most {MAX_CP} ranks", "", [f"cp={MAX_CP}"], "cp"
+            f"cp={layout.cp}: the sequence map lists at most {MAX_CP} ranks",
+            "",
+            [f"cp={MAX_CP}"],
+            "cp",
         )
     one_of("chunking", chunking, CHUNKINGS)
     return SequenceMap(whole("seq_len", seq_len), layout.cp, chunking, layout.tp if layout.sp else 1)

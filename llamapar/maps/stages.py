@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..errors import LayoutError, one_of
-from ..frameworks import framework
-from ..layout import Layout
-from ..model import ModelConfig
-from ..model import model as find_model
-from ..shard import LAYER_SPLITS
+from llamapar.errors import LayoutError, one_of
+from llamapar.frameworks import framework
+from llamapar.layout import Layout
+from llamapar.model import ModelConfig
+from llamapar.model import model as find_model
+from llamapar.shard import LAYER_SPLITS
+
 from .tables import Record, cut, span
 
 
@@ -95,9 +96,7 @@ class StageMap(Record):
         return title, ["stage", "pp rank", "layers", "count", "also holds"], rows, self.reason
 
 
-def stages(
-    model: Any, layout: Layout | Mapping[str, Any], *, split: str = "balanced ends"
-) -> StageMap:
+def stages(model: Any, layout: Layout | Mapping[str, Any], *, split: str = "balanced ends") -> StageMap:
     """Layers per pipeline stage.
 
     split: a name of `shard.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer

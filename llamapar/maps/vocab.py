@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import whole
-from ..frameworks import padding_rule
-from ..layout import Layout
-from ..model import ModelConfig
-from ..model import model as find_model
-from ..shard import Padding, Split
+from llamapar.errors import whole
+from llamapar.frameworks import padding_rule
+from llamapar.layout import Layout
+from llamapar.model import ModelConfig
+from llamapar.model import model as find_model
+from llamapar.shard import Padding, Split
+
 from .tables import Record, cut, span
 
 

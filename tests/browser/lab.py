@@ -6,10 +6,11 @@
         notebook.screenshot("explorer.png")
         assert notebook.console_errors() == []
 
-`Lab` starts the server the way `make lab` does (`jupyter/start.py`, so with the project's settings,
-loopback only, with its token), keeps all it writes in a temporary folder, and ends every process it
-started, or says which ones it had to kill. A notebook is opened as a copy, so nothing that runs here
-changes the file. Both give playwright's own objects (`page`, locators) for everything else.
+`Lab` starts the server the way `make lab` does (`jupyter/start.py`, so with the project's
+settings, loopback only, with its token), keeps all it writes in a temporary folder, and ends every
+process it started, or says which ones it had to kill. A notebook is opened as a copy, so nothing
+that runs here changes the file. Both give playwright's own objects (`page`, locators) for
+everything else. Playwright allows one Lab at a time in a process.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, WebSocke
 
 PROJECT = Path(__file__).resolve().parents[2]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
-    " --disable-background-networking --disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 START_SECONDS = 90.0
 RUN_SECONDS = 120.0
 
@@ -61,7 +68,9 @@ def chromium() -> Iterator[Browser]:
     """A headless Chromium with a new, empty profile."""
     executable = find_chromium()
     if executable is None:
-        raise LabError(f"no Chromium: install one ({', '.join(NAMES)}) or name it in LLAMAPAR_CHROMIUM")
+        raise LabError(
+            f"no Chromium: install one ({', '.join(NAMES)}) or name it in LLAMAPAR_CHROMIUM"
+        )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         try:
@@ -84,7 +93,7 @@ def scratch_notebook(path: Path, *sources: str) -> Path:
 
 
 class Lab:
-    """One JupyterLab server and one Chromium; `open` notebooks in it, one after the other or at once."""
+    """One JupyterLab server and one Chromium; `open` notebooks in it, one by one or at once."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -123,8 +132,8 @@ class Lab:
     ) -> Iterator[Notebook]:
         """Open a copy of a notebook, with the files beside it, and wait until its kernel is ready.
 
-        `notebook` is a path, relative to the project if not absolute. The page is `width` × `height`
-        CSS pixels. The kernel ends with the block.
+        `notebook` is a path, relative to the project if not absolute. The page is `width`
+        × `height` CSS pixels. The kernel ends with the block.
         """
         source = PROJECT / notebook
         folder = Path(tempfile.mkdtemp(prefix="", dir=self._folder / "served"))
@@ -210,8 +219,11 @@ class Lab:
 
 
 class Notebook:
-    """One notebook in one page. A `cell` is an index among all cells (negative counts from the end),
-    or a text that exactly one cell's source holds. `page` is playwright's page."""
+    """One notebook in one page; `page` is playwright's own.
+
+    A `cell` is an index among all cells (a negative one counts from the end), or a text that
+    exactly one cell's source holds.
+    """
 
     def __init__(self, page: Page, url: str, path: str) -> None:
         self.page = page
@@ -254,7 +266,7 @@ class Notebook:
         return found[0]
 
     def cell(self, cell: int | str) -> Locator:
-        """The cell on the page, scrolled into view (JupyterLab takes far-away cells off the page)."""
+        """The cell on the page, scrolled into view (JupyterLab takes far cells off the page)."""
         index = self.index(cell)
         self._ask("await content.scrollToItem(given);", index)
         return self.page.locator(f".jp-Cell[data-windowed-list-index='{index}']")
@@ -326,14 +338,15 @@ class Notebook:
         return self.page.locator(".Toastify__toast").all_inner_texts()
 
     def _ask(self, body: str, given: object = None, *, seconds: float = 30.0) -> Any:
-        """Run JavaScript that sees `app`, `content` (the notebook), `cells` (models) and `given`."""
+        """Run JavaScript that sees `app`, `content` (the notebook), `cells` (models), `given`."""
         script = """async ([given, milliseconds]) => {
             const app = window.jupyterapp;
             const content = app.shell.currentWidget?.content;
             const cells = content?.model ? Array.from(content.model.cells) : [];
-            const late = new Promise((_, fail) => setTimeout(() => fail(new Error('too late')), milliseconds));
-            const work = (async () => { BODY })();
-            return await Promise.race([work, late]);
+            const late = new Promise((_, fail) => {
+                setTimeout(() => fail(new Error('too late')), milliseconds);
+            });
+            return await Promise.race([(async () => { BODY })(), late]);
         }""".replace("BODY", body)
         try:
             return self.page.evaluate(script, [given, seconds * 1000])
@@ -346,7 +359,9 @@ class Notebook:
 
     def _settle(self) -> None:
         """Let playwright hand over the events that already happened on the page."""
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
+        )
 
     def _wait_for_splash(self) -> None:
         """JupyterLab's moons stay over the page a little after it starts or changes its theme."""

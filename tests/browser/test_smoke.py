@@ -22,7 +22,8 @@ class Doubler(anywidget.AnyWidget):
     _esm = """export default { render({ model, el }) {
         const button = document.createElement("button");
         const show = () => { button.textContent = "value " + model.get("value"); };
-        button.onclick = () => { model.set("value", 2 * model.get("value")); model.save_changes(); };
+        const double = () => model.set("value", 2 * model.get("value"));
+        button.onclick = () => { double(); model.save_changes(); };
         model.on("change:value", show); show(); el.append(button);
     } }"""
 doubler = Doubler()
