@@ -7,7 +7,7 @@ LAB_ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq -c constraints.txt
-PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(PY) -m pytest -n $(JOBS)
 
 .PHONY: help lab test lint soak bench constraints clean
 .DELETE_ON_ERROR:
@@ -26,7 +26,7 @@ lab: $(VENV)/.lab-installed
 	$(PY) jupyter/start.py notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 test: lint
-	$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout 120 tests notebooks
+	$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 120 tests notebooks
 
 lint: $(VENV)/.test-installed
 	$(PY) -m ruff check .
@@ -34,7 +34,7 @@ lint: $(VENV)/.test-installed
 	$(PY) -m mypy
 
 soak: $(VENV)/.test-installed
-	$(PYTEST) --soak tests
+	$(PYTEST) --dist load --soak tests
 
 bench: $(VENV)/.test-installed
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; PYTHONPATH=tests $(PY) $$script; done

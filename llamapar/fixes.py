@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from .errors import LlamaparError
@@ -23,6 +25,9 @@ _COST = {"tp": 1.2, "cp": 1.4, "pp": 1.6, "dp": 1.0}
 
 _NEAR = 7
 """Divisors of the world size that are tried per axis, the nearest to the present degree."""
+
+_MENDED = 40
+"""Other layouts that are tried with settings mended as well."""
 
 _LAYOUT_FIELDS = frozenset(Layout.__dataclass_fields__)
 
@@ -79,24 +84,36 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
     return own or (NOTE if case.verdict == UNKNOWN else None)
 
 
+def severities(job: Job, judge: Framework | None) -> dict[str, str]:
+    """Severity by code of every rule that has something to say, without its words."""
+    padding = judge.padding if judge else NO_PADDING
+    return {
+        rule.code: severity
+        for rule in RULES
+        if rule.applies(job, padding) and (severity := severity_of(rule, job, judge))
+    }
+
+
+_severities = lru_cache(maxsize=8192)(severities)
+"""The findings of one report search the same candidates."""
+
+
 def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     """At most MOST fixes for `rule`, the nearest first.
 
-    Each passes check without an error, ends this rule's finding, and brings no new warning.
+    Each passes check without an error, ends this rule's finding, and brings no new warning. A fix
+    that asks for another number of GPUs is the last resort: offered only where nothing else was.
     """
-    accepted = _severities(job, judge, WARNING) | {rule.code}
-    seen: set[Job] = set()
+    accepted = {code for code, severity in severities(job, judge).items() if severity == WARNING}
+    accepted.discard(rule.code)
+    seen = {job}
     found = 0
     for candidate in _candidates(job, rule, judge):
-        if candidate in seen or candidate == job:
+        if candidate in seen or (found and candidate.gpus != job.gpus):
             continue
         seen.add(candidate)
-        if found and _changes_model_scale(job, candidate):
-            continue
-        bad = _severities(candidate, judge, ERROR)
-        if bad or rule.code in _severities(candidate, judge, WARNING):
-            continue
-        if not _severities(candidate, judge, WARNING) <= accepted:
+        left = _severities(candidate, judge)
+        if any(s == ERROR or (s == WARNING and code not in accepted) for code, s in left.items()):
             continue
         yield Fix(candidate, _changed(job, candidate))
         found += 1
@@ -104,35 +121,17 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
             return
 
 
-def _severities(job: Job, judge: Framework | None, severity: str) -> set[str]:
-    """Codes of the findings of one severity, without their words."""
-    padding = judge.padding if judge else NO_PADDING
-    return {
-        rule.code
-        for rule in RULES
-        if rule.applies(job, padding) and severity_of(rule, job, judge) == severity
-    }
-
-
-def _changes_model_scale(job: Job, candidate: Job) -> bool:
-    """Whether a candidate gives up on the GPUs that are there: only ever the first and last resort."""
-    return candidate.gpus != job.gpus
-
-
 def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
     """Jobs that might pass, in the order in which they should be offered."""
     repaired = [made for changes in rule.repairs(job) if (made := apply(job, changes))]
-    mended = [_mend(made, judge) for made in repaired]
-    layouts = [job.replace(layout=layout) for layout in _layouts(job)]
     if rule.repairs_first:
         yield from repaired
-        yield from mended
-    solved = [made for made in repaired if made.layout != job.layout]
-    yield from solved
-    yield from layouts
-    yield from mended
-    for made in layouts[:40]:
-        yield _mend(made, judge)
+        yield from (_mend(made, judge) for made in repaired)
+    yield from (made for made in repaired if made.layout != job.layout)
+    yield from (job.replace(layout=layout) for layout in _layouts(job))
+    yield from (_mend(made, judge) for made in repaired)
+    for layout in itertools.islice(_layouts(job), _MENDED):
+        yield _mend(job.replace(layout=layout), judge)
 
 
 def _mend(job: Job, judge: Framework | None) -> Job:
@@ -162,7 +161,7 @@ def apply(job: Job, changes: Changes) -> Job | None:
         return None
 
 
-def _layouts(job: Job) -> list[Layout]:
+def _layouts(job: Job) -> Iterator[Layout]:
     """Other layouts of all the GPUs, the nearest first."""
     lay = job.layout
     world = job.gpus or lay.world
@@ -182,13 +181,9 @@ def _layouts(job: Job) -> list[Layout]:
         )
         ranked.append((cost, tuple(degrees.values()), degrees))
     ranked.sort(key=lambda row: row[:2])
-    made = []
     for _, _, degrees in ranked:
-        try:
-            made.append(lay.replace(**degrees))
-        except LlamaparError:
-            continue
-    return made
+        with suppress(LlamaparError):
+            yield lay.replace(**degrees)
 
 
 def _changed(old: Job, new: Job) -> tuple[tuple[str, Any], ...]:

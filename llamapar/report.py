@@ -9,13 +9,13 @@ from html import escape
 from typing import Any
 
 from .errors import LayoutError
-from .fixes import Fix, find_fixes, severity_of
+from .fixes import Fix, find_fixes, severities
 from .frameworks import FRAMEWORKS, Framework, Verdict, padding_rule
 from .frameworks import framework as find_framework
 from .job import Job
 from .layout import Layout
-from .rules import ERROR, NOTE, RULES, SEVERITIES, WARNING, Rule
-from .shard import NO_PADDING, Padding
+from .rules import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, WARNING, Rule
+from .shard import Padding
 
 
 @dataclass(frozen=True)
@@ -184,11 +184,9 @@ def check(
 
 def check_job(job: Job, judge: Framework | None = None) -> Report:
     """`check` for a Job that is there already."""
-    padding = judge.padding if judge else NO_PADDING
     findings = [
-        Finding(rule, severity, job, judge)
-        for rule in RULES
-        if rule.applies(job, padding) and (severity := severity_of(rule, job, judge))
+        Finding(RULE_BY_CODE[code], severity, job, judge)
+        for code, severity in severities(job, judge).items()
     ]
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))
     return Report(job, judge, tuple(findings))

@@ -66,11 +66,14 @@ def framework(name: str | Framework) -> Framework:
 
 
 def padding_rule(value: str | Padding | None) -> Padding:
-    """A Padding from itself, None or "none", or the name of the framework whose rule it is."""
+    """A Padding from itself, None or "none", a text such as "64" or "32*tp", or a framework's name."""
     if value is None or value == "none":
         return NO_PADDING
     if isinstance(value, Padding):
         return value
+    number, per_tp, rest = value.partition("*tp") if isinstance(value, str) else ("", "", "")
+    if number.isdecimal() and len(number) < 10 and not rest:
+        return Padding(int(number), per_tp=bool(per_tp))
     return framework(value).padding
 
 

@@ -1,0 +1,65 @@
+"""The course's exercises: `check(name, answer)` says not answered yet, wrong with a reason, or right.
+
+Each target is computed by the library, so an exercise cannot drift from what the notebooks show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .errors import LlamaparError, one_of, shown
+from .layout import Layout
+from .maps import heads, ranks, vocab
+
+_PAPER = Layout(tp=8, cp=16, pp=16, dp=8)
+
+TARGETS: dict[str, Callable[[], Any]] = {
+    # 01_four_axes
+    "coord of 12345": lambda: tuple(_PAPER.coord_of(12345)),
+    "dp peers of 57": lambda: list(ranks(_PAPER, 57).peers["dp"]),
+    # 02_attention_heads
+    "query heads of rank 3": lambda: list(heads("llama3-8b", {"tp": 8}).rank(3).q_heads),
+    # 03_vocab_embedding
+    "rows per rank": lambda: vocab("llama3.1-70b", {"tp": 8}, padding="colossalai").split.size,
+}
+"""What the right answer to each exercise is."""
+
+
+def check(name: str, answer: Any) -> None:
+    """Print "not answered yet" (None), "wrong: …" with the first difference, or "right".
+
+    Raises LlamaparError for an exercise that is not there.
+    """
+    target = TARGETS[one_of("exercise", name, TARGETS, LlamaparError)]()
+    if answer is None:
+        print("not answered yet")
+        return
+    difference = _difference(answer, target)
+    print(f"wrong: {difference}" if difference else "right")
+
+
+def _difference(answer: Any, target: Any) -> str:
+    """The first place where an answer leaves the target, in words; empty where it does not."""
+    if isinstance(target, Mapping):
+        if not isinstance(answer, Mapping):
+            return f"a dict is expected, got {shown(answer)}"
+        for key, value in target.items():
+            if key not in answer:
+                return f"{key} is missing"
+            if inner := _difference(answer[key], value):
+                return f"{key}: {inner}"
+        extra = [key for key in answer if key not in target]
+        return f"{shown(extra[0])} does not belong" if extra else ""
+    if isinstance(target, (list, tuple)):
+        if isinstance(answer, str) or not isinstance(answer, (Sequence, range)):
+            return f"a list of {len(target)} is expected, got {shown(answer)}"
+        if len(answer) != len(target):
+            return f"{len(answer)} entries, expected {len(target)}"
+        for i, (got, expected) in enumerate(zip(answer, target, strict=True)):
+            if inner := _difference(got, expected):
+                return f"entry {i}: {inner}"
+        return ""
+    if isinstance(answer, bool) != isinstance(target, bool) or answer != target:
+        return f"got {shown(answer)}, which is not it"
+    return ""

@@ -1,0 +1,177 @@
+"""The Explorer: one widget that turns a layout's knobs and shows what is wrong, what to do, and a map.
+
+One anywidget holds controls, findings and one plotly figure. A change of a control travels as one
+message, and all that follows from it comes back as one `payload`, so that each change is one atomic
+update. Everything is computed in `state`; this file only carries it to the browser and back.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from llamapar.configfile import parse_object
+from llamapar.errors import LlamaparError, ModelError, shown
+from llamapar.export import EXPORTS
+from llamapar.figures import View
+from llamapar.frameworks import FRAMEWORKS
+from llamapar.layout import Layout
+from llamapar.model import ModelConfig
+from llamapar.model import model as find_model
+from llamapar.report import Finding, Report
+
+from .state import SCHEMA, TABS, Outcome, State
+
+_HERE = files(__package__)
+
+
+class Explorer(anywidget.AnyWidget):
+    """The panel. `set` turns controls from code, `snapshot` is what it shows, as a static View."""
+
+    _esm = (_HERE / "explorer.js").read_text(encoding="utf-8")
+    _css = (_HERE / "explorer.css").read_text(encoding="utf-8")
+    schema = traitlets.List(SCHEMA).tag(sync=True)
+    tabs = traitlets.List(list(TABS.items())).tag(sync=True)
+    exports = traitlets.List(list(EXPORTS)).tag(sync=True)
+    payload = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, **values: Any) -> None:
+        self._state = State.start().change(values)
+        self._outcome = self._state.outcome()
+        super().__init__(payload=_payload(self._state, self._outcome, 0))
+        self.on_msg(self._receive)
+
+    # -- from code -------------------------------------------------------------------------------
+
+    def set(self, **values: Any) -> None:
+        """Turn controls by name; an impossible value is shown with its reason, as for the mouse.
+
+        Raises LayoutError for a control that is not there.
+        """
+        self._show(self._state.change(values))
+
+    def load(self, source: Any) -> None:
+        """Take a model from a config.json, params.json, dict or ModelConfig. Raises ModelError."""
+        self._show(self._state.load(find_model(source)))
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model of the controls. Raises ModelError where they make none."""
+        return self._state.model()
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the controls. Raises LayoutError where they make none."""
+        return self._state.layout()
+
+    @property
+    def report(self) -> Report | None:
+        """What check says; None where there is no model or layout to check."""
+        return self._outcome.report
+
+    def apply_fix(self, finding: int = 0, fix: int = 0) -> None:
+        """Do what the button of a finding's fix does."""
+        report = self._outcome.report
+        if report is None or not 0 <= finding < len(report.findings):
+            raise LlamaparError(f"finding={shown(finding)}: there is no such finding", field="finding")
+        fixes = report.findings[finding].fixes
+        if not 0 <= fix < len(fixes):
+            raise LlamaparError(f"fix={shown(fix)}: the finding has {len(fixes)}", field="fix")
+        self._show(self._state.change(self._state.changes_of(fixes[fix])))
+
+    def snapshot(self) -> View:
+        """What the panel shows now: its figure, and status, findings and the figure's summary as text."""
+        outcome = self._outcome
+        lines = [str(outcome.report)] if outcome.report else []
+        if outcome.problem:
+            lines.append(str(outcome.problem))
+        if outcome.view:
+            lines.append(outcome.view.summary)
+        return View(outcome.view.spec if outcome.view else {"data": [], "layout": {}}, "\n".join(lines))
+
+    def __repr__(self) -> str:
+        return f"Explorer: {self._outcome.status}"
+
+    # -- to and from the browser -----------------------------------------------------------------
+
+    def _show(self, state: State, seq: int = 0, problem: LlamaparError | None = None) -> None:
+        self._state, self._outcome = state, state.outcome()
+        self.payload = _payload(state, self._outcome, seq or self.payload["seq"] + 1, problem)
+
+    def _receive(self, _: Any, content: Any, __: Any) -> None:
+        """A message from the browser: data, whose names and values are checked like anybody's."""
+        kind = content.get("kind") if isinstance(content, dict) else None
+        seq = content.get("seq") if isinstance(content, dict) else None
+        seq = seq if isinstance(seq, int) else 0
+        try:
+            if kind == "plotly":
+                self.send({"kind": "plotly"}, buffers=[_plotly_js()])
+            elif kind == "set":
+                self._show(self._state.change(dict(content["changes"])), seq)
+            elif kind == "fix":
+                self.apply_fix(int(content["finding"]), int(content["fix"]))
+            elif kind == "load":
+                raw = parse_object(str(content["text"]), shown(str(content["name"])))
+                self._show(self._state.load(find_model(raw)), seq)
+            elif kind == "copy" and self._outcome.report:
+                export = EXPORTS[str(content["name"])]
+                judge = self._outcome.report.judge
+                text = export(self._outcome.report.job, judge.name if judge else None)
+                self.send({"kind": "copied", "name": content["name"], "text": text})
+        except LlamaparError as problem:
+            self._show(self._state, seq, problem)
+        except (KeyError, TypeError, ValueError) as problem:
+            off = ModelError(f"the browser sent {shown(content)}, which cannot be read: {problem}")
+            self._show(self._state, seq, off)
+
+
+def explorer(model: Any = None, **values: Any) -> Explorer:
+    """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
+
+    Controls are tp, cp, pp, dp, gpus, seq_len, framework, tab and the others of `Explorer.set`.
+    """
+    panel = Explorer(**values if not isinstance(model, str) else {"preset": model, **values})
+    if model is not None and not isinstance(model, str):
+        panel.load(model)
+    return panel
+
+
+def _plotly_js() -> bytes:
+    return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+
+
+def _payload(
+    state: State, outcome: Outcome, seq: int, problem: LlamaparError | None = None
+) -> dict[str, Any]:
+    """All that the browser shows, as plain values. seq tells it which of its messages this answers."""
+    report, problem = outcome.report, problem or outcome.problem
+    return {
+        "seq": seq,
+        "values": state.values,
+        "ok": bool(report and report.ok and not problem),
+        "status": outcome.status,
+        "problem": {"what": problem.what, "why": problem.why, "choose": list(problem.choose)}
+        if problem
+        else None,
+        "findings": [_finding(f) for f in report.findings] if report else [],
+        "figure": outcome.view.spec if outcome.view else None,
+        "summary": outcome.view.summary if outcome.view else "",
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "title": finding.rule.title,
+        "severity": finding.severity,
+        "message": finding.message,
+        "why": finding.why,
+        "fixes": [fix.text for fix in finding.fixes],
+        "verdicts": [
+            [FRAMEWORKS[name].title, v.verdict, v.message, v.note, v.source]
+            for name, v in finding.frameworks.items()
+        ],
+    }

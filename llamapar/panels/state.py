@@ -1,0 +1,302 @@
+"""What the Explorer's controls say, and what comes of it: pure, no widget in sight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llamapar.errors import LlamaparError, ModelError, flag, one_of
+from llamapar.figures import View, view
+from llamapar.fixes import Fix
+from llamapar.frameworks import FRAMEWORKS, framework, padding_rule
+from llamapar.job import Job
+from llamapar.layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
+from llamapar.maps import heads, ranks, sequence, stages, vocab
+from llamapar.model import PRESETS, ModelConfig
+from llamapar.report import Report, check_job
+from llamapar.shard import LAYER_SPLITS, NO_PADDING, Padding
+
+DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
+LAYOUT = (*AXES, "sequence_parallel", "virtual_stages", "zero", "dp_replicate", "order")
+FACTS = (
+    "gpus",
+    "gpus_per_node",
+    "seq_len",
+    "micro_batch",
+    "micro_batches",
+    "global_batch",
+    "batch_per_dp",
+    "batch_tokens",
+    "kv_replication",
+    "quant_group",
+)
+OWN = "own"
+"""The choice "as the framework does it" of padding and layer split."""
+
+CUSTOM = "custom"
+
+DEFAULTS: dict[str, Any] = {
+    "preset": "llama3.1-405b",
+    **dict.fromkeys(DIMS),
+    "tp": 8,
+    "cp": 1,
+    "pp": 16,
+    "dp": 128,
+    "sequence_parallel": True,
+    "virtual_stages": 1,
+    "zero": 1,
+    "dp_replicate": 1,
+    "order": PAPER_ORDER,
+    **dict.fromkeys(FACTS),
+    "gpus_per_node": 8,
+    "seq_len": 8192,
+    "kv_replication": False,
+    "framework": "",
+    "padding": OWN,
+    "layer_split": OWN,
+    "chunking": "head-tail",
+    "rank": 0,
+    "tab": "heads",
+}
+
+TABS = {
+    "heads": "Heads",
+    "vocab": "Vocabulary",
+    "sequence": "Sequence",
+    "stages": "Layers",
+    "ranks": "Ranks",
+}
+
+_PADDINGS = {OWN: "as the framework", "none": "none"} | {
+    name: f"{f.title}: {f.padding}" for name, f in FRAMEWORKS.items() if f.padding != NO_PADDING
+}
+
+
+def _orders() -> dict[str, str]:
+    """Every rank order, those of frameworks first and with their names."""
+    users: dict[str, list[str]] = {}
+    for f in FRAMEWORKS.values():
+        if f.order:
+            users.setdefault(f.order, []).append(f.name)
+    named = {order: f"{order} ({', '.join(names)})" for order, names in users.items()}
+    return named | {order: order for order in ORDERS if order not in named}
+
+
+def _control(name: str, label: str, kind: str, help: str = "", **more: Any) -> dict[str, Any]:
+    return {"name": name, "label": label, "kind": kind, "help": help, **more}
+
+
+def _choice(name: str, label: str, options: Mapping[Any, str], help: str = "") -> dict[str, Any]:
+    return _control(name, label, "choice", help, options=list(options.items()))
+
+
+SCHEMA: list[dict[str, Any]] = [
+    {
+        "group": "Model",
+        "open": True,
+        "controls": [
+            _choice("preset", "model", {name: name for name in PRESETS} | {CUSTOM: "custom"}),
+            _control("config", "config.json or params.json", "file", "read as data, on this machine only"),
+        ],
+    },
+    {
+        "group": "Dimensions",
+        "open": False,
+        "controls": [_control(name, name, "int") for name in DIMS],
+    },
+    {
+        "group": "Layout",
+        "open": True,
+        "controls": [
+            *(
+                _control(axis, axis.upper(), "axis", AXIS_TITLES[axis], steps=steps)
+                for axis, steps in zip(AXES, (8, 8, 8, 12), strict=True)
+            ),
+            _control("sequence_parallel", "sequence parallel", "bool", "shares the residual stream over TP"),
+            _control("kv_replication", "replicate KV heads", "bool", "when tp > n_kv_heads"),
+        ],
+    },
+    {
+        "group": "Job",
+        "open": True,
+        "controls": [
+            _control("seq_len", "sequence length", "int", "tokens"),
+            _control("gpus", "GPUs", "int", "empty: as many as the layout has ranks"),
+            _control("gpus_per_node", "GPUs per node", "int"),
+            _choice(
+                "framework",
+                "framework",
+                {"": "the paper's semantics"} | {name: f.title for name, f in FRAMEWORKS.items()},
+                "whose rules judge the layout",
+            ),
+            _choice("padding", "vocabulary padding", _PADDINGS),
+        ],
+    },
+    {
+        "group": "More",
+        "open": False,
+        "controls": [
+            _choice(
+                "layer_split",
+                "layers per stage",
+                {OWN: "as the framework"} | {name: name for name in LAYER_SPLITS},
+            ),
+            _choice("chunking", "sequence chunks", {"head-tail": "head-tail", "contiguous": "contiguous"}),
+            _choice("order", "rank order, fastest first", _orders()),
+            _control("rank", "rank shown", "int", "in the Ranks tab"),
+            _control("virtual_stages", "virtual stages per rank", "int"),
+            _choice("zero", "ZeRO stage", {n: str(n) for n in range(4)}),
+            _control("dp_replicate", "dp_replicate", "int", "full copies among the DP ways"),
+            _control("micro_batch", "micro-batch", "int", "sequences"),
+            _control("micro_batches", "micro-batches per step", "int"),
+            _control("global_batch", "global batch", "int", "sequences"),
+            _control("batch_per_dp", "batch per DP group", "int", "sequences"),
+            _control("batch_tokens", "global batch in tokens", "int"),
+            _control("quant_group", "quantisation group", "int", "weights that share a scale"),
+        ],
+    },
+]
+"""The Explorer's controls, in the order in which they are shown."""
+
+_CONTROLS = {control["name"]: control for group in SCHEMA for control in group["controls"]}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the controls amount to: everything that could be made, and the problem where one was met."""
+
+    model: ModelConfig | None = None
+    layout: Layout | None = None
+    report: Report | None = None
+    view: View | None = None
+    problem: LlamaparError | None = None
+
+    @property
+    def status(self) -> str:
+        """One line: the report's summary, or what is wrong with the input."""
+        return self.report.summary if self.report else self.problem.what if self.problem else ""
+
+
+@dataclass(frozen=True)
+class State:
+    """Values of all controls, as typed, and the model that the dimensions start from."""
+
+    values: dict[str, Any]
+    base: ModelConfig
+
+    @classmethod
+    def start(cls) -> State:
+        """The Explorer as it opens: Llama 3.1 405B on 16,384 GPUs, sequence 8,192."""
+        base = PRESETS[DEFAULTS["preset"]]
+        return cls(DEFAULTS | _dims(base), base)
+
+    def change(self, changes: dict[str, Any]) -> State:
+        """With some controls changed, and those that follow from them.
+
+        A preset or a loaded model sets the dimensions; a dimension makes the model a custom one; the
+        rank that is shown stays within the layout. Raises LayoutError for a control that is not there.
+        """
+        for name in changes:
+            one_of("control", name, DEFAULTS)
+        values, base = self.values | changes, self.base
+        if "preset" in changes and changes["preset"] != CUSTOM:
+            base = PRESETS[one_of("preset", changes["preset"], PRESETS, ModelError)]
+            values |= _dims(base) | {k: v for k, v in changes.items() if k in DIMS}
+        if any(values[name] != value for name, value in _dims(base).items()):
+            values["preset"] = CUSTOM
+        if "head_dim" not in changes and {"dim", "n_heads"} & changes.keys():
+            values["head_dim"] = None
+        if set(AXES) & changes.keys() and "rank" not in changes:
+            values["rank"] = _within(values["rank"], values)
+        return State(values, base)
+
+    def changes_of(self, fix: Fix) -> dict[str, Any]:
+        """The controls that a fix turns."""
+        changes = {name: value for name, value in fix.changes if name in DEFAULTS}
+        if "padding" in changes:
+            changes["padding"] = str(changes["padding"].multiple) + ("*tp" if changes["padding"].per_tp else "")
+        if "sequence_parallel" in changes:
+            changes["sequence_parallel"] = changes["sequence_parallel"] is not False
+        return changes
+
+    def load(self, model: ModelConfig) -> State:
+        """With a model that somebody brought."""
+        return State(self.values | _dims(model) | {"preset": CUSTOM}, model)
+
+    # -- what comes of it ------------------------------------------------------------------------
+
+    def model(self) -> ModelConfig:
+        """The model of the controls. Raises ModelError."""
+        dims = {name: self.values[name] for name in DIMS}
+        if dims == _dims(self.base):
+            return self.base
+        for name, value in dims.items():
+            if value is None and name != "head_dim":
+                raise ModelError(f"{name} is empty", "the model's size depends on it", field=name)
+        return self.base.replace(**dims, name=CUSTOM)
+
+    def layout(self) -> Layout:
+        """The layout of the controls. Raises LayoutError."""
+        given = {name: self.values[name] for name in LAYOUT}
+        on = flag("sequence_parallel", given.pop("sequence_parallel"))
+        return Layout(**given, sequence_parallel=None if on else False)
+
+    def job(self) -> Job:
+        """Model, layout and facts. Raises ModelError or LayoutError."""
+        v = self.values
+        facts = {name: v[name] for name in FACTS if v[name] is not None}
+        return Job.of(
+            self.model(),
+            self.layout(),
+            **facts,
+            padding=None if v["padding"] == OWN else padding_rule(v["padding"]),
+            layer_split=None if v["layer_split"] == OWN else v["layer_split"],
+        )
+
+    def outcome(self) -> Outcome:
+        """Everything that the controls amount to; never raises."""
+        model = layout = report = None
+        try:
+            model = self.model()
+            layout = self.layout()
+            judge = framework(self.values["framework"]) if self.values["framework"] else None
+            report = check_job(self.job(), judge)
+            tab = one_of("tab", self.values["tab"], TABS)
+            return Outcome(model, layout, report, view(_RECORDS[tab](report, self.values)))
+        except LlamaparError as problem:
+            return Outcome(model, layout, report, None, problem)
+
+
+def _dims(model: ModelConfig) -> dict[str, int]:
+    return {name: getattr(model, name) for name in DIMS}
+
+
+def _within(rank: Any, values: dict[str, Any]) -> Any:
+    """`rank`, or the last rank of the layout where that is smaller; untouched among broken degrees."""
+    degrees = [values[axis] for axis in AXES]
+    if not all(isinstance(n, int) and n > 0 for n in (*degrees, rank + 1 if isinstance(rank, int) else 0)):
+        return rank
+    return min(rank, math.prod(degrees) - 1)
+
+
+def _padding(report: Report) -> Padding:
+    return report.job.padding or (report.judge.padding if report.judge else NO_PADDING)
+
+
+def _split(report: Report) -> str:
+    own = report.judge.layer_split if report.judge else None
+    return report.job.layer_split or own or "balanced ends"
+
+
+_RECORDS: dict[str, Callable[[Report, dict[str, Any]], Any]] = {
+    "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
+    "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=_padding(r)),
+    "sequence": lambda r, v: sequence(
+        r.job.layout, r.job.seq_len or r.job.model.max_seq_len, chunking=v["chunking"]
+    ),
+    "stages": lambda r, v: stages(r.job.model, r.job.layout, split=_split(r)),
+    "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
+}
+"""The record that each tab draws."""
