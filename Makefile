@@ -57,7 +57,8 @@ $(VENV)/.test-installed: $(VENV)/.lab-installed
 	@touch $@
 
 # torch keeps its pin (its version decides which build a machine gets), and so do lines with a marker
-# (packages of other systems): edit those by hand.
+# (packages of other systems): edit those by hand. Use the oldest Python that is supported, or releases
+# that it cannot install may be chosen; tests/test_environment.py finds those.
 # Left out: pip itself, and the CUDA packages, whose versions torch itself fixes.
 constraints:
 	rm -rf build/pins && mkdir -p build && $(PYTHON) -m venv build/pins

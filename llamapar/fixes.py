@@ -165,10 +165,13 @@ def _layouts(job: Job) -> Iterator[Layout]:
     """Other layouts of all the GPUs, the nearest first."""
     lay = job.layout
     world = job.gpus or lay.world
-    options = [
-        sorted(divisors(world), key=lambda d: abs(math.log2(d / getattr(lay, axis))))[:_NEAR]
-        for axis in ("tp", "cp", "pp")
-    ]
+    useful = {"tp": lambda d: job.model.n_heads % d == 0}
+    options = []
+    for axis in ("tp", "cp", "pp"):
+        near = sorted(
+            filter(useful.get(axis), divisors(world)), key=lambda d: abs(math.log2(d / getattr(lay, axis)))
+        )
+        options.append([*near[:_NEAR], *near[_NEAR:][-1:]])
     ranked = []
     for tp, cp, pp in itertools.product(*options):
         if world % (tp * cp * pp):

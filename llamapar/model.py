@@ -99,7 +99,9 @@ class ModelConfig:
             ("max_seq_len", MAX_SIZE),
         ):
             put(self, field, whole(field, getattr(self, field), 1, high, ModelError))
-        if not self.head_dim:
+        width = 0 if self.head_dim is None else self.head_dim
+        put(self, "head_dim", whole("head_dim", width, 0, MAX_DIM, ModelError))
+        if self.head_dim == 0:
             if self.dim % self.n_heads:
                 near = self.dim // self.n_heads * self.n_heads
                 raise ModelError(
@@ -109,7 +111,6 @@ class ModelConfig:
                     "dim",
                 )
             put(self, "head_dim", self.dim // self.n_heads)
-        put(self, "head_dim", whole("head_dim", self.head_dim, 1, MAX_DIM, ModelError))
         if self.n_heads % self.n_kv_heads:
             fewer = [d for d in range(self.n_kv_heads, 0, -1) if self.n_heads % d == 0][:1]
             raise ModelError(

@@ -70,6 +70,24 @@ def kv_severity(job: Job) -> str:
     return NOTE if job.kv_replication and job.kv_replicas > 1 else ERROR
 
 
+def off_the_unit(job: Job, _: Padding) -> bool:
+    """CP and TP each cut the sequence evenly, but not one inside the other."""
+    lay, seq = job.layout, job.seq_len
+    even = bool(seq and lay.cp > 1 and seq % (2 * lay.cp) == 0 and not sequence_sp(job, _))
+    return even and (job.micro_batch or 1) * (seq or 0) % job.token_unit != 0
+
+
+def ends_do_not_fit(job: Job, _: Padding) -> bool:
+    """The layers divide, but not with the embedding and the head counted, which was asked for."""
+    layers, stages = job.model.n_layers, job.layout.stages
+    counted = job.layer_split == "balanced ends" and job.layout.pp > 1
+    return counted and layers % stages == 0 and (layers + 2) % stages != 0
+
+
+def uneven_severity(job: Job) -> str:
+    return ERROR if job.layer_split == "equal" else NOTE
+
+
 def account_for_ends(job: Job) -> Iterator[Changes]:
     if job.layer_split != "balanced ends":
         yield {"layer_split": "balanced ends"}

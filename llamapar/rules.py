@@ -20,16 +20,19 @@ from .repairs import (
     account_for_ends,
     batch_of_groups,
     batch_products,
+    ends_do_not_fit,
     few_micro_batches,
     kv_severity,
     more_micro_batches,
     multiples,
+    off_the_unit,
     quant_cut,
     ragged_micro_batches,
     replicate,
     sequence_sp,
     smaller_padding,
     tp_leaves_node,
+    uneven_severity,
 )
 from .shard import Padding
 
@@ -201,10 +204,20 @@ RULES: tuple[Rule, ...] = (
         repairs_first=True,
     ),
     Rule(
+        "LP205",
+        "tokens of a micro-batch",
+        off_the_unit,
+        _always(None),
+        "{tokens_per_micro_batch} tokens of a micro-batch are not a multiple of tp·2·cp = {token_unit}",
+        "a chunk of the head or the tail has {seq_chunk} tokens, which do not divide over tp={tp}",
+        lambda j: multiples("seq_len", j.seq_len or 0, j.token_unit),
+        repairs_first=True,
+    ),
+    Rule(
         "LP301",
         "layers over stages",
         lambda j, _: j.layout.pp > 1 and j.model.n_layers % j.layout.pp != 0,
-        _always(NOTE),
+        uneven_severity,
         "n_layers={n_layers} does not divide over pp={pp} ({model})",
         "{n_layers}/{pp} = {layers_per_rank} is not whole, so stages differ in length",
         account_for_ends,
@@ -227,7 +240,7 @@ RULES: tuple[Rule, ...] = (
             and j.model.n_layers % j.layout.pp == 0
             and j.model.n_layers % j.layout.stages != 0
         ),
-        _always(NOTE),
+        uneven_severity,
         "n_layers={n_layers} does not divide over pp·virtual_stages = {pp}·{virtual_stages} = {stages}",
         "flooring twice keeps {layers_kept} of {n_layers} layers; virtual stages must differ instead",
         lambda j: iter([*account_for_ends(j), {"virtual_stages": 1}]),
@@ -282,6 +295,16 @@ RULES: tuple[Rule, ...] = (
         repairs_first=True,
     ),
     Rule(
+        "LP309",
+        "ends counted as layers",
+        ends_do_not_fit,
+        _always(None),
+        "n_layers + 2 = {effective_layers} does not divide over pp·virtual_stages = {stages} ({model})",
+        "the embedding and the head were asked to count as a layer each",
+        lambda j: iter([{"layer_split": None}]),
+        repairs_first=True,
+    ),
+    Rule(
         "LP401",
         "global batch",
         lambda j, _: bool(
@@ -332,7 +355,7 @@ RULES: tuple[Rule, ...] = (
         "axes of the framework",
         lambda j, _: j.layout.cp > 1 or j.layout.pp > 1 or j.layout.dp > 1,
         _always(None),
-        "cp={cp} pp={pp} dp={dp}: the framework does not have all of these axes",
+        "cp={cp} pp={pp} dp={dp}: the framework does not offer all of these axes together",
         "a layout can only use the axes that are there",
         lambda j: iter([{"cp": 1}, {"cp": 1, "pp": 1, "dp": 1}]),
         if_na=ERROR,

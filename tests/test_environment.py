@@ -17,6 +17,7 @@ import pytest
 import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -132,6 +133,13 @@ def test_every_transitive_dependency_is_pinned(system: str, python: str) -> None
     assert unpinned == {}
 
 
+def test_pins_can_be_installed_on_the_oldest_python() -> None:
+    oldest = PYPROJECT["project"]["requires-python"].removeprefix(">=") + ".0"
+    for name in everything_for("test", dict(default_environment())):
+        needs = metadata.metadata(name).get("Requires-Python") or ""
+        assert SpecifierSet(needs).contains(oldest), f"{name} {metadata.version(name)}: {needs}"
+
+
 def test_installed_versions_are_the_pins() -> None:
     wanted = everything_for("test", dict(default_environment()))
     installed = {name: metadata.version(name).partition("+")[0] for name in wanted if name in PINS}
@@ -173,9 +181,7 @@ def test_makefile_explains_each_target(target: str) -> None:
 def test_make_refuses_an_old_python_in_one_line(tmp_path: Path) -> None:
     old = tmp_path / "old-python"
     replace_version = "sys.version_info = (3, 10, 0)"
-    old.write_text(
-        f'#!/bin/sh\nshift\nexec "{sys.executable}" -c "import sys; {replace_version}; $1"\n'
-    )
+    old.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" -c "import sys; {replace_version}; $1"\n')
     old.chmod(0o755)
     made = subprocess.run(
         ["make", "-s", f"PYTHON={old}", f"VENV={tmp_path}/env", f"{tmp_path}/env/.created"],
@@ -194,9 +200,7 @@ def test_news_and_update_checks_are_off() -> None:
     assert notification == {"checkForUpdates": False, "fetchNews": "false"}
 
 
-def test_jupyter_knows_the_project_and_not_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jupyter_knows_the_project_and_not_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, state = tmp_path / "home", tmp_path / "state"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("JUPYTER_PATH", str(home / "kernels"))

@@ -44,6 +44,22 @@ class Case:
     """Repository and commit or version of `path` where they are not the framework's own."""
 
 
+def uneven_vocab(job: Job) -> bool:
+    """Whether the vocabulary itself does not divide over tp."""
+    return job.model.vocab_size % job.layout.tp != 0
+
+
+def torn_kv_heads(job: Job) -> bool:
+    """Whether Q can be viewed by heads and K cannot: rank 0's columns end inside a KV head."""
+    m, tp = job.model, job.layout.tp
+    return m.n_heads % tp == 0 and -(-m.kv_dim // tp) % m.head_dim != 0
+
+
+def pads(own: Padding) -> Callable[[Job], bool]:
+    """Whether the padding that was asked for, or else the framework's `own`, adds a row."""
+    return lambda j: (j.padding or own).padded(j.model.vocab_size, j.layout.tp) != j.model.vocab_size
+
+
 def torch_case(verdict: str, message: str, path: str, when: Callable[[Job], bool], note: str) -> Case:
     """Evidence from torch itself, for the frameworks that stand on it."""
     return Case(verdict, message, path, note, when, "pytorch/pytorch", "v2.13.0")

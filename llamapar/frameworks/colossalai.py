@@ -2,7 +2,11 @@
 
 from llamapar.shard import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, SAVE, WORKS, Case, Framework
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, SAVE, WORKS, Case, Framework, pads
+
+_PLUGIN = "colossalai/booster/plugin/hybrid_parallel_plugin.py"
+_EMBEDDING = "colossalai/shardformer/layer/embedding.py:303"
+_PADDING = Padding(64, per_tp=True)
 
 COLOSSALAI = Framework(
     name="colossalai",
@@ -11,7 +15,7 @@ COLOSSALAI = Framework(
     commit="4f9953be335ef371b3848719ddafe596c01ecd37",
     aliases=("colossal", "colossal-ai"),
     order="cp-tp-pp-dp",
-    padding=Padding(64, per_tp=True),
+    padding=_PADDING,
     layer_split="remainder middle",
     chunks="head-tail",
     cases={
@@ -19,8 +23,14 @@ COLOSSALAI = Framework(
             Case(
                 CLEAR,
                 "World size {gpus} is not divisible by tp_size {tp} * pp_size {pp}",
-                "colossalai/booster/plugin/hybrid_parallel_plugin.py:1052",
+                f"{_PLUGIN}:1052-1054",
                 when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.pp) != 0,
+            ),
+            Case(
+                NA,
+                path=f"{_PLUGIN}:1076-1083",
+                note="DP is not asked for: it becomes {gpus} / {model_ranks}",
+                when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.pp * j.layout.cp) == 0,
             ),
         ),
         "LP101": (
@@ -48,21 +58,25 @@ COLOSSALAI = Framework(
         "LP105": (
             Case(
                 ADAPTS,
-                path="colossalai/shardformer/layer/embedding.py:303",
+                path=_EMBEDDING,
                 note="pads {vocab_size} to {vocab_padded} = {tp} · {vocab_local}; the head cuts the pad "
                 "columns off again",
+                when=pads(_PADDING),
             ),
+            Case(WORKS, path=_EMBEDDING, note="{vocab_size} needs no pad rows here"),
         ),
         "LP106": (
             Case(
                 SAVE,
-                "The parameter isn't evenly distributed among tensor parallel group: "
+                "The parameter isn't evenly distributed among tensor parallel group:                 "
                 "shape before sharding torch.Size([{vocab_size}, {dim}]), "
                 "shape after sharding torch.Size([{vocab_local}, {dim}])",
                 "colossalai/checkpoint_io/utils.py:113-131",
                 note="saving the optimizer; up to v0.4.7 the model itself was saved as rank 0's "
                 "[{vocab_local}, {dim}] without a word (issue #6108)",
+                when=pads(_PADDING),
             ),
+            Case(NA, path=_EMBEDDING, note="{vocab_size} needs no pad rows here"),
         ),
         "LP201": (
             Case(
@@ -71,6 +85,14 @@ COLOSSALAI = Framework(
                 "colossalai/shardformer/layer/utils.py:358-360",
                 note="with sequence_parallelism_mode=ring_attn",
                 when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            ),
+        ),
+        "LP204": (
+            Case(
+                CLEAR,
+                "Sequence parallelism mode split_gather must be enabled when using tensor parallelism",
+                f"{_PLUGIN}:1066-1069",
+                note="with sequence_parallelism_mode split_gather or ring",
             ),
         ),
         "LP301": (
@@ -85,7 +107,7 @@ COLOSSALAI = Framework(
                 CLEAR,
                 "To avoid prohibitive gradient synchronization costs, zero stage must be 0 or 1 when "
                 "using pipeline parallelism",
-                "colossalai/booster/plugin/hybrid_parallel_plugin.py",
+                f"{_PLUGIN}:1136",
             ),
         ),
     },

@@ -1,6 +1,6 @@
 """distributed-llama: tensor parallelism over home machines, at most one node a KV head."""
 
-from .base import CLEAR, INIT, NA, UNKNOWN, Case, Framework
+from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Case, Framework, uneven_vocab
 
 _CORE = "src/nn/nn-core.cpp"
 _ONE_AXIS = (Case(NA, path="src/app.cpp", note="nodes are TP ranks; there is no other axis"),)
@@ -13,7 +13,9 @@ DISTRIBUTED_LLAMA = Framework(
     aliases=("dllama", "distributed_llama"),
     cases={
         "LP101": (Case(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),),
-        "LP102": (Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),),
+        "LP102": (
+            Case(WORKS, path="src/llm.cpp:168-176", note="cuts heads, FFN and vocabulary, never the width"),
+        ),
         "LP103": (Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),),
         "LP104": (
             Case(
@@ -29,7 +31,10 @@ DISTRIBUTED_LLAMA = Framework(
                 when=lambda j: j.model.kv_dim % j.layout.tp != 0,
             ),
         ),
-        "LP105": (Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),),
+        "LP105": (
+            Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222", when=uneven_vocab),
+            Case(WORKS, path="src/llm.cpp:176", note="pads nothing; only the head is cut"),
+        ),
         "LP106": (Case(NA, path="src/llm.cpp", note="the embedding stays whole on the root node"),),
         "LP107": (
             Case(

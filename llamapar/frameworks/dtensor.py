@@ -8,8 +8,11 @@ from .base import (
     TORCH_1F1B,
     TORCH_ROUNDS,
     TORCH_ROUNDS_FIT,
+    WORKS,
     Case,
     Framework,
+    torn_kv_heads,
+    uneven_vocab,
 )
 
 DTENSOR = Framework(
@@ -45,9 +48,10 @@ DTENSOR = Framework(
         "LP103": (
             Case(
                 FORWARD,
-                path="torch/distributed/tensor/parallel/style.py",
-                note="colwise then rowwise re-wraps rank 0's {ffn_local} columns as "
-                "{ffn_wide} instead of {ffn_dim}: 'a and b must have same reduction dim'",
+                "a and b must have same reduction dim, but got [{tokens_local}, {ffn_wide}] X "
+                "[{ffn_dim}, {dim}].",
+                "torch/distributed/tensor/parallel/style.py",
+                note="colwise then rowwise takes rank 0's {ffn_local} columns for those of every rank",
             ),
         ),
         "LP104": (
@@ -55,17 +59,18 @@ DTENSOR = Framework(
                 FORWARD,
                 "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {kv_numel}",
                 "torch/distributed/tensor/parallel/style.py",
-                note="the view of K on a plain local tensor",
-                when=lambda j: j.model.n_heads % j.layout.tp == 0,
+                note="the view of K on a plain local tensor; as a DTensor it says 'Cannot unflatten "
+                "unevenly sharded tensor'",
+                when=torn_kv_heads,
             ),
         ),
         "LP105": (
             Case(
-                SILENT,
-                path="torch/distributed/tensor/_api.py `DTensor.from_local`",
-                note="shards are uneven (torch.chunk): from_local without shape= then believes in "
+                WORKS,
+                path="torch/distributed/tensor/placement_types.py:340",
+                note="uneven shards by torch.chunk; only DTensor.from_local without shape= takes them for "
                 "{vocab_local} · {tp} rows",
-                when=lambda j: j.model.vocab_size % j.layout.tp != 0,
+                when=uneven_vocab,
             ),
         ),
         "LP106": (Case(NA, path="torch/distributed/tensor/_api.py", note="pads nothing"),),

@@ -1,26 +1,52 @@
 """Megatron-LM: validates most of it, pads the vocabulary to 128·TP, gathers K/V past the KV heads."""
 
+from llamapar.job import Job
 from llamapar.shard import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework, pads
 
 _CONFIG = "megatron/core/transformer/transformer_config.py"
 _ARGS = "megatron/training/arguments.py"
+
+_BLOCK = "megatron/core/transformer/transformer_block.py"
+_PADDING = Padding(128, per_tp=True)
+
+
+def _accounted(job: Job) -> bool:
+    return job.layer_split == "balanced ends"
+
 
 _ACCOUNTED = (
     Case(
         WORKS,
         path=f"{_CONFIG}:2234-2382",
         note="with account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split",
-        when=lambda j: j.layer_split == "balanced ends" and (j.model.n_layers + 2) % j.layout.stages == 0,
+        when=lambda j: _accounted(j) and (j.model.n_layers + 2) % j.layout.stages == 0,
     ),
     Case(
         CLEAR,
         "number of middle layers: {middle_layers} must be divisible by middle "
         "pipeline_model_parallel_size {pp}",
-        f"{_CONFIG}:2382",
+        f"{_CONFIG}:2380-2384",
         note="with both account_for_*_in_pipeline_split flags",
-        when=lambda j: j.layer_split == "balanced ends" and (j.model.n_layers + 2) % j.layout.pp != 0,
+        when=lambda j: _accounted(j) and j.layout.virtual_stages == 1,
+    ),
+    Case(
+        CLEAR,
+        "num_layers: {middle_layers} after enableaccount_for_embedding_in_pipeline_split or "
+        "account_for_loss_in_pipeline_split must be divisibleby pipeline_model_parallel_size {pp}",
+        f"{_CONFIG}:2395-2402",
+        note="with both flags; the missing spaces are in the source",
+        when=lambda j: _accounted(j) and (j.model.n_layers + 2) % j.layout.pp != 0,
+    ),
+    Case(
+        CLEAR,
+        "number of layers on each pipeline rank: {effective_per_rank}(after enable "
+        "account_for_embedding_in_pipeline_split or account_for_loss_in_pipeline_split) must be "
+        "divisible byvirtual_pipeline_model_parallel_size{virtual_stages}",
+        f"{_CONFIG}:2404-2415",
+        note="with both flags; the missing spaces are in the source",
+        when=_accounted,
     ),
 )
 """Both account_for flags count the embedding and the head as a layer each."""
@@ -32,7 +58,7 @@ MEGATRON = Framework(
     commit="d98e8a64ddf34856e74b24714e3bedb2f5a39553",
     aliases=("megatron", "megatron-core", "mcore"),
     order="tp-cp-dp-pp",
-    padding=Padding(128, per_tp=True),
+    padding=_PADDING,
     layer_split="equal",
     chunks="head-tail",
     cases={
@@ -79,6 +105,10 @@ MEGATRON = Framework(
                 "(new size: {vocab_padded})",
                 "megatron/training/vocab_utils.py",
                 note="the dummy rows join the softmax denominator",
+                when=pads(_PADDING),
+            ),
+            Case(
+                WORKS, path="megatron/training/vocab_utils.py", note="{vocab_size} needs no dummy rows here"
             ),
         ),
         "LP106": (
@@ -128,10 +158,26 @@ MEGATRON = Framework(
             ),
         ),
         "LP302": (
+            *_ACCOUNTED,
             Case(
                 CLEAR,
                 "Number of layers should be divisible by the pipeline-model-parallel size",
                 f"{_ARGS}:965-998",
+                when=lambda j: j.layout.virtual_stages == 1,
+            ),
+            Case(
+                CLEAR,
+                "num_layers={n_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
+                f"{_BLOCK}:156-158",
+                note="with --num-virtual-stages-per-pipeline-rank",
+                when=lambda j: j.model.n_layers % j.layout.pp != 0,
+            ),
+            Case(
+                CLEAR,
+                "num_layers_per_pipeline_rank {layers_per_rank}             should be divisible by "
+                "vp_size {virtual_stages}",
+                f"{_BLOCK}:176-178",
+                note="with --num-virtual-stages-per-pipeline-rank",
             ),
         ),
         "LP303": (
@@ -168,9 +214,10 @@ MEGATRON = Framework(
             Case(
                 CLEAR,
                 "When interleaved schedule is used, pipeline-model-parallel size should be greater than 1",
-                _ARGS,
+                f"{_ARGS}:1002-1004",
             ),
         ),
+        "LP309": _ACCOUNTED,
         "LP401": (
             Case(
                 CLEAR,

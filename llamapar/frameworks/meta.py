@@ -1,24 +1,51 @@
 """Meta's llama-models on fairscale: floor division without validation in the attention."""
 
-from .base import CLEAR, FORWARD, INIT, NA, SILENT, Case, Framework
+from collections.abc import Callable
+
+from llamapar.job import Job
+from llamapar.layout import Layout
+
+from .base import CLEAR, FORWARD, INIT, NA, SILENT, WORKS, Case, Framework, uneven_vocab
 
 _FAIRSCALE = "facebookresearch/fairscale"
 _FAIRSCALE_AT = "146f160241"
 _UTILS = "fairscale/nn/model_parallel/utils.py:28-37"
+_INITIALIZE = "fairscale/nn/model_parallel/initialize.py"
+_MODEL = "models/llama3/model.py"
 
 
-def _divide(numerator: str) -> tuple[Case, ...]:
+def _fairscale(
+    verdict: str, message: str, path: str, when: Callable[[Job], bool] = lambda job: True, note: str = ""
+) -> Case:
+    return Case(verdict, message, path, note, when, _FAIRSCALE, _FAIRSCALE_AT)
+
+
+def _divide(numerator: str, when: Callable[[Job], bool]) -> Case:
     """fairscale's `ensure_divisibility`, which every column-, row- and vocab-parallel layer calls."""
-    return (
-        Case(
-            INIT,
-            f"{{{numerator}}} is not divisible by {{tp}}",
-            _UTILS,
-            repo=_FAIRSCALE,
-            at=_FAIRSCALE_AT,
-        ),
+    return _fairscale(INIT, f"{{{numerator}}} is not divisible by {{tp}}", _UTILS, when)
+
+
+def _clamped(job: Job) -> bool:
+    return job.layout.tp > (job.gpus or 0)
+
+
+def _world_by(ranks: Callable[[Layout], int], number: str) -> Case:
+    """fairscale's three checks of the world size, in their order; a clamped tp passes the first."""
+    return _fairscale(
+        CLEAR,
+        f"{{gpus}} is not divisible by {{{number}}}",
+        f"{_INITIALIZE}:93-95",
+        lambda j: (j.gpus or 0) % ranks(j.layout) != 0,
     )
 
+
+_NO_KV_HEAD = Case(
+    INIT,
+    "integer division or modulo by zero",
+    f"{_MODEL}:115",
+    "n_local_kv_heads = {n_kv_heads} // {tp} = 0",
+    lambda j: j.layout.tp > j.model.n_kv_heads,
+)
 
 META = Framework(
     name="llama-models",
@@ -29,80 +56,57 @@ META = Framework(
     order="tp-cp-pp-dp",
     cases={
         "LP001": (
-            Case(
+            _fairscale(
                 SILENT,
-                path="fairscale/nn/model_parallel/initialize.py:92",
-                note="model_parallel_size = min(requested {tp}, world {gpus}): clamped without a word",
-                when=lambda j: j.layout.tp > (j.gpus or 0),
-                repo=_FAIRSCALE,
-                at=_FAIRSCALE_AT,
+                "",
+                f"{_INITIALIZE}:92",
+                lambda j: _clamped(j) and j.layout.cp * j.layout.pp == 1,
+                "model_parallel_size = min(requested {tp}, world {gpus}): clamped without a word",
             ),
-            Case(
+            _fairscale(
                 CLEAR,
-                "{gpus} is not divisible by {model_ranks}",
-                "fairscale/nn/model_parallel/initialize.py:93-95",
-                when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.cp * j.layout.pp) != 0,
-                repo=_FAIRSCALE,
-                at=_FAIRSCALE_AT,
+                "",
+                f"{_INITIALIZE}:92-95",
+                _clamped,
+                "model_parallel_size is clamped from {tp} to {gpus}; its product with cp and pp is refused",
             ),
-            Case(
+            _world_by(lambda lay: lay.tp, "tp"),
+            _world_by(lambda lay: lay.cp, "cp"),
+            _world_by(lambda lay: lay.tp * lay.cp * lay.pp, "model_ranks"),
+            _fairscale(
                 NA,
-                path="fairscale/nn/model_parallel/initialize.py:93-106",
+                "",
+                f"{_INITIALIZE}:93-106",
                 note="DP is not asked for: it becomes {gpus} / {model_ranks}",
-                repo=_FAIRSCALE,
-                at=_FAIRSCALE_AT,
             ),
         ),
         "LP101": (
-            Case(
-                INIT,
-                "{q_dim} is not divisible by {tp}",
-                _UTILS,
-                when=lambda j: j.model.q_dim % j.layout.tp != 0 and j.layout.tp <= j.model.n_kv_heads,
-                repo=_FAIRSCALE,
-                at=_FAIRSCALE_AT,
-            ),
-            Case(
-                INIT,
-                "integer division or modulo by zero",
-                "models/llama3/model.py:115",
-                when=lambda j: j.layout.tp > j.model.n_kv_heads,
-            ),
-        ),
-        "LP103": _divide("ffn_dim"),
-        "LP104": (
-            Case(
-                INIT,
-                "integer division or modulo by zero",
-                "models/llama3/model.py:115",
-                note="n_local_kv_heads = {n_kv_heads} // {tp} = 0",
-                when=lambda j: j.layout.tp > j.model.n_kv_heads,
-            ),
-            Case(
-                INIT,
-                "{q_dim} is not divisible by {tp}",
-                _UTILS,
-                when=lambda j: j.model.q_dim % j.layout.tp != 0,
-                repo=_FAIRSCALE,
-                at=_FAIRSCALE_AT,
-            ),
-            Case(
-                INIT,
-                "{kv_dim} is not divisible by {tp}",
-                _UTILS,
-                when=lambda j: j.model.kv_dim % j.layout.tp != 0,
-                repo=_FAIRSCALE,
-                at=_FAIRSCALE_AT,
-            ),
+            _NO_KV_HEAD,
+            _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
             Case(
                 FORWARD,
-                path="models/llama3/model.py:112-116",
+                path=f"{_MODEL}:112-116",
+                note="n_local_heads = {n_heads} // {tp} rounds down while the projection keeps "
+                "{q_local} columns: the view does not fit",
+            ),
+        ),
+        "LP103": (_divide("ffn_dim", lambda j: j.model.ffn_dim % j.layout.tp != 0),),
+        "LP104": (
+            _NO_KV_HEAD,
+            _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
+            _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
+            Case(
+                FORWARD,
+                path=f"{_MODEL}:112-116",
                 note="n_local_kv_heads = {n_kv_heads} // {tp} rounds down while the projection keeps "
                 "{kv_local} columns: the view does not fit",
             ),
         ),
-        "LP105": _divide("vocab_size"),
-        "LP106": (Case(NA, path="models/llama3/model.py", note="pads nothing"),),
+        "LP105": (
+            _divide("vocab_size", uneven_vocab),
+            _fairscale(WORKS, "", _UTILS, note="pads nothing: {tp} shards of the {vocab_size} rows"),
+        ),
+        "LP106": (Case(NA, path=_MODEL, note="pads nothing"),),
         "LP203": (
             Case(
                 CLEAR,

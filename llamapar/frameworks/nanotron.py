@@ -2,7 +2,9 @@
 
 from llamapar.shard import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework
+from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, pads
+
+_PADDING = Padding(1, per_tp=True)
 
 NANOTRON = Framework(
     name="nanotron",
@@ -10,7 +12,7 @@ NANOTRON = Framework(
     repo="huggingface/nanotron",
     commit="2411b022a75fb7f7561a1bb4166706da5e1b76de",
     order="tp-cp-dp-pp",
-    padding=Padding(1, per_tp=True),
+    padding=_PADDING,
     cases={
         "LP001": (
             Case(
@@ -50,9 +52,10 @@ NANOTRON = Framework(
         "LP105": (
             Case(
                 ADAPTS,
-                path="src/nanotron/helpers.py:52",
-                note="pads {vocab_size} to {vocab_padded}, the next multiple of tp",
-                when=lambda j: j.model.vocab_size % j.layout.tp != 0,
+                "[Vocab Size Padding] Padded vocab (size: {vocab_size}) with {pad_rows} dummy tokens "
+                "(new size: {vocab_padded})",
+                "src/nanotron/helpers.py:52-66",
+                when=pads(_PADDING),
             ),
             Case(WORKS, path="src/nanotron/helpers.py:52", note="no row is padded"),
         ),
@@ -65,9 +68,16 @@ NANOTRON = Framework(
             ),
             Case(
                 FORWARD,
-                path="src/nanotron/models/qwen.py:777",
-                note="with llama3_ring attention, which needs a multiple of 2·cp = {cp2}",
+                "Sequence length {seq_len} must be divisible by {cp2} when using llama3 ring attention",
+                "src/nanotron/models/qwen.py:777",
                 when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            ),
+        ),
+        "LP301": (
+            Case(
+                WORKS,
+                path="src/nanotron/models/base.py:216-232",
+                note="cuts where the cumulative compute cost of the blocks passes the next {pp}th",
             ),
         ),
     },

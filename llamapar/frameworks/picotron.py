@@ -1,6 +1,6 @@
 """picotron: short asserts without numbers; ring attention over contiguous chunks."""
 
-from .base import CLEAR, INIT, NA, WORKS, Case, Framework
+from .base import CLEAR, INIT, NA, WORKS, Case, Framework, uneven_vocab
 
 PICOTRON = Framework(
     name="picotron",
@@ -44,7 +44,9 @@ PICOTRON = Framework(
                 INIT,
                 "{vocab_size} is not divisible by {tp}",
                 "picotron/tensor_parallel/tensor_parallel.py:226",
+                when=uneven_vocab,
             ),
+            Case(WORKS, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
         ),
         "LP106": (Case(NA, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),),
         "LP201": (

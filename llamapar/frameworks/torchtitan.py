@@ -12,6 +12,14 @@ from .base import (
     Framework,
 )
 
+_TOKENS = Case(
+    CLEAR,
+    "The number of tokens per pipeline microbatch ({tokens_per_micro_batch}) must be "
+    "divisible by {token_unit} for the configured sequence/context parallelism.",
+    "torchtitan/trainer.py:299-309",
+    when=lambda j: (j.micro_batch or 1) * (j.seq_len or 0) % j.token_unit != 0,
+)
+
 TORCHTITAN = Framework(
     name="torchtitan",
     title="torchtitan",
@@ -59,24 +67,9 @@ TORCHTITAN = Framework(
             ),
         ),
         "LP106": (Case(NA, path="torchtitan/models/llama3/__init__.py", note="pads nothing"),),
-        "LP201": (
-            Case(
-                CLEAR,
-                "The number of tokens per pipeline microbatch ({tokens_per_micro_batch}) must be "
-                "divisible by {token_unit} for the configured sequence/context parallelism.",
-                "torchtitan/trainer.py:299-309",
-                when=lambda j: (j.micro_batch or 1) * (j.seq_len or 0) % j.token_unit != 0,
-            ),
-        ),
-        "LP202": (
-            Case(
-                CLEAR,
-                "The number of tokens per pipeline microbatch ({tokens_per_micro_batch}) must be "
-                "divisible by {token_unit} for the configured sequence/context parallelism.",
-                "torchtitan/trainer.py:299-309",
-                when=lambda j: (j.micro_batch or 1) * (j.seq_len or 0) % j.token_unit != 0,
-            ),
-        ),
+        "LP201": (_TOKENS,),
+        "LP202": (_TOKENS,),
+        "LP205": (_TOKENS,),
         "LP203": (
             Case(
                 CLEAR,

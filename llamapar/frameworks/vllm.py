@@ -1,11 +1,18 @@
 """vLLM: replicates KV heads, pads the vocabulary to 64, gives remaining layers to inner stages."""
 
+from llamapar.job import Job
 from llamapar.shard import Padding
 
-from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework
+from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework, pads
 
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"
+_PADDING = Padding(64)
+
+
+def _padded_uneven(job: Job) -> bool:
+    return (job.padding or _PADDING).padded(job.model.vocab_size, job.layout.tp) % job.layout.tp != 0
+
 
 VLLM = Framework(
     name="vllm",
@@ -13,7 +20,7 @@ VLLM = Framework(
     repo="vllm-project/vllm",
     commit="v0.33.0",
     order="tp-cp-pp-dp",
-    padding=Padding(64),
+    padding=_PADDING,
     layer_split="remainder before last",
     cases={
         "LP101": (
@@ -51,23 +58,23 @@ VLLM = Framework(
                 INIT,
                 "{vocab_padded} is not divisible by {tp}",
                 _VOCAB,
-                when=lambda j: -(-j.model.vocab_size // 64) * 64 % j.layout.tp != 0,
+                when=_padded_uneven,
             ),
             Case(
                 ADAPTS,
                 path=_VOCAB,
-                note="pads {vocab_size} to {vocab_padded}, a multiple of 64",
-                when=lambda j: j.model.vocab_size % 64 != 0,
+                note="pads {vocab_size} to {vocab_padded} ({padding})",
+                when=pads(_PADDING),
             ),
-            Case(WORKS, path=_VOCAB, note="{vocab_size} is a multiple of 64: no row is padded"),
+            Case(WORKS, path=_VOCAB, note="{vocab_size} needs no pad rows ({padding})"),
         ),
         "LP107": (
             Case(
                 CLEAR,
                 "The input size is not aligned with the quantized weight shape. This can be caused "
                 "by too large tensor parallel size.",
-                "issues #13640, #26182",
-                when=lambda j: (j.quant_group or 0) > 0 and j.model.ffn_dim % j.layout.tp == 0,
+                "vllm/model_executor/layers/quantization/auto_awq.py:821-826",
+                note="with AWQ weights; GPTQ and Marlin kernels say it in their own words (issue #13640)",
             ),
         ),
         "LP301": (

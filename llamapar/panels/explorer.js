@@ -3,6 +3,8 @@
 
 const LIMIT_OPEN = 3; // findings that stand open; the rest folds
 
+const KEYED = new Set(["input", "select", "button", "summary", "pre"]);
+
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -10,6 +12,8 @@ function make(tag, attributes = {}, ...children) {
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value != null) node.setAttribute(name, value);
   }
+  // JupyterLab's shortcuts (arrows, Enter, letters) must not take the keys that a control needs.
+  if (KEYED.has(tag)) node.setAttribute("data-lm-suppress-shortcuts", "true");
   node.append(...children.filter((child) => child != null));
   return node;
 }
@@ -39,7 +43,7 @@ const number = (text) => (/^-?\d{1,15}$/.test(text.trim()) ? Number(text) : text
 const isActive = (node) => node.getRootNode().activeElement === node;
 
 function intControl(control, send) {
-  const input = make("input", { type: "text", inputmode: "numeric", id: control.id, title: control.help });
+  const input = make("input", { type: "text", inputmode: "numeric", id: control.id, title: control.help, placeholder: control.placeholder });
   let timer = 0;
   const commit = () => { clearTimeout(timer); send({ [control.name]: number(input.value) }); };
   input.addEventListener("change", commit);
@@ -95,7 +99,7 @@ function fileControl(control, load) {
   input.addEventListener("change", async () => {
     const file = input.files[0];
     if (file) load(file.name, file.size > 1 << 20 ? " ".repeat((1 << 20) + 1) : await file.text());
-    input.value = "";
+    input.value = ""; // so that the same file can be loaded again
   });
   return { nodes: [input], show: () => {} };
 }
@@ -187,18 +191,22 @@ function buildFigure(model, onRank) {
   const reason = make("div", { class: "lp-reason" });
   const summary = make("pre", { class: "lp-summary" });
   let last = null;
-  let listening = false;
+  let drawn = ""; // the tab whose figure stands there
   async function draw(payload) {
     last = payload;
     summary.textContent = payload.summary;
-    const figure = payload.figure;
+    const { figure, values } = payload;
     plot.hidden = !figure;
     reason.hidden = Boolean(figure);
     if (!figure) { reason.textContent = payload.problem ? payload.problem.what : "nothing to draw"; return; }
     const Plotly = await loadPlotly(model);
     if (last !== payload || !plot.isConnected) return;
-    await Plotly.react(plot, figure.data, themed(figure.layout, plot), CONFIG);
-    if (!listening) { plot.on("plotly_click", onRank); listening = true; }
+    const layout = themed(figure.layout, plot);
+    if (drawn === values.tab) { await Plotly.react(plot, figure.data, layout, CONFIG); return; }
+    // Another kind of picture starts afresh: react keeps axis titles where the old one had them.
+    drawn = values.tab;
+    await Plotly.newPlot(plot, figure.data, layout, CONFIG);
+    plot.on("plotly_click", onRank);
   }
   const node = make("div", { class: "lp-figure", role: "tabpanel" }, reason, plot,
     make("details", {}, make("summary", {}, "as text"), summary));
@@ -262,8 +270,6 @@ function render({ model, el }) {
 
   const root = make("div", { class: "llamapar" }, controls.column,
     make("div", { class: "lp-main" }, status, findings, bar, figure.node, copying));
-  // JupyterLab's own shortcuts must not take the keys that a control needs.
-  root.setAttribute("data-lm-suppress-shortcuts", "true");
   el.append(root);
 
   const show = () => {

@@ -98,7 +98,7 @@ SCHEMA: list[dict[str, Any]] = [
         "open": True,
         "controls": [
             _choice("preset", "model", {name: name for name in PRESETS} | {CUSTOM: "custom"}),
-            _control("config", "config.json or params.json", "file", "read as data, on this machine only"),
+            _control("config", "or your own", "file", "a config.json or params.json; it is read as data"),
         ],
     },
     {
@@ -123,7 +123,7 @@ SCHEMA: list[dict[str, Any]] = [
         "open": True,
         "controls": [
             _control("seq_len", "sequence length", "int", "tokens"),
-            _control("gpus", "GPUs", "int", "empty: as many as the layout has ranks"),
+            _control("gpus", "GPUs", "int", "empty: one for each rank", placeholder="one a rank"),
             _control("gpus_per_node", "GPUs per node", "int"),
             _choice(
                 "framework",
@@ -149,12 +149,18 @@ SCHEMA: list[dict[str, Any]] = [
             _control("virtual_stages", "virtual stages per rank", "int"),
             _choice("zero", "ZeRO stage", {n: str(n) for n in range(4)}),
             _control("dp_replicate", "dp_replicate", "int", "full copies among the DP ways"),
-            _control("micro_batch", "micro-batch", "int", "sequences"),
-            _control("micro_batches", "micro-batches per step", "int"),
-            _control("global_batch", "global batch", "int", "sequences"),
-            _control("batch_per_dp", "batch per DP group", "int", "sequences"),
-            _control("batch_tokens", "global batch in tokens", "int"),
-            _control("quant_group", "quantisation group", "int", "weights that share a scale"),
+            _control("micro_batch", "micro-batch", "int", "sequences", placeholder="not said"),
+            _control("micro_batches", "micro-batches per step", "int", placeholder="not said"),
+            _control("global_batch", "global batch", "int", "sequences", placeholder="not said"),
+            _control("batch_per_dp", "batch per DP group", "int", "sequences", placeholder="not said"),
+            _control("batch_tokens", "global batch in tokens", "int", placeholder="not said"),
+            _control(
+                "quant_group",
+                "quantisation group",
+                "int",
+                "weights that share a scale",
+                placeholder="not said",
+            ),
         ],
     },
 ]
@@ -216,7 +222,9 @@ class State:
         """The controls that a fix turns."""
         changes = {name: value for name, value in fix.changes if name in DEFAULTS}
         if "padding" in changes:
-            changes["padding"] = str(changes["padding"].multiple) + ("*tp" if changes["padding"].per_tp else "")
+            changes["padding"] = str(changes["padding"].multiple) + (
+                "*tp" if changes["padding"].per_tp else ""
+            )
         if "sequence_parallel" in changes:
             changes["sequence_parallel"] = changes["sequence_parallel"] is not False
         return changes

@@ -68,9 +68,7 @@ def chromium() -> Iterator[Browser]:
     """A headless Chromium with a new, empty profile."""
     executable = find_chromium()
     if executable is None:
-        raise LabError(
-            f"no Chromium: install one ({', '.join(NAMES)}) or name it in LLAMAPAR_CHROMIUM"
-        )
+        raise LabError(f"no Chromium: install one ({', '.join(NAMES)}) or name it in LLAMAPAR_CHROMIUM")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         try:
@@ -144,8 +142,7 @@ class Lab:
             path = f"{folder.name}/{source.name}"
             url = f"{self.url}lab/workspaces/{folder.name}/tree/{path}?token={self.token}"
             opened = Notebook(page, url, path)
-            if theme != "light":
-                opened.set_theme(theme)
+            opened.set_theme(theme)  # the server remembers the last one
             yield opened
             self._note_processes()
             opened._shut_down()
@@ -305,12 +302,14 @@ class Notebook:
 
     def set_theme(self, theme: Theme) -> None:
         """Switch JupyterLab to its light or dark theme and wait until the page wears it."""
+        worn = self.page.locator(f"body[data-jp-theme-light='{str(theme == 'light').lower()}']")
+        if worn.count():
+            return
         self._ask(
             "await app.commands.execute('apputils:change-theme', {theme: given});",
             f"JupyterLab {theme.capitalize()}",
         )
-        light = str(theme == "light").lower()
-        self.page.locator(f"body[data-jp-theme-light='{light}']").wait_for(state="attached")
+        worn.wait_for(state="attached")
         self._wait_for_splash()
 
     def screenshot(self, path: str | Path, cell: int | str | None = None) -> Path:
@@ -359,9 +358,7 @@ class Notebook:
 
     def _settle(self) -> None:
         """Let playwright hand over the events that already happened on the page."""
-        self.page.evaluate(
-            "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
-        )
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
 
     def _wait_for_splash(self) -> None:
         """JupyterLab's moons stay over the page a little after it starts or changes its theme."""

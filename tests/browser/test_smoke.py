@@ -114,6 +114,8 @@ def test_a_notebook_without_a_kernel_name_shows_its_dialog(lab: Lab, tmp_path: P
     path.write_text(json.dumps(content))
     with lab.open(path) as notebook:
         assert [text for text in notebook.dialogs() if "Select Kernel" in text]
+        # light again, though the notebook before had made the server's theme dark
+        assert notebook.page.locator("body").get_attribute("data-jp-theme-light") == "true"
 
 
 def test_news_and_update_checks_are_off(lab: Lab, tmp_path: Path) -> None:

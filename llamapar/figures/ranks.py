@@ -1,0 +1,267 @@
+"""The rank grid as a picture: every rank a cell, one chosen, and its peers on the four axes."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from llamapar.layout import AXES, Layout
+from llamapar.maps.ranks import RankGrid
+
+from . import style
+from .style import Spec, plural
+
+MARKERS = 128
+"""Most peers drawn on one axis."""
+
+SYMBOLS = {"tp": "circle", "cp": "square", "pp": "diamond", "dp": "triangle-up"}
+
+CLOSE = 9
+"""Pixels between neighbours under which a peer is drawn as a line."""
+
+WIDE, HIGH = 600, 270
+"""About the size of the grid in pixels: only the choice of markers depends on it."""
+
+
+class Bands(NamedTuple):
+    """Cells along a side in bands of `width`; `axis` names them where a band is one index of it.
+
+    every: bands to a tick, and to a change of shade.
+    """
+
+    width: int
+    axis: str
+    every: int = 1
+
+    def shade(self, place: int) -> int:
+        """0 or 1: the shade at a place along the side."""
+        return place // (self.width * self.every) % 2 if self.width else 0
+
+
+def picture(record: RankGrid) -> tuple[Spec, str]:
+    """Cells in bands by mesh axis; the chosen rank's groups as markers, one trace per axis."""
+    across, down = _bands(record)
+    at = record.coord
+    drawn = {axis: _drawn(record, axis) for axis in AXES}
+    data = [*_cells(record, across, down)]
+    data += [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
+    data.append(_chosen(record))
+    layout = style.layout(
+        "ranks",
+        f"Rank {record.rank:,} of {record.layout.world:,}: "
+        + " · ".join(f"{axis} {getattr(at, axis)}" for axis in AXES),
+        _note(record),
+        xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
+        yaxis=_side(record, down, record.rows, record.block * record.cols, "first rank of the row"),
+    )
+    layout["yaxis"]["range"].reverse()
+    return {"data": data, "layout": layout}, _summary(record, drawn)
+
+
+# -- cells -------------------------------------------------------------------------------------
+
+
+def _wide(layout: Layout) -> list[str]:
+    """The axes that have more than one rank, fastest first."""
+    return [axis for axis in layout.axes if layout.size(axis) > 1]
+
+
+def _bands(record: RankGrid) -> tuple[Bands, Bands]:
+    """Bands across and down: by the slowest axis that steps inside a row, and the slowest of all."""
+    lay, row = record.layout, record.block * record.cols
+    across, down = Bands(0, ""), Bands(0, "")
+    for axis in _wide(lay):
+        stride, past = lay.stride(axis), lay.stride(axis) * lay.size(axis)
+        if stride < row and stride % record.block == 0 and row % stride == 0:
+            across = Bands(stride // record.block, axis if past == row else "")
+        if stride >= row and stride % row == 0:
+            down = Bands(stride // row, axis)
+    return _spaced(across, record.cols, 16), _spaced(down, record.rows, 12)
+
+
+def _spaced(bands: Bands, cells: int, most: int) -> Bands:
+    """The same bands with at most `most` ticks over `cells` cells."""
+    return bands._replace(every=style.step(-(-cells // (bands.width or 1)), most))
+
+
+def _cells(record: RankGrid, across: Bands, down: Bands) -> Iterator[Spec]:
+    """The grid behind: full rows, and the last row where it is not full."""
+    cells = -(-record.layout.world // record.block)
+    full, rest = divmod(cells, record.cols)
+    even, odd = (bytes(across.shade(c) ^ flip for c in range(record.cols)) for flip in (0, 1))
+    lines = [odd if down.shade(r) else even for r in range(record.rows)]
+    if full:
+        yield _heatmap(record, b"".join(lines[:full]), 0, record.cols)
+    if rest:
+        yield _heatmap(record, lines[-1][:rest], full, rest)
+
+
+def _heatmap(record: RankGrid, shades: bytes, first_row: int, cols: int) -> Spec:
+    row = record.block * record.cols
+    gap = 1 if record.cols <= 32 and record.rows <= 32 else 0
+    cell = "rank %{y:d} + %{x:d}"
+    if record.block > 1:
+        upto = "up to " if record.layout.world % record.block else ""
+        cell = f"{upto}{plural(record.block, 'rank')} from rank %{{y:d}} + %{{x:d}}"
+    return {
+        "type": "heatmap",
+        "z": {
+            "dtype": "u1",
+            "bdata": base64.b64encode(shades).decode(),
+            "shape": f"{len(shades) // cols}, {cols}",
+        },
+        "x0": 0,
+        "dx": record.block,
+        "y0": first_row * row,
+        "dy": row,
+        "xgap": gap,
+        "ygap": gap,
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": [[i, colour] for i, colour in enumerate(style.BANDS)],
+        "hovertemplate": f"{cell}<extra></extra>",
+    }
+
+
+def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) -> Spec:
+    """One side of the grid, `ranks` to a cell: ticks are indices of a mesh axis, else ranks."""
+    wide = bands.width or 1
+    ticks = range(0, cells, wide * bands.every)
+    if bands.axis:
+        title = f"{bands.axis} index{_inside(record, bands, ranks)}"
+        text = [str(cell // wide) for cell in ticks]
+        places = [style.number(cell * ranks + (wide - 1) * ranks / 2) for cell in ticks]
+    else:
+        title = plain
+        text = [str(cell * ranks) for cell in ticks]
+        places = [cell * ranks for cell in ticks]
+    return {
+        "title": {"text": title},
+        "range": [-ranks / 2, cells * ranks - ranks / 2],
+        "tickmode": "array",
+        "tickvals": places,
+        "ticktext": text,
+        "showgrid": False,
+    }
+
+
+def _inside(record: RankGrid, bands: Bands, ranks: int) -> str:
+    """What one band holds, in words."""
+    lay, size = record.layout, bands.width * ranks
+    names = [a for a in _wide(lay) if ranks <= lay.stride(a) < size and a != bands.axis]
+    if not names:
+        return ""
+    return f" (inside it {', then '.join(names)}: {plural(size, 'rank')})"
+
+
+# -- markers -----------------------------------------------------------------------------------
+
+
+def _place(record: RankGrid, rank: int) -> tuple[int, int]:
+    """(x, y) of a rank's cell."""
+    row, col = record.cell(rank)
+    return col * record.block, row * record.block * record.cols
+
+
+def _drawn(record: RankGrid, axis: str) -> list[int]:
+    """Peers that are drawn, one to a cell and none in the chosen cell; evenly spaced where many.
+
+    The distance is a little more than even, so that not all of them stand in one column.
+    """
+    group = record.peers[axis]
+    every = -(-len(group) // MARKERS)
+    some = group if every == 1 else group[:: every + max(1, every // MARKERS)]
+    cells = {record.cell(rank): rank for rank in reversed(some)}
+    cells.pop(record.cell(record.rank), None)
+    return sorted(cells.values())
+
+
+def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:
+    """ "128 peers drawn" where not all are."""
+    return "" if len(drawn) == len(record.peers[axis]) - 1 else f"{plural(len(drawn), 'peer')} drawn"
+
+
+def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
+    places = [_place(record, rank) for rank in drawn]
+    few = _few(record, axis, drawn)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "cliponaxis": False,
+        "x": [x for x, _ in places],
+        "y": [y for _, y in places],
+        "text": [_words(record, rank) for rank in drawn],
+        "hovertemplate": f"rank %{{text}} · {axis.upper()} peer<extra></extra>",
+        "marker": {"color": style.COLOURS[axis], **_symbol(record, axis, places)},
+        "name": f"{axis.upper()} · {plural(len(record.peers[axis]), 'rank')}{f' ({few})' if few else ''}",
+        "showlegend": True,
+    }
+
+
+def _symbol(record: RankGrid, axis: str, places: list[tuple[int, int]]) -> Spec:
+    """The axis's own marker; where neighbours would overlap a line across their direction."""
+    row = record.block * record.cols
+    apart = [
+        (abs(x1 - x0) * WIDE / row, abs(y1 - y0) * HIGH / (row * record.rows))
+        for (x0, y0), (x1, y1) in itertools.pairwise(places)
+    ]
+    across, down = min(apart, key=max, default=(WIDE, HIGH))
+    if max(across, down) >= CLOSE:
+        return {"symbol": SYMBOLS[axis], "size": 10, "line": {"width": 0.5, "color": "#ffffff"}}
+    symbol = "line-ns-open" if across >= down else "line-ew-open"
+    return {"symbol": symbol, "size": 14, "line": {"width": max(1, round(max(across, down) * 0.7, 1))}}
+
+
+def _chosen(record: RankGrid) -> Spec:
+    x, y = _place(record, record.rank)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "cliponaxis": False,
+        "x": [x],
+        "y": [y],
+        "text": [f"rank {_words(record, record.rank)} · chosen"],
+        "marker": {
+            "symbol": "circle",
+            "color": "#ffffff",
+            "size": 10,
+            "line": {"width": 3, "color": "#000000"},
+        },
+        "name": f"rank {record.rank}",
+        "showlegend": True,
+    }
+
+
+def _words(record: RankGrid, rank: int) -> str:
+    at = record.layout.coord_of(rank)
+    return f"{rank} · " + " ".join(f"{axis} {getattr(at, axis)}" for axis in AXES)
+
+
+def _note(record: RankGrid) -> str:
+    cell = "a cell is a rank" if record.block == 1 else f"a cell is {plural(record.block, 'rank')}"
+    return f"order {record.layout.order}, fastest first; {cell}"
+
+
+def _summary(record: RankGrid, drawn: dict[str, list[int]]) -> str:
+    lay, at = record.layout, record.coord
+    lines = [
+        f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): "
+        + " ".join(f"{axis}={getattr(at, axis)}" for axis in AXES),
+        f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, "
+        f"{plural(record.block, 'rank')} to a cell",
+    ]
+    lines += [f"  {axis.upper()} group: {_group(record, axis, drawn[axis])}" for axis in AXES]
+    return "\n".join(lines)
+
+
+def _group(record: RankGrid, axis: str, drawn: list[int]) -> str:
+    group = record.peers[axis]
+    if len(group) == 1:
+        return f"rank {group[0]} alone"
+    first = [str(rank) for rank in group[:4]]
+    if len(group) > 4:
+        first[3] = f"… {group[-1]}"
+    few = _few(record, axis, drawn)
+    return f"{plural(len(group), 'rank')}, stride {group.step}: {', '.join(first)}{f'; {few}' if few else ''}"

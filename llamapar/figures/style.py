@@ -1,0 +1,234 @@
+"""The one look of all pictures: palette, patterns, template, and bars as plain plotly JSON.
+
+A figure is a dict of plain lists, numbers and strings: importing plotly to build one costs seconds.
+Backgrounds are transparent and text is mid-grey, so that a picture reads on a light and a dark page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import Any, NamedTuple
+
+from llamapar.maps.tables import span
+from llamapar.model import ModelConfig
+
+Spec = dict[str, Any]
+
+COLOURS = {"tp": "#0072B2", "cp": "#E69F00", "pp": "#009E73", "dp": "#CC79A7"}
+"""One colour per mesh axis, kept through the course (Okabe and Ito's colour-blind-safe palette)."""
+
+TP_LIGHT = "#56B4E9"
+"""Second shade of TP, where neighbours alternate."""
+
+RAMPS = {"cp": ("#F7D28B", "#8A5200"), "pp": ("#9BDCC4", "#00614A")}
+"""Lightest and darkest shade of an axis, where each of its ranks has its own."""
+
+WARN = "#D55E00"
+PAD = "#9A9A9A"
+TEXT = "#7C7C7C"
+GRID = "rgba(128,128,128,0.28)"
+BANDS = ("rgba(128,128,128,0.14)", "rgba(128,128,128,0.34)")
+FONT = '-apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
+
+_STROKE = "rgba(255,255,255,0.85)"
+PAD_PATTERN = {"shape": "/", "fgcolor": _STROKE, "size": 7, "solidity": 0.25, "fillmode": "overlay"}
+CUT_PATTERN = {"shape": "x", "fgcolor": _STROKE, "size": 5, "solidity": 0.3, "fillmode": "overlay"}
+COPY_PATTERN = {"shape": ".", "fgcolor": _STROKE, "size": 6, "solidity": 0.35, "fillmode": "overlay"}
+
+HEIGHT = 420
+TOP = 66
+BOTTOM = 84
+SHOWN = 128
+"""Most ranks (or stages) drawn one by one: past it the first ones and the last."""
+
+
+def template() -> Spec:
+    """What every picture shares, and so no trace or axis has to repeat."""
+    axis = {
+        "gridcolor": GRID,
+        "linecolor": GRID,
+        "zeroline": False,
+        "ticks": "",
+        "tickangle": 0,
+        "automargin": True,
+        "title": {"font": {"size": 12}, "standoff": 8},
+        "tickfont": {"size": 11},
+    }
+    flat = {"hoverinfo": "text", "showlegend": False}
+    return {
+        "data": {
+            "bar": [{**flat, "marker": {"line": {"width": 0}}}],
+            "scatter": [flat],
+            "heatmap": [{"showscale": False}],
+        },
+        "layout": {
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"family": FONT, "size": 12, "color": TEXT},
+            "title": {"x": 0.01, "xanchor": "left", "y": 0.97, "yanchor": "top", "font": {"size": 15}},
+            "margin": {"l": 56, "r": 30, "t": TOP, "b": BOTTOM},
+            "hoverlabel": {"bgcolor": "#333333", "font": {"size": 12, "color": "#ffffff"}},
+            "hovermode": "closest",
+            "barmode": "overlay",
+            "legend": {
+                "orientation": "h",
+                "x": 0,
+                "yref": "container",
+                "y": 0.01,
+                "yanchor": "bottom",
+                "itemsizing": "constant",
+                "itemclick": False,
+                "itemdoubleclick": False,
+            },
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GRID, "activecolor": TEXT},
+            "separators": ".,",
+            "xaxis": {**axis, "ticklabelstandoff": 3},
+            "yaxis": {**axis, "ticklabelstandoff": 5},
+            "bargap": 0,
+        },
+    }
+
+
+CONFIG: Spec = {
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
+}
+"""How plotly.js shows a picture."""
+
+
+def layout(kind: str, title: str, note: str = "", *, warn: bool = False, **more: Any) -> Spec:
+    """Layout of a picture of `kind`, with a title, and under it a note."""
+    head: Spec = {"text": escape(title, quote=False)}
+    if note:
+        font = {"size": 12, **({"color": WARN} if warn else {})}
+        head["subtitle"] = {"text": escape(note, quote=False), "font": font}
+    return {"template": template(), "title": head, "height": HEIGHT, "uirevision": kind, **more}
+
+
+def name_of(model: ModelConfig) -> str:
+    """The model's name in one short line, whatever it is."""
+    name = " ".join(model.name.split()) or "model"
+    return name if len(name) <= 40 else name[:39] + "…"
+
+
+def plural(n: int, word: str) -> str:
+    """ "1 rank", "16,384 ranks"."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
+
+
+def units(word: str, held: range) -> str:
+    """ "head 3", "heads 0–15", "no heads"."""
+    if not len(held):
+        return f"no {word}s"
+    return f"{word}{'s' if len(held) > 1 else ''} {span(held)}"
+
+
+def ramp(axis: str, i: int, n: int) -> str:
+    """Shade i of n of an axis, light to dark; the axis's own colour where there is only one."""
+    if n < 2:
+        return COLOURS[axis]
+    ends = [[int(end[k : k + 2], 16) for k in (1, 3, 5)] for end in RAMPS[axis]]
+    mixed = [round(low + (high - low) * i / (n - 1)) for low, high in zip(*ends, strict=True)]
+    return "#{:02X}{:02X}{:02X}".format(*mixed)
+
+
+# -- rows of ranks -----------------------------------------------------------------------------
+
+
+def shown(n: int, most: int = SHOWN) -> list[int]:
+    """Which of n ranks are drawn: all, or the first ones and the last."""
+    return list(range(n)) if n <= most else [*range(most - 1), n - 1]
+
+
+def row_of(rank: int, n: int, most: int = SHOWN) -> int:
+    """Where a drawn rank stands: at its own number, but the last after a gap of one."""
+    return rank if n <= most or rank < most - 1 else most
+
+
+def not_shown(n: int, most: int = SHOWN, word: str = "rank") -> str:
+    """The sentence that says which are not drawn; empty where all are."""
+    return "" if n <= most else f"drawn are the first {most - 1} of {plural(n, word)}, and the last"
+
+
+def listed(n: int, most: int) -> Iterator[int | None]:
+    """Which of n ranks a summary lists; None stands for those left out."""
+    for rank in shown(n, most):
+        if n > most and rank == n - 1:
+            yield None
+        yield rank
+
+
+def step(n: int, most: int) -> int:
+    """The smallest power of two that leaves at most `most` steps in n."""
+    size = 1
+    while n > size * most:
+        size *= 2
+    return size
+
+
+def rank_axis(n: int, title: str, most: int = SHOWN, ticks: int = 16) -> Spec:
+    """An axis with a place for each of the drawn ranks, the last marked where some are left out."""
+    end = row_of(n - 1, n, most)
+    axis: Spec = {"title": {"text": title}, "range": [-0.5, end + 0.5], "tickmode": "array"}
+    if n <= most:
+        axis["tickvals"] = list(range(0, n, step(n, ticks)))
+        return {**axis, "ticktext": [str(r) for r in axis["tickvals"]]}
+    places = list(range(0, most - 8, step(most, 8)))
+    return {
+        **axis,
+        "tickvals": [*places, most],
+        "ticktext": [*map(str, places), f"{n - 1}"],
+    }
+
+
+def downward(axis: Spec) -> Spec:
+    """The same axis with its first rank on top."""
+    return {**axis, "range": axis["range"][::-1], "showgrid": False}
+
+
+# -- bars --------------------------------------------------------------------------------------
+
+
+class Bar(NamedTuple):
+    """A horizontal bar on `row` from `start` to `stop`, and what it says under the mouse."""
+
+    row: int
+    start: float
+    stop: float
+    hover: str
+
+
+def bars(made: Iterable[Bar], n: int, marker: Spec, **more: Any) -> Spec:
+    """One trace for all bars that look alike, on n rows."""
+    made = list(made)
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [bar.row for bar in made],
+        "base": [bar.start for bar in made],
+        "x": [number(bar.stop - bar.start) for bar in made],
+        "width": bar_width(n),
+        "hovertext": [bar.hover for bar in made],
+        "marker": marker,
+        **more,
+    }
+
+
+def bar_width(n: int) -> float:
+    """Part of a row that its bar fills, of n rows: all of it where a row is a few pixels.
+
+    Always given, for plotly takes the smallest distance in a trace for the width.
+    """
+    return 0.82 if n <= 48 else 1
+
+
+def tick_format(most: int) -> str:
+    """d3 format of positions up to `most`: whole numbers, or rounded where they are too long."""
+    return ",d" if most < 10**7 else ".4~s"
+
+
+def number(value: float) -> float:
+    """The shortest form of a number: whole where it is whole, else nine decimals."""
+    return int(value) if value == int(value) else round(value, 9)

@@ -1,0 +1,68 @@
+"""`view(record)`: a record as a picture, with the same as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llamapar.errors import LayoutError, shown
+from llamapar.maps import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
+
+from . import heads, ranks, sequence, stages, vocab
+from .style import CONFIG, Spec
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+MIME = "application/vnd.plotly.v1+json"
+
+
+@dataclass(frozen=True)
+class View:
+    """A picture and the same as text.
+
+    spec: {"data": [...], "layout": {...}} as plotly.js takes it. summary: what the picture shows,
+    in exact numbers.
+    """
+
+    spec: Spec
+    summary: str
+
+    @property
+    def figure(self) -> go.Figure:
+        """The picture as plotly's own Figure, checked by plotly; imports plotly, which takes seconds."""
+        import plotly.graph_objects as go
+
+        return go.Figure(self.spec)
+
+    def __repr__(self) -> str:
+        return self.summary
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return {"text/plain": self.summary, MIME: {**self.spec, "config": CONFIG}}
+
+
+_PICTURES: dict[type, Callable[[Any], tuple[Spec, str]]] = {
+    HeadMap: heads.picture,
+    VocabMap: vocab.picture,
+    SequenceMap: sequence.picture,
+    StageMap: stages.picture,
+    RankGrid: ranks.picture,
+}
+
+
+def view(record: object) -> View:
+    """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap or RankGrid.
+
+    Raises LayoutError for anything else.
+    """
+    picture = _PICTURES.get(type(record))
+    if picture is None:
+        raise LayoutError(
+            f"{shown(record)} has no picture",
+            f"pictures are made of {', '.join(kind.__name__ for kind in _PICTURES)}",
+            ["lp.view(lp.heads(model, layout))"],
+            "record",
+        )
+    return View(*picture(record))

@@ -1,0 +1,144 @@
+"""The Explorer as a person meets it: JupyterLab, Chromium, a keyboard and a mouse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser.lab import Lab, Notebook, scratch_notebook
+from playwright.sync_api import Locator, expect
+
+pytestmark = pytest.mark.browser
+
+CREATE = "import llamapar as lp\npanel = lp.explorer()\npanel"
+PAPER = (
+    "panel.set(tp=8, cp=16, pp=16, dp=4, gpus=16384, seq_len=131072, "
+    "batch_tokens=2**24, batch_per_dp=16, gpus_per_node=4)"
+)
+LAYOUT = "str(panel.layout)"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab() as running:
+        yield running
+
+
+@pytest.fixture
+def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
+    path = scratch_notebook(tmp_path / "explorer.ipynb", CREATE, PAPER, LAYOUT)
+    with lab.open(path, height=1400) as opened:
+        opened.run(0)
+        opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+        yield opened
+        assert opened.console_errors() == []
+
+
+def panel_of(notebook: Notebook) -> Locator:
+    return notebook.page.locator(".llamapar")
+
+
+def status(notebook: Notebook) -> Locator:
+    return panel_of(notebook).get_by_role("status")
+
+
+def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Notebook, tmp_path: Path) -> None:
+    expect(status(notebook)).to_contain_text("tp=8 cp=1 pp=16 dp=128 (16384 ranks)")
+    slider = panel_of(notebook).get_by_label("TP in powers of two")
+    slider.focus()
+    notebook.page.keyboard.press("ArrowRight")
+    expect(status(notebook)).to_contain_text("tp=16")
+    finding = panel_of(notebook).locator("[data-code=LP104]")
+    expect(finding).to_contain_text("tp=16 does not divide n_kv_heads=8 (llama3.1-405b)")
+    expect(finding).to_contain_text("a rank would need half a KV head")
+    expect(panel_of(notebook).locator(".gtitle").first).to_contain_text("tp=16")
+    notebook.screenshot(tmp_path / "tp16.png")
+    finding.get_by_title("apply this fix").first.click()
+    expect(status(notebook)).to_contain_text("tp=8 cp=1 pp=16 dp=256")
+    notebook.run(2)
+    assert notebook.outputs(2)[0]["data"]["text/plain"] == "'tp=8 cp=1 pp=16 dp=256'"
+
+
+def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> None:
+    seen = []
+    panel_of(notebook).get_by_role("tab", name="Heads").focus()
+    for name in ("Vocabulary", "Sequence", "Layers", "Ranks", "Heads"):
+        notebook.page.keyboard.press("ArrowRight")
+        tab = panel_of(notebook).get_by_role("tab", name=name)
+        expect(tab).to_be_focused()
+        expect(tab).to_have_attribute("aria-selected", "true")
+        title = panel_of(notebook).locator(".gtitle").first
+        expect(title).not_to_have_text(seen[-1] if seen else "")
+        seen.append(title.text_content())
+    assert len(set(seen)) == 5
+
+
+def test_at_most_three_findings_stand_open_at_1280(notebook: Notebook) -> None:
+    notebook.run(1)
+    expect(status(notebook)).to_contain_text("dp=4 (8192 ranks): 2 errors, 1 warning, 1 note")
+    cards = panel_of(notebook).locator(".lp-findings > .lp-finding")
+    expect(cards).to_have_count(3)
+    expect(panel_of(notebook).get_by_text("1 more finding", exact=True)).to_be_visible()
+    expect(panel_of(notebook).locator("[data-code=LP301]")).not_to_be_visible()
+    for card in cards.all():
+        box = card.bounding_box()
+        assert box is not None
+        assert box["height"] < 130
+        assert box["x"] + box["width"] <= 1280
+    panel_of(notebook).locator("[data-code=LP001] summary").click()
+    verdicts = panel_of(notebook).locator("[data-code=LP001] table")
+    expect(verdicts).to_contain_text("Invalid parallel dims: dp_replicate(1) * dp_shard(4) * cp(16)")
+    expect(verdicts).to_contain_text("pytorch/torchtitan: torchtitan/distributed/parallel_dims.py")
+
+
+def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
+    box = panel_of(notebook).locator("[data-control=tp] input[type=text]")
+    box.fill("2.5")
+    box.press("Enter")
+    expect(status(notebook)).to_contain_text("tp='2.5': tp must be a whole number from 1 to 1048576")
+    expect(box).to_have_value("2.5")
+    box.fill("4")
+    box.press("Enter")
+    expect(status(notebook)).to_contain_text("tp=4 cp=1")
+
+
+def test_a_config_is_read_as_data(notebook: Notebook, tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 5120,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 10,
+        "intermediate_size": 13824,
+        "vocab_size": 32000,
+    }
+    good, bad = tmp_path / "config.json", tmp_path / "<img src=x onerror=alert(1)>.json"
+    good.write_text(json.dumps(config))
+    bad.write_text("<script>alert(1)</script>")
+    chooser = panel_of(notebook).locator("input[type=file]")
+    chooser.set_input_files(bad)
+    expect(panel_of(notebook).locator(".lp-finding").first).to_contain_text("is not JSON")
+    expect(panel_of(notebook).locator("img, script")).to_have_count(0)
+    chooser.set_input_files(good)
+    expect(panel_of(notebook).locator("[data-control=n_kv_heads] input")).to_have_value("10")
+    expect(status(notebook)).to_contain_text("llama")
+
+
+def test_copies_settings_and_shows_them(notebook: Notebook) -> None:
+    panel_of(notebook).get_by_role("button", name="Megatron-LM").click()
+    expect(panel_of(notebook).locator(".lp-copied")).to_contain_text("--tensor-model-parallel-size 8")
+
+
+def test_one_plotly_however_many_views_and_little_over_the_wire(notebook: Notebook, tmp_path: Path) -> None:
+    first = notebook.websocket_bytes()
+    assert first < 8_000_000
+    notebook.run(0)
+    notebook.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+    assert notebook.websocket_bytes() - first < 200_000
+    light = notebook.screenshot(tmp_path / "light.png").read_bytes()
+    notebook.set_theme("dark")
+    color = "() => getComputedStyle(document.querySelector('.llamapar .gtitle')).fill"
+    notebook.page.wait_for_function(f"({color})().match(/\\d+/g).slice(0, 3).every(c => c > 127)")
+    assert notebook.screenshot(tmp_path / "dark.png").read_bytes() != light

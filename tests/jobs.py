@@ -1,0 +1,86 @@
+"""Random models, layouts and jobs for property tests, as people might give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from llamapar import FRAMEWORKS, PRESETS, Layout, ModelConfig, Padding
+from llamapar.layout import MAX_WORLD, ORDERS
+from llamapar.shard import LAYER_SPLITS
+
+DEGREES = (1, 1, 1, 2, 2, 4, 8, 16, 3, 5, 6, 7, 12, 32, 64)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelConfig:
+    """A preset, or dimensions that no preset has: odd groups, odd widths, tied or not."""
+    if draw(st.booleans()):
+        return PRESETS[draw(st.sampled_from(sorted(PRESETS)))]
+    n_kv_heads = draw(st.sampled_from([1, 2, 3, 4, 8, 10, 12]))
+    n_heads = n_kv_heads * draw(st.sampled_from([1, 2, 3, 4, 8]))
+    head_dim = draw(st.sampled_from([1, 4, 8, 64, 128]))
+    dim = n_heads * head_dim
+    return ModelConfig(
+        dim=draw(st.sampled_from([dim, dim + 4])),
+        n_layers=draw(st.integers(1, 130)),
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        ffn_dim=draw(st.integers(1, 64)) * draw(st.sampled_from([1, 32, 256])),
+        vocab_size=draw(st.sampled_from([1, 1000, 32000, 32001, 50257, 128256, 152064])),
+        max_seq_len=draw(st.sampled_from([2048, 8192, 131072])),
+        tied=draw(st.booleans()),
+        qkv_bias=draw(st.booleans()),
+    )
+
+
+@st.composite
+def layouts(draw: st.DrawFn, degrees: tuple[int, ...] = DEGREES) -> Layout:
+    """Any degrees and order; HSDP, virtual stages and ZeRO now and then."""
+    tp, cp, pp, dp = (draw(st.sampled_from(degrees)) for _ in range(4))
+    return Layout(
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        dp=dp,
+        dp_replicate=draw(st.sampled_from([n for n in range(1, dp + 1) if dp % n == 0])),
+        sequence_parallel=draw(st.sampled_from([None, None, True, False])),
+        virtual_stages=draw(st.sampled_from([1, 1, 1, 2, 3, 8])),
+        zero=draw(st.sampled_from([0, 1, 1, 2, 3])),
+        order=draw(st.sampled_from(["tp-cp-pp-dp", *ORDERS])),
+    )
+
+
+@st.composite
+def facts(draw: st.DrawFn, layout: Layout) -> dict[str, Any]:
+    """What else `check` may be told; some of it true, some of it a slip."""
+    known: dict[str, Any] = {}
+
+    def maybe(name: str, *values: Any) -> None:
+        value = draw(st.sampled_from([None, None, *values]))
+        if value is not None:
+            known[name] = value
+
+    maybe("gpus", layout.world, layout.world, min(2 * layout.world, MAX_WORLD), 8, 64, 1000)
+    maybe("gpus_per_node", 4, 8, 72)
+    maybe("seq_len", 2048, 8192, 131072, 8200, 100, 1)
+    maybe("batch_per_dp", 1, 3, 16, 2 * layout.pp)
+    maybe("micro_batch", 1, 2, 3)
+    maybe("global_batch", layout.dp, 16 * layout.dp, 100)
+    maybe("micro_batches", 1, 4, 7, layout.pp, 3 * layout.pp)
+    maybe("batch_tokens", 2**24, 8192 * 16 * layout.dp)
+    maybe("kv_replication", True, False)
+    maybe("padding", Padding(128, per_tp=True), Padding(64), "none", "colossalai")
+    maybe("quant_group", 32, 128)
+    maybe("layer_split", *LAYER_SPLITS)
+    return known
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[str, Any]:
+    """The arguments of `lp.check`, by name."""
+    layout = draw(layouts())
+    asked = {"model": draw(models()), "layout": layout, **draw(facts(layout))}
+    return {**asked, "framework": draw(st.sampled_from([None, None, *FRAMEWORKS]))}

@@ -1,0 +1,237 @@
+"""The Explorer without a browser: every state shows a picture or a reason, whatever it is sent."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.panels import Explorer
+from llamapar.panels.state import DEFAULTS, DIMS, SCHEMA, TABS, State
+
+PANELS = Path(lp.__file__).parent / "panels"
+HOSTILE: list[Any] = [
+    *(0, -1, 2.5, "8", "", "<script>alert(1)</script>", None, True, False, [], {}, [[1]]),
+    *(10**30, -(10**30), float("nan"), float("inf"), "x" * 10_000, {"tp": 8}),
+]
+
+
+def receive(panel: Explorer, **content: Any) -> None:
+    """What a message from the browser does."""
+    panel._receive(panel, content, [])
+
+
+def assert_shows(panel: Explorer) -> None:
+    """A picture or a reason, and a payload that travels as JSON."""
+    payload = panel.payload
+    assert (payload["figure"] is None) == (panel._outcome.problem is not None)
+    if payload["figure"] is None:
+        assert payload["problem"]["what"]
+    else:
+        assert payload["figure"]["data"] or payload["figure"]["layout"]["annotations"]
+        assert payload["summary"]
+    assert payload["status"] or payload["problem"]
+    json.dumps({k: v for k, v in payload.items() if k != "values"}, allow_nan=False)
+    assert repr(panel).startswith("Explorer: ")
+    assert str(panel.snapshot().summary)
+
+
+def random_change(draw: random.Random, panel: Explorer) -> dict[str, Any]:
+    """What a hand, or a script, may send: mostly sensible, sometimes not."""
+    controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] != "file"]
+    control = draw.choice(controls)
+    if draw.random() < 0.08:
+        return {control["name"]: draw.choice(HOSTILE)}
+    if control["kind"] == "axis":
+        return {control["name"]: draw.choice([*(2**n for n in range(12)), 3, 5, 6, 7, 12, 126, 2**20])}
+    if control["kind"] == "choice":
+        return {control["name"]: draw.choice([value for value, _ in control["options"]])}
+    if control["kind"] == "bool":
+        return {control["name"]: draw.random() < 0.5}
+    if draw.random() < 0.3:
+        return {control["name"]: None}
+    return {control["name"]: draw.choice([1, 2, 7, 8, 16, 100, 126, 128, 1000, 4096, 16384, 131072, 2**20])}
+
+
+def test_opens_on_405b_with_its_heads() -> None:
+    panel = lp.explorer()
+    assert panel.model is lp.PRESETS["llama3.1-405b"]
+    assert panel.layout == lp.Layout(tp=8, cp=1, pp=16, dp=128)
+    assert panel.payload["ok"] is True
+    assert panel.payload["seq"] == 0
+    assert repr(panel) == "Explorer: llama3.1-405b  tp=8 cp=1 pp=16 dp=128 (16384 ranks): 1 note"
+    assert_shows(panel)
+
+
+@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize("preset", lp.PRESETS)
+def test_every_preset_has_every_picture(preset: str, tab: str) -> None:
+    panel = lp.explorer(preset, tab=tab)
+    assert panel.payload["figure"] is not None
+    assert_shows(panel)
+
+
+def test_random_moves_never_raise(soak: bool) -> None:
+    moves = 10_000 if soak else 1_000
+    draw = random.Random(405)
+    panel = lp.explorer()
+    pictures = 0
+    for move in range(moves):
+        roll = draw.random()
+        if roll < 0.65:
+            receive(panel, kind="set", changes=random_change(draw, panel), seq=move)
+        elif roll < 0.75:
+            receive(panel, kind="set", changes={"tab": draw.choice([*TABS, "nowhere"])}, seq=move)
+        elif roll < 0.85:
+            receive(panel, kind="fix", finding=draw.randrange(4), fix=draw.randrange(4))
+        elif roll < 0.9:
+            receive(panel, kind="copy", name=draw.choice([*panel.exports, "nothing"]))
+        else:  # start over, so that one broken value does not hide the rest for long
+            fresh = {name: value for name, value in DEFAULTS.items() if name not in DIMS}
+            panel.set(**fresh | {"preset": draw.choice(list(lp.PRESETS))})
+        assert_shows(panel)
+        pictures += panel.payload["figure"] is not None
+    assert moves * 0.3 < pictures < moves
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "junk",
+        None,
+        [],
+        {},
+        {"kind": "set"},
+        {"kind": "set", "changes": 5},
+        {"kind": "set", "changes": {"payload": 1}},
+        {"kind": "set", "changes": {"__class__": 1}},
+        {"kind": "fix", "finding": 99, "fix": 0},
+        {"kind": "fix", "finding": "x", "fix": None},
+        {"kind": "load", "text": "{", "name": "x"},
+        {"kind": "load", "text": "/etc/passwd", "name": "x"},
+        {"kind": "load", "text": "[" * 100_000, "name": "x"},
+        {"kind": "load", "text": json.dumps({"hidden_size": 7}), "name": "x"},
+        {"kind": "copy", "name": "nothing"},
+        {"kind": "nothing"},
+    ],
+)
+def test_a_hostile_message_changes_nothing(content: Any) -> None:
+    panel = lp.explorer()
+    before = panel.payload["values"]
+    panel._receive(panel, content, [])
+    assert panel.payload["values"] == before
+    assert panel.payload["figure"] is not None
+    assert_shows(panel)
+
+
+def test_a_wrong_value_is_shown_with_its_reason_and_kept() -> None:
+    panel = lp.explorer(tp=0)
+    assert panel.payload["problem"] == {
+        "what": "tp=0: tp must be a whole number from 1 to 1048576",
+        "why": "",
+        "choose": ["tp=1"],
+    }
+    assert panel.payload["values"]["tp"] == 0
+    with pytest.raises(lp.LayoutError, match="tp=0"):
+        _ = panel.layout
+    panel.set(tp=4)
+    assert panel.payload["problem"] is None
+    assert panel.layout.tp == 4
+
+
+def test_set_refuses_a_control_that_is_not_there() -> None:
+    with pytest.raises(lp.LayoutError, match="control='tpp' is not known"):
+        lp.explorer().set(tpp=4)
+
+
+def test_a_preset_sets_the_dimensions_and_a_dimension_makes_it_custom() -> None:
+    panel = lp.explorer(preset="llama3.1-8b")
+    assert panel.payload["values"]["dim"] == 4096
+    panel.set(n_kv_heads=4)
+    assert panel.payload["values"]["preset"] == "custom"
+    assert panel.model == lp.PRESETS["llama3.1-8b"].replace(n_kv_heads=4, name="custom")
+    panel.set(preset="llama3.1-8b")
+    assert panel.model is lp.PRESETS["llama3.1-8b"]
+
+
+def test_loads_a_config_as_data() -> None:
+    panel = lp.explorer()
+    config = {
+        "model_type": "llama",
+        "hidden_size": 5120,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 10,
+        "intermediate_size": 13824,
+        "vocab_size": 32000,
+    }
+    receive(panel, kind="load", name="config.json", text=json.dumps(config), seq=3)
+    assert panel.model.n_kv_heads == 10
+    assert panel.payload["seq"] == 3
+    panel.set(tp=4, pp=1, dp=1, seq_len=2048)
+    assert [f.code for f in panel.report.findings] == ["LP104"]
+
+
+def test_every_fix_can_be_clicked_and_works() -> None:
+    states = [
+        {"tp": 16},
+        {"tp": 8, "cp": 16, "dp": 4, "gpus": 16384, "seq_len": 131072},
+        {"tp": 6, "pp": 1, "dp": 4},
+        {"cp": 4, "seq_len": 1001},
+        {"framework": "megatron-lm"},
+        {"preset": "llama3.1-70b", "tp": 8, "pp": 1, "dp": 1, "framework": "colossalai"},
+        {"preset": "llama3.2-1b", "tp": 1, "pp": 4, "dp": 2, "framework": "torchtitan"},
+    ]
+    clicked = 0
+    for state in states:
+        findings = lp.explorer(**state).report.findings
+        for i, finding in enumerate(findings):
+            for k in range(len(finding.fixes)):
+                panel = lp.explorer(**state)
+                panel.apply_fix(i, k)
+                assert panel.payload["ok"], (state, finding.code, finding.fixes[k].text)
+                left = {f.code for f in panel.report.findings if f.severity != "note"}
+                assert finding.code not in left
+                clicked += 1
+    assert clicked > 20
+
+
+def test_the_shown_rank_stays_within_the_layout() -> None:
+    panel = lp.explorer(tab="ranks", rank=12345)
+    panel.set(dp=1)
+    assert panel.payload["values"]["rank"] == 127
+    assert panel.payload["figure"] is not None
+    panel.set(rank=500)
+    assert panel.payload["problem"]["what"] == "rank=500: rank must be a whole number from 0 to 127"
+
+
+def test_copies_every_setting_as_text() -> None:
+    panel = lp.explorer()
+    sent: list[dict[str, Any]] = []
+    panel.send = lambda content, buffers=None: sent.append(content)  # type: ignore[method-assign]
+    for name in panel.exports:
+        receive(panel, kind="copy", name=name)
+    assert [message["name"] for message in sent] == panel.exports
+    assert all("8" in message["text"] for message in sent)
+
+
+def test_controls_and_defaults_are_the_same_names() -> None:
+    named = {c["name"] for group in SCHEMA for c in group["controls"]} - {"config"}
+    assert named | {"tab"} == set(DEFAULTS)
+    assert json.loads(json.dumps(SCHEMA)) is not None
+
+
+def test_state_is_a_value() -> None:
+    state = State.start()
+    state.change({"tp": 2})
+    assert state.values["tp"] == 8
+
+
+def test_the_page_is_made_of_text_nodes() -> None:
+    source = (PANELS / "explorer.js").read_text(encoding="utf-8")
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source)

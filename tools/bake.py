@@ -1,0 +1,314 @@
+"""Run notebooks and store what they show, so that they read without a kernel. For their authors.
+
+    python tools/bake.py notebooks/02_attention_heads.ipynb     # run it, write it back
+    python tools/bake.py --check notebooks/*.ipynb              # run all, say what would change
+
+Needs the `test` extras and a Chromium (as the browser tests do). Write the cells in JupyterLab or
+with any editor, then bake; commit what it wrote. For each notebook it
+
+- runs every cell from the top in a new kernel that imports this checkout, beside the notebook;
+- keeps of each output only text/plain, plotly's JSON, image/png and text/html; drops widget state,
+  output and timing metadata, and cuts a traceback to its last line; refuses output on stderr;
+- draws each plotly figure, and each panel as it first showed, with plotly's own bundle and stores
+  the PNG beside the JSON (or, for a panel, beside its text), so that GitHub and nbviewer show it;
+- refuses an output over 40 KiB and a notebook over 250 KiB.
+
+A PNG carries the digest of what it was drawn from. While that stays the same the old PNG is kept, so
+baking twice, or with other fonts, changes nothing. Its colours are reduced until it fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import copy
+import hashlib
+import json
+import os
+import runpy
+import struct
+import sys
+import tempfile
+import zlib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT / "tests"))
+
+from browser.lab import chromium  # noqa: E402
+
+KIB = 1024
+MOST = 40 * KIB  # of one output, as JSON
+WHOLE = 250 * KIB
+WIDTH, PANEL_WIDTH = 760, 960  # CSS pixels; a figure says its own height
+COLOURS = (96, 48, 24, 16, 12, 8)
+PLOTLY = "application/vnd.plotly.v1+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+KEPT = ("text/plain", "text/html", "image/png", PLOTLY)
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+DIGEST = b"drawn-from"
+
+FIGURE = """async ([spec, width]) => {
+    const size = { width, height: spec.layout.height ?? 420 };
+    const box = document.body.appendChild(document.createElement("div"));
+    await Plotly.newPlot(box, spec.data, { ...spec.layout, ...size }, { staticPlot: true });
+    const url = await Plotly.toImage(box, { format: "png", ...size });
+    box.remove();
+    return url;
+}"""
+PIXELS = """async (url) => {
+    const image = new Image();
+    image.src = url;
+    await image.decode();
+    const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+    context.drawImage(image, 0, 0);
+    const { data, width, height } = context.getImageData(0, 0, image.width, image.height);
+    const reader = new FileReader();
+    const read = new Promise((done) => { reader.onload = () => done(reader.result); });
+    reader.readAsDataURL(new Blob([data]));
+    return [(await read).split(",")[1], width, height];
+}"""
+PANEL = """async ([state, width]) => {
+    const url = URL.createObjectURL(new Blob([state._esm], { type: "text/javascript" }));
+    const { default: widget } = await import(url);
+    const style = document.head.appendChild(document.createElement("style"));
+    style.textContent = state._css;
+    const box = document.body.appendChild(document.createElement("div"));
+    box.id = "panel";
+    box.style = `width: ${width}px; background: white`;
+    const model = { get: (name) => state[name], set() {}, on() {}, off() {}, send() {}, save_changes() {} };
+    await (typeof widget === "function" ? await widget() : widget).render({ model, el: box });
+    await new Promise((done) => setTimeout(done, 500));
+}"""
+
+
+def execute(notebook: NotebookNode, folder: Path) -> dict[int, Any]:
+    """Run all cells; by index of the cell that showed it, the state of each panel at that moment."""
+    panels: dict[int, Any] = {}
+
+    def after(cell: NotebookNode, cell_index: int, execute_reply: Any) -> None:
+        for output in cell.get("outputs", []):
+            view = output.get("data", {}).get(WIDGET)
+            if view:
+                panels[cell_index] = copy.deepcopy(client.widget_state[view["model_id"]])
+
+    client = NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name=KERNEL["name"],
+        resources={"metadata": {"path": str(folder)}},
+        record_timing=False,
+        on_cell_executed=after,
+    )
+    client.execute()
+    return panels
+
+
+def tidy(notebook: NotebookNode) -> None:
+    """Take out whatever differs between machines or runs."""
+    notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
+    for cell in notebook.cells:
+        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k == "tags"})
+        if cell.cell_type == "code":
+            cell.outputs = merged([clean(output, cell.source) for output in cell.outputs])
+
+
+def clean(output: NotebookNode, source: str) -> NotebookNode:
+    """One output with what is stored of it."""
+    if output.output_type == "stream" and output.name != "stdout":
+        raise SystemExit(f"output on {output.name} after\n{source}\n\n{output.text}")
+    if output.output_type == "error":
+        output.traceback = [f"{output.ename}: {output.evalue}"]
+    if "data" in output:
+        output.metadata = NotebookNode()
+        output.data = NotebookNode({k: v for k, v in output.data.items() if k in KEPT})
+    return output
+
+
+def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """The same with printed text that follows on printed text joined to it."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        if output.output_type == "stream" and joined and joined[-1].output_type == "stream":
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined
+
+
+# -- pictures ----------------------------------------------------------------------------------
+
+
+class Artist:
+    """Draws in one Chromium page, or takes the picture that was there."""
+
+    def __init__(self, page: Any, old: dict[str, str]) -> None:
+        self.page, self.old = page, old
+
+    def picture(self, kind: str, shown: Any, room: int) -> str:
+        """A PNG as base64 of at most `room` characters: of a figure's spec or a panel's state."""
+        drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, shown], sort_keys=True)
+        digest = hashlib.sha256(drawn_from.encode()).hexdigest()
+        found = self.old.get(digest)
+        if found and len(found) <= room:
+            return found
+        pixels = self._panel(shown) if kind == "panel" else self._figure(shown)
+        for colours in COLOURS:
+            made = base64.b64encode(png(*quantised(pixels, colours), digest)).decode()
+            if len(made) <= room:
+                return made
+        raise SystemExit(f"a picture takes {len(made)} bytes in {COLOURS[-1]} colours; {room} are left")
+
+    def _figure(self, spec: Any) -> np.ndarray:
+        return self._pixels(self.page.evaluate(FIGURE, [spec, WIDTH]))
+
+    def _panel(self, state: Any) -> np.ndarray:
+        self.page.evaluate(PANEL, [state, PANEL_WIDTH])
+        shot = base64.b64encode(self.page.locator("#panel").screenshot()).decode()
+        self.page.evaluate("() => document.getElementById('panel').remove()")
+        return self._pixels(f"data:image/png;base64,{shot}")
+
+    def _pixels(self, url: str) -> np.ndarray:
+        """[height, width, 4] bytes."""
+        data, width, height = self.page.evaluate(PIXELS, url)
+        return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)
+
+
+def old_pictures(notebook: NotebookNode) -> dict[str, str]:
+    """The stored PNGs by the digest of what they were drawn from."""
+    found = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            stored = output.get("data", {}).get("image/png", "").strip()
+            mark = base64.b64decode(stored).find(DIGEST + b"\0")
+            if mark >= 0:
+                start = mark + len(DIGEST) + 1
+                found[base64.b64decode(stored)[start : start + 64].decode()] = stored
+    return found
+
+
+def quantised(pixels: np.ndarray, colours: int) -> tuple[np.ndarray, np.ndarray]:
+    """(palette [colours, 4], index of each pixel): k-means from the commonest colours.
+
+    Each colour of the palette is one that the picture has, so flat areas keep theirs exactly.
+    """
+    height, width, _ = pixels.shape
+    packed = np.ascontiguousarray(pixels).view(np.uint32).ravel()
+    values, places, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    points = values.view(np.uint8).reshape(-1, 4).astype(np.float64)
+    points[:, :3] *= points[:, 3:] / 255  # a transparent pixel has no colour
+    weights = np.sqrt(counts)
+    centres = points[np.argsort(-counts, kind="stable")[:colours]]
+    for _ in range(12):
+        nearest = ((points[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+        total = np.bincount(nearest, weights, len(centres))
+        sums = [np.bincount(nearest, weights * points[:, i], len(centres)) for i in range(4)]
+        centres = np.where(total[:, None] > 0, np.stack(sums, 1) / np.maximum(total, 1e-9)[:, None], centres)
+    commonest = [np.flatnonzero(nearest == i) for i in range(len(centres))]
+    chosen = [held[counts[held].argmax()] for held in commonest if len(held)]
+    renumbered = np.cumsum([len(held) > 0 for held in commonest]) - 1
+    palette = values[chosen].view(np.uint8).reshape(-1, 4)
+    return palette, renumbered[nearest][places].reshape(height, width).astype(np.uint8)
+
+
+def png(palette: np.ndarray, pixels: np.ndarray, digest: str) -> bytes:
+    """A palette PNG with transparency and, in a text chunk, the digest."""
+    height, width = pixels.shape
+    depth = 4 if len(palette) <= 16 else 8
+    if depth == 4:
+        even = np.pad(pixels, ((0, 0), (0, width % 2)))
+        pixels = (even[:, ::2] << 4) | even[:, 1::2]
+    rows = np.pad(pixels, ((0, 0), (1, 0)))  # a zero before each row: no filter
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, 3, 0, 0, 0)),
+        (b"tEXt", DIGEST + b"\0" + digest.encode()),
+        (b"PLTE", palette[:, :3].tobytes()),
+        (b"tRNS", palette[:, 3].tobytes()),
+        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        (b"IEND", b""),
+    ]
+    written = b"\x89PNG\r\n\x1a\n"
+    for name, data in chunks:
+        written += struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return written
+
+
+# -- a notebook --------------------------------------------------------------------------------
+
+
+def size(output: NotebookNode) -> int:
+    return len(json.dumps(output, ensure_ascii=False).encode())
+
+
+def bake(path: Path, page: Any) -> str:
+    """The text of the notebook, run anew."""
+    notebook = nbformat.read(path, as_version=4)
+    artist = Artist(page, old_pictures(notebook))
+    panels = execute(notebook, path.parent)
+    tidy(notebook)
+    for i, cell in enumerate(notebook.cells):
+        for output in cell.get("outputs", []):
+            room = MOST - size(output) - 64
+            data = output.get("data", {})
+            if PLOTLY in data:
+                spec = {"data": data[PLOTLY]["data"], "layout": data[PLOTLY]["layout"]}
+                data["image/png"] = artist.picture("figure", spec, room)
+            elif i in panels and output.output_type == "execute_result":
+                data["image/png"] = artist.picture("panel", panels[i], room)
+            if size(output) > MOST:
+                raise SystemExit(f"{path.name}: an output of {size(output)} bytes after\n{cell.source}")
+    nbformat.validate(notebook)
+    text = nbformat.writes(notebook).rstrip("\n") + "\n"
+    if len(text.encode()) > WHOLE:
+        raise SystemExit(f"{path.name}: {len(text.encode())} bytes; at most {WHOLE}")
+    return text
+
+
+def differences(old: str, new: str) -> list[str]:
+    """The first lines of the code cells whose outputs differ."""
+    cells = [
+        [cell for cell in nbformat.reads(text, as_version=4).cells if cell.cell_type == "code"]
+        for text in (old, new)
+    ]
+    pairs = zip(*cells, strict=True)
+    changed = [f"outputs after: {a.source.splitlines()[0]}" for a, b in pairs if a.outputs != b.outputs]
+    return changed or ["form or metadata"]
+
+
+def main() -> int:
+    """Bake what the command line names; 1 where --check finds something to bake."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if that is needed")
+    parser.add_argument("notebooks", type=Path, nargs="+")
+    args = parser.parse_args()
+    stale = 0
+    with tempfile.TemporaryDirectory(prefix="llamapar-bake-") as state, chromium() as browser:
+        os.environ.update(runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](Path(state)))
+        paths = [str(PROJECT), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.add_script_tag(path=str(files("plotly") / "package_data" / "plotly.min.js"))
+        for path in args.notebooks:
+            old = path.read_text(encoding="utf-8")
+            new = bake(path, page)
+            what = "as it was" if new == old else "would change" if args.check else "baked"
+            print(f"{path}: {what}, {len(new.encode()) / KIB:.0f} KiB")
+            if new != old:
+                stale += 1
+                print("".join(f"  {line}\n" for line in differences(old, new)), end="")
+                if not args.check:
+                    path.write_text(new, encoding="utf-8")
+    return int(args.check and stale > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
