@@ -12,7 +12,7 @@ from .errors import LayoutError, LlamaparError, ModelError
 from .frameworks import FRAMEWORKS
 from .job import Job
 from .layout import AXES, Layout
-from .maps import heads, ranks, sequence, stages, vocab
+from .maps import ffn, heads, ranks, sequence, stages, vocab
 from .model import PRESETS, ModelConfig, model
 from .report import Finding, Report, check, require
 from .shard import Padding
@@ -34,6 +34,7 @@ __all__ = [
     "Report",
     "check",
     "explorer",
+    "ffn",
     "heads",
     "model",
     "ranks",

@@ -34,27 +34,27 @@ def read_object(source: Any, *names: str) -> tuple[Mapping[str, Any], str]:
         raise ModelError(f"model={shown(source)}: a path or a dict is needed", field="model")
     path = Path(source)
     if not exists(path):
-        raise ModelError(f"{shown(str(source))}: no such file", field="model")
+        raise ModelError(f"{shown(str(source), 200)}: no such file", field="model")
     if path.is_dir():
         held = [path / name for name in names if (path / name).is_file()]
         if not held:
-            raise ModelError(f"{shown(str(path))}: the folder holds no {' or '.join(names)}", field="model")
+            raise ModelError(f"{shown(str(path), 200)}: the folder holds no {' or '.join(names)}", field="model")
         path = held[0]
     try:
         if not path.is_file():
-            raise ModelError(f"{shown(str(path))} is not a regular file", field="model")
+            raise ModelError(f"{shown(str(path), 200)} is not a regular file", field="model")
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ModelError(
-                f"{shown(str(path))} holds {path.stat().st_size} bytes; "
+                f"{shown(str(path), 200)} holds {path.stat().st_size} bytes; "
                 f"a config has at most {MAX_CONFIG_BYTES}",
                 "this looks like weights, not a config",
                 field="model",
             )
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ModelError(f"{shown(str(path))} is not UTF-8 text", field="model") from None
+        raise ModelError(f"{shown(str(path), 200)} is not UTF-8 text", field="model") from None
     except OSError as problem:
-        raise ModelError(f"{shown(str(path))}: {problem.strerror}", field="model") from None
+        raise ModelError(f"{shown(str(path), 200)}: {problem.strerror}", field="model") from None
     generic = path.stem in ("config", "params")
     return parse_object(text, path.name), path.resolve().parent.name if generic else path.stem
 

@@ -9,19 +9,39 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .errors import LlamaparError, one_of, shown
+from .frameworks import FRAMEWORKS
 from .layout import Layout
 from .maps import heads, ranks, vocab
+from .shard import Padding
 
 _PAPER = Layout(tp=8, cp=16, pp=16, dp=8)
 
 TARGETS: dict[str, Callable[[], Any]] = {
+    # 00_start_here
+    "DP of the short row": lambda: 8192 // Layout(tp=8, pp=16).world,
+    "half the GPUs": lambda: {"dp": _PAPER.dp // 2, "batch_per_dp": 16 * 2**20 // 131072 // (_PAPER.dp // 2)},
     # 01_four_axes
-    "coord of 12345": lambda: tuple(_PAPER.coord_of(12345)),
-    "dp peers of 57": lambda: list(ranks(_PAPER, 57).peers["dp"]),
+    "coord of 5003": lambda: tuple(_PAPER.coord_of(5003)),
+    "DP neighbour of 57": lambda: {
+        name: ranks(_PAPER.replace(order=FRAMEWORKS[name].order), 57).peers["dp"][1]
+        for name in ("picotron", "megatron-lm")
+    },
     # 02_attention_heads
     "query heads of rank 3": lambda: list(heads("llama3-8b", {"tp": 8}).rank(3).q_heads),
+    "ranks with KV head 5": lambda: heads("llama3.1-405b", {"tp": 32}, kv_replication=True).shared()[5],
+    "size of K in the message": lambda: 4096 * len(heads("llama3-70b", {"tp": 32}).rank(0).kv_rows),
     # 03_vocab_embedding
-    "rows per rank": lambda: vocab("llama3.1-70b", {"tp": 8}, padding="colossalai").split.size,
+    "rows per rank": lambda: vocab("qwen2.5-72b", {"tp": 8}, padding="megatron-lm").split.size,
+    "pad rows by rank": lambda: {
+        held.rank: held.pads
+        for held in vocab("llama3.1-70b", {"tp": 64}, padding="megatron-lm").ranks
+        if held.pads
+    },
+    "setting without pads": lambda: max(
+        2**k
+        for k in range(10)
+        if not vocab("llama3.1-70b", {"tp": 16}, padding=Padding(2**k, per_tp=True)).pad_rows
+    ),
 }
 """What the right answer to each exercise is."""
 

@@ -1,8 +1,7 @@
 """A job as text to paste elsewhere: Python, the command line, and real frameworks' own settings.
 
-Every text opens with a comment that names the layout. What a framework has no setting for stands in a
-comment that begins with "left out"; nothing is dropped in silence. Names come from people and from
-files, so they are quoted where they are code and reduced to plain letters where they are not.
+What a framework has no setting for stands in a comment, "left out: …"; nothing is dropped in silence.
+Names come from people and files: quoted where they are code, plain letters where they are not.
 """
 
 from __future__ import annotations
@@ -126,12 +125,10 @@ def as_python(job: Job, framework: str | None = None) -> str:
 def as_cli(job: Job, framework: str | None = None) -> str:
     """The `llamapar check` that judges the same job, quoted for a shell."""
     model, lines = job.model, [_title(job)]
-    source = model.name
+    words = ["llamapar", "check", "--model", model.name]
     if PRESETS.get(model.name) != model:
-        source = json.dumps(dict(_said(model, "rope_scaling")))
-        if model.rope_scaling:
-            lines.append(_left_out("rope_scaling", "no rule asks for it"))
-    words = ["llamapar", "check", "--model", source]
+        words[-1] = json.dumps(dict(_said(model, "rope_scaling")))
+        lines += [_left_out("rope_scaling", "no rule asks for it")] * (model.rope_scaling is not None)
     for name, value in (*_said(job.layout, always=AXES), *_said(job, "model", "layout")):
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
@@ -175,6 +172,8 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
 def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, Any]]:
     """Comments and settings of a pipeline; torchtitan makes 2 virtual stages unless told otherwise."""
     lay, split, layers = job.layout, job.layer_split, job.model.n_layers + 2
+    if lay.pp == 1:
+        return [_left_out(f"virtual_stages={lay.virtual_stages}", "pp=1")] * (lay.virtual_stages > 1), {}
     comments: list[str] = []
     values: dict[str, Any] = {"schedule": "1F1B" if lay.virtual_stages == 1 else "Interleaved1F1B"}
     if split == "remainder first" or (split == "equal" and job.model.n_layers % lay.stages == 0):
@@ -216,16 +215,11 @@ def as_torchtitan(job: Job, framework: str | None = None) -> str:
         comments.append(_left_out("zero=1", "gradients are shared too; 'never' is stage 2, the nearest"))
     if not shared and lay.cp > 1:
         comments.append(_left_out("zero=0", "CP ranks always share parameters"))
-    if lay.pp > 1:
-        more, pipeline = _titan_pipeline(job)
-        comments += more
-        values |= pipeline
-    elif lay.virtual_stages > 1:
-        comments.append(_left_out(f"virtual_stages={lay.virtual_stages}", "there is one stage"))
+    more, pipeline = _titan_pipeline(job)
+    values |= pipeline
     if (step or job.micro_batch) and not job.seq_len:
         comments.append(_left_out("batch sizes", "it counts tokens, and seq_len is not said"))
-    comments += _off_batches(job, *["micro_batches"] * (lay.pp > 1))
-    comments += _off(job, "torchtitan")
+    comments += [*more, *_off_batches(job, *["micro_batches"] * (lay.pp > 1)), *_off(job, "torchtitan")]
     lines = [
         _title(job),
         "# torchtitan @b5bcd76c66 (torchtitan/config/README.md); save as my_runs.py and start",
@@ -233,8 +227,7 @@ def as_torchtitan(job: Job, framework: str | None = None) -> str:
         *comments,
         *["from torchtitan.models.llama3 import model_registry"] * bool(chosen),
         f"from torchtitan.models.llama3.config_registry import {base}",
-        "",
-        "",
+        "\n",
         f"def {function}():",
         f"    config = {base}()",
         *(f"    {line}" for line in chosen),
@@ -250,9 +243,8 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, Any]]:
     flags = {"num-virtual-stages-per-pipeline-rank": lay.virtual_stages if lay.virtual_stages > 1 else None}
     if lay.stages == 1 or (split != "balanced ends" and n % lay.stages == 0):
         return [], flags
-    comments = []
-    if split is None:
-        comments = [f"# {n} layers do not divide over {lay.stages} stages: embedding and head are counted in"]
+    why = f"# {n} layers do not divide over {lay.stages} stages: embedding and head are counted in"
+    comments = [why] if split is None else []
     if split in (None, "balanced ends") and (n + 2) % lay.stages == 0:
         ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
         return comments, flags | dict.fromkeys(ends, True)
@@ -282,7 +274,7 @@ def as_megatron(job: Job, framework: str | None = None) -> str:
     """
     lay, m, scaling = job.layout, job.model, job.model.rope_scaling
     known = scaling is not None and scaling == RopeScaling(scaling.factor)
-    gqa, copies = m.n_kv_heads != m.n_heads, lay.dp_replicate > 1
+    gqa = m.n_kv_heads != m.n_heads
     comments = [
         "# Megatron-LM @d98e8a64dd (megatron/training/arguments.py)",
         f"# DP is not a flag: {lay.world} ranks / (tp·cp·pp = {lay.tp}·{lay.cp}·{lay.pp}) = {lay.dp}",
@@ -317,7 +309,7 @@ def as_megatron(job: Job, framework: str | None = None) -> str:
         "sequence-parallel": lay.sp,
         "use-tp-pp-dp-mapping": lay.order == "tp-cp-pp-dp",
         "use-distributed-optimizer": lay.zero > 0,
-        "num-distributed-optimizer-instances": lay.dp_replicate if lay.zero and copies else None,
+        "num-distributed-optimizer-instances": lay.dp_replicate if lay.zero else None,
         "seq-length": job.seq_len,
         "micro-batch-size": job.micro_batch,
         "global-batch-size": _step(job),
@@ -343,6 +335,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
     models/llama/configuration_llama.py; `tp_plan` outside DistributedConfig is deprecated there.
     """
     lay, m = job.layout, job.model
+    told = [f"{name}={value}" for name, value in _said(job) if "batch" in name or name == "seq_len"]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
     kind = "Qwen2Config" if m.qkv_bias and not m.o_bias else "LlamaConfig"
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": m.rope_theta}
@@ -372,12 +365,10 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         (lay.sp, "sequence_parallel", "enable_sequence_parallel is not wired up yet"),
         (lay.virtual_stages > 1, f"virtual_stages={lay.virtual_stages}", "its stages are not interleaved"),
         (lay.zero in (1, 2) and lay.dp > 1, f"zero={lay.zero}", "fsdp_size shares parameters too, stage 3"),
+        (bool(told), " ".join(told), "the training script says it"),
         (split, f"layer_split={job.layer_split!r}", "its last stage takes the remainder"),
     ]
-    for name in ("seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch", "micro_batches"):
-        value = getattr(job, name)
-        off.append((value is not None, f"{name}={value}", "the training script says it"))
-    loaded = ["checkpoint", "config=config", "distributed_config=parallel"]
+    loaded = ['"folder-or-hub-name"', "config=config", "distributed_config=parallel"]
     refused = ["Combining FSDP with pipeline parallelism is not supported yet."] * (lay.pp > 1 and lay.dp > 1)
     refused += [f"hidden size {m.dim} is not a multiple of {m.n_heads} heads"] * (m.dim % m.n_heads > 0)
     lines = [
@@ -391,7 +382,6 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         "",
         _call(f"config = {kind}", _named(dims)),
         _call("parallel = DistributedConfig", _named(sizes)),
-        'checkpoint = "folder-or-hub-name"',
         _call("model = AutoModelForCausalLM.from_pretrained", loaded),
     ]
     return "\n".join(lines) + "\n"

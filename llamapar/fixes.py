@@ -24,7 +24,7 @@ _COST = {"tp": 1.2, "cp": 1.4, "pp": 1.6, "dp": 1.0}
 """Weight of doubling or halving an axis: DP is the cheapest to turn, PP the dearest."""
 
 _NEAR = 7
-"""Divisors of the world size that are tried per axis, the nearest to the present degree."""
+"""Divisors of the world size that are tried per axis: of TP, those that divide the heads."""
 
 _MENDED = 40
 """Other layouts that are tried with settings mended as well."""
@@ -161,17 +161,22 @@ def apply(job: Job, changes: Changes) -> Job | None:
         return None
 
 
+def _nearest(degrees: list[int], present: int) -> list[int]:
+    """The degrees nearest to the present one, and 1."""
+    near = sorted(degrees, key=lambda d: abs(math.log2(d / present)))[:_NEAR]
+    return near if 1 in near else [*near, 1]
+
+
 def _layouts(job: Job) -> Iterator[Layout]:
     """Other layouts of all the GPUs, the nearest first."""
     lay = job.layout
     world = job.gpus or lay.world
-    useful = {"tp": lambda d: job.model.n_heads % d == 0}
-    options = []
-    for axis in ("tp", "cp", "pp"):
-        near = sorted(
-            filter(useful.get(axis), divisors(world)), key=lambda d: abs(math.log2(d / getattr(lay, axis)))
-        )
-        options.append([*near[:_NEAR], *near[_NEAR:][-1:]])
+    ways = divisors(world)
+    options = [
+        _nearest([d for d in ways if job.model.n_heads % d == 0], lay.tp),
+        _nearest(ways, lay.cp),
+        _nearest(ways, lay.pp),
+    ]
     ranked = []
     for tp, cp, pp in itertools.product(*options):
         if world % (tp * cp * pp):

@@ -212,6 +212,9 @@ def _axes(axis: object) -> tuple[str, ...]:
     names = tuple(axis.split("-"))
     for name in names:
         one_of("axis", name, AXES)
+    if len(set(names)) < len(names):
+        once = "-".join(dict.fromkeys(names))
+        raise LayoutError(f"axis={shown(axis)} names an axis twice", "", [f"axis={once!r}"], "axis")
     return names
 
 

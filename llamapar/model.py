@@ -315,7 +315,7 @@ def model(source: str | Path | Mapping[str, Any] | ModelConfig) -> ModelConfig:
         return _from_any(raw, source)
     near = difflib.get_close_matches(str(source).lower()[:100], PRESETS, n=3, cutoff=0.3)
     raise ModelError(
-        f"model={shown(source)} is neither a preset nor a file",
+        f"model={shown(source, 200)} is neither a preset nor a file",
         f"presets are {', '.join(PRESETS)}",
         near or list(PRESETS)[:3],
         "model",

@@ -266,6 +266,16 @@ class Placed:
     tp: Placement
     stage: int
 
+    def placements(self, layout: Layout) -> dict[str, str]:
+        """What each axis does with the tensor, in words."""
+        flat = layout.zero == 3 and layout.dp_shard * layout.cp > 1
+        return {
+            "tp": str(self.tp),
+            "cp": str(_WHOLE),
+            "pp": f"stage {self.stage} on rank {self.stage % layout.pp}",
+            "dp": f"Shard over {layout.dp_shard * layout.cp} ranks (ZeRO 3)" if flat else str(_WHOLE),
+        }
+
     def local_shape(self, layout: Layout, tp_rank: int = 0, padding: Padding = NO_PADDING) -> tuple[int, ...]:
         """Shape on TP rank `tp_rank`, by torch's chunk rule where tp does not divide."""
         shape = list(self.parameter.shape)

@@ -22,6 +22,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+
 from browser.lab import NAMES, find_chromium
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -104,6 +104,7 @@ def execute(notebook: NotebookNode, folder: Path) -> dict[int, Any]:
         timeout=120,
         kernel_name=KERNEL["name"],
         resources={"metadata": {"path": str(folder)}},
+        extra_arguments=["--log-level=ERROR"],
         record_timing=False,
         on_cell_executed=after,
     )
@@ -146,6 +147,12 @@ def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
 # -- pictures ----------------------------------------------------------------------------------
 
 
+def digest_of(kind: str, shown: Any) -> str:
+    """What a picture's text chunk says: a hash of all that it was drawn from."""
+    drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, shown], sort_keys=True)
+    return hashlib.sha256(drawn_from.encode()).hexdigest()
+
+
 class Artist:
     """Draws in one Chromium page, or takes the picture that was there."""
 
@@ -154,8 +161,7 @@ class Artist:
 
     def picture(self, kind: str, shown: Any, room: int) -> str:
         """A PNG as base64 of at most `room` characters: of a figure's spec or a panel's state."""
-        drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, shown], sort_keys=True)
-        digest = hashlib.sha256(drawn_from.encode()).hexdigest()
+        digest = digest_of(kind, shown)
         found = self.old.get(digest)
         if found and len(found) <= room:
             return found
@@ -181,17 +187,22 @@ class Artist:
         return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)
 
 
+def spec_of(data: NotebookNode) -> dict[str, Any]:
+    """The picture in an output's data, without how plotly.js is to show it."""
+    return {"data": data[PLOTLY]["data"], "layout": data[PLOTLY]["layout"]}
+
+
+def digest_in(stored: str) -> str:
+    """The digest that a stored PNG carries; empty where it carries none."""
+    _, found, rest = base64.b64decode(stored).partition(DIGEST + b"\0")
+    return rest[:64].decode() if found else ""
+
+
 def old_pictures(notebook: NotebookNode) -> dict[str, str]:
     """The stored PNGs by the digest of what they were drawn from."""
-    found = {}
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            stored = output.get("data", {}).get("image/png", "").strip()
-            mark = base64.b64decode(stored).find(DIGEST + b"\0")
-            if mark >= 0:
-                start = mark + len(DIGEST) + 1
-                found[base64.b64decode(stored)[start : start + 64].decode()] = stored
-    return found
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    stored = [output.data["image/png"].strip() for output in outputs if "image/png" in output.get("data", {})]
+    return {digest_in(picture): picture for picture in stored}
 
 
 def quantised(pixels: np.ndarray, colours: int) -> tuple[np.ndarray, np.ndarray]:
@@ -243,6 +254,10 @@ def png(palette: np.ndarray, pixels: np.ndarray, digest: str) -> bytes:
 # -- a notebook --------------------------------------------------------------------------------
 
 
+def plotly_js() -> Path:
+    return Path(str(files("plotly") / "package_data" / "plotly.min.js"))
+
+
 def size(output: NotebookNode) -> int:
     return len(json.dumps(output, ensure_ascii=False).encode())
 
@@ -258,8 +273,7 @@ def bake(path: Path, page: Any) -> str:
             room = MOST - size(output) - 64
             data = output.get("data", {})
             if PLOTLY in data:
-                spec = {"data": data[PLOTLY]["data"], "layout": data[PLOTLY]["layout"]}
-                data["image/png"] = artist.picture("figure", spec, room)
+                data["image/png"] = artist.picture("figure", spec_of(data), room)
             elif i in panels and output.output_type == "execute_result":
                 data["image/png"] = artist.picture("panel", panels[i], room)
             if size(output) > MOST:
@@ -296,7 +310,7 @@ def main() -> int:
         paths = [str(PROJECT), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.add_script_tag(path=str(files("plotly") / "package_data" / "plotly.min.js"))
+        page.add_script_tag(path=str(plotly_js()))
         for path in args.notebooks:
             old = path.read_text(encoding="utf-8")
             new = bake(path, page)

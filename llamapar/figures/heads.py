@@ -34,6 +34,7 @@ def picture(record: HeadMap) -> tuple[Spec, str]:
         "heads",
         f"{style.name_of(m)}: query and KV heads over tp={tp}",
         note,
+        widest=str(tp - 1),
         warn=warn,
         yaxis=style.downward(style.rank_axis(tp, "TP rank")),
         xaxis=_head_axis("query head (a shade is a KV group)", m.n_heads, m.group_size, [0, 0.68]),
@@ -44,7 +45,8 @@ def picture(record: HeadMap) -> tuple[Spec, str]:
 
 def _head_axis(title: str, n: int, group: int, domain: list[float]) -> Spec:
     """Heads left to right, a grid line where a group begins."""
-    tick = group * style.step(n // group, 8) if n // group >= 4 else style.step(n, 8)
+    most = 8 if n <= 8 or group > 1 else 4
+    tick = group * style.step(n // group, most) if n // group >= 4 else style.step(n, most)
     return {"title": {"text": title}, "range": [0, n], "domain": domain, "tick0": 0, "dtick": tick}
 
 
@@ -172,7 +174,7 @@ def _summary(record: HeadMap, ranks: list[RankHeads]) -> str:
     m = record.model
     lines = [
         f"{style.name_of(m)}: {plural(m.n_heads, 'query head')} and {plural(m.n_kv_heads, 'KV head')} "
-        f"over tp={record.tp}, {m.group_size} query to a KV head"
+        f"over tp={record.tp}, {plural(m.group_size, 'query head')} to a KV head"
     ]
     for r in style.listed(record.tp, 7):
         lines.append("  …" if r is None else "  " + _line(record, record.rank(r)))

@@ -53,6 +53,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
         f"Rank {record.rank:,} of {record.layout.world:,}: "
         + " · ".join(f"{axis} {getattr(at, axis)}" for axis in AXES),
         _note(record),
+        widest=str(record.layout.world - 1) if not down.axis else "",
         xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
         yaxis=_side(record, down, record.rows, record.block * record.cols, "first rank of the row"),
     )
@@ -78,7 +79,7 @@ def _bands(record: RankGrid) -> tuple[Bands, Bands]:
             across = Bands(stride // record.block, axis if past == row else "")
         if stride >= row and stride % row == 0:
             down = Bands(stride // row, axis)
-    return _spaced(across, record.cols, 16), _spaced(down, record.rows, 12)
+    return _spaced(across, record.cols, 16 if across.axis else 8), _spaced(down, record.rows, 12)
 
 
 def _spaced(bands: Bands, cells: int, most: int) -> Bands:
@@ -179,8 +180,8 @@ def _drawn(record: RankGrid, axis: str) -> list[int]:
 
 
 def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:
-    """ "128 peers drawn" where not all are."""
-    return "" if len(drawn) == len(record.peers[axis]) - 1 else f"{plural(len(drawn), 'peer')} drawn"
+    """ "128 drawn" where not all peers are."""
+    return "" if len(drawn) == len(record.peers[axis]) - 1 else f"{len(drawn)} drawn"
 
 
 def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
@@ -195,7 +196,7 @@ def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
         "text": [_words(record, rank) for rank in drawn],
         "hovertemplate": f"rank %{{text}} · {axis.upper()} peer<extra></extra>",
         "marker": {"color": style.COLOURS[axis], **_symbol(record, axis, places)},
-        "name": f"{axis.upper()} · {plural(len(record.peers[axis]), 'rank')}{f' ({few})' if few else ''}",
+        "name": f"{axis.upper()} · {len(record.peers[axis]):,}{f' ({few})' if few else ''}",
         "showlegend": True,
     }
 
@@ -264,4 +265,6 @@ def _group(record: RankGrid, axis: str, drawn: list[int]) -> str:
     if len(group) > 4:
         first[3] = f"… {group[-1]}"
     few = _few(record, axis, drawn)
-    return f"{plural(len(group), 'rank')}, stride {group.step}: {', '.join(first)}{f'; {few}' if few else ''}"
+    return (
+        f"{plural(len(group), 'rank')}, stride {group.step}: {', '.join(first)}{f' ({few})' if few else ''}"
+    )

@@ -18,18 +18,19 @@ JUDGED = 2**13
 def picture(record: SequenceMap) -> tuple[Spec, str]:
     """Left the causal triangle in each rank's shade, right its work relative to the mean."""
     ranks = [record.rank(r) for r in style.shown(record.cp, DRAWN)]
-    busiest = _busiest(record, ranks)
+    note = [_busiest(record, ranks), record.reason, style.not_shown(record.cp, DRAWN)]
     data = [*(_share(record, held) for held in ranks if held.tokens), _work(record, ranks)]
     top = max(1.0, *(_ratio(record, held) for held in ranks))
     layout = style.layout(
         "sequence",
         f"Sequence of {record.seq_len:,} over cp={record.cp}, {record.chunking}",
-        f"{busiest}; {record.reason}" if record.reason else busiest,
+        "; ".join(filter(None, note)),
+        widest=f"{record.seq_len:,}"[:9],
         warn=bool(record.reason),
         xaxis=_positions("key position", [0, record.seq_len], [0, 0.56]),
         yaxis=_positions("query position", [record.seq_len, 0], [0, 1]),
         xaxis2={
-            "title": {"text": "causal pairs relative to the mean"},
+            "title": {"text": "causal pairs ÷ mean"},
             "range": [0, top * 1.08],
             "domain": [0.68, 1],
             "anchor": "y2",
@@ -40,7 +41,6 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
             "anchor": "x2",
         },
         shapes=[_mean_line()],
-        margin={"b": 56},
     )
     layout["template"]["data"]["scatter"][0] |= _polygon(record.cp)
     return {"data": data, "layout": layout}, _summary(record, ranks)
@@ -110,9 +110,9 @@ def _places(held: RankSequence) -> str:
 
 def _busiest(record: SequenceMap, ranks: list[RankSequence]) -> str:
     if record.cp <= JUDGED:
-        return f"the busiest rank does {record.imbalance:.3f} × the mean work"
+        return f"busiest rank {record.imbalance:.3f} × the mean work"
     most = max(_ratio(record, held) for held in ranks)
-    return f"the busiest of the {len(ranks)} ranks drawn does {most:.3f} × the mean work"
+    return f"busiest of {len(ranks)} ranks {most:.3f} × the mean work"
 
 
 def _summary(record: SequenceMap, ranks: list[RankSequence]) -> str:

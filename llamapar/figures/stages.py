@@ -24,9 +24,9 @@ def picture(record: StageMap) -> tuple[Spec, str]:
         "stages",
         _title(record),
         _note(record),
+        widest=str(top),
         xaxis=_stage_axis(record),
         yaxis={"title": {"text": "layers"}, "range": [0, top * 1.12], "dtick": style.step(top, 8)},
-        margin={"b": 72},
     )
     return {"data": [_bars(record, drawn)], "layout": layout}, _summary(record)
 
@@ -104,7 +104,7 @@ def _ways(record: StageMap) -> str:
 
 
 def _title(record: StageMap) -> str:
-    return f"{style.name_of(record.model)}: layers per stage, {_ways(record)}, {record.split}"
+    return f"{style.name_of(record.model)}: layers over {_ways(record)}, {record.split}"
 
 
 def _stage_title(record: StageMap) -> str:

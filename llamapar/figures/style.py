@@ -37,8 +37,10 @@ CUT_PATTERN = {"shape": "x", "fgcolor": _STROKE, "size": 5, "solidity": 0.3, "fi
 COPY_PATTERN = {"shape": ".", "fgcolor": _STROKE, "size": 6, "solidity": 0.35, "fillmode": "overlay"}
 
 HEIGHT = 420
-TOP = 66
-BOTTOM = 84
+TOP, BOTTOM, RIGHT = 66, 90, 30
+"""Margins in pixels, the same in all pictures: where one replaces another and they change, or where
+plotly expands them, plotly.js 4.1 leaves axis titles where they were."""
+
 SHOWN = 128
 """Most ranks (or stages) drawn one by one: past it the first ones and the last."""
 
@@ -51,8 +53,7 @@ def template() -> Spec:
         "zeroline": False,
         "ticks": "",
         "tickangle": 0,
-        "automargin": True,
-        "title": {"font": {"size": 12}, "standoff": 8},
+        "title": {"font": {"size": 12}, "standoff": 6},
         "tickfont": {"size": 11},
     }
     flat = {"hoverinfo": "text", "showlegend": False}
@@ -67,16 +68,17 @@ def template() -> Spec:
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"family": FONT, "size": 12, "color": TEXT},
             "title": {"x": 0.01, "xanchor": "left", "y": 0.97, "yanchor": "top", "font": {"size": 15}},
-            "margin": {"l": 56, "r": 30, "t": TOP, "b": BOTTOM},
+            "margin": {"r": RIGHT, "t": TOP, "b": BOTTOM, "autoexpand": False},
             "hoverlabel": {"bgcolor": "#333333", "font": {"size": 12, "color": "#ffffff"}},
             "hovermode": "closest",
             "barmode": "overlay",
             "legend": {
                 "orientation": "h",
-                "x": 0,
-                "yref": "container",
-                "y": 0.01,
-                "yanchor": "bottom",
+                "x": -0.05,
+                "y": -0.17,
+                "yanchor": "top",
+                "font": {"size": 11},
+                "tracegroupgap": 0,
                 "itemsizing": "constant",
                 "itemclick": False,
                 "itemdoubleclick": False,
@@ -98,19 +100,26 @@ CONFIG: Spec = {
 """How plotly.js shows a picture."""
 
 
-def layout(kind: str, title: str, note: str = "", *, warn: bool = False, **more: Any) -> Spec:
-    """Layout of a picture of `kind`, with a title, and under it a note."""
+def layout(
+    kind: str, title: str, note: str = "", *, widest: str = "", warn: bool = False, **more: Any
+) -> Spec:
+    """Layout of a picture of `kind`, with a title, and under it a note.
+
+    widest: the longest label of the y axis, which must have room.
+    """
     head: Spec = {"text": escape(title, quote=False)}
     if note:
         font = {"size": 12, **({"color": WARN} if warn else {})}
         head["subtitle"] = {"text": escape(note, quote=False), "font": font}
-    return {"template": template(), "title": head, "height": HEIGHT, "uirevision": kind, **more}
+    left = 40 + 7 * max(2, len(widest))
+    same = {"template": template(), "height": HEIGHT, "uirevision": kind}
+    return {**same, "title": head, "margin": {"l": left}, **more}
 
 
 def name_of(model: ModelConfig) -> str:
     """The model's name in one short line, whatever it is."""
     name = " ".join(model.name.split()) or "model"
-    return name if len(name) <= 40 else name[:39] + "…"
+    return name if len(name) <= 32 else name[:31] + "…"
 
 
 def plural(n: int, word: str) -> str:
@@ -153,11 +162,11 @@ def not_shown(n: int, most: int = SHOWN, word: str = "rank") -> str:
 
 
 def listed(n: int, most: int) -> Iterator[int | None]:
-    """Which of n ranks a summary lists; None stands for those left out."""
-    for rank in shown(n, most):
-        if n > most and rank == n - 1:
-            yield None
-        yield rank
+    """Which of n ranks a summary lists in at most `most` + 1 lines; None stands for those left out."""
+    if n <= most + 1:
+        yield from range(n)
+    else:
+        yield from (*range(most - 1), None, n - 1)
 
 
 def step(n: int, most: int) -> int:

@@ -22,13 +22,14 @@ def picture(record: VocabMap) -> tuple[Spec, str]:
         "vocab",
         f"{style.name_of(record.model)}: vocabulary over tp={tp}, {record.padding}",
         _note(record),
+        widest=str(tp - 1),
         warn=not record.ok,
         yaxis=style.downward(style.rank_axis(tp, "TP rank")),
         xaxis={
             "title": {"text": "vocabulary row"},
             "range": [0, record.padded],
             "domain": [0, 0.66 if padded else 1],
-            "nticks": 8,
+            "nticks": 6,
             "tickformat": style.tick_format(record.padded),
         },
     )

@@ -126,9 +126,9 @@ class HeadMap(Record):
             rows.append(
                 [
                     r,
-                    span(held.q_heads) + ("" if held.q_whole else " (cut)"),
+                    span(held.q_heads) + (" (cut)" if held.q_heads and not held.q_whole else ""),
                     span(held.q_rows),
-                    span(held.kv_heads) + ("" if held.kv_whole else " (cut)"),
+                    span(held.kv_heads) + (" (cut)" if held.kv_heads and not held.kv_whole else ""),
                     span(held.kv_rows),
                 ]
             )

@@ -83,7 +83,7 @@ class SequenceMap(Record):
     @property
     def reason(self) -> str:
         """Why the cut is not even, in one line; empty where it is."""
-        if not self.split.even:
+        if self.cp > 1 and not self.split.even:
             return f"seq_len={self.seq_len} does not divide into {self.split.k} chunks"
         if self.seq_len // self.cp % self.sp:
             return f"{self.seq_len // self.cp} tokens of a CP rank do not divide over tp={self.sp}"

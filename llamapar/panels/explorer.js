@@ -144,9 +144,13 @@ function findingCard(finding, index, opened, fix) {
   const [best, ...others] = finding.fixes;
   const more = make("details", { class: "lp-more", open: opened.has(finding.code) },
     make("summary", {}, others.length ? "more fixes, and what each framework does" : "what each framework does"),
-    others.length ? make("p", {}, ...others.map((text, k) => button(text, k + 1))) : null,
-    verdictTable(finding.verdicts));
-  more.addEventListener("toggle", () => (more.open ? opened.add(finding.code) : opened.delete(finding.code)));
+    others.length ? make("p", {}, ...others.map((text, k) => button(text, k + 1))) : null);
+  const fill = () => { if (more.open && !more.querySelector("table")) more.append(verdictTable(finding.verdicts)); };
+  more.addEventListener("toggle", () => {
+    fill();
+    if (more.open) opened.add(finding.code); else opened.delete(finding.code);
+  });
+  fill();
   return make("div", { class: `lp-finding lp-${finding.severity}`, "data-code": finding.code },
     make("div", { class: "lp-line" },
       make("span", { class: "lp-mark", title: finding.severity, role: "img", "aria-label": finding.severity }, MARKS[finding.severity]),
@@ -164,6 +168,9 @@ function problemCard({ what, why, choose }) {
 }
 
 function drawFindings(box, payload, opened, fix) {
+  const said = JSON.stringify([payload.findings, payload.problem]);
+  if (box.llamaparSaid === said) return; // a change of tab leaves them as they are
+  box.llamaparSaid = said;
   const cards = payload.findings.map((finding, index) => findingCard(finding, index, opened, fix));
   if (payload.problem) cards.unshift(problemCard(payload.problem));
   const shown = cards.slice(0, LIMIT_OPEN);

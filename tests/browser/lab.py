@@ -69,8 +69,11 @@ def chromium() -> Iterator[Browser]:
     executable = find_chromium()
     if executable is None:
         raise LabError(f"no Chromium: install one ({', '.join(NAMES)}) or name it in LLAMAPAR_CHROMIUM")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+    with tempfile.TemporaryDirectory(prefix="llamapar-chromium-") as home, sync_playwright() as playwright:
+        own = {"XDG_CONFIG_HOME": home, "XDG_CACHE_HOME": home}  # nothing lands in the user's folders
+        browser = playwright.chromium.launch(
+            executable_path=executable, args=FLAGS, env={**os.environ, **own}
+        )
         try:
             yield browser
         finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from browser.lab import Lab, LabError, scratch_notebook
 
 pytestmark = pytest.mark.browser

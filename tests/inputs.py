@@ -1,7 +1,9 @@
-"""Random models, layouts and jobs for property tests, as people might give them."""
+"""What tests are given: random models, layouts and jobs, bad values, and what real tools said."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -9,6 +11,39 @@ from hypothesis import strategies as st
 from llamapar import FRAMEWORKS, PRESETS, Layout, ModelConfig, Padding
 from llamapar.layout import MAX_WORLD, ORDERS
 from llamapar.shard import LAYER_SPLITS
+
+
+
+class Hostile:
+    """A value whose own text cannot be had."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+BAD_COUNTS = {
+    "zero": 0,
+    "negative": -1,
+    "fraction": 2.5,
+    "text": "8",
+    "nan": float("nan"),
+    "infinity": float("inf"),
+    "huge": 10**30,
+    "absurd": 10**5000,
+    "none": None,
+    "true": True,
+    "list": [1],
+    "hostile": Hostile(),
+}
+"""Values that are no degree, size or count, by what is wrong with them."""
+
+
+def oracle(name: str) -> list[dict[str, Any]]:
+    """The cases of a fixture in oracles/, made by the tools that its make_*.py names."""
+    text = (Path(__file__).parent / "oracles" / f"{name}.json").read_text()
+    cases: list[dict[str, Any]] = json.loads(text)["cases"]
+    return cases
+
 
 DEGREES = (1, 1, 1, 2, 2, 4, 8, 16, 3, 5, 6, 7, 12, 32, 64)
 

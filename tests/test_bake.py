@@ -1,0 +1,129 @@
+"""tools/bake.py: what it strips, its PNGs, and that the stored pictures are of what is stored."""
+
+from __future__ import annotations
+
+import base64
+import json
+import runpy
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+from nbformat.v4 import new_output
+
+from browser.lab import chromium, scratch_notebook
+
+PROJECT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+bake = runpy.run_path(str(PROJECT / "tools" / "bake.py"), run_name="bake")
+
+
+def decoded(png: bytes) -> np.ndarray:
+    """[height, width, 4] of a palette PNG without row filters."""
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks: dict[bytes, bytes] = {}
+    place = 8
+    while place < len(png):
+        (length,) = struct.unpack(">I", png[place : place + 4])
+        name, data = png[place + 4 : place + 8], png[place + 8 : place + 8 + length]
+        (check,) = struct.unpack(">I", png[place + 8 + length : place + 12 + length])
+        assert check == zlib.crc32(name + data)
+        chunks[name] = data
+        place += 12 + length
+    width, height, depth, kind = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert kind == 3
+    row = -(-width * depth // 8)
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, row + 1)
+    assert not rows[:, 0].any()
+    index = rows[:, 1:]
+    if depth == 4:
+        index = np.stack([index >> 4, index & 15], 2).reshape(height, -1)[:, :width]
+    colours = np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3)
+    alpha = np.frombuffer(chunks[b"tRNS"], np.uint8)
+    return np.concatenate([colours, alpha[:, None]], 1)[index]
+
+
+@pytest.mark.parametrize("colours", [3, 16, 17, 96])
+@pytest.mark.parametrize("width", [7, 8])
+def test_a_picture_of_few_colours_comes_back_pixel_for_pixel(colours: int, width: int) -> None:
+    chance = np.random.default_rng(colours)
+    palette = chance.integers(0, 256, (colours, 4), dtype=np.uint8)
+    palette[:, 3] |= 1  # where alpha is 0 the other three are not kept
+    pixels = palette[chance.integers(0, colours, (40, width))]
+    png = bake["png"](*bake["quantised"](pixels, 96), "d" * 64)
+    assert (decoded(png) == pixels).all()
+    assert bake["digest_in"](base64.b64encode(png).decode()) == "d" * 64
+
+
+def test_fewer_colours_keep_the_commonest_and_make_a_smaller_picture() -> None:
+    ramp = np.linspace(0, 255, 200).astype(np.uint8)
+    pixels = np.full((60, 200, 4), 255, np.uint8)
+    pixels[:10, :, 0] = ramp
+    sizes = []
+    for colours in (96, 24, 8):
+        palette, index = bake["quantised"](pixels, colours)
+        assert len(palette) <= colours
+        assert (palette[index][10:] == 255).all()
+        sizes.append(len(bake["png"](palette, index, "")))
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_what_differs_between_runs_is_taken_out() -> None:
+    notebook = nbformat.v4.new_notebook(
+        metadata={"widgets": {"a": 1}, "language_info": {"name": "python", "version": "3"}}
+    )
+    cell = nbformat.v4.new_code_cell("x", metadata={"tags": ["exercise"], "execution": {"busy": "now"}})
+    cell.outputs = [
+        new_output("stream", text="a"),
+        new_output("stream", text="b"),
+        new_output("display_data", {"text/plain": "panel", bake["WIDGET"]: {"model_id": "1"}}),
+        new_output("error", ename="LayoutError", evalue="no", traceback=["a path", "another"]),
+    ]
+    notebook.cells = [cell]
+    bake["tidy"](notebook)
+    assert notebook.metadata == {"kernelspec": bake["KERNEL"], "language_info": {"name": "python"}}
+    assert cell.metadata == {"tags": ["exercise"]}
+    printed, shown, error = cell.outputs
+    assert printed.text == "ab"
+    assert shown.data == {"text/plain": "panel"}
+    assert error.traceback == ["LayoutError: no"]
+
+
+def test_output_on_stderr_is_refused() -> None:
+    with pytest.raises(SystemExit, match="output on stderr after\nx\n\nboom"):
+        bake["clean"](new_output("stream", name="stderr", text="boom"), "x")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_stored_figure_has_its_own_picture(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            data: dict[str, Any] = output.get("data", {})
+            if bake["PLOTLY"] in data:
+                assert "image/png" in data, f"not baked: {cell.source!r}"
+                drawn_from = bake["digest_of"]("figure", bake["spec_of"](data))
+                assert bake["digest_in"](data["image/png"]) == drawn_from, f"bake anew: {cell.source!r}"
+
+
+@pytest.mark.browser
+def test_a_baked_notebook_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    figure = {"data": [{"type": "bar", "x": [1, 2], "y": [3, 4]}], "layout": {"height": 200}}
+    shown = {"text/plain": "two bars", bake["PLOTLY"]: figure}
+    source = f"from IPython.display import display\ndisplay({shown}, raw=True)"
+    path = scratch_notebook(tmp_path / "bars.ipynb", source)
+    with chromium() as browser:
+        page = browser.new_page()
+        page.add_script_tag(path=str(bake["plotly_js"]()))
+        baked = bake["bake"](path, page)
+        path.write_text(baked, encoding="utf-8")
+        page.close()  # so that the second time nothing can be drawn
+        assert bake["bake"](path, page) == baked
+    data = json.loads(baked)["cells"][0]["outputs"][0]["data"]
+    pixels = decoded(base64.b64decode(data["image/png"]))
+    assert pixels.shape == (200, bake["WIDTH"], 4)
+    assert len(np.unique(pixels.reshape(-1, 4), axis=0)) > 3

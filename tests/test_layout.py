@@ -1,0 +1,268 @@
+"""Ranks, coordinates and groups: a bijection, a partition, and arithmetic that costs no list."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inputs import BAD_COUNTS, Hostile, layouts
+
+from llamapar import AXES, Layout, LayoutError
+from llamapar.errors import MAX_DEGREE
+from llamapar.layout import MAX_WORLD, ORDERS, Coord, divisors, nearest_divisors
+
+SMALL = (1, 1, 2, 3, 4, 5)
+JOINT = ("dp-cp", "tp-pp", "cp-tp", "tp-cp-pp-dp", "pp-dp-tp")
+
+
+# -- the mesh --------------------------------------------------------------------------------------
+
+
+def test_all_orders_are_known_and_the_papers_is_the_default() -> None:
+    assert len(set(ORDERS)) == 24
+    assert Layout().order == "tp-cp-pp-dp"
+    lay = Layout(tp=2, cp=2, pp=2, dp=2)  # The Llama 3 Herd of Models, figure 5: 16 GPUs
+    assert lay.group("tp", 0) == range(0, 2, 1)
+    assert [lay.group(axis, 0)[1] for axis in AXES] == [1, 2, 4, 8]
+
+
+@given(layouts(SMALL))
+def test_rank_and_coord_are_a_bijection(lay: Layout) -> None:
+    coords = [lay.coord_of(rank) for rank in range(lay.world)]
+    assert [lay.rank_of(*coord) for coord in coords] == list(range(lay.world))
+    assert set(coords) == {Coord(*c) for c in itertools.product(*(range(lay.size(a)) for a in AXES))}
+
+
+@given(layouts(SMALL))
+def test_ranks_walk_through_the_order_fastest_first(lay: Layout) -> None:
+    """Independent of strides: counting with one digit an axis."""
+    digits = [range(getattr(lay, axis)) for axis in reversed(lay.axes)]
+    for rank, place in enumerate(itertools.product(*digits)):
+        by_axis = dict(zip(reversed(lay.axes), place, strict=True))
+        assert lay.coord_of(rank)._asdict() == by_axis
+
+
+@given(layouts(SMALL), st.sampled_from((*AXES, *JOINT)))
+def test_groups_partition_the_world(lay: Layout, axis: str) -> None:
+    groups = list(lay.groups(axis))
+    assert sorted(itertools.chain.from_iterable(groups)) == list(range(lay.world))
+    assert [group[0] for group in groups] == sorted(group[0] for group in groups)
+    names = axis.split("-")
+    for group in groups:
+        assert list(group) == sorted(group)
+        assert len(group) == lay.size(axis)
+        fixed = {tuple(v for n, v in lay.coord_of(r)._asdict().items() if n not in names) for r in group}
+        assert len(fixed) == 1
+        assert all(lay.group(axis, rank) == group for rank in (group[0], group[-1]))
+
+
+@given(layouts())
+def test_sizes(lay: Layout) -> None:
+    assert lay.world == lay.tp * lay.cp * lay.pp * lay.dp == lay.size("tp-cp-pp-dp")
+    assert lay.dp == lay.dp_replicate * lay.dp_shard
+    assert lay.stages == lay.pp * lay.virtual_stages
+    assert lay.sp == (lay.tp > 1 and lay.sequence_parallel is not False)
+    assert Layout.of(lay) is lay
+    assert Layout.of({name: getattr(lay, name) for name in Layout.__dataclass_fields__}) == lay
+    assert str(lay) == f"tp={lay.tp} cp={lay.cp} pp={lay.pp} dp={lay.dp}"
+
+
+def test_the_sharding_group_of_the_paper() -> None:
+    """CP ranks hold the same parameters, so dp and cp together share optimizer state."""
+    lay = Layout(tp=8, cp=16, pp=16, dp=8)
+    group = lay.group("dp-cp", 12345)
+    assert len(group) == 128
+    assert lay.coord_of(12345) == Coord(tp=1, cp=7, pp=0, dp=6)
+    assert {lay.coord_of(r)[0::2] for r in group} == {(1, 0)}
+
+
+def test_hsdp_splits_dp() -> None:
+    lay = Layout(dp=8, dp_replicate=2)
+    assert (lay.dp_shard, lay.world) == (4, 8)
+    assert lay.replace(dp_replicate=8).dp_shard == 1
+
+
+# -- no list of ranks is ever made -----------------------------------------------------------------
+
+
+def test_a_million_ranks_cost_no_more_than_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded by the work done, not by a clock: the strides asked for, and the size of the answers."""
+    asked = 0
+    stride = Layout.stride
+
+    def counted(self: Layout, axis: str) -> int:
+        nonlocal asked
+        asked += 1
+        return stride(self, axis)
+
+    monkeypatch.setattr(Layout, "stride", counted)
+
+    def work(lay: Layout) -> int:
+        nonlocal asked
+        asked = 0
+        last = lay.world - 1
+        assert lay.rank_of(*lay.coord_of(last)) == last
+        for axis in AXES:
+            group = lay.group(axis, last)
+            assert isinstance(group, range)
+            assert sys.getsizeof(group) < 100
+            assert last in group
+            assert next(iter(lay.groups(axis)))[0] == 0
+        return asked
+
+    small, large = Layout(tp=2, cp=2, pp=2), Layout(tp=16, cp=16, pp=64, dp=64)
+    assert large.world == 2**20
+    assert work(large) == work(small) < 60
+    assert len(large.group("dp-cp", 7)) == 1024  # a joint group lists its own members, no others
+
+
+def test_one_axis_of_a_million() -> None:
+    lay = Layout(dp=2**20)
+    assert lay.group("dp", 2**19) == range(2**20)
+    assert next(lay.groups("tp")) == range(1)
+    assert lay.coord_of(2**20 - 1) == Coord(0, 0, 0, 2**20 - 1)
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+COUNTS = ("tp", "cp", "pp", "dp", "dp_replicate", "virtual_stages")
+
+
+@pytest.mark.parametrize("kind", BAD_COUNTS)
+@pytest.mark.parametrize("field", [*COUNTS, "zero"])
+def test_every_field_refuses_what_is_no_count(field: str, kind: str) -> None:
+    value = BAD_COUNTS[kind]
+    if field == "zero" and kind == "zero":
+        assert Layout(zero=0).zero == 0
+        return
+    low, high = (0, 3) if field == "zero" else (1, MAX_DEGREE)
+    need = f"{field} must be a whole number from {low} to {high}"
+    with pytest.raises(LayoutError, match=f"^{field}=.*{need}") as refusal:
+        Layout(**{field: value})
+    assert refusal.value.field == field
+    for choice in refusal.value.choose:  # each is itself accepted
+        name, number = choice.split("=")
+        assert name == field
+        Layout(**{"dp": int(number) if field == "dp_replicate" else 1, field: int(number)})
+
+
+NEED = "must be a whole number from 1 to 1048576"
+WHOLE_TEXTS = [
+    ({"tp": 0}, f"tp=0: tp {NEED}\n  try  tp=1"),
+    (
+        {"cp": 2.5},
+        f"cp=2.5: cp {NEED}\n  why  a fraction of it cannot be placed\n  try  cp=2, or cp=3",
+    ),
+    ({"pp": "8"}, f"pp='8': pp {NEED}\n  why  text is never read as a number here\n  try  pp=8"),
+    ({"dp": 2**21}, f"dp=2097152: dp {NEED}\n  try  dp=1048576"),
+    (
+        {"dp": True},
+        f"dp=True: dp {NEED}\n  why  True and False are not counts\n  try  dp=1",
+    ),
+    ({"zero": 4}, "zero=4: zero must be a whole number from 0 to 3\n  try  zero=3"),
+    (
+        {"dp": 12, "dp_replicate": 5},
+        "dp_replicate=5 does not divide dp=12\n  why  dp = dp_replicate x dp_shard\n"
+        "  try  dp_replicate=4, or dp_replicate=6",
+    ),
+    (
+        {"tp": 4096, "cp": 4096, "pp": 2},
+        "tp·cp·pp·dp = 4096·4096·2·1 = 33554432 ranks, more than 16777216\n"
+        "  why  a layout of more ranks than any machine has is a slip of the keyboard\n  try  dp=1",
+    ),
+    (
+        {"sequence_parallel": 1},
+        "sequence_parallel=1: sequence_parallel must be True or False\n"
+        "  try  sequence_parallel=True, or sequence_parallel=False",
+    ),
+    (
+        {"order": "tp-pp-cp"},
+        f"order='tp-pp-cp' is not known\n  why  known are {', '.join(ORDERS)}\n"
+        "  try  tp-pp-dp-cp, or tp-pp-cp-dp, or tp-dp-pp-cp",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), WHOLE_TEXTS)
+def test_refusals_whole(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(LayoutError, match=re.escape(text.split("\n")[0])) as refusal:
+        Layout(**fields)
+    assert str(refusal.value) == text
+
+
+@pytest.mark.parametrize("order", [None, 3, ["tp"], "", "tp-cp-pp", "tp-tp-pp-dp", "TP-CP-PP-DP", Hostile()])
+def test_an_order_is_one_of_the_24(order: Any) -> None:
+    with pytest.raises(LayoutError, match="is not known") as refusal:
+        Layout(order=order)
+    assert refusal.value.field == "order"
+
+
+@pytest.mark.parametrize("value", [0, 1, "yes", float("nan"), [True], Hostile()])
+def test_sequence_parallel_is_a_flag_or_none(value: Any) -> None:
+    with pytest.raises(LayoutError, match="must be True or False"):
+        Layout(sequence_parallel=value)
+
+
+@pytest.mark.parametrize("value", [*BAD_COUNTS.values(), "tp=8", ("tp", 8)], ids=lambda v: type(v).__name__)
+def test_a_layout_is_a_layout_or_a_dict(value: Any) -> None:
+    with pytest.raises(LayoutError, match="a layout is needed") as refusal:
+        Layout.of(value)
+    assert refusal.value.field == "layout"
+
+
+def test_a_dict_with_a_misspelt_axis() -> None:
+    with pytest.raises(LayoutError, match="is not known") as refusal:
+        Layout.of({"tp": 8, "ddp": 2})
+    assert refusal.value.what == "layout field='ddp' is not known"
+    assert refusal.value.choose[0] == "dp"
+    with pytest.raises(LayoutError, match="layout field=3 is not known"):
+        Layout.of({3: 8})
+    with pytest.raises(LayoutError, match="layout field='world' is not known"):
+        Layout().replace(world=8)
+
+
+@pytest.mark.parametrize("rank", [16, -1, 2.0, "3", None, True])
+def test_ranks_outside_the_world_are_refused(rank: Any) -> None:
+    lay = Layout(tp=2, cp=2, pp=2, dp=2)
+    with pytest.raises(LayoutError, match="rank must be a whole number from 0 to 15") as refusal:
+        lay.coord_of(rank)
+    assert refusal.value.field == "rank"
+    with pytest.raises(LayoutError, match="rank must be a whole number"):
+        lay.group("tp", rank)
+
+
+def test_coords_outside_their_axis_are_refused() -> None:
+    with pytest.raises(LayoutError, match="cp=2: cp must be a whole number from 0 to 1") as refusal:
+        Layout(cp=2).rank_of(cp=2)
+    assert refusal.value.choose == ("cp=1",)
+
+
+@pytest.mark.parametrize("axis", ["ep", "", "tp-", "tp-tp", "TP", None, 3, ["tp"], Hostile()])
+def test_axes_that_do_not_exist_are_refused(axis: Any) -> None:
+    lay = Layout(tp=2)
+    for ask in (lambda: lay.group(axis, 0), lambda: list(lay.groups(axis)), lambda: lay.size(axis)):
+        with pytest.raises(LayoutError, match="axis") as refusal:
+            ask()
+        assert refusal.value.field == "axis"
+
+
+def test_the_largest_world() -> None:
+    assert Layout(tp=16, dp=2**20).world == MAX_WORLD
+    with pytest.raises(LayoutError, match="more than 16777216"):
+        Layout(tp=32, dp=2**20)
+
+
+# -- divisors --------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 5000), st.integers(1, 6000))
+def test_divisors(n: int, value: int) -> None:
+    assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+    near = nearest_divisors(n, value)
+    assert set(near) <= set(divisors(n))
+    assert not any(min(near) < d < max(near) for d in divisors(n) if len(near) == 2)

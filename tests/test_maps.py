@@ -1,0 +1,381 @@
+"""The integer maps: every unit placed once, copies where they belong, and what the records say."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inputs import BAD_COUNTS, Hostile, layouts, models
+
+import llamapar as lp
+from llamapar.maps.ranks import MAX_CELLS
+from llamapar.maps.tables import SHOWN
+from llamapar.shard import LAYER_SPLITS, Padding
+
+# -- heads -----------------------------------------------------------------------------------------
+
+
+@given(models(), st.integers(1, 70))
+def test_without_copies_every_row_has_one_rank(model: lp.ModelConfig, tp: int) -> None:
+    made = lp.heads(model, {"tp": tp})
+    held = made.ranks
+    assert list(itertools.chain.from_iterable(r.q_rows for r in held)) == list(range(model.q_dim))
+    assert list(itertools.chain.from_iterable(r.kv_rows for r in held)) == list(range(model.kv_dim))
+    for r in held:
+        width = model.head_dim
+        assert set(r.q_heads) == {row // width for row in r.q_rows}
+        assert set(r.kv_heads) == {row // width for row in r.kv_rows}
+        assert r.q_whole == (len(r.q_rows) == len(r.q_heads) * width > 0)
+        assert r.kv_whole == (len(r.kv_rows) == len(r.kv_heads) * width > 0)
+    assert made.ok == (model.n_heads % tp == 0 and model.n_kv_heads % tp == 0)
+    assert made.shared() == {}
+    if made.ok:
+        assert all(r.kv_heads == made.kv_needed(r.rank) for r in held)
+
+
+@given(models(), st.integers(2, 16))
+def test_copies_lie_where_the_query_heads_need_them(model: lp.ModelConfig, copies: int) -> None:
+    tp = model.n_kv_heads * copies
+    made = lp.heads(model, {"tp": tp}, kv_replication=True)
+    assert made.replicas == copies
+    shared = made.shared()
+    assert sorted(itertools.chain.from_iterable(shared.values())) == list(range(tp))
+    assert [len(ranks) for ranks in shared.values()] == [copies] * model.n_kv_heads
+    assert all(rank // copies == head for head, ranks in shared.items() for rank in ranks)
+    assert made.ok == (model.n_heads % tp == 0)
+    if made.ok:
+        assert made.wrong_ranks == []
+        assert all(r.kv_heads == made.kv_needed(r.rank) and r.kv_whole for r in made.ranks)
+
+
+@given(models(), st.integers(2, 16))
+def test_tiled_copies_pass_every_shape_check(model: lp.ModelConfig, copies: int) -> None:
+    """The trap: as many rows on each rank and copies of each head as there should be."""
+    tp = model.n_kv_heads * copies
+    right = lp.heads(model, {"tp": tp}, kv_replication=True)
+    tiled = lp.heads(model, {"tp": tp}, kv_replication=True, interleave=False)
+    assert [len(r.kv_rows) for r in tiled.ranks] == [len(r.kv_rows) for r in right.ranks]
+    assert Counter(r.kv_heads[0] for r in tiled.ranks) == Counter(r.kv_heads[0] for r in right.ranks)
+    if model.n_heads % tp == 0:
+        wrong = [r for r in range(tp) if r % model.n_kv_heads != r // copies]
+        assert tiled.wrong_ranks == wrong
+        assert tiled.ok == (not wrong)
+
+
+def test_tiling_405b_over_16_ranks() -> None:
+    made = lp.heads("llama3.1-405b", {"tp": 16}, kv_replication=True, interleave=False)
+    assert made.wrong_ranks == [r for r in range(16) if r not in (0, 15)]
+    assert made.reason == "14 of 16 ranks hold a KV head that is not theirs"
+    assert [r.kv_heads[0] for r in made.ranks] == [*range(8), *range(8)]
+    assert lp.heads("llama3.1-405b", {"tp": 16}, kv_replication=True).ok
+
+
+@pytest.mark.parametrize(("old", "wrong"), [(1, 14), (2, 12), (4, 8), (8, 0)])
+def test_resharding_by_tiling_inside_each_old_shard(old: int, wrong: int) -> None:
+    """llama-models `reshard_mp`, models/checkpoint.py:67,132: run there, old MP to 16."""
+    model = lp.model("llama3.1-405b")
+    part = model.replace(n_heads=128 // old, n_kv_heads=8 // old, head_dim=128)
+    made = lp.heads(part, {"tp": 16 // old}, kv_replication=True, interleave=False)
+    assert old * len(made.wrong_ranks) == wrong
+
+
+# Meta's arithmetic, n_heads // MP and n_kv_heads // MP (llama-models, models/llama3/model.py:112-116).
+LOCAL_HEADS = {
+    "llama3-8b": {1: (32, 8), 2: (16, 4), 4: (8, 2), 8: (4, 1)},
+    "llama3-70b": {1: (64, 8), 2: (32, 4), 4: (16, 2), 8: (8, 1)},
+    "llama3.1-405b": {1: (128, 8), 2: (64, 4), 4: (32, 2), 8: (16, 1)},
+    "llama3.1-405b-mp16": {1: (128, 16), 2: (64, 8), 4: (32, 4), 8: (16, 2), 16: (8, 1)},
+}
+
+
+@pytest.mark.parametrize("name", LOCAL_HEADS)
+def test_local_heads_are_metas(name: str) -> None:
+    for tp in (1, 2, 4, 8, 16, 32, 64):
+        made = lp.heads(name, {"tp": tp})
+        assert made.ok == (tp in LOCAL_HEADS[name])
+        if made.ok:
+            q, kv = LOCAL_HEADS[name][tp]
+            assert {(len(r.q_heads), len(r.kv_heads)) for r in made.ranks} == {(q, kv)}
+
+
+def test_heads_as_text() -> None:
+    assert str(lp.heads("llama3-8b", {"tp": 2})) == (
+        "llama3-8b heads over tp=2: 32 query heads, 8 KV heads, 4 query heads to a KV head, head_dim 128\n"
+        "tp rank  query heads  wq rows    KV heads  wk, wv rows\n"
+        "0        0–15         0–2047     0–3       0–511\n"
+        "1        16–31        2048–4095  4–7       512–1023"
+    )
+    cut = str(lp.heads("llama3-8b", {"tp": 16})).splitlines()
+    assert cut[2] == "0        0–1          0–255      0 (cut)   0–63"
+    assert cut[-1] == "tp=16 does not divide n_kv_heads=8"
+    copied = str(lp.heads("llama3-8b", {"tp": 16}, kv_replication=True)).splitlines()
+    assert copied[-1] == "each KV head on 2 ranks; its gradient is the sum over them"
+    empty = str(lp.heads("llama3-8b", {"tp": 33})).splitlines()  # 1024 rows: 32 on 32 ranks
+    assert empty[-2].split() == ["32", "31", "(cut)", "4000–4095", "none", "none"]
+
+
+# -- vocabulary ------------------------------------------------------------------------------------
+
+PADDINGS = (Padding(1), Padding(64), Padding(1, True), Padding(64, True), Padding(128, True))
+
+
+@given(models(), st.integers(1, 70), st.sampled_from(PADDINGS))
+def test_every_token_has_one_rank_and_pads_are_at_the_end(
+    model: lp.ModelConfig, tp: int, padding: Padding
+) -> None:
+    made = lp.vocab(model, {"tp": tp}, padding=padding)
+    held = made.ranks
+    assert list(itertools.chain.from_iterable(r.rows for r in held)) == list(range(made.padded))
+    assert list(itertools.chain.from_iterable(r.real for r in held)) == list(range(model.vocab_size))
+    assert sum(r.pads for r in held) == made.pad_rows == made.padded - model.vocab_size
+    for r in held:  # a rank's pads are its last rows
+        assert r.rows[: len(r.real)] == r.real or not r.real
+    for token in {0, model.vocab_size // 2, model.vocab_size - 1}:
+        assert token in made.rank(made.owner(token)).real
+    assert made.ok == (made.padded % tp == 0) == (not made.reason)
+
+
+def test_colossalais_rank_7_holds_every_pad_row() -> None:
+    """hpcaitech/ColossalAI #6108: [16064, 8192] instead of [128256, 8192]."""
+    made = lp.vocab("llama3.1-70b", {"tp": 8}, padding="colossalai")
+    assert (made.padded, made.pad_rows, len(made.rank(0).rows)) == (128512, 256, 16064)
+    assert [r.pads for r in made.ranks] == [0] * 7 + [256]
+    assert len(made.rank(7).real) == 15808
+    for tp, multiple, rows in ((4, 64, 32064), (8, 32, 16032)):
+        fits = lp.vocab("llama3.1-70b", {"tp": tp}, padding=Padding(multiple, per_tp=True))
+        assert (fits.pad_rows, len(fits.rank(0).rows)) == (0, rows)
+    assert lp.vocab("llama3.1-70b", {"tp": 16}, padding=Padding(32, per_tp=True)).padded == 128512
+
+
+def test_vocab_as_text() -> None:
+    assert str(lp.vocab("llama3.1-70b", {"tp": 2}, padding=Padding(64, per_tp=True))) == (
+        "llama3.1-70b vocabulary over tp=2, multiple of 64·tp: 128256 rows, padded to 128256, 0 pad rows\n"
+        "tp rank  rows          count  tokens        pad rows\n"
+        "0        0–64127       64128  0–64127       0\n"
+        "1        64128–128255  64128  64128–128255  0"
+    )
+    uneven = lp.vocab("llama3-8b", {"tp": 7})
+    assert uneven.reason == "tp=7 does not divide 128256 rows: shards are uneven"
+    assert [len(r.rows) for r in uneven.ranks] == [18323] * 6 + [18318]
+    assert str(uneven).splitlines()[-1] == uneven.reason
+
+
+# -- sequence --------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 3000), st.integers(1, 40), st.sampled_from(["head-tail", "contiguous"]))
+def test_every_position_has_one_rank(seq: int, cp: int, chunking: str) -> None:
+    made = lp.sequence({"cp": cp}, seq, chunking=chunking)
+    held = [p for r in made.ranks for chunk in r.chunks for p in chunk]
+    assert sorted(held) == list(range(seq))
+    assert sum(r.tokens for r in made.ranks) == seq
+    assert sum(r.pairs for r in made.ranks) == made.pairs == seq * (seq + 1) // 2
+    for r in made.ranks:
+        assert r.pairs == sum(p + 1 for chunk in r.chunks for p in chunk)
+    unit = cp * (2 if chunking == "head-tail" else 1)
+    assert made.ok == (cp == 1 or seq % unit == 0)
+    if made.ok and chunking == "head-tail":
+        assert made.imbalance == 1
+        assert len({r.pairs for r in made.ranks}) == 1
+
+
+def test_contiguous_chunks_leave_the_last_rank_nearly_double_work() -> None:
+    made = lp.sequence({"cp": 16}, 131072, chunking="contiguous")
+    assert made.imbalance == pytest.approx(31 / 16, rel=1e-4)
+    assert lp.sequence({"cp": 16}, 131072).imbalance == 1
+
+
+def test_the_papers_long_context() -> None:
+    """131,072 tokens over CP=16: 8,192 a GPU, a chunk of 4,096 from the head and one from the tail."""
+    made = lp.sequence({"tp": 8, "cp": 16}, 131072)
+    assert made.rank(0).chunks == (range(4096), range(126976, 131072))
+    assert made.rank(15).chunks == (range(61440, 65536), range(65536, 69632))
+    assert {r.tokens for r in made.ranks} == {8192}
+    assert str(made).splitlines()[-1] == "sequence parallelism leaves 1024 tokens to a TP rank"
+
+
+def test_sequence_as_text() -> None:
+    assert str(lp.sequence({"cp": 2}, 8)) == (
+        "sequence of 8 over cp=2, head-tail: 36 causal (query, key) pairs, busiest rank 1.000 x the mean\n"
+        "cp rank  positions  tokens  causal pairs\n"
+        "0        0–1, 6–7   4       18\n"
+        "1        2–3, 4–5   4       18"
+    )
+    assert lp.sequence({"cp": 8}, 20).reason == "seq_len=20 does not divide into 16 chunks"
+    assert lp.sequence({"cp": 2, "tp": 3}, 8).reason == "4 tokens of a CP rank do not divide over tp=3"
+    assert lp.sequence({"cp": 2, "tp": 3, "sequence_parallel": False}, 8).ok
+    assert lp.sequence({"cp": 1}, 7).ok  # nothing is cut
+
+
+# -- stages ----------------------------------------------------------------------------------------
+
+
+@given(models(), st.integers(1, 40), st.integers(1, 4), st.sampled_from(sorted(LAYER_SPLITS)))
+def test_every_layer_has_one_stage(model: lp.ModelConfig, pp: int, virtual: int, split: str) -> None:
+    made = lp.stages(model, {"pp": pp, "virtual_stages": virtual}, split=split)
+    if not made.ok:
+        assert (made.counts, made.stages, made.runs) == ([], [], [])
+        assert re.search(r"\d+ (stages for|layers do not divide over) \d+", made.reason)
+        assert made.reason in str(made)
+        return
+    placed = [layer for stage in made.stages for layer in stage.layers]
+    assert placed == list(range(model.n_layers))
+    assert len(made.stages) == pp * virtual
+    assert [s.stage for s in made.stages if s.embedding] == [0]
+    assert [s.stage for s in made.stages if s.head] == [pp * virtual - 1]
+    assert sorted(s.stage for r in range(pp) for s in made.on_rank(r)) == list(range(pp * virtual))
+    assert all(len(made.on_rank(r)) == virtual for r in range(pp))
+    assert sum(n * count for n, count in made.runs) == model.n_layers
+
+
+def test_stages_as_text() -> None:
+    assert str(lp.stages("llama3-8b", {"pp": 4}, split="torchtitan")) == (
+        "llama3-8b layers over pp=4, balanced ends: 32 layers as 8, 9, 8, 7\n"
+        "stage  pp rank  layers  count  also holds\n"
+        "0      0        0–7     8      embedding\n"
+        "1      1        8–16    9\n"
+        "2      2        17–24   8\n"
+        "3      3        25–31   7      head"
+    )
+    assert "126 layers as 7, 14 x 8, 7" in str(lp.stages("llama3.1-405b", {"pp": 16}))
+    interleaved = lp.stages("llama3.1-405b", {"pp": 16, "virtual_stages": 8})
+    assert interleaved.runs == [(1, 0), (126, 1), (1, 0)]  # the paper: embedding alone, head alone
+    assert [s.stage for s in interleaved.on_rank(3)] == list(range(3, 128, 16))
+    refused = lp.stages("llama3.1-405b", {"pp": 16}, split="equal")
+    assert refused.reason == "126 layers do not divide over 16 stages"
+    assert str(refused).splitlines()[0].endswith("equal: 126 layers as nothing")
+    assert lp.stages("tiny", {"pp": 8}).reason == "pp·virtual_stages = 8 stages for 4 layers"
+
+
+@pytest.mark.parametrize("name", ["nanotron", "dtensor", "meta"])
+def test_frameworks_without_a_layer_rule_are_refused(name: str) -> None:
+    with pytest.raises(lp.LayoutError, match="has no rule for layers per stage") as refusal:
+        lp.stages("llama3-8b", {"pp": 4}, split=name)
+    assert refusal.value.choose[0] == "split='balanced ends'"
+
+
+# -- ranks -----------------------------------------------------------------------------------------
+
+
+@given(layouts(), st.randoms(use_true_random=False))
+def test_a_grid_has_a_cell_for_every_rank(lay: lp.Layout, random: Any) -> None:
+    rank = random.randrange(lay.world)
+    grid = lp.ranks(lay, rank)
+    assert (grid.rows - 1) * grid.cols * grid.block < lay.world <= grid.rows * grid.cols * grid.block
+    assert -(-lay.world // grid.block) <= MAX_CELLS
+    for r in {0, lay.world - 1, rank, lay.world // 3}:
+        row, col = grid.cell(r)
+        assert 0 <= row < grid.rows
+        assert 0 <= col < grid.cols
+        first = (row * grid.cols + col) * grid.block
+        assert first <= r < first + grid.block
+    assert all(rank in group for group in grid.peers.values())
+    assert grid.coord == lay.coord_of(rank)
+
+
+def test_small_worlds_have_a_cell_a_rank() -> None:
+    assert lp.ranks({"tp": 8, "cp": 16, "pp": 16, "dp": 8}).block == 1
+    assert lp.ranks({"tp": 8, "dp": 3}).cols == 8
+    grid = lp.ranks({"tp": 16, "cp": 16, "pp": 64, "dp": 64}, 2**20 - 1)
+    assert (grid.block, grid.cols * grid.rows) == (64, 2**14)
+
+
+def test_ranks_as_text() -> None:
+    assert str(lp.ranks({"tp": 2, "cp": 2, "pp": 2, "dp": 20}, 9)) == (
+        "rank 9 of 160 in order tp-cp-pp-dp (fastest first): tp=1 cp=0 pp=0 dp=1\n"
+        "axis               ranks  group               stride\n"
+        "tensor parallel    2      8, 9                1\n"
+        "context parallel   2      9, 11               2\n"
+        "pipeline parallel  2      9, 13               4\n"
+        "data parallel      20     1, 9, 17, … 153     8"
+    )
+
+
+# -- what every record has in common ---------------------------------------------------------------
+
+
+class Text(HTMLParser):
+    """The cells of a page, and whether its tags match and carry no attribute."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert attrs == []
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+NAME = "<script>alert('&')</script>"
+RECORDS = {
+    "heads": lambda: lp.heads(lp.model("tiny").replace(name=NAME), {"tp": 64}),
+    "vocab": lambda: lp.vocab(lp.model("tiny").replace(name=NAME), {"tp": 64}),
+    "sequence": lambda: lp.sequence({"cp": 64}, 8192),
+    "stages": lambda: lp.stages(lp.model("llama3-8b").replace(name=NAME), {"pp": 34}),
+    "ranks": lambda: lp.ranks({"tp": 64}),
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_records_show_themselves(kind: str) -> None:
+    record = RECORDS[kind]()
+    assert repr(record) == str(record) == str(RECORDS[kind]())
+    page = record._repr_html_()
+    assert page == RECORDS[kind]()._repr_html_()
+    assert "<script" not in page
+    parser = Text()
+    parser.feed(page)
+    assert parser.open == []
+    if kind in ("heads", "vocab", "stages"):
+        assert any(NAME in text for text in parser.text)
+    lines = str(record).splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    words = " ".join(" ".join(parser.text).split())
+    assert all(line.split()[0] in words for line in lines)
+    if kind != "ranks":
+        assert len(lines) <= 2 + SHOWN + 1
+
+
+@pytest.mark.parametrize("value", BAD_COUNTS.values(), ids=BAD_COUNTS)
+def test_maps_refuse_bad_input(value: Any) -> None:
+    with pytest.raises(lp.LayoutError, match="a layout is needed"):
+        lp.ranks(value)
+    with pytest.raises(lp.ModelError, match="model="):
+        lp.heads(value, {"tp": 8})
+    with pytest.raises(lp.LayoutError, match="^seq_len="):
+        lp.sequence({"cp": 2}, value)
+    if value != 0 or value is False:
+        with pytest.raises(lp.LayoutError, match="^rank="):
+            lp.ranks({"tp": 8}, value)
+
+
+@pytest.mark.parametrize("value", [3, "no such", Hostile(), ["head-tail"]])
+def test_maps_refuse_unknown_names(value: Any) -> None:
+    with pytest.raises(lp.LayoutError, match="chunking=.* is not known"):
+        lp.sequence({"cp": 2}, 8, chunking=value)
+    with pytest.raises(lp.LayoutError, match="split=.* is not known"):
+        lp.stages("tiny", {"pp": 2}, split=value)
+    with pytest.raises(lp.LayoutError, match="framework=.* is not known|padding=.* is not known"):
+        lp.vocab("tiny", {"tp": 2}, padding=value)
+    with pytest.raises(lp.LayoutError, match="kv_replication=.* must be True or False"):
+        lp.heads("tiny", {"tp": 2}, kv_replication=value)
+    with pytest.raises(lp.LayoutError, match="interleave=.* must be True or False"):
+        lp.heads("tiny", {"tp": 2}, interleave=value)
+
+
+def test_the_sequence_map_lists_no_more_ranks_than_make_sense() -> None:
+    with pytest.raises(lp.LayoutError, match="cp=131072: the sequence map lists at most 65536 ranks"):
+        lp.sequence({"cp": 2**17}, 2**20)
