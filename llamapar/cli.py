@@ -97,7 +97,7 @@ def _padding(text: str) -> str | Padding:
         return text if text == "none" else find_framework(text).name
     multiple, per_tp, rest = text.partition("*tp")
     try:
-        number = _number("padding", multiple + rest)
+        number = _number("padding", text if rest else multiple)
     except LlamaparError:
         return one_of("padding", text, ["none", "64", "64*tp", *FRAMEWORKS], LayoutError)
     return Padding(whole("padding", number, 1, 2**20), bool(per_tp))
@@ -256,6 +256,7 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(formatter_class=form, allow_abbrev=False, **settings)
+        self.color = False  # Python 3.14 colours help, and _write lets no escape through
 
     def error(self, message: str) -> NoReturn:
         raise LlamaparError(message, "", [f"{self.prog} --help"])

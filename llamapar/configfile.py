@@ -38,7 +38,8 @@ def read_object(source: Any, *names: str) -> tuple[Mapping[str, Any], str]:
     if path.is_dir():
         held = [path / name for name in names if (path / name).is_file()]
         if not held:
-            raise ModelError(f"{shown(str(path), 200)}: the folder holds no {' or '.join(names)}", field="model")
+            wanted = " or ".join(names)
+            raise ModelError(f"{shown(str(path), 200)}: the folder holds no {wanted}", field="model")
         path = held[0]
     try:
         if not path.is_file():

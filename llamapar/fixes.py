@@ -32,7 +32,7 @@ _MENDED = 40
 _LAYOUT_FIELDS = frozenset(Layout.__dataclass_fields__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fix:
     """A job that passes, and what was changed to get there."""
 
@@ -63,6 +63,8 @@ class Fix:
 
     def __str__(self) -> str:
         return self.text
+
+    __repr__ = __str__
 
 
 def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
@@ -108,17 +110,24 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     accepted.discard(rule.code)
     seen = {job}
     found = 0
+    resort: Job | None = None
     for candidate in _candidates(job, rule, judge):
-        if candidate in seen or (found and candidate.gpus != job.gpus):
+        moves = candidate.gpus != job.gpus
+        if candidate in seen or (moves and (found or resort)):
             continue
         seen.add(candidate)
         left = _severities(candidate, judge)
         if any(s == ERROR or (s == WARNING and code not in accepted) for code, s in left.items()):
             continue
+        if moves:
+            resort = candidate
+            continue
         yield Fix(candidate, _changed(job, candidate))
         found += 1
         if found == MOST:
             return
+    if resort and not found:
+        yield Fix(resort, _changed(job, resort))
 
 
 def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:

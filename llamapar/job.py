@@ -189,7 +189,10 @@ class Job:
             "idle": abs((self.gpus or lay.world) - lay.world),
             "ffn_each": f"{m.ffn_dim / lay.tp:.2f}",
             "ffn_exact": f"{m.ffn_dim / lay.tp:g}",
-            "vocab_each": f"{m.vocab_size / lay.tp:.2f}",
+            "vocab_each": f"{m.vocab_size / lay.tp:.10g}",
+            "pads_where": "pad rows sit at the end, on the last ranks"
+            if padded > m.vocab_size
+            else "shards are uneven, the last ones shorter",
             "layers_per_rank": f"{m.n_layers / lay.pp:g}",
             "layers_per_stage": f"{m.n_layers / lay.stages:g}",
             "seq_chunk": f"{seq / (2 * lay.cp):g}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,15 +11,25 @@ from typing import Any
 
 from .errors import LayoutError
 from .fixes import Fix, find_fixes, severities
-from .frameworks import FRAMEWORKS, Framework, Verdict, padding_rule
+from .frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
 from .frameworks import framework as find_framework
 from .job import Job
 from .layout import Layout
 from .rules import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, WARNING, Rule
 from .shard import Padding
 
+_WIDTH = 100
+"""Columns of a report as text, its messages apart."""
 
-@dataclass(frozen=True)
+
+def _told(word: str, text: str) -> list[str]:
+    """A line of a finding, indented and folded: "    why  …"."""
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9, break_on_hyphens=False
+    )
+
+
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One rule that has something to say about a job; words and fixes are made when asked for."""
 
@@ -80,20 +91,22 @@ class Finding:
         return groups
 
     def __str__(self) -> str:
-        lines = [f"{self.code} {self.severity}  {self.message}", f"    why  {self.why}"]
-        if self.fixes:
-            lines.append(f"    try  {', or '.join(fix.text for fix in self.fixes)}")
+        lines = [f"{self.code} {self.severity}  {self.message}", *_told("why", self.why)]
+        for word, fix in zip(("try", "or", "or"), self.fixes, strict=False):
+            lines += _told(word, fix.text)
         if self.judge:
             verdict = self.frameworks[self.judge.name]
             said = verdict.message or verdict.note
             lines.append(f"    {self.judge.title}: {verdict.verdict}{f': {said}' if said else ''}")
         else:
             groups = self.by_verdict()
-            groups.pop("not known", None)
+            groups.pop(UNKNOWN, None)
             if groups:
                 told = "; ".join(f"{verdict}: {', '.join(who)}" for verdict, who in groups.items())
-                lines.append(f"    note {told}")
+                lines += _told("note", told)
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         fixes = "".join(f"<li><code>{escape(fix.text)}</code></li>" for fix in self.fixes)
@@ -185,8 +198,7 @@ def check(
 def check_job(job: Job, judge: Framework | None = None) -> Report:
     """`check` for a Job that is there already."""
     findings = [
-        Finding(RULE_BY_CODE[code], severity, job, judge)
-        for code, severity in severities(job, judge).items()
+        Finding(RULE_BY_CODE[code], severity, job, judge) for code, severity in severities(job, judge).items()
     ]
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))
     return Report(job, judge, tuple(findings))

@@ -141,7 +141,7 @@ RULES: tuple[Rule, ...] = (
         _always(NOTE),
         "vocab_size={vocab_size} over tp={tp}: {vocab_padded} rows with {padding}, "
         "{pad_rows} of them dead, {vocab_local} on a full rank",
-        "{vocab_size} / {tp} = {vocab_each}; pad rows sit at the end, on the last ranks",
+        "{vocab_size} / {tp} = {vocab_each}; {pads_where}",
     ),
     Rule(
         "LP106",

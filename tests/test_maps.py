@@ -289,11 +289,11 @@ def test_small_worlds_have_a_cell_a_rank() -> None:
 def test_ranks_as_text() -> None:
     assert str(lp.ranks({"tp": 2, "cp": 2, "pp": 2, "dp": 20}, 9)) == (
         "rank 9 of 160 in order tp-cp-pp-dp (fastest first): tp=1 cp=0 pp=0 dp=1\n"
-        "axis               ranks  group               stride\n"
-        "tensor parallel    2      8, 9                1\n"
-        "context parallel   2      9, 11               2\n"
-        "pipeline parallel  2      9, 13               4\n"
-        "data parallel      20     1, 9, 17, … 153     8"
+        "axis               ranks  group            stride\n"
+        "tensor parallel    2      8, 9             1\n"
+        "context parallel   2      9, 11            2\n"
+        "pipeline parallel  2      9, 13            4\n"
+        "data parallel      20     1, 9, 17, … 153  8"
     )
 
 
@@ -368,7 +368,7 @@ def test_maps_refuse_unknown_names(value: Any) -> None:
         lp.sequence({"cp": 2}, 8, chunking=value)
     with pytest.raises(lp.LayoutError, match="split=.* is not known"):
         lp.stages("tiny", {"pp": 2}, split=value)
-    with pytest.raises(lp.LayoutError, match="framework=.* is not known|padding=.* is not known"):
+    with pytest.raises(lp.LayoutError, match="padding=.* is not known"):
         lp.vocab("tiny", {"tp": 2}, padding=value)
     with pytest.raises(lp.LayoutError, match="kv_replication=.* must be True or False"):
         lp.heads("tiny", {"tp": 2}, kv_replication=value)

@@ -130,12 +130,12 @@ def _kv_traces(record: HeadMap, ranks: list[RankHeads], told: set[str]) -> Itera
             made.setdefault((kind, 0 if wrong else piece.shade), []).append(bar)
         if wrong:
             need = record.kv_needed(held.rank)
-            text = f"rank {held.rank} needs {style.units('KV head', need)}, which it does not hold"
-            needed.append(Bar(style.row_of(held.rank, record.tp), need.start, need.stop, text))
+            needed.append(Bar(style.row_of(held.rank, record.tp), need.start, need.stop, ""))
     yield from _traces(record.tp, made, "x2", told)
     if needed:
         hollow = {"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": style.WARN}}
-        yield style.bars(needed, record.tp, hollow, xaxis="x2", name="needed, not held", showlegend=True)
+        trace = style.bars(needed, record.tp, hollow, xaxis="x2", name="needed, not held", showlegend=True)
+        yield {**trace, "hovertext": "the KV head that this rank's query heads read"}
 
 
 # -- words -------------------------------------------------------------------------------------

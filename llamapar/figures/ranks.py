@@ -196,7 +196,7 @@ def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
         "text": [_words(record, rank) for rank in drawn],
         "hovertemplate": f"rank %{{text}} · {axis.upper()} peer<extra></extra>",
         "marker": {"color": style.COLOURS[axis], **_symbol(record, axis, places)},
-        "name": f"{axis.upper()} · {len(record.peers[axis]):,}{f' ({few})' if few else ''}",
+        "name": f"{axis.upper()} · {plural(len(record.peers[axis]), 'rank')}{f' ({few})' if few else ''}",
         "showlegend": True,
     }
 

@@ -59,9 +59,9 @@ def template() -> Spec:
     flat = {"hoverinfo": "text", "showlegend": False}
     return {
         "data": {
-            "bar": [{**flat, "marker": {"line": {"width": 0}}}],
-            "scatter": [flat],
-            "heatmap": [{"showscale": False}],
+            "bar": [{"type": "bar", **flat, "marker": {"line": {"width": 0}}}],
+            "scatter": [{"type": "scatter", **flat}],
+            "heatmap": [{"type": "heatmap", "showscale": False}],
         },
         "layout": {
             "paper_bgcolor": "rgba(0,0,0,0)",
@@ -177,12 +177,12 @@ def step(n: int, most: int) -> int:
     return size
 
 
-def rank_axis(n: int, title: str, most: int = SHOWN, ticks: int = 16) -> Spec:
+def rank_axis(n: int, title: str, most: int = SHOWN) -> Spec:
     """An axis with a place for each of the drawn ranks, the last marked where some are left out."""
     end = row_of(n - 1, n, most)
     axis: Spec = {"title": {"text": title}, "range": [-0.5, end + 0.5], "tickmode": "array"}
     if n <= most:
-        axis["tickvals"] = list(range(0, n, step(n, ticks)))
+        axis["tickvals"] = list(range(0, n, step(n, 16)))
         return {**axis, "ticktext": [str(r) for r in axis["tickvals"]]}
     places = list(range(0, most - 8, step(most, 8)))
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ class View:
         return self.summary
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return {"text/plain": self.summary, MIME: {**self.spec, "config": CONFIG}}
+        return {"text/plain": self.summary, MIME: {**self.spec, "config": dict(CONFIG)}}
 
 
 _PICTURES: dict[type, Callable[[Any], tuple[Spec, str]]] = {
@@ -65,4 +66,5 @@ def view(record: object) -> View:
             ["lp.view(lp.heads(model, layout))"],
             "record",
         )
-    return View(*picture(record))
+    spec, summary = picture(record)
+    return View(json.loads(json.dumps(spec, allow_nan=False)), summary)  # plain, and shared with nothing

@@ -6,7 +6,7 @@ verdict is "not known".
 
 from __future__ import annotations
 
-from llamapar.errors import one_of
+from llamapar.errors import LayoutError, one_of
 from llamapar.shard import NO_PADDING, Padding
 
 from .base import (
@@ -74,7 +74,11 @@ def padding_rule(value: str | Padding | None) -> Padding:
     number, per_tp, rest = value.partition("*tp") if isinstance(value, str) else ("", "", "")
     if number.isdecimal() and len(number) < 10 and not rest:
         return Padding(int(number), per_tp=bool(per_tp))
-    return framework(value).padding
+    try:
+        return framework(value).padding
+    except LayoutError:
+        one_of("padding", value, ("none", *FRAMEWORKS))
+        raise
 
 
 __all__ = [

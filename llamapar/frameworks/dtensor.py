@@ -42,7 +42,7 @@ DTENSOR = Framework(
                 "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {q_numel}",
                 "torch/distributed/tensor/parallel/style.py",
                 note="the view of Q on a plain local tensor",
-                when=lambda j: j.model.q_dim % j.layout.tp == 0,
+                when=lambda j: -(-j.model.q_dim // j.layout.tp) % j.model.head_dim != 0,
             ),
         ),
         "LP103": (

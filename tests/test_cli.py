@@ -1,0 +1,396 @@
+"""The command line: its answers, its refusals, its behaviour among other programs, and README's examples."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import llamapar as lp
+from llamapar import cli
+from llamapar.frameworks import VERDICTS
+
+PROJECT = Path(__file__).resolve().parent.parent
+README = (PROJECT / "README.md").read_text(encoding="utf-8")
+INCIDENT_5 = "check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """`run("check --tp 8")` or `run([...])`: exit status, stdout, stderr."""
+
+    def call(words: str | list[str]) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = cli.main(shlex.split(words) if isinstance(words, str) else words)
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def shell(command: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    """`command` in a real shell, where `llamapar` is this one."""
+    program = f"{shlex.quote(sys.executable)} -m llamapar "
+    return subprocess.run(
+        ["bash", "-c", command.replace("llamapar ", program)],
+        env={**os.environ, "PYTHONPATH": str(PROJECT), **(environment or {})},
+        capture_output=True,
+        timeout=60,
+    )
+
+
+# -- model ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("llama3-8b", 8030261248),
+        ("llama3.1-70b", 70553706496),
+        ("llama3.1-405b", 405853388800),
+        ("llama3.1-405b-mp16", 410081247232),
+        ("llama3.2-1b", 1235814400),
+        ("llama3.2-3b", 3212749824),
+        ("qwen2.5-7b", 7615616512),
+    ],
+)
+def test_model_counts_parameters(run: Any, name: str, count: int) -> None:
+    status, out, err = run(f"model {name} --json")
+    told = json.loads(out)
+    assert (status, err, told["name"], told["parameters"]) == (0, "", name, count)
+    assert f"parameters      {count:,}\n" in run(f"model {name}")[1]
+
+
+def test_model_says_every_dimension(run: Any) -> None:
+    told = json.loads(run("model llama3.1-405b --json")[1])
+    model = lp.model("llama3.1-405b")
+    dims = [told[name] for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim")]
+    assert dims == [16384, 126, 128, 8, 53248]
+    assert set(told) >= set(lp.ModelConfig.__dataclass_fields__)
+    total = model.n_layers * told["parameters_per_layer"] + 2 * told["parameters_embedding"] + model.dim
+    assert total == told["parameters"]
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "llama3.2-1b", "qwen2.5-7b"])
+def test_inventory_holds_every_parameter(run: Any, name: str) -> None:
+    told = json.loads(run(f"model {name} --inventory --tp 4 --pp 3 --json")[1])
+    sizes = [math.prod(tensor["shape"]) for tensor in told["inventory"]]
+    assert sum(sizes) == told["parameters"]
+    assert {tensor["stage"] for tensor in told["inventory"]} == {0, 1, 2}
+    wq = next(t for t in told["inventory"] if t["hf_name"] == "model.layers.0.self_attn.q_proj.weight")
+    assert wq["name"] == "layers.0.attention.wq.weight"
+    assert wq["tp"] == "Shard(0) by query head"
+    assert wq["local_shape"] == [wq["shape"][0] // 4, wq["shape"][1]]
+
+
+def test_inventory_as_text(run: Any) -> None:
+    lines = run("model tiny --inventory --tp 8 --pp 2 --padding 100*tp --layer-split equal")[1].splitlines()
+    assert "39 tensors over tp=8 pp=2 virtual_stages=1, equal, multiple of 100·tp" in lines
+    row = next(line for line in lines if line.startswith("output.weight"))
+    cells = re.split(r" {2,}", row)
+    assert cells[:4] == ["output.weight", "lm_head.weight", "1024x128", "Shard(0) by vocabulary row"]
+    assert cells[4:] == ["200x128", "1"]
+
+
+def test_model_from_a_file(run: Any, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"intermediate_size": 96, "vocab_size": 100}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = lp.model(tmp_path).n_params
+    for source in (str(tmp_path), str(tmp_path / "config.json"), json.dumps(config)):
+        assert json.loads(run(["model", source, "--json"])[1])["parameters"] == expected
+
+
+# -- check ---------------------------------------------------------------------------------------
+
+
+def test_incident_5(run: Any) -> None:
+    status, out, err = run(f"{INCIDENT_5} --json")
+    told = json.loads(out)
+    assert (status, err, told["ok"], list(told)) == (1, "", False, ["ok", "findings"])
+    first = told["findings"][0]
+    assert list(first) == ["code", "severity", "message", "why", "fixes", "frameworks"]
+    assert first["message"] == "tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs"
+    assert {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "text": first["fixes"][0]["text"]} == first["fixes"][0]
+    assert list(first["frameworks"]) == list(lp.FRAMEWORKS)
+    assert {tuple(verdict) for verdict in first["frameworks"].values()} == {("verdict", "message", "source")}
+    layout = lp.Layout(tp=8, cp=16, pp=16, dp=4)
+    assert told == lp.check("llama3.1-405b", layout, gpus=16384, seq_len=131072).as_dict()
+
+
+def test_incident_5_mended(run: Any) -> None:
+    status, out, _ = run(INCIDENT_5.replace("--dp 4", "--dp 8") + " --json")
+    assert (status, json.loads(out)["ok"]) == (0, True)
+
+
+def test_check_as_text_is_the_report(run: Any) -> None:
+    layout = lp.Layout(tp=8, cp=16, pp=16, dp=4)
+    report = lp.check("llama3.1-405b", layout, gpus=16384, seq_len=131072)
+    assert run(INCIDENT_5) == (1, f"{report}\n", "")
+
+
+def test_every_option_reaches_the_job(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[lp.Report] = []
+    monkeypatch.setattr(cli, "check", lambda *a, **k: seen.append(lp.check(*a, **k)) or seen[-1])
+    run(
+        "check --model tiny --tp 2 --cp 2 --pp 2 --dp 4 --dp-replicate 2 --virtual-stages 2 --zero 3 "
+        "--order megatron-lm --no-sequence-parallel --kv-replication --gpus 32 --gpus-per-node 4 "
+        "--seq-len 512 --batch-tokens 8192 --batch-per-dp 4 --micro-batch 1 --global-batch 16 "
+        "--micro-batches 4 --padding 128*tp --quant-group 32 --layer-split remainder-first --framework mcore"
+    )
+    layout = lp.Layout(2, 2, 2, 4, 2, False, 2, 3, "tp-cp-dp-pp")
+    known = {"gpus": 32, "gpus_per_node": 4, "seq_len": 512, "batch_tokens": 8192, "batch_per_dp": 4}
+    known |= {"micro_batch": 1, "global_batch": 16, "micro_batches": 4, "quant_group": 32}
+    padding = lp.Padding(128, per_tp=True)
+    split = "remainder first"
+    job = lp.Job.of("tiny", layout, **known, kv_replication=True, padding=padding, layer_split=split)
+    assert seen[0].job == job
+    assert seen[0].judge is lp.FRAMEWORKS["megatron-lm"]
+
+
+# -- ranks ---------------------------------------------------------------------------------------
+
+
+def test_ranks(run: Any) -> None:
+    status, out, _ = run("ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345 --json")
+    assert status == 0
+    assert json.loads(out) == {
+        "rank": 12345,
+        "coord": {"tp": 1, "cp": 7, "pp": 0, "dp": 6},
+        "groups": {
+            "tp": list(range(12344, 12352)),
+            "cp": list(range(12289, 12410, 8)),
+            "pp": list(range(12345, 14266, 128)),
+            "dp": list(range(57, 14394, 2048)),
+        },
+    }
+
+
+def test_ranks_in_another_order(run: Any) -> None:
+    for order in ("torchtitan", "tp-cp-dp-pp"):
+        told = json.loads(run(f"ranks --tp 2 --cp 2 --pp 2 --dp 2 --order {order} --json")[1])
+        assert told["groups"] == {"tp": [0, 1], "cp": [0, 2], "pp": [0, 8], "dp": [0, 4]}
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+REFUSALS = [
+    ("check --model tiny --tp 0", "tp=0: tp must be a whole number from 1 to 1048576", "--tp 1"),
+    ("check --model tiny --cp -8", "cp=-8: cp must be a whole number from 1 to 1048576", "--cp 1"),
+    ("check --model tiny --pp 2.5", "pp=2.5: pp must be a whole number from 1 to 1048576", "--pp 2"),
+    ("check --model tiny --dp many", "dp='many': a whole number is needed", "--dp 1"),
+    ("check --model tiny --gpus 16,384", "gpus='16,384': a whole number is needed", "--gpus 16384"),
+    ("check --model tiny --gpus nan", "gpus=nan: gpus must be a whole number from 1 to 16777216", "--gpus 1"),
+    (f"check --model tiny --tp {10**30}", "tp=an integer of 100 bits: tp must be", "--tp 1048576"),
+    (f"check --model tiny --tp {'9' * 5000}", "tp=inf: tp must be a whole number", "--tp 1048576"),
+    ("check --model tiny --gpus-per-node 0", "gpus_per_node=0: gpus_per_node", "--gpus-per-node 1"),
+    ("check --model tiny --zero 4", "zero=4: zero must be a whole number from 0 to 3", "--zero 3"),
+    ("check --model tiny --padding 0", "padding=0: padding must be a whole number", "--padding 1"),
+    ("check --model tiny --padding 1*tp6", "padding='1*tp6' is not known", "64*tp"),
+    ("check --model tiny --padding megaton", "padding='megaton' is not known", "megatron-lm"),
+    ("check --model tiny --layer-split equals", "layer_split='equals' is not known", "equal"),
+    ("check --model tiny --order tp-cp-pp", "order='tp-cp-pp' is not known", "--order tp-cp-pp-dp"),
+    ("check --model tiny --order dtensor", "order=dtensor is not known", "--order tp-cp-pp-dp"),
+    ("check --model tiny --framework torchtitn", "framework='torchtitn' is not known", "torchtitan"),
+    ("check --model tiny --dp 4 --dp-replicate 3", "dp_replicate=3 does not divide dp=4", "--dp-replicate 2"),
+    ("check --model llama3-9b", "model='llama3-9b' is neither a preset nor a file", "llama3-8b"),
+    ("check --tp 8", "a model is needed", "llama3.1-405b"),
+    ("check llama3-8b --tp 8", "'llama3-8b' is one word too many", "--model llama3-8b"),
+    ("check --model tiny --tpp 8", "'--tpp' is not an option of llamapar check", "--tp"),
+    ("check --model tiny --gpu-per-node=8", "'--gpu-per-node=8' is not an option", "--gpus-per-node"),
+    ("check --model tiny --tp", "argument --tp: expected one argument", "llamapar check --help"),
+    ("model tiny --tp 8", "--tp places tensors and needs --inventory", "--inventory --tp …"),
+    ("model tiny --inventory --pp 9", "pp·virtual_stages = 9 stages for 4 layers", "--pp 1"),
+    ("ranks --tp 8 --rank 8", "rank=8: rank must be a whole number from 0 to 7", "--rank 7"),
+    ("chek --model tiny", "command='chek' is not known", "check"),
+    ("", "a command is needed first", "model"),
+    ("--tp 8", "a command is needed first", "model"),
+]
+
+
+@pytest.mark.parametrize(("words", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
+def test_refusal(run: Any, words: str, what: str, choice: str) -> None:
+    status, out, err = run(words)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"llamapar: {what}")
+    assert choice in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("  try  ")
+
+
+def test_refusal_whole(run: Any) -> None:
+    told = "tp=2.5: tp must be a whole number from 1 to 1048576"
+    status, out, err = run("check --model tiny --tp 2.5 --json")
+    assert err == f"llamapar: {told}\n  why  a fraction of it cannot be placed\n  try  --tp 2, or --tp 3\n"
+    error = {"field": "tp", "message": told, "why": "a fraction of it cannot be placed"}
+    assert (status, json.loads(out)) == (2, {"error": {**error, "choose": ["--tp 2", "--tp 3"]}})
+
+
+HOSTILE = {
+    "broken": "{",
+    "list": "[1, 2]",
+    "deep": "[" * 100_000,
+    "digits": '{"hidden_size": ' + "9" * 10_000 + "}",
+    "nan": '{"hidden_size": NaN, "num_hidden_layers": 2, "num_attention_heads": 2}',
+    "fraction": '{"dim": 64.5, "n_layers": 2, "n_heads": 2, "vocab_size": 100}',
+    "other": '{"model_type": "mamba", "hidden_size": 64}',
+    "binary": "\x00\x01",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_file(run: Any, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(HOSTILE[kind])
+    status, out, err = run(["check", "--model", str(path), "--json"])
+    assert status == 2
+    assert err.startswith("llamapar: ")
+    assert json.loads(out)["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/dev/null", "no/such/file.json", "a\x00b", "x" * 5000])
+def test_unreadable_path(run: Any, path: str) -> None:
+    status, out, err = run(["model", path])
+    assert (status, out) == (2, "")
+    assert err.startswith("llamapar: ")
+    assert len(err.splitlines()[0]) < 300
+
+
+def test_a_name_cannot_write_to_the_terminal(run: Any) -> None:
+    config = {**dict.fromkeys(("dim", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size", "n_layers"), 4)}
+    _, out, _ = run(["check", "--model", json.dumps({**config, "name": "\x1b[31mred\x07"})])
+    assert out.startswith("\\x1b[31mred\\x07  tp=1")
+
+
+@given(st.lists(st.text(max_size=12), max_size=6), st.sampled_from(["check", "model", "ranks"]))
+def test_any_words_are_answered(words: list[str], command: str) -> None:
+    with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+        assert cli.main([command, *words]) in (0, 1, 2)
+
+
+_WORDS = ["0", "1", "2", "3", "8", "16", "100", "1048576", "-1", "1.5", "nan", "x", "none", "64*tp", "vllm"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(cli._OPTIONS)), st.sampled_from(_WORDS)), max_size=6))
+def test_any_options_are_answered(pairs: list[tuple[str, str]]) -> None:
+    words = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", value)]
+    with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+        assert cli.main(["check", "--model", "llama3-8b", *words]) in (0, 1, 2)
+
+
+# -- among other programs ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["", "model", "check", "ranks"])
+def test_help(run: Any, words: str) -> None:
+    status, out, err = run(f"{words} --help")
+    assert (status, err) == (0, "")
+    assert "example:\n  llamapar " in out
+    assert "exit status: 0 fine, 1 the layout has errors, 2 bad usage or bad input" in out
+    later = {"run", "explain", "memory", "load", "checkpoint", "plan", "cost", "diagnose", "clinic"}
+    assert not later & set(re.findall(r"[a-z]+", out.lower()))
+    assert out.isascii()
+
+
+def test_a_reader_that_leaves() -> None:
+    for command in (f"llamapar {INCIDENT_5}", "llamapar model llama3.1-405b --inventory", "llamapar --help"):
+        done = shell(f"{command} | head -n 1; echo ${{PIPESTATUS[0]}}")
+        assert done.stderr == b""
+        assert done.stdout.splitlines()[-1] == (b"1" if "check" in command else b"0")
+
+
+def test_a_full_disk() -> None:
+    done = shell("llamapar ranks > /dev/full")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"llamapar: cannot write: No space left on device\n"
+
+
+def test_a_terminal_that_knows_ascii_only() -> None:
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for environment in (plain, {"PYTHONIOENCODING": "ascii"}):
+        done = shell(f"llamapar {INCIDENT_5}", environment)
+        assert done.stderr == b""
+        assert b"tp*cp*pp*dp = 8*16*16*4 = 8192, but there are 16384 GPUs" in done.stdout
+        assert json.loads(shell(f"llamapar {INCIDENT_5} --json", environment).stdout)["ok"] is False
+
+
+def test_the_command_is_light() -> None:
+    heavy = "torch numpy plotly ipywidgets anywidget traitlets IPython llamapar.figures llamapar.panels"
+    script = f"{INCIDENT_5.split()}); print(set('{heavy}'.split()) & set(sys.modules))"
+    done = shell(f'{shlex.quote(sys.executable)} -c "import sys, llamapar.cli; llamapar.cli.main({script}"')
+    assert done.stdout.splitlines()[-1] == b"set()", done.stderr
+
+
+# -- README --------------------------------------------------------------------------------------
+
+
+def _blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [
+    (command, output)
+    for block in _blocks("console")
+    for command, output in re.findall(r"^\$ (llamapar .*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("command", "output"), COMMANDS, ids=[command[:30] for command, _ in COMMANDS])
+def test_readme_command(run: Any, command: str, output: str) -> None:
+    status, out, err = run(command.removeprefix("llamapar "))
+    assert (out, err) == (output, "")
+    assert status == (1 if " error" in output else 0)
+
+
+def test_readme_python() -> None:
+    blocks = _blocks("pycon")
+    assert len(blocks) == 2
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "README", "README.md", 0)
+    told: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(test, out=told.append)
+    assert not told, "".join(told)
+
+
+def test_readme_numbers_are_printed() -> None:
+    code = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+    printed = set(re.findall(r"[\d.]+", "\n".join(code.findall(README))))
+    python = re.search(r'requires-python = ">=(.*)"', (PROJECT / "pyproject.toml").read_text())
+    assert python
+    prose = code.sub("", README)
+    for known in (
+        r"`[^`]*`",
+        r"\[[^]]*\]\([^)]*\)",
+        "Llama 3",
+        "Apache-2.0",
+        re.escape(f"Python {python[1]}"),
+    ):
+        prose = re.sub(known, "", prose)
+    assert set(re.findall(r"\d[\d.]*\d|\d", prose)) <= printed
+
+
+def test_readme_names_what_is_there() -> None:
+    for target in re.findall(r"\]\(([^)]*)\)", README):
+        assert (PROJECT / target).is_file(), target
+    for name in re.findall(r"`lp\.(\w+)", README):
+        assert name in lp.__all__, name
+    for target in re.findall(r"^\$ make (\w+)", README, re.MULTILINE):
+        assert f"\n{target}:" in (PROJECT / "Makefile").read_text()
+
+
+def test_readme_tables() -> None:
+    rows = [line.strip("| ").split(" | ") for line in README.splitlines() if line.startswith("| ")]
+    assert [row[0] for row in rows if row[0] in VERDICTS] == list(VERDICTS)
+    frameworks = [
+        [f"`{f.name}`", f.title, f"`{f.repo}`", f"`{f.commit[:10]}`"] for f in lp.FRAMEWORKS.values()
+    ]
+    assert [row for row in rows if len(row) == 4][1:] == frameworks

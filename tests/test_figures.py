@@ -1,0 +1,577 @@
+"""The pictures: summaries whole, bars that add up to what the record says, plain and small JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import llamapar as lp
+from llamapar.errors import MAX_SIZE
+from llamapar.figures import style
+from llamapar.layout import MAX_WORLD, ORDERS
+from llamapar.maps import HeadMap, SequenceMap, VocabMap
+from llamapar.shard import LAYER_SPLITS
+
+MIME = "application/vnd.plotly.v1+json"
+BIG = "llama3.1-405b"
+PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
+
+REALISTIC = {
+    "heads tp=8": lp.heads(BIG, lp.Layout(tp=8)),
+    "heads tp=16": lp.heads(BIG, lp.Layout(tp=16)),
+    "heads copied": lp.heads(BIG, lp.Layout(tp=16), kv_replication=True),
+    "heads tiled": lp.heads(BIG, lp.Layout(tp=16), kv_replication=True, interleave=False),
+    "heads 8b tp=16": lp.heads("llama3-8b", lp.Layout(tp=16)),
+    "heads 8b tp=6": lp.heads("llama3-8b", lp.Layout(tp=6)),
+    "heads tp=64": lp.heads(BIG, lp.Layout(tp=64)),
+    "heads tp=128": lp.heads(BIG, lp.Layout(tp=128)),
+    "heads tp=128 copied": lp.heads(BIG, lp.Layout(tp=128), kv_replication=True),
+    "heads tp=128 tiled": lp.heads(BIG, lp.Layout(tp=128), kv_replication=True, interleave=False),
+    "vocab colossalai": lp.vocab("llama3-70b", lp.Layout(tp=8), padding="colossalai"),
+    "vocab megatron": lp.vocab("llama3-70b", lp.Layout(tp=8), padding="megatron"),
+    "vocab none": lp.vocab("llama3-70b", lp.Layout(tp=8)),
+    "vocab tp=7": lp.vocab("llama3-70b", lp.Layout(tp=7)),
+    "vocab tp=128": lp.vocab(BIG, lp.Layout(tp=128), padding="megatron"),
+    "sequence": lp.sequence(PAPER, 131072),
+    "sequence contiguous": lp.sequence(PAPER, 131072, chunking="contiguous"),
+    "sequence cp=1": lp.sequence(lp.Layout(), 131072),
+    "sequence uneven": lp.sequence(lp.Layout(cp=4), 8191),
+    "sequence cp=32": lp.sequence(lp.Layout(cp=32), 131072),
+    "stages": lp.stages(BIG, lp.Layout(pp=16)),
+    "stages last": lp.stages(BIG, lp.Layout(pp=16), split="remainder last"),
+    "stages refused": lp.stages(BIG, lp.Layout(pp=16), split="megatron"),
+    "stages virtual": lp.stages(BIG, lp.Layout(pp=16, virtual_stages=8)),
+    "ranks": lp.ranks(PAPER, 12345),
+    "ranks 16": lp.ranks(lp.Layout(tp=2, cp=2, pp=2, dp=2), 5),
+    "ranks long dp": lp.ranks(lp.Layout(tp=8, pp=16, dp=128), 12345),
+    "ranks 7": lp.ranks(lp.Layout(tp=7), 3),
+    "ranks 1": lp.ranks(lp.Layout()),
+}
+"""What the course and the panels show."""
+
+ABSURD = {
+    "heads": lp.heads(BIG, lp.Layout(tp=2**20)),
+    "heads tiled": lp.heads(
+        lp.model("tiny").replace(n_heads=2**16, n_kv_heads=2, head_dim=1),
+        lp.Layout(tp=2**16),
+        kv_replication=True,
+        interleave=False,
+    ),
+    "heads many": lp.heads(
+        lp.model("tiny").replace(n_heads=2**16, n_kv_heads=2**16, head_dim=1), lp.Layout()
+    ),
+    "vocab": lp.vocab(BIG, lp.Layout(tp=2**20), padding="megatron"),
+    "sequence": lp.sequence(lp.Layout(cp=2**16), 2**30),
+    "stages": lp.stages(lp.model("tiny").replace(n_layers=2**14), lp.Layout(pp=2**14)),
+    "stages refused": lp.stages(BIG, lp.Layout(pp=2**20, virtual_stages=2**20)),
+    "ranks": lp.ranks(lp.Layout(dp=2**20), 700000),
+    "ranks square": lp.ranks(lp.Layout(tp=64, cp=64, pp=64, dp=64), 2**24 - 1),
+}
+EVERY = {**REALISTIC, **{f"absurd {name}": record for name, record in ABSURD.items()}}
+
+
+def stored_size(view: Any) -> int:
+    """Bytes that the picture takes in a notebook's file."""
+    picture = view._repr_mimebundle_()[MIME]
+    notebook = {"cells": [{"outputs": [{"data": {MIME: picture}}]}]}
+    return len(json.dumps(notebook, indent=1, ensure_ascii=False).encode())
+
+
+def traces(record: Any, **wanted: Any) -> list[dict[str, Any]]:
+    return [t for t in lp.view(record).spec["data"] if all(t.get(k) == v for k, v in wanted.items())]
+
+
+def total(found: list[dict[str, Any]]) -> float:
+    return sum(sum(trace["x"]) for trace in found)
+
+
+def plain(value: Any) -> bool:
+    """Whether a value is made of dicts with text keys, lists, text, numbers and None, nothing else."""
+    if type(value) is dict:
+        return all(type(key) is str and plain(item) for key, item in value.items())
+    if type(value) is list:
+        return all(map(plain, value))
+    return value is None or type(value) in (str, int, float, bool)
+
+
+# -- summaries ---------------------------------------------------------------------------------
+
+
+def test_summary_of_heads() -> None:
+    assert lp.view(REALISTIC["heads tp=8"]).summary == (
+        "llama3.1-405b: 128 query heads and 8 KV heads over tp=8, 16 query heads to a KV head\n"
+        "  rank 0: query heads 0–15, wq rows 0–2047; KV head 0, wk and wv rows 0–127\n"
+        "  rank 1: query heads 16–31, wq rows 2048–4095; KV head 1, wk and wv rows 128–255\n"
+        "  rank 2: query heads 32–47, wq rows 4096–6143; KV head 2, wk and wv rows 256–383\n"
+        "  rank 3: query heads 48–63, wq rows 6144–8191; KV head 3, wk and wv rows 384–511\n"
+        "  rank 4: query heads 64–79, wq rows 8192–10239; KV head 4, wk and wv rows 512–639\n"
+        "  rank 5: query heads 80–95, wq rows 10240–12287; KV head 5, wk and wv rows 640–767\n"
+        "  rank 6: query heads 96–111, wq rows 12288–14335; KV head 6, wk and wv rows 768–895\n"
+        "  rank 7: query heads 112–127, wq rows 14336–16383; KV head 7, wk and wv rows 896–1023"
+    )
+
+
+def test_summary_of_tiled_copies() -> None:
+    assert lp.view(REALISTIC["heads tiled"]).summary == (
+        "llama3.1-405b: 128 query heads and 8 KV heads over tp=16, 16 query heads to a KV head\n"
+        "  rank 0: query heads 0–7, wq rows 0–1023; KV head 0, wk and wv rows 0–127\n"
+        "  rank 1: query heads 8–15, wq rows 1024–2047; KV head 1, needs KV head 0, wk and wv rows 128–255\n"
+        "  rank 2: query heads 16–23, wq rows 2048–3071; KV head 2, needs KV head 1, wk and wv rows 256–383\n"
+        "  rank 3: query heads 24–31, wq rows 3072–4095; KV head 3, needs KV head 1, wk and wv rows 384–511\n"
+        "  rank 4: query heads 32–39, wq rows 4096–5119; KV head 4, needs KV head 2, wk and wv rows 512–639\n"
+        "  rank 5: query heads 40–47, wq rows 5120–6143; KV head 5, needs KV head 2, wk and wv rows 640–767\n"
+        "  …\n"
+        "  rank 15: query heads 120–127, wq rows 15360–16383; KV head 7, wk and wv rows 896–1023\n"
+        "each KV head is held whole by 2 ranks; its gradient is the sum over them\n"
+        "14 of 16 ranks hold a KV head that is not theirs"
+    )
+
+
+def test_summary_of_cut_heads() -> None:
+    assert lp.view(lp.heads("llama3-8b", lp.Layout(tp=3))).summary == (
+        "llama3-8b: 32 query heads and 8 KV heads over tp=3, 4 query heads to a KV head\n"
+        "  rank 0: query heads 0–10 (cut), wq rows 0–1365; KV heads 0–2 (cut), wk and wv rows 0–341\n"
+        "  rank 1: query heads 10–21 (cut), wq rows 1366–2731; KV heads 2–5 (cut), wk and wv rows 342–683\n"
+        "  rank 2: query heads 21–31 (cut), wq rows 2732–4095; KV heads 5–7 (cut), wk and wv rows 684–1023\n"
+        "tp=3 does not divide n_heads=32"
+    )
+
+
+def test_summary_of_vocab() -> None:
+    assert lp.view(REALISTIC["vocab colossalai"]).summary == (
+        "llama3-70b: vocabulary of 128256 over tp=8, multiple of 64·tp: 128,512 rows, 256 of them pads\n"
+        "  rank 0: rows 0–16063 (16064)\n"
+        "  rank 1: rows 16064–32127 (16064)\n"
+        "  rank 2: rows 32128–48191 (16064)\n"
+        "  rank 3: rows 48192–64255 (16064)\n"
+        "  rank 4: rows 64256–80319 (16064)\n"
+        "  rank 5: rows 80320–96383 (16064)\n"
+        "  rank 6: rows 96384–112447 (16064)\n"
+        "  rank 7: rows 112448–128511 (16064), 256 pad rows\n"
+        "pad rows are on rank 7"
+    )
+
+
+def test_summary_of_absurd_vocab() -> None:
+    assert lp.view(ABSURD["vocab"]).summary.splitlines()[-4:] == [
+        "  …",
+        "  rank 1048575: rows 134217600–134217727 (128), 128 pad rows",
+        "pad rows are on ranks 1002–1048575, 8 of them enlarged",
+        "drawn are the first 127 of 1,048,576 ranks, and the last",
+    ]
+
+
+def test_summary_of_sequence() -> None:
+    assert lp.view(lp.sequence({"tp": 2, "cp": 2}, 8192)).summary == (
+        "sequence of 8192 over cp=2, head-tail: 33,558,528 causal (query, key) pairs\n"
+        "busiest rank 1.000 × the mean work\n"
+        "  rank 0: positions 0–2047, 6144–8191; 4,096 tokens, 16,779,264 pairs, 1.000 × the mean\n"
+        "  rank 1: positions 2048–4095, 4096–6143; 4,096 tokens, 16,779,264 pairs, 1.000 × the mean\n"
+        "sequence parallelism shares a CP rank's tokens among 2 TP ranks"
+    )
+
+
+def test_summary_of_short_sequence() -> None:
+    assert lp.view(lp.sequence({"cp": 2}, 1)).summary == (
+        "sequence of 1 over cp=2, head-tail: 1 causal (query, key) pairs\n"
+        "busiest rank 2.000 × the mean work\n"
+        "  rank 0: position 0; 1 token, 1 pair, 2.000 × the mean\n"
+        "  rank 1: no positions; 0 tokens, 0 pairs, 0.000 × the mean\n"
+        "seq_len=1 does not divide into 4 chunks"
+    )
+
+
+def test_summary_of_stages() -> None:
+    assert lp.view(REALISTIC["stages"]).summary == (
+        "llama3.1-405b: 126 layers over pp=16, balanced ends: 7, 14 × 8, 7\n"
+        "  stage 0 on PP rank 0: layers 0–6 and the embedding\n"
+        "  stage 1 on PP rank 1: layers 7–14\n"
+        "  stage 2 on PP rank 2: layers 15–22\n"
+        "  stage 3 on PP rank 3: layers 23–30\n"
+        "  stage 4 on PP rank 4: layers 31–38\n"
+        "  stage 5 on PP rank 5: layers 39–46\n"
+        "  …\n"
+        "  stage 15 on PP rank 15: layers 119–125 and the head"
+    )
+
+
+def test_summary_and_picture_of_a_refused_split() -> None:
+    view = lp.view(REALISTIC["stages refused"])
+    assert view.summary == (
+        "llama3.1-405b: 126 layers over pp=16, equal: no such split\n126 layers do not divide over 16 stages"
+    )
+    assert view.spec["data"] == []
+    [note] = view.spec["layout"]["annotations"]
+    assert note["text"] == "no such split<br>126 layers do not divide over 16 stages"
+
+
+def test_summary_of_ranks() -> None:
+    assert lp.view(REALISTIC["ranks"]).summary == (
+        "rank 12345 of 16,384 in order tp-cp-pp-dp (fastest first): tp=1 cp=7 pp=0 dp=6\n"
+        "128 rows of 128 cells, 1 rank to a cell\n"
+        "  TP group: 8 ranks, stride 1: 12344, 12345, 12346, … 12351\n"
+        "  CP group: 16 ranks, stride 8: 12289, 12297, 12305, … 12409\n"
+        "  PP group: 16 ranks, stride 128: 12345, 12473, 12601, … 14265\n"
+        "  DP group: 8 ranks, stride 2048: 57, 2105, 4153, … 14393"
+    )
+
+
+def test_summary_of_a_large_group() -> None:
+    assert lp.view(ABSURD["ranks"]).summary == (
+        "rank 700000 of 1,048,576 in order tp-cp-pp-dp (fastest first): tp=0 cp=0 pp=0 dp=700000\n"
+        "128 rows of 128 cells, 64 ranks to a cell\n"
+        "  TP group: rank 700000 alone\n"
+        "  CP group: rank 700000 alone\n"
+        "  PP group: rank 700000 alone\n"
+        "  DP group: 1,048,576 ranks, stride 1: 0, 1, 2, … 1048575 (128 drawn)"
+    )
+
+
+# -- second witnesses: what is drawn adds up to the record -------------------------------------
+
+
+def test_query_bars_cover_every_head_once() -> None:
+    for name in ("heads tp=8", "heads tp=16", "heads 8b tp=6", "heads tp=128"):
+        record = REALISTIC[name]
+        for axis, heads in (("x", record.model.n_heads), ("x2", record.model.n_kv_heads)):
+            found = traces(record, xaxis=axis)
+            assert total(found) == pytest.approx(heads, abs=1e-6), (name, axis)
+            edges = sorted((b, b + w) for t in found for b, w in zip(t["base"], t["x"], strict=True))
+            ends = [0, *(end for _, end in edges)]
+            assert [start for start, _ in edges] == pytest.approx(ends[:-1], abs=1e-6), (name, axis)
+
+
+def test_copies_are_one_kv_head_a_rank() -> None:
+    record = REALISTIC["heads copied"]
+    found = traces(record, xaxis="x2")
+    assert total(found) == record.tp
+    assert all(t["marker"]["pattern"] == style.COPY_PATTERN for t in found)
+    holders: dict[float, list[int]] = {}
+    for trace in found:
+        for row, head in zip(trace["y"], trace["base"], strict=True):
+            holders.setdefault(head, []).append(row)
+    assert {head: sorted(rows) for head, rows in holders.items()} == record.shared()
+
+
+def test_wrong_copies_are_drawn_as_wrong() -> None:
+    record = REALISTIC["heads tiled"]
+    wrong = [t for t in traces(record, xaxis="x2") if t["marker"]["color"] == style.WARN]
+    assert [row for t in wrong for row in t["y"]] == record.wrong_ranks
+    [needed] = traces(record, name="needed, not held")
+    assert needed["base"] == [record.kv_needed(r).start for r in record.wrong_ranks]
+
+
+def test_cut_heads_have_the_pattern_of_cuts() -> None:
+    record = REALISTIC["heads tp=16"]
+    assert all("pattern" not in t["marker"] for t in traces(record, xaxis="x"))
+    assert all(t["marker"]["pattern"] == style.CUT_PATTERN for t in traces(record, xaxis="x2"))
+    assert {width for t in traces(record, xaxis="x2") for width in t["x"]} == {0.5}
+    [hover] = [t["hovertext"][0] for t in traces(record, xaxis="x2")][:1]
+    assert hover == "rank 0 · a part of KV head 0 · wk, wv rows 0–63"
+
+
+@pytest.mark.parametrize("name", [name for name in REALISTIC if name.startswith("vocab")])
+def test_vocab_bars_are_all_rows(name: str) -> None:
+    record = REALISTIC[name]
+    found = [t for t in lp.view(record).spec["data"] if "xaxis" not in t]
+    by_name = {t["name"]: t for t in found}
+    assert total([by_name["rows of tokens"]]) == record.model.vocab_size
+    assert total(found) == record.padded
+    if record.pad_rows:
+        assert sum(by_name["pad rows"]["x"]) == record.pad_rows
+        assert by_name["pad rows"]["marker"]["pattern"] == style.PAD_PATTERN
+        enlarged = traces(record, xaxis="x2", name="pad rows")
+        assert total(enlarged) == record.pad_rows
+        assert enlarged[0]["hovertext"] == by_name["pad rows"]["hovertext"]
+    else:
+        assert "xaxis2" not in lp.view(record).spec["layout"]
+
+
+@pytest.mark.parametrize("name", [name for name in REALISTIC if name.startswith("sequence")])
+def test_triangle_and_bars_are_the_whole_work(name: str) -> None:
+    record = REALISTIC[name]
+    *shares, work = lp.view(record).spec["data"]
+    assert sum(work["x"]) == pytest.approx(record.cp, abs=1e-4)
+    assert max(work["x"]) == pytest.approx(record.imbalance, abs=1e-6)
+    for held, share in zip(record.ranks, shares, strict=True):
+        # the area over continuous positions, n²/2 in all, is the pairs without half the diagonal
+        assert area(share["x"], share["y"]) == held.pairs - held.tokens / 2
+
+
+def area(x: list[float], y: list[float]) -> float:
+    """Area of a closed polygon (the shoelace formula)."""
+    points = list(zip(x, y, strict=True))
+    turned = zip(points, [*points[1:], points[0]], strict=True)
+    return abs(sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in turned)) / 2
+
+
+@pytest.mark.parametrize("name", ["stages", "stages last", "stages virtual"])
+def test_stage_bars_are_all_layers(name: str) -> None:
+    record = REALISTIC[name]
+    [bars] = lp.view(record).spec["data"]
+    assert bars["y"] == record.counts
+    assert sum(bars["y"]) == record.model.n_layers
+    shades = bars["marker"]["color"]
+    assert len(set(shades)) == record.pp
+    assert shades == shades[: record.pp] * record.virtual_stages
+    labels = lp.view(record).spec["layout"]["xaxis"]["ticktext"]
+    assert labels[0] == "0<br>+ embedding"
+    assert labels[-1] == f"{len(record.counts) - 1}<br>+ head"
+
+
+def test_rank_cells_and_peers() -> None:
+    record = REALISTIC["ranks"]
+    cells, *peers, chosen = lp.view(record).spec["data"]
+    assert cells["z"]["shape"] == "128, 128"
+    assert len(base64.b64decode(cells["z"]["bdata"])) == record.layout.world
+    assert [t["name"] for t in peers] == ["TP · 8 ranks", "CP · 16 ranks", "PP · 16 ranks", "DP · 8 ranks"]
+    for axis, trace in zip(lp.AXES, peers, strict=True):
+        drawn = [x + y for x, y in zip(trace["x"], trace["y"], strict=True)]
+        assert drawn == [rank for rank in record.peers[axis] if rank != record.rank]
+        assert trace["marker"]["color"] == style.COLOURS[axis]
+    assert chosen["x"][0] + chosen["y"][0] == 12345
+    assert chosen["text"] == ["rank 12345 · tp 1 cp 7 pp 0 dp 6 · chosen"]
+    assert peers[1]["text"][7] == "12353 · tp 1 cp 8 pp 0 dp 6"
+
+
+def test_shades_of_cells_change_with_cp_and_dp() -> None:
+    z = base64.b64decode(lp.view(REALISTIC["ranks"]).spec["data"][0]["z"]["bdata"])
+    for rank in range(0, PAPER.world, 37):
+        coord = PAPER.coord_of(rank)
+        assert z[rank] == (coord.cp + coord.dp) % 2
+
+
+def test_large_groups_are_thinned() -> None:
+    for name in ("ranks", "ranks square"):
+        for trace in traces(ABSURD[name], type="scatter"):
+            assert len(trace["x"]) <= 128
+    [peers] = [t for t in traces(ABSURD["ranks"], type="scatter") if t["name"].startswith("DP")]
+    assert len(set(peers["x"])) == 128  # not all in one column
+
+
+# -- the form of every picture -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_specs_are_plain_and_the_same_each_time(name: str) -> None:
+    view = lp.view(EVERY[name])
+    assert plain(view.spec)
+    assert set(view.spec) == {"data", "layout"}
+    assert view == lp.view(EVERY[name])
+    view.spec["layout"]["template"]["layout"]["font"]["color"] = "red"
+    for trace in view.spec["data"]:
+        trace.setdefault("marker", {}).clear()
+    assert view != lp.view(EVERY[name])
+    assert lp.view(EVERY[name]) == lp.view(EVERY[name])
+    assert len(view.summary.splitlines()) <= 12
+
+
+@pytest.mark.parametrize("name", REALISTIC)
+def test_stored_size(name: str) -> None:
+    assert stored_size(lp.view(REALISTIC[name])) <= 40 * 1024
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_stored_size_is_bounded(name: str) -> None:
+    assert stored_size(lp.view(ABSURD[name])) <= 80 * 1024
+
+
+def test_absurd_degrees_are_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    for kind in (HeadMap, VocabMap, SequenceMap):
+        of = kind.rank
+        monkeypatch.setattr(kind, "rank", lambda self, r, of=of: (asked.append(r), of(self, r))[1])
+    for record in ABSURD.values():
+        asked.clear()
+        lp.view(record)
+        assert len(asked) <= 1000
+
+
+def fonts(value: Any) -> list[int]:
+    if isinstance(value, list):
+        return [size for item in value for size in fonts(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [v["size"] for k, v in value.items() if k in ("font", "tickfont") and "size" in v]
+    return own + [size for item in value.values() for size in fonts(item)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_layout_reads_on_light_and_dark_pages(name: str) -> None:
+    layout = lp.view(EVERY[name]).spec["layout"]
+    shared = layout["template"]["layout"]
+    assert shared["paper_bgcolor"] == shared["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert shared["font"]["color"] == style.TEXT
+    assert min(fonts(layout)) >= 11
+    assert layout["height"] == 420
+    assert "width" not in layout
+    assert layout["uirevision"] == name.removeprefix("absurd ").split()[0]
+    for axis in ("xaxis", "yaxis", "xaxis2"):
+        if layout.get(axis, {}).get("visible", True) and axis in layout:
+            assert layout[axis]["title"]["text"]
+
+
+@pytest.mark.parametrize("colour", [style.TEXT, style.WARN])
+def test_text_has_contrast_on_both_pages(colour: str) -> None:
+    def light(code: str) -> float:  # relative luminance, WCAG 2.2
+        parts = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    for page in ("#FFFFFF", "#111111"):
+        dark, bright = sorted((light(colour), light(page)))
+        assert (bright + 0.05) / (dark + 0.05) >= 3.5, page
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_plotly_accepts_the_spec(name: str) -> None:
+    view = lp.view(EVERY[name])
+    figure = view.figure
+    assert len(figure.data) == len(view.spec["data"])
+    assert figure.to_plotly_json()["layout"] == view.spec["layout"]
+
+
+def test_mime_bundle() -> None:
+    view = lp.view(REALISTIC["heads tp=8"])
+    bundle = view._repr_mimebundle_(include=None, exclude=None)
+    assert list(bundle) == ["text/plain", MIME]
+    assert bundle["text/plain"] == view.summary == repr(view)
+    assert set(bundle[MIME]) == {"data", "layout", "config"}
+    assert plain(bundle[MIME])
+
+
+def test_names_cannot_write_markup() -> None:
+    model = lp.model("tiny").replace(name="<a href='x'>\n&amp;" + "y" * 100)
+    for record in (lp.heads(model, lp.Layout()), lp.vocab(model, lp.Layout()), lp.stages(model, lp.Layout())):
+        view = lp.view(record)
+        assert view.spec["layout"]["title"]["text"].startswith("&lt;a href='x'&gt; &amp;amp;yyy")
+        assert view.summary.startswith("<a href='x'> &amp;yyyyyyyyyyyyy…: ")
+
+
+def test_other_values_have_no_picture() -> None:
+    with pytest.raises(lp.LayoutError, match="3 has no picture") as caught:
+        lp.view(3)
+    assert str(caught.value) == (
+        "3 has no picture\n"
+        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, RankGrid\n"
+        "  try  lp.view(lp.heads(model, layout))"
+    )
+
+
+PROBE = """
+import sys, llamapar as lp
+lay = lp.Layout(tp=8, cp=2, pp=2)
+for record in (lp.heads("llama3-8b", lay), lp.vocab("llama3-8b", lay), lp.sequence(lay, 8192),
+               lp.stages("llama3-8b", lay), lp.ranks(lay)):
+    lp.view(record)._repr_mimebundle_()
+print(sorted({"plotly", "torch", "numpy", "ipywidgets", "IPython"} & set(sys.modules)))
+if "figure" in sys.argv:
+    lp.view(record).figure
+    print("plotly" in sys.modules)
+"""
+
+
+def test_building_pictures_imports_no_third_party_package() -> None:
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_probe_sees_imports() -> None:
+    done = subprocess.run([sys.executable, "-c", PROBE, "figure"], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\nTrue\n"
+
+
+# -- any layout gives a picture ----------------------------------------------------------------
+
+degrees = st.one_of(st.integers(1, 40), st.sampled_from([64, 127, 128, 129, 1000, 2**12, 2**20]))
+
+
+@st.composite
+def models(draw: st.DrawFn) -> lp.ModelConfig:
+    n_kv = draw(st.one_of(st.integers(1, 12), st.sampled_from([64, 128, 129, 1024])))
+    return lp.ModelConfig(
+        dim=draw(st.integers(1, 512)),
+        n_layers=draw(st.one_of(st.integers(1, 130), st.just(2**14))),
+        n_heads=n_kv * draw(st.integers(1, 8)),
+        n_kv_heads=n_kv,
+        ffn_dim=64,
+        vocab_size=draw(st.integers(1, 200_000)),
+        head_dim=draw(st.integers(1, 130)),
+    )
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> lp.Layout:
+    left, sizes = MAX_WORLD, {}
+    for axis in draw(st.permutations(lp.AXES)):
+        sizes[axis] = min(draw(degrees), left)
+        left //= sizes[axis]
+    virtual = draw(st.sampled_from([1, 1, 2, 3, 8, 2**20]))
+    return lp.Layout(**sizes, virtual_stages=virtual, order=draw(st.sampled_from(ORDERS)))
+
+
+def is_picture(record: Any) -> None:
+    view = lp.view(record)
+    assert plain(view.spec)
+    assert stored_size(view) <= 120 * 1024
+    assert 1 <= len(view.summary.splitlines()) <= 12
+    assert all(len(line) <= 160 for line in view.summary.splitlines())
+
+
+@given(models(), layouts(), st.booleans(), st.booleans())
+def test_any_heads(model: lp.ModelConfig, layout: lp.Layout, copies: bool, interleave: bool) -> None:
+    record = lp.heads(model, layout, kv_replication=copies, interleave=interleave)
+    is_picture(record)
+    if layout.tp <= style.SHOWN:
+        queries = sum(len(held.q_rows) for held in record.ranks)
+        assert total(traces(record, xaxis="x")) == pytest.approx(queries / model.head_dim, abs=1e-4)
+        kv = sum(len(held.kv_rows) for held in record.ranks)
+        found = [t for t in traces(record, xaxis="x2") if t.get("name") != "needed, not held"]
+        assert total(found) == pytest.approx(kv / model.head_dim, abs=1e-4)
+
+
+@given(models(), layouts(), st.integers(1, 2**20), st.booleans())
+def test_any_vocab(model: lp.ModelConfig, layout: lp.Layout, multiple: int, per_tp: bool) -> None:
+    record = lp.vocab(model, layout, padding=lp.Padding(multiple, per_tp))
+    assume(record.padded <= MAX_SIZE)  # past it the record has no ranks
+    is_picture(record)
+    if layout.tp <= style.SHOWN:
+        found = [t for t in lp.view(record).spec["data"] if "xaxis" not in t]
+        assert total(found) == record.padded
+
+
+@given(
+    st.integers(1, 2**12) | st.just(2**16),
+    st.integers(1, 10_000) | st.just(2**31 - 1),
+    st.sampled_from(["head-tail", "contiguous"]),
+)
+def test_any_sequence(cp: int, seq_len: int, chunking: str) -> None:
+    is_picture(lp.sequence(lp.Layout(cp=cp), seq_len, chunking=chunking))
+
+
+@given(models(), layouts(), st.sampled_from(list(LAYER_SPLITS)))
+def test_any_stages(model: lp.ModelConfig, layout: lp.Layout, split: str) -> None:
+    record = lp.stages(model, layout, split=split)
+    is_picture(record)
+    if record.ok and len(record.counts) <= style.SHOWN:
+        [bars] = lp.view(record).spec["data"]
+        assert sum(bars["y"]) == model.n_layers
+
+
+@given(layouts(), st.data())
+def test_any_ranks(layout: lp.Layout, data: st.DataObject) -> None:
+    record = lp.ranks(layout, data.draw(st.integers(0, layout.world - 1)))
+    is_picture(record)
+    cells = traces(record, type="heatmap")
+    drawn = sum(len(base64.b64decode(t["z"]["bdata"])) for t in cells)
+    assert drawn == -(-layout.world // record.block)
+    for trace in traces(record, type="scatter"):
+        for x, y in zip(trace["x"], trace["y"], strict=True):
+            assert record.cell(x + y) == (y // (record.block * record.cols), x // record.block)

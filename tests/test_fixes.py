@@ -1,0 +1,234 @@
+"""Every fix is itself checked from scratch: it passes, ends its finding and keeps the GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from inputs import jobs
+
+import llamapar as lp
+from llamapar.fixes import MOST, Fix, apply
+from llamapar.layout import AXES
+
+B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
+
+
+def checked_anew(arguments: dict[str, Any], fix: Fix) -> lp.Report:
+    """`lp.check` with the words of a fix, as a person would type them over what they gave before."""
+    layout = lp.Layout.of(arguments["layout"])
+    asked = {**arguments}
+    for name, value in fix.changes:
+        if name in lp.Layout.__dataclass_fields__:
+            layout = layout.replace(**{name: value})
+        elif value is None:
+            asked.pop(name, None)
+        else:
+            asked[name] = value
+    assert layout == fix.layout
+    return lp.check(**{**asked, "layout": layout})
+
+
+def assert_fixes_hold(arguments: dict[str, Any]) -> None:
+    report = lp.check(**arguments)
+    warned = {f.code for f in report.findings if f.severity == "warning"}
+    for finding in report.findings:
+        assert len(finding.fixes) <= MOST
+        assert not finding.fixes or finding.severity != "note"
+        assert len({fix.text for fix in finding.fixes}) == len(finding.fixes)
+        for fix in finding.fixes:
+            after = checked_anew(arguments, fix)
+            assert after.ok, f"{finding.code}: {fix.text}"
+            left = {f.code: f.severity for f in after.findings}
+            assert left.get(finding.code, "note") == "note", f"{finding.code}: {fix.text}"
+            assert {code for code, s in left.items() if s == "warning"} <= warned
+            changes = dict(fix.changes)
+            assert changes, "a fix changes something"
+            if arguments.get("gpus") is not None:
+                assert fix.layout.world == changes.get("gpus", arguments["gpus"])
+    assert report.fixes == next((f.fixes for f in report.findings if f.fixes), ())
+
+
+@given(jobs())
+def test_every_fix_passes_check_and_ends_its_finding(arguments: dict[str, Any]) -> None:
+    assert_fixes_hold(arguments)
+
+
+def test_fixes_of_common_slips(sample: Any) -> None:
+    """Every TP and a few CP, PP and DP on preset models: what people really type."""
+    cases = [
+        {
+            "model": name,
+            "layout": {"tp": tp, "cp": cp, "pp": pp, "dp": dp},
+            "gpus": gpus or tp * cp * pp * dp,
+            "seq_len": seq_len,
+            "framework": judge,
+        }
+        for name in (B8, B405, "qwen2.5-7b", "llama3.2-1b")
+        for tp in (1, 2, 3, 6, 8, 16, 64)
+        for cp, seq_len in ((1, 8192), (2, 8192), (4, 8188))
+        for pp in (1, 4, 16)
+        for dp in (1, 6)
+        for gpus in (None, 64)
+        for judge in (None, *lp.FRAMEWORKS)
+    ]
+    for arguments in sample(cases, 150):
+        assert_fixes_hold(arguments)
+
+
+# -- what is offered -------------------------------------------------------------------------------
+
+
+def texts(finding: lp.Finding) -> list[str]:
+    return [fix.text for fix in finding.fixes]
+
+
+def test_incident_5_reports_both_products_and_dp_8_first() -> None:
+    """The Llama 3 paper's table: 8·16·16·4 GPUs and 4·16·131,072 tokens are both half of what is stated."""
+    report = lp.check(
+        B405,
+        lp.Layout(tp=8, cp=16, pp=16, dp=4),
+        gpus=16384,
+        seq_len=131072,
+        batch_tokens=2**24,
+        batch_per_dp=16,
+    )
+    errors = [f for f in report.findings if f.severity == "error"]
+    assert [f.code for f in errors] == ["LP001", "LP002"]
+    for finding in errors:
+        assert finding.fixes[0].text == "dp=8 (8·16·16·8 = 16384 ranks)"
+        assert finding.fixes[0].changes == (("dp", 8),)
+    assert report.fixes[0].layout == lp.Layout(tp=8, cp=16, pp=16, dp=8)
+    assert "= 8192, but there are 16384 GPUs" in errors[0].message
+    assert "= 8388608 tokens, but the batch has 16777216" in errors[1].message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "first"),
+    [
+        ({"model": B70, "layout": {"tp": 16, "dp": 4}, "gpus": 64}, "LP104", "tp=8 dp=8 (8·1·1·8 = 64 ranks)"),
+        ({"model": B8, "layout": {"tp": 16}, "gpus": 16}, "LP104", "tp=8 dp=2 (8·1·1·2 = 16 ranks)"),
+        ({"model": B8, "layout": {"tp": 8}, "gpus": 64}, "LP001", "dp=8 (8·1·1·8 = 64 ranks)"),
+        ({"model": B8, "layout": {"cp": 4}, "seq_len": 8188}, "LP201", "seq_len=8184"),
+        ({"model": B8, "seq_len": 16384}, "LP203", "seq_len=8192"),
+        (
+            {"model": B405, "layout": {"pp": 16}, "framework": "megatron"},
+            "LP301",
+            "layer_split=balanced ends",
+        ),
+        (
+            {"model": B70, "layout": {"tp": 8}, "framework": "colossalai"},
+            "LP106",
+            "padding=multiple of 32·tp",
+        ),
+        ({"model": B8, "layout": {"virtual_stages": 2}}, "LP307", "virtual_stages=1"),
+        ({"model": B8, "layout": {"pp": 4}, "micro_batches": 3}, "LP305", "micro_batches=4"),
+        (
+            {"model": B8, "layout": {"dp": 8}, "global_batch": 100, "micro_batch": 2},
+            "LP401",
+            "global_batch=96",
+        ),
+        (
+            {"model": B8, "layout": {"tp": 16, "pp": 3, "dp": 5}, "framework": "transformers"},
+            "LP104",
+            "tp=8 pp=1 dp=30 (8·1·1·30 = 240 ranks)",
+        ),
+        (
+            {"model": "llama3.2-1b", "layout": {"tp": 6, "pp": 3, "dp": 5}, "framework": "torchtitan"},
+            "LP304",
+            "tp=2 pp=1 dp=45 (2·1·1·45 = 90 ranks)",
+        ),
+        (
+            {"model": B8, "layout": {"cp": 2}, "gpus": 2, "framework": "distributed-llama"},
+            "LP501",
+            "tp=2 cp=1 (2·1·1·1 = 2 ranks)",
+        ),
+        (
+            {"model": B8, "layout": {"tp": 8, "cp": 2}, "seq_len": 48, "framework": "torchtitan"},
+            "LP205",
+            "seq_len=32",
+        ),
+        (
+            {"model": B8, "layout": {"pp": 4}, "layer_split": "balanced ends", "framework": "megatron"},
+            "LP309",
+            "layer_split=None",
+        ),
+    ],
+)
+def test_the_first_fix(arguments: dict[str, Any], code: str, first: str) -> None:
+    report = lp.check(**{"layout": {}, **arguments})
+    (finding,) = [f for f in report.findings if f.code == code]
+    assert texts(finding)[0] == first
+
+
+def test_replication_is_offered_where_the_judge_has_it() -> None:
+    """With the paper's semantics a copy of each KV head is a setting; torchtitan has none."""
+    alone = lp.check(B8, {"tp": 16}, gpus=16, gpus_per_node=16)
+    (finding,) = [f for f in alone.findings if f.code == "LP104"]
+    assert "kv_replication=True" not in texts(finding)[:1]
+    fix = next((fix for fix in finding.fixes if dict(fix.changes) == {"kv_replication": True}), None)
+    assert fix is None or checked_anew({"model": B8, "layout": {"tp": 16}}, fix).ok
+    titan = lp.check(B8, {"tp": 16}, gpus=16, framework="torchtitan")
+    assert all("kv_replication" not in text for f in titan.findings for text in texts(f))
+
+
+def test_other_gpus_are_the_last_resort() -> None:
+    """7 GPUs cannot hold any tp > 1 of 32 heads, so dp=7 is offered and no other number of GPUs."""
+    report = lp.check(B8, {"tp": 7}, gpus=7)
+    assert all(dict(fix.changes).get("gpus") is None for f in report.findings for fix in f.fixes)
+    assert report.fixes[0].text == "tp=1 dp=7 (1·1·1·7 = 7 ranks)"
+    home = lp.check(B8, {"tp": 16}, gpus=16, framework="distributed-llama")
+    assert home.fixes[0].text == "tp=8 gpus=8 (8·1·1·1 = 8 ranks)"
+    assert len(home.fixes) == 1
+
+
+def test_settings_come_before_other_gpus() -> None:
+    """The nearest repair, dp=3, needs 24 GPUs; the batch can be mended on the 8 that are there."""
+    report = lp.check(B8, {"tp": 8}, gpus=8, seq_len=8191, global_batch=7, batch_per_dp=3, micro_batch=2)
+    (finding,) = [f for f in report.findings if f.code == "LP403"]
+    assert texts(finding) == ["seq_len=8184 batch_per_dp=4 global_batch=4"]
+
+
+def test_no_fix_is_offered_where_none_is_known() -> None:
+    """Facts that contradict each other three ways; the rules' own repairs undo one another."""
+    report = lp.check(B8, {"tp": 2}, gpus=2, batch_per_dp=3, micro_batch=2, global_batch=5)
+    assert [f.code for f in report.findings if not f.fixes] == ["LP401", "LP402"]
+
+
+# -- the parts -------------------------------------------------------------------------------------
+
+
+def test_a_fix_as_plain_values() -> None:
+    report = lp.check(B405, {"pp": 16}, framework="megatron")
+    assert report.fixes[0].as_dict() == {
+        "tp": 1,
+        "cp": 1,
+        "pp": 16,
+        "dp": 1,
+        "layer_split": "balanced ends",
+        "text": "layer_split=balanced ends",
+    }
+    padded = lp.check(B70, {"tp": 8}, framework="colossalai").fixes[0]
+    assert padded.as_dict()["padding"] == "multiple of 32·tp"
+    assert str(padded) == padded.text
+    assert [padded.as_dict()[axis] for axis in AXES] == [8, 1, 1, 1]
+
+
+def test_apply_changes_a_job_or_its_layout_and_refuses_quietly() -> None:
+    job = lp.Job.of(B8, {"dp": 8}, gpus=8)
+    changed = apply(job, {"dp": 4, "gpus": 4})
+    assert changed is not None
+    assert (changed.layout.dp, changed.gpus) == (4, 4)
+    assert apply(job, {"dp": 0}) is None
+    assert apply(job, {"dp_replicate": 3}) is None
+    assert apply(job, {}) == job
+
+
+def test_hsdp_keeps_its_copies() -> None:
+    """dp_replicate stays what it was, so dp must stay a multiple of it."""
+    report = lp.check(B70, {"tp": 16, "dp": 4, "dp_replicate": 4}, gpus=64)
+    for finding in report.findings:
+        for fix in finding.fixes:
+            assert fix.layout.dp_replicate == 4
+            assert fix.layout.dp % 4 == 0

@@ -1,0 +1,536 @@
+"""Every rule: an example that it speaks of and one that it does not, its texts whole, its severity."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import string
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from inputs import jobs
+
+import llamapar as lp
+from llamapar.frameworks import FAILS, FRAMEWORKS, UNKNOWN, VERDICTS, WORKS
+from llamapar.rules import ERROR, NOTE, RULES, SEVERITIES, WARNING
+
+B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
+
+
+@dataclass(frozen=True)
+class Example:
+    """Arguments of which a rule speaks, what it then says, and arguments of which it does not."""
+
+    bad: dict[str, Any]
+    severity: str | None
+    """Under the paper's semantics; None: only a framework has something to say."""
+    message: str
+    why: str
+    good: dict[str, Any]
+    """Changes of `bad` after which the rule has nothing to say."""
+    verdicts: dict[str, str] = field(default_factory=dict)
+    """By framework, where anything is known."""
+
+
+def layout(**degrees: Any) -> dict[str, Any]:
+    return {"layout": degrees}
+
+
+CLEAR, INIT, FORWARD = "clear error", "crash at init", "crash in forward"
+SAVE, SILENT, NA = "crash at save", "silent wrong result", "not applicable"
+ADAPTS = "works by replicating or padding"
+NO_AXIS = {"distributed-llama": NA}
+
+EXAMPLES = {
+    "LP001": Example(
+        {"model": B405, **layout(tp=8, cp=16, pp=16, dp=4), "gpus": 16384},
+        ERROR,
+        "tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs",
+        "every GPU is one rank; 8192 would be missing or idle",
+        layout(tp=8, cp=16, pp=16, dp=8),
+        {
+            **dict.fromkeys(("llama-models", "megatron-lm", "colossalai"), NA),
+            **dict.fromkeys(("torchtitan", "picotron", "nanotron"), CLEAR),
+            "dtensor": SILENT,
+        },
+    ),
+    "LP002": Example(
+        {
+            "model": B405,
+            **layout(tp=8, cp=16, pp=16, dp=4),
+            "seq_len": 131072,
+            "batch_per_dp": 16,
+            "batch_tokens": 2**24,
+        },
+        ERROR,
+        "batch_per_dp·dp·seq_len = 16·4·131072 = 8388608 tokens, but the batch has 16777216",
+        "each of the dp groups reads its own sequences; CP and TP ranks share them",
+        {"batch_per_dp": 32},
+    ),
+    "LP003": Example(
+        {"model": B70, **layout(tp=4, dp=4, order="dp-tp-cp-pp")},
+        WARNING,
+        "a TP group of 4 ranks spans 13 consecutive GPUs and leaves its node of 8",
+        "TP communicates in every layer; across nodes it runs at the speed of the network",
+        layout(tp=4, dp=4),
+    ),
+    "LP101": Example(
+        {"model": B8, **layout(tp=3)},
+        ERROR,
+        "tp=3 does not divide n_heads=32 (llama3-8b)",
+        "a rank would need 10.67 query heads",
+        layout(tp=4),
+        {
+            **dict.fromkeys(("llama-models", "distributed-llama", "picotron"), INIT),
+            **dict.fromkeys(("torchtitan", "megatron-lm", "colossalai", "nanotron", "vllm"), CLEAR),
+            "dtensor": FORWARD,
+        },
+    ),
+    "LP102": Example(
+        {
+            "model": dict(
+                dim=100, n_layers=2, n_heads=8, n_kv_heads=8, head_dim=16, ffn_dim=64, vocab_size=64
+            ),
+            **layout(tp=8),
+        },
+        NOTE,
+        "tp=8 does not divide dim=100 (custom)",
+        "TP cuts heads and FFN columns, not the model width; a framework that cuts it refuses",
+        layout(tp=4),
+        {"distributed-llama": WORKS},
+    ),
+    "LP103": Example(
+        {"model": lp.model("llama2-7b").replace(ffn_dim=11000, name="odd"), **layout(tp=32)},
+        ERROR,
+        "tp=32 does not divide ffn_dim=11000 (odd)",
+        "a rank would need 343.75 FFN columns",
+        layout(tp=8),
+        {
+            **dict.fromkeys(
+                (
+                    "llama-models",
+                    "megatron-lm",
+                    "colossalai",
+                    "distributed-llama",
+                    "picotron",
+                    "nanotron",
+                    "vllm",
+                ),
+                INIT,
+            ),
+            **dict.fromkeys(("torchtitan", "dtensor"), FORWARD),
+            "transformers": WORKS,
+        },
+    ),
+    "LP104": Example(
+        {"model": B8, **layout(tp=16), "seq_len": 8192},
+        ERROR,
+        "tp=16 does not divide n_kv_heads=8 (llama3-8b)",
+        "a rank would need half a KV head",
+        layout(tp=8),
+        {
+            **dict.fromkeys(("llama-models", "picotron"), INIT),
+            **dict.fromkeys(("torchtitan", "colossalai", "nanotron", "distributed-llama"), CLEAR),
+            **dict.fromkeys(("transformers", "dtensor"), FORWARD),
+            **dict.fromkeys(("megatron-lm", "vllm"), ADAPTS),
+        },
+    ),
+    "LP105": Example(
+        {"model": lp.model(B8).replace(vocab_size=128257, name="odd"), **layout(tp=8)},
+        NOTE,
+        "vocab_size=128257 over tp=8: 128257 rows with no padding, 0 of them dead, 16033 on a full rank",
+        "128257 / 8 = 16032.12; pad rows sit at the end, on the last ranks",
+        layout(tp=1),
+        {
+            **dict.fromkeys(("llama-models", "distributed-llama", "picotron"), INIT),
+            **dict.fromkeys(("megatron-lm", "colossalai", "nanotron", "vllm"), ADAPTS),
+            **dict.fromkeys(("torchtitan", "transformers", "dtensor"), WORKS),
+        },
+    ),
+    "LP106": Example(
+        {"model": B70, **layout(tp=8), "framework": "colossalai"},
+        None,
+        "256 pad rows (128256 → 128512) reach the checkpoint code",
+        "a shard of 16064 rows times tp=8 is 128512, not 128256",
+        layout(tp=4),
+        {
+            **dict.fromkeys(
+                ("llama-models", "torchtitan", "transformers", "picotron", "dtensor"), NA
+            ),
+            "distributed-llama": NA,
+            "megatron-lm": WORKS,
+            "colossalai": SAVE,
+        },
+    ),
+    "LP107": Example(
+        {"model": "qwen2.5-72b", **layout(tp=2), "quant_group": 128},
+        ERROR,
+        "ffn_dim/tp = 29568/2 = 14784 is not a multiple of the quantisation group 128",
+        "a group of weights shares one scale and cannot lie on two ranks",
+        layout(tp=1),
+        {"vllm": CLEAR},
+    ),
+    "LP201": Example(
+        {"model": B8, **layout(cp=4), "seq_len": 8188},
+        ERROR,
+        "seq_len=8188 does not divide into 2·cp = 8 chunks",
+        "each CP rank takes one chunk from the head and one from the tail; a chunk would have "
+        "1023.5 tokens",
+        {"seq_len": 8192},
+        {
+            **dict.fromkeys(("torchtitan", "megatron-lm"), CLEAR),
+            **dict.fromkeys(("colossalai", "nanotron"), FORWARD),
+            "picotron": WORKS,
+            "dtensor": SILENT,
+            **NO_AXIS,
+        },
+    ),
+    "LP202": Example(
+        {"model": B8, **layout(tp=8, cp=2), "seq_len": 8200},
+        ERROR,
+        "seq_len/cp = 8200/2 = 4100 tokens do not divide over tp=8 with sequence parallelism",
+        "a rank would need 512.5 tokens of the residual stream",
+        layout(tp=8, cp=2, sequence_parallel=False),
+        {"torchtitan": CLEAR, "megatron-lm": FORWARD, **NO_AXIS},
+    ),
+    "LP203": Example(
+        {"model": B8, "seq_len": 16384},
+        WARNING,
+        "seq_len=16384 is longer than the model's context of 8192 (llama3-8b)",
+        "positions past it were never trained",
+        {"seq_len": 8192},
+        {"torchtitan": CLEAR, "llama-models": CLEAR},
+    ),
+    "LP204": Example(
+        {"model": B8, **layout(sequence_parallel=True)},
+        NOTE,
+        "sequence_parallel=True has no effect at tp=1",
+        "it shares the residual stream among the ranks of a TP group",
+        layout(tp=2, sequence_parallel=True),
+        {"megatron-lm": CLEAR, "colossalai": CLEAR},
+    ),
+    "LP205": Example(
+        {"model": B8, **layout(tp=8, cp=2), "seq_len": 48, "framework": "torchtitan"},
+        None,
+        "48 tokens of a micro-batch are not a multiple of tp·2·cp = 32",
+        "a chunk of the head or the tail has 12 tokens, which do not divide over tp=8",
+        {"micro_batch": 2},
+        {"torchtitan": CLEAR},
+    ),
+    "LP301": Example(
+        {"model": B405, **layout(pp=16)},
+        NOTE,
+        "n_layers=126 does not divide over pp=16 (llama3.1-405b)",
+        "126/16 = 7.875 is not whole, so stages differ in length",
+        layout(pp=14),
+        {
+            **dict.fromkeys(
+                ("torchtitan", "colossalai", "transformers", "picotron", "nanotron", "vllm"), WORKS
+            ),
+            "megatron-lm": CLEAR,
+            **NO_AXIS,
+        },
+    ),
+    "LP302": Example(
+        {"model": B8, **layout(pp=8, virtual_stages=5)},
+        ERROR,
+        "pp·virtual_stages = 8·5 = 40 stages for 32 layers (llama3-8b)",
+        "embedding and head counted as a layer each, there is work for 34 stages",
+        layout(pp=8, virtual_stages=4),
+        {"torchtitan": CLEAR, "megatron-lm": CLEAR, **NO_AXIS},
+    ),
+    "LP303": Example(
+        {"model": B70, **layout(pp=16, virtual_stages=2)},
+        NOTE,
+        "n_layers=80 does not divide over pp·virtual_stages = 16·2 = 32",
+        "flooring twice keeps 64 of 80 layers; virtual stages must differ instead",
+        layout(pp=16, virtual_stages=5),
+        {"torchtitan": WORKS, "megatron-lm": CLEAR, **NO_AXIS},
+    ),
+    "LP304": Example(
+        {"model": "llama3.2-1b", **layout(pp=2)},
+        WARNING,
+        "llama3.2-1b ties its head to the embedding, and pp=2 puts them on different stages",
+        "the first and the last stage each need the tensor, and its gradients must be summed",
+        layout(),
+        {"torchtitan": CLEAR, **NO_AXIS},
+    ),
+    "LP305": Example(
+        {"model": B8, **layout(pp=8), "micro_batches": 4},
+        WARNING,
+        "4 micro-batches for pp=8 stages",
+        "1F1B needs one for every stage; with fewer, some stages always wait",
+        {"micro_batches": 8},
+        {"torchtitan": CLEAR, "dtensor": CLEAR},
+    ),
+    "LP306": Example(
+        {"model": B8, **layout(pp=4, virtual_stages=2), "micro_batches": 9},
+        NOTE,
+        "9 micro-batches are not a multiple of pp=4 with virtual_stages=2",
+        "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
+        {"micro_batches": 12},
+        {"torchtitan": CLEAR, "dtensor": CLEAR, "megatron-lm": CLEAR},
+    ),
+    "LP307": Example(
+        {"model": B8, **layout(virtual_stages=2)},
+        WARNING,
+        "virtual_stages=2 with pp=1",
+        "interleaving shortens a pipeline's bubble; one stage has none",
+        layout(pp=2, virtual_stages=2),
+        {"megatron-lm": CLEAR},
+    ),
+    "LP308": Example(
+        {"model": B8, **layout(pp=2, zero=3)},
+        WARNING,
+        "zero=3 with pp=2",
+        "gradients (and at stage 3 parameters) would be communicated once a micro-batch",
+        layout(pp=2, zero=1),
+        {"colossalai": CLEAR},
+    ),
+    "LP309": Example(
+        {"model": B8, **layout(pp=4), "layer_split": "balanced ends", "framework": "megatron-lm"},
+        None,
+        "n_layers + 2 = 34 does not divide over pp·virtual_stages = 4 (llama3-8b)",
+        "the embedding and the head were asked to count as a layer each",
+        layout(pp=2),
+        {"megatron-lm": CLEAR},
+    ),
+    "LP401": Example(
+        {"model": B8, **layout(dp=8), "global_batch": 100, "micro_batch": 2},
+        ERROR,
+        "global_batch=100 is not a multiple of dp·micro_batch = 8·2 = 16",
+        "every DP group must run the same whole number of micro-batches",
+        {"global_batch": 96},
+        {"megatron-lm": CLEAR},
+    ),
+    "LP402": Example(
+        {"model": B8, **layout(dp=8), "global_batch": 100, "batch_per_dp": 12},
+        ERROR,
+        "batch_per_dp·dp = 12·8 = 96, but global_batch=100",
+        "both count the sequences of one step",
+        {"global_batch": 96},
+    ),
+    "LP403": Example(
+        {"model": B8, "batch_per_dp": 12, "micro_batch": 5},
+        ERROR,
+        "batch_per_dp=12 is not a multiple of micro_batch=5",
+        "a DP group cuts its sequences into whole micro-batches",
+        {"micro_batch": 4},
+    ),
+    "LP404": Example(
+        {"model": B8, "global_batch": 1024, "seq_len": 8192, "batch_tokens": 2**24},
+        ERROR,
+        "global_batch·seq_len = 1024·8192 = 8388608 tokens, but the batch has 16777216",
+        "both count the tokens of one step",
+        {"global_batch": 2048},
+    ),
+    "LP501": Example(
+        {"model": B8, **layout(cp=2), "framework": "distributed-llama"},
+        None,
+        "cp=2 pp=1 dp=1: the framework does not offer all of these axes together",
+        "a layout can only use the axes that are there",
+        layout(tp=2),
+        {"distributed-llama": NA, "transformers": NA},
+    ),
+    "LP502": Example(
+        {
+            "model": lp.model("llama2-13b").replace(ffn_dim=13840),
+            **layout(tp=5),
+            "framework": "distributed-llama",
+        },
+        None,
+        "tp=5 is not a power of two",
+        "some frameworks promise powers of two alone",
+        layout(tp=4),
+    ),
+}
+
+
+def asked(code: str, good: bool = False, **changes: Any) -> lp.Report:
+    example = EXAMPLES[code]
+    arguments = {"layout": {}, **example.bad, **(example.good if good else {}), **changes}
+    return lp.check(**arguments)
+
+
+def found(code: str, report: lp.Report) -> lp.Finding | None:
+    return next((f for f in report.findings if f.code == code), None)
+
+
+def test_every_rule_has_an_example() -> None:
+    assert [rule.code for rule in RULES] == sorted(EXAMPLES)
+    assert len({rule.title for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_the_rule_speaks_of_its_failing_example(code: str) -> None:
+    example = EXAMPLES[code]
+    finding = found(code, asked(code))
+    assert finding is not None
+    assert finding.message == example.message
+    assert finding.why == example.why
+    paper = found(code, asked(code, framework=None))
+    assert (paper.severity if paper else None) == example.severity
+    assert asked(code, framework=None).ok == (example.severity != ERROR)
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_the_rule_is_silent_on_its_passing_example(code: str) -> None:
+    assert found(code, asked(code, good=True)) is None
+    for name in FRAMEWORKS:
+        finding = found(code, asked(code, good=True, framework=name))
+        if code == "LP203":  # torchtitan and Meta speak of 8,192 and of the model's context alone
+            assert finding is None
+        elif code not in ("LP105", "LP106"):  # with a framework its own padding applies
+            assert finding is None or finding.severity == NOTE, name
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_severity_under_each_framework(code: str, name: str) -> None:
+    """A failure is an error, what works is at most a note, what is not known is the paper's judgement."""
+    example = EXAMPLES[code]
+    report = asked(code, framework=name)
+    finding = found(code, report)
+    verdict = lp.FRAMEWORKS[name].judge(code, report.job)
+    assert verdict.verdict == example.verdicts.get(name, UNKNOWN)
+    assert verdict.verdict in VERDICTS
+    severity = finding.severity if finding else None
+    if verdict.verdict in FAILS:
+        assert severity == ERROR
+        assert not report.ok
+    elif verdict.verdict in (WORKS, ADAPTS):
+        assert severity == (NOTE if example.severity or verdict.verdict == ADAPTS else None)
+    elif verdict.verdict == NA and code == "LP501":
+        assert severity == ERROR
+    elif code == "LP502" and name == "distributed-llama":
+        assert severity == NOTE  # its README promises, its code does not check
+    else:
+        assert severity == example.severity
+    if finding and verdict.verdict != UNKNOWN:
+        assert finding.frameworks[name] == verdict
+        assert next(iter(finding.frameworks)) == name  # the judge comes first
+        assert re.fullmatch(r"\S+/\S+: \S.* @(v[\d.]+|[0-9a-f]{10})", verdict.source)
+        assert verdict.message or verdict.note
+
+
+def test_kv_heads_are_a_note_once_replication_is_asked_for() -> None:
+    finding = found("LP104", asked("LP104", kv_replication=True))
+    assert finding is not None
+    assert (finding.severity, finding.fixes) == (NOTE, ())
+    uneven = found("LP104", asked("LP104", layout={"tp": 12}, kv_replication=True))
+    assert uneven is not None
+    assert uneven.severity == ERROR  # 12 ranks hold no whole number of copies of 8 heads
+    assert found("LP104", asked("LP104", kv_replication=True, framework="torchtitan")).severity == ERROR
+
+
+def test_equal_stages_that_were_asked_for_must_be_equal() -> None:
+    for code in ("LP301", "LP303"):
+        finding = found(code, asked(code, layer_split="equal"))
+        assert finding is not None
+        assert finding.severity == ERROR
+        assert finding.fixes[0].text == "layer_split=balanced ends"
+
+
+def test_zero_2_with_pp_is_a_note_zero_3_a_warning() -> None:
+    severities = {}
+    for zero in range(4):
+        finding = found("LP308", asked("LP308", layout={"pp": 2, "zero": zero}))
+        severities[zero] = finding.severity if finding else None
+    assert severities == {0: None, 1: None, 2: NOTE, 3: WARNING}
+
+
+def test_a_context_that_was_trained_is_only_metas_to_refuse() -> None:
+    known = {"model": B405, "layout": {"tp": 8}, "seq_len": 131072}
+    assert found("LP203", lp.check(**known)) is None
+    finding = found("LP203", lp.check(**known, framework="meta"))
+    assert finding is not None
+    assert finding.frameworks["llama-models"].message == "max_seq_len must be between 1 and 8192, got 131072."
+
+
+@pytest.mark.parametrize(
+    ("units", "ranks", "words"),
+    [(8, 16, "half a KV head"), (8, 64, "1/8 of a KV head"), (8, 6, "1.33 KV heads"), (10, 4, "2.50 KV heads")],
+)
+def test_shares_in_words(units: int, ranks: int, words: str) -> None:
+    model = lp.model(B405).replace(n_kv_heads=units, n_heads=units * 24, head_dim=128)
+    finding = found("LP104", lp.check(model, {"tp": ranks}))
+    assert finding is not None
+    assert finding.why == f"a rank would need {words}"
+
+
+def test_tp_may_fill_a_whole_node_or_a_part_of_one() -> None:
+    for tp, dp, per_node, order, speaks in (
+        (8, 2, 8, "tp-cp-pp-dp", False),
+        (16, 1, 8, "tp-cp-pp-dp", True),
+        (4, 1, 2, "tp-cp-pp-dp", True),
+        (6, 4, 8, "tp-cp-pp-dp", True),  # the second group lies across two nodes
+        (2, 4, 8, "dp-tp-cp-pp", False),  # 8 consecutive GPUs hold four whole groups
+        (2, 8, 8, "dp-tp-cp-pp", True),
+        (8, 1, 4, "tp-cp-pp-dp", True),
+        (4, 1, 8, "tp-cp-pp-dp", False),
+        (16, 9, 72, "tp-cp-pp-dp", True),
+        (8, 9, 72, "tp-cp-pp-dp", False),
+    ):
+        report = lp.check(B405, {"tp": tp, "dp": dp, "order": order}, gpus_per_node=per_node)
+        assert (found("LP003", report) is not None) == speaks, (tp, dp, per_node, order)
+
+
+# -- the templates ---------------------------------------------------------------------------------
+
+NUMBERS = set(lp.Job.of(B8, {}).numbers())
+
+
+def names_in(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_templates_use_numbers_that_exist(rule: Any) -> None:
+    assert names_in(rule.message) | names_in(rule.why) <= NUMBERS
+    assert names_in(rule.message) or rule.code == "LP204"
+    assert "\n" not in rule.message + rule.why
+    assert not rule.message.endswith(".")
+
+
+@given(jobs())
+def test_every_template_fills_in_for_any_job(arguments: dict[str, Any]) -> None:
+    """Rules and evidence that do not apply as well: no number may be missing or impossible."""
+    job = lp.check(**arguments).job
+    numbers = job.numbers()
+    for rule in RULES:
+        assert rule.severity(job) in (*SEVERITIES, None)
+        for template in (rule.message, rule.why):
+            text = template.format_map(numbers)
+            assert "{" not in text.replace(job.model.name, "")
+    for framework in FRAMEWORKS.values():
+        own = job.numbers(framework.padding)
+        for cases in framework.cases.values():
+            for case in cases:
+                assert case.when(job) in (True, False)
+                assert isinstance(case.message.format_map(own) + case.note.format_map(own), str)
+
+
+@given(jobs())
+def test_a_finding_speaks_of_numbers_that_were_given(arguments: dict[str, Any]) -> None:
+    """No text of a finding says None: a rule speaks only where its numbers are known."""
+    for finding in lp.check(**arguments).findings:
+        assert "None" not in finding.message + finding.why
+        for verdict in finding.frameworks.values():
+            assert "None" not in verdict.message + verdict.note
+            assert verdict.verdict in VERDICTS
+
+
+@given(jobs())
+def test_severities_sort_the_report(arguments: dict[str, Any]) -> None:
+    report = lp.check(**arguments)
+    order = [SEVERITIES.index(f.severity) for f in report.findings]
+    assert order == sorted(order)
+    assert len({f.code for f in report.findings}) == len(order)
+    assert report.ok == (0 not in order)
+
+
+def test_rules_are_values() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'code'"):
+        RULES[0].code = "LP000"  # type: ignore[misc]

@@ -1,0 +1,318 @@
+"""Our arithmetic beside that of the real tools: fixtures in oracles/, made by the code they name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+import pytest
+from inputs import oracle
+
+import llamapar as lp
+from llamapar.frameworks import framework
+from llamapar.shard import LAYER_SPLITS, Padding, Split, causal_pairs
+
+
+def name_of(case: dict[str, Any]) -> str:
+    """The scalars of a case, for a test's name."""
+    return "-".join(str(v) for k, v in case.items() if isinstance(v, (str, int)) and k != "message")
+
+
+# -- torch: chunks, head-tail, masks ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", oracle("chunks"), ids=name_of)
+def test_chunks_are_torchs(case: dict[str, Any]) -> None:
+    split = Split(case["n"], case["k"])
+    assert [len(shard) for shard in split] == case["sizes"]
+    assert [shard.start for shard in split] == case["offsets"]
+
+
+HEADTAIL = oracle("headtail")
+
+
+@pytest.mark.parametrize("case", [c for c in HEADTAIL if "positions" in c], ids=name_of)
+def test_head_tail_positions_are_torchs(case: dict[str, Any]) -> None:
+    made = lp.sequence({"cp": case["cp"]}, case["seq"])
+    assert made.ok
+    assert [[p for chunk in r.chunks for p in chunk] for r in made.ranks] == case["positions"]
+
+
+@pytest.mark.parametrize("case", [c for c in HEADTAIL if "error" in c], ids=name_of)
+def test_what_torchs_balancer_refuses_is_not_even(case: dict[str, Any]) -> None:
+    """`context_parallel` drops the balancer without a word; the balancer itself asserts."""
+    assert case["default_balancer"] is None
+    if case["cp"] > 1:
+        assert not lp.sequence({"cp": case["cp"]}, case["seq"]).ok
+        layout = {"cp": case["cp"]}
+        report = lp.check("llama3-8b", layout, seq_len=case["seq"], framework="dtensor")
+        assert [f.code for f in report.findings if f.severity == "error"] == ["LP201"]
+
+
+@pytest.mark.parametrize("case", [c for c in HEADTAIL if "work" in c], ids=name_of)
+def test_causal_work_is_that_of_a_real_mask(case: dict[str, Any]) -> None:
+    for chunking, key in (("head-tail", "head_tail"), ("contiguous", "contiguous")):
+        made = lp.sequence({"cp": case["cp"]}, case["seq"], chunking=chunking)
+        assert [r.pairs for r in made.ranks] == case["work"][key]
+        assert sum(case["work"][key]) == made.pairs == causal_pairs(range(case["seq"]))
+
+
+# -- Megatron's RankGenerator and torch's DeviceMesh -----------------------------------------------
+
+
+@pytest.mark.parametrize("case", oracle("ranks"), ids=lambda c: f"{c['order']}-{c['layout']}")
+def test_groups_are_megatrons_and_torchs(case: dict[str, Any]) -> None:
+    lay = lp.Layout(**case["layout"], order=case["order"])
+    assert lay.world == case["world"]
+    for axis, said in case["groups"].items():
+        groups = [list(group) for group in lay.groups(axis)]
+        assert (len(groups), groups[0], groups[-1]) == (said["count"], said["first"], said["last"])
+        text = json.dumps(groups, separators=(",", ":"))
+        assert hashlib.sha256(text.encode()).hexdigest() == said["sha256"]
+        assert groups == said.get("all", groups)
+
+
+# First groups at TP=CP=PP=DP=2, from each framework's own mesh, run.
+FIRST_GROUPS = {
+    "megatron-lm": {"tp": 1, "cp": 2, "dp": 4, "pp": 8},
+    "torchtitan": {"tp": 1, "cp": 2, "dp": 4, "pp": 8},
+    "nanotron": {"tp": 1, "cp": 2, "dp": 4, "pp": 8},
+    "picotron": {"tp": 1, "cp": 2, "dp": 8, "pp": 4},
+    "llama-models": {"tp": 1, "cp": 2, "dp": 8, "pp": 4},
+    "vllm": {"tp": 1, "cp": 2, "dp": 8, "pp": 4},
+    "colossalai": {"tp": 2, "cp": 1, "dp": 8, "pp": 4},
+}
+
+
+@pytest.mark.parametrize("name", FIRST_GROUPS)
+def test_rank_orders_of_the_frameworks(name: str) -> None:
+    order = framework(name).order
+    assert order is not None
+    lay = lp.Layout(tp=2, cp=2, pp=2, dp=2, order=order)
+    assert {axis: lay.group(axis, 0)[1] for axis in lp.AXES} == FIRST_GROUPS[name]
+
+
+def test_two_families_of_rank_orders() -> None:
+    slowest = {f.name: f.order.split("-")[-1] for f in lp.FRAMEWORKS.values() if f.order}
+    pp = {"megatron-lm", "torchtitan", "nanotron", "transformers"}
+    assert {name for name, axis in slowest.items() if axis == "pp"} == pp
+    assert {name for name, axis in slowest.items() if axis == "dp"} == set(slowest) - pp
+
+
+# -- vocabularies: fairscale, Megatron, ColossalAI, vLLM -------------------------------------------
+
+PADDED_BY = {"megatron": Padding(128, True), "colossalai": Padding(64, True), "vllm": Padding(64)}
+
+
+@pytest.mark.parametrize("case", oracle("vocab"), ids=name_of)
+def test_vocabulary_ranges_are_the_tools_own(case: dict[str, Any]) -> None:
+    model = lp.model("llama3-8b").replace(vocab_size=case["vocab"])
+    layout = {"tp": case["tp"]}
+    if case["tool"] == "fairscale":
+        made = lp.vocab(model, layout)
+    else:
+        own = PADDED_BY[case["tool"]]
+        assert framework(case["tool"]).padding == own
+        made = lp.vocab(model, layout, padding=Padding(case["divisible_by"], own.per_tp))
+        assert made.padded == case["padded"]
+    if "error" in case:
+        assert not made.ok
+        verdict = framework("fairscale").judge("LP105", lp.Job.of(model, layout))
+        assert (verdict.verdict, verdict.message) == ("crash at init", case["message"])
+    else:
+        assert made.ok
+        assert [[r.rows.start, r.rows.stop] for r in made.ranks] == case["ranges"]
+
+
+TPS = (1, 2, 4, 8, 16, 32, 64)
+# Rows of a padded vocabulary of 128,256, by framework default and TP.
+PADDED = {
+    **dict.fromkeys(
+        (
+            "llama-models",
+            "picotron",
+            "torchtitan",
+            "transformers",
+            "distributed-llama",
+            "nanotron",
+            "vllm",
+        ),
+        (128256,) * 7,
+    ),
+    "megatron-lm": (128256, 128256, 128512, 129024, 129024, 131072, 131072),
+    "colossalai": (128256, 128256, 128256, 128512, 129024, 129024, 131072),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padded_vocabulary_of_llama_3(name: str) -> None:
+    made = [lp.vocab("llama3-8b", {"tp": tp}, padding=name) for tp in TPS]
+    assert tuple(m.padded for m in made) == PADDED[name]
+    assert [len(m.rank(0).rows) for m in made] == [n // tp for n, tp in zip(PADDED[name], TPS, strict=True)]
+
+
+def test_colossalai_with_32_pads_later() -> None:
+    made = [lp.vocab("llama3-8b", {"tp": tp}, padding=Padding(32, per_tp=True)).padded for tp in TPS]
+    assert made == [128256, 128256, 128256, 128256, 128512, 129024, 129024]
+
+
+# -- layers: torchtitan, ColossalAI, picotron, vLLM, Megatron --------------------------------------
+
+SPLIT_OF = {
+    "torchtitan": "balanced ends",
+    "colossalai": "remainder middle",
+    "picotron": "remainder first",
+    "vllm": "remainder before last",
+    "megatron": "equal",
+}
+
+
+def refusals(case: dict[str, Any], **known: Any) -> set[str]:
+    """What the framework says, by our evidence, to the layers and stages of a case."""
+    layout = {"pp": case["pp"], "virtual_stages": case["v"]}
+    model = lp.model("llama3-8b").replace(n_layers=case["layers"])
+    report = lp.check(model, layout, framework=case["tool"], **known)
+    assert report.judge is not None
+    return {f.frameworks[report.judge.name].message for f in report.findings if f.severity == "error"}
+
+
+@pytest.mark.parametrize("case", oracle("layers"), ids=name_of)
+def test_layers_per_stage_are_the_tools_own(case: dict[str, Any]) -> None:
+    split = SPLIT_OF[case["tool"]]
+    assert framework(case["tool"]).layer_split == split
+    known: dict[str, Any] = {}
+    if case.get("account"):
+        split = known["layer_split"] = "balanced ends"
+    stages = case["pp"] * case["v"]
+    if "counts" in case:
+        assert LAYER_SPLITS[split](case["layers"], stages) == case["counts"]
+        if case["tool"] in ("torchtitan", "megatron"):  # the others leave stages empty without a word
+            assert refusals(case, **known) == set()
+        return
+    said = refusals(case, **known)
+    if case["tool"] == "torchtitan" or case.get("account"):
+        assert said == {case["message"]}
+    else:  # Megatron without its flags: training/arguments.py speaks before the core that was asked
+        assert said
+        assert all("divisible" in text for text in said)
+    if case["tool"] != "megatron":
+        with pytest.raises(lp.LayoutError, match="stages for"):
+            LAYER_SPLITS[split](case["layers"], stages)
+
+
+# Layers per stage as (stages, layers) runs.
+PIPELINES = {
+    (32, 3): {
+        "torchtitan": [(2, 11), (1, 10)],
+        "vllm": [(2, 11), (1, 10)],
+        "colossalai": [(2, 11), (1, 10)],
+        "picotron": [(2, 11), (1, 10)],
+        "transformers": [(2, 10), (1, 12)],
+        "megatron-lm": [],
+    },
+    (32, 4): {
+        "torchtitan": [(1, 8), (1, 9), (1, 8), (1, 7)],
+        **dict.fromkeys(("vllm", "colossalai", "picotron", "transformers", "megatron-lm"), [(4, 8)]),
+    },
+    (80, 8): {
+        "torchtitan": [(1, 10), (1, 11), (5, 10), (1, 9)],
+        **dict.fromkeys(("vllm", "colossalai", "picotron", "transformers", "megatron-lm"), [(8, 10)]),
+    },
+    (126, 4): {
+        "torchtitan": [(1, 31), (2, 32), (1, 31)],
+        "vllm": [(1, 31), (2, 32), (1, 31)],
+        "colossalai": [(1, 31), (2, 32), (1, 31)],
+        "picotron": [(2, 32), (2, 31)],
+        "transformers": [(3, 31), (1, 33)],
+        "megatron-lm": [],
+    },
+    (126, 16): {
+        "torchtitan": [(1, 7), (14, 8), (1, 7)],
+        "vllm": [(1, 7), (14, 8), (1, 7)],
+        "colossalai": [(1, 7), (14, 8), (1, 7)],
+        "picotron": [(14, 8), (2, 7)],
+        "transformers": [(15, 7), (1, 21)],
+        "megatron-lm": [],
+    },
+}
+
+
+@pytest.mark.parametrize(("layers", "pp"), PIPELINES)
+def test_pipelines_of_the_frameworks(layers: int, pp: int) -> None:
+    model = lp.model("llama3.1-405b").replace(n_layers=layers)
+    for name, runs in PIPELINES[layers, pp].items():
+        made = lp.stages(model, {"pp": pp}, split=name)
+        assert (name, made.runs) == (name, runs)
+        report = lp.check(model, {"pp": pp}, framework=name)
+        assert report.ok == bool(runs)
+    flags = lp.check(model, {"pp": pp}, framework="megatron", layer_split="balanced ends")
+    assert flags.ok == ((layers + 2) % pp == 0)
+
+
+def test_405b_on_megatron_works_where_its_126_layers_divide() -> None:
+    model = lp.model("llama3.1-405b")
+    fits = [pp for pp in range(1, 19) if lp.check(model, {"pp": pp}, framework="megatron").ok]
+    assert fits == [1, 2, 3, 6, 7, 9, 14, 18]
+    flags = [
+        pp
+        for pp in range(1, 19)
+        if lp.check(model, {"pp": pp}, framework="megatron", layer_split="balanced ends").ok
+    ]
+    assert flags == [1, 2, 4, 8, 16]
+
+
+# -- KV heads below TP: who does what at n_kv_heads=8, TP=16 ----------------------------------------
+
+KV_BELOW_TP = {
+    "llama-models": ("crash at init", "integer division or modulo by zero"),
+    "megatron-lm": ("works by replicating or padding", ""),
+    "vllm": ("works by replicating or padding", ""),
+    "torchtitan": ("clear error", "tensor_parallel_degree (16) must divide n_kv_heads (8)."),
+    "colossalai": (
+        "clear error",
+        "The number of key_value heads must be divisible by, and must not be less than "
+        "tensor parallel size.",
+    ),
+    "nanotron": ("clear error", "num_key_value_heads (8) must be >= tp (16)"),
+    "picotron": ("crash at init", "num_key_value_heads should be divisible by  tp world size"),
+    "transformers": (
+        "crash in forward",
+        "shape '[1, 8192, -1, 128]' is invalid for input of size 524288",
+    ),
+    "dtensor": (
+        "crash in forward",
+        "shape '[1, 8192, -1, 128]' is invalid for input of size 524288",
+    ),
+    "distributed-llama": (
+        "clear error",
+        "This version does not support more nodes than the number of KV heads in the model",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KV_BELOW_TP)
+def test_kv_heads_below_tp(name: str) -> None:
+    report = lp.check("llama3-8b", {"tp": 16}, gpus=16, seq_len=8192, framework=name)
+    (finding,) = [f for f in report.findings if f.code == "LP104"]
+    verdict = finding.frameworks[name]
+    assert (verdict.verdict, verdict.message) == KV_BELOW_TP[name]
+    assert report.ok == (name in ("vllm", "megatron-lm"))
+    assert sorted(KV_BELOW_TP) == sorted(lp.FRAMEWORKS)
+
+
+def test_issue_48307_of_transformers() -> None:
+    """Batch 4, 178 tokens, 4 KV heads of 128 at TP=8: 45,568 elements = 4 · 178 · 64."""
+    model = lp.model("llama3-8b").replace(n_kv_heads=4)
+    report = lp.check(model, {"tp": 8}, seq_len=178, micro_batch=4, framework="transformers")
+    said = {f.code: f.frameworks["transformers"].message for f in report.findings}
+    assert said["LP104"] == "shape '[4, 178, -1, 128]' is invalid for input of size 45568"
+
+
+def test_bytes_that_a_32_bit_counter_loses() -> None:
+    """b4rtaz/distributed-llama #169: the f32 embedding of 405B against that of 70B."""
+    sizes = {name: next(lp.model(name).parameters()).numel * 4 for name in ("llama3.1-405b", "llama3-70b")}
+    assert sizes == {"llama3.1-405b": 8_405_385_216, "llama3-70b": 4_202_692_608}
+    assert sizes["llama3.1-405b"] % 2**32 == 4_110_417_920
+    assert math.isclose(sizes["llama3-70b"] / 2**32, 0.9785, abs_tol=5e-5)
