@@ -60,7 +60,7 @@ class Job:
     def of(cls, model: Any, layout: Layout | Mapping[str, Any], **known: Any) -> Job:
         """A Job from what a person gives; LayoutError or ModelError names the field that is off."""
         for name, value in known.items():
-            one_of("argument", name, [f for f in cls.__dataclass_fields__ if f != "model"])
+            one_of("argument", name, [f for f in cls.__dataclass_fields__ if f not in ("model", "layout")])
             if name in _COUNTS and value is not None:
                 known[name] = whole(name, value, 1, _COUNTS[name])
         if known.get("gpus_per_node", 8) is None:
@@ -148,7 +148,6 @@ class Job:
             "zero": lay.zero,
             "world": lay.world,
             "model_ranks": lay.tp * lay.cp * lay.pp,
-            "tp_pp": lay.tp * lay.pp,
             "gpus": self.gpus,
             "gpus_per_node": self.gpus_per_node,
             "seq_len": seq,
@@ -188,18 +187,22 @@ class Job:
             "node_span": self.node_span,
             "idle": abs((self.gpus or lay.world) - lay.world),
             "ffn_each": f"{m.ffn_dim / lay.tp:.2f}",
-            "ffn_exact": f"{m.ffn_dim / lay.tp:g}",
+            "ffn_exact": _decimal(m.ffn_dim / lay.tp),
             "vocab_each": f"{m.vocab_size / lay.tp:.10g}",
             "pads_where": "pad rows sit at the end, on the last ranks"
             if padded > m.vocab_size
             else "shards are uneven, the last ones shorter",
-            "layers_per_rank": f"{m.n_layers / lay.pp:g}",
-            "layers_per_stage": f"{m.n_layers / lay.stages:g}",
-            "seq_chunk": f"{seq / (2 * lay.cp):g}",
-            "seq_sp": f"{seq / lay.cp / lay.tp:g}",
+            "layers_per_rank": _decimal(m.n_layers / lay.pp),
+            "seq_chunk": _decimal(seq / (2 * lay.cp)),
+            "seq_sp": _decimal(seq / lay.cp / lay.tp),
             "sequences_got": (self.batch_per_dp or 0) * lay.dp,
             "global_tokens": (self.global_batch or 0) * seq,
         }
+
+
+def _decimal(value: float) -> str:
+    """Short, with no digit of the whole part lost."""
+    return f"{value:g}" if value < 1e5 else f"{value:.10g}"
 
 
 def _share(units: int, ranks: int, unit: str) -> str:

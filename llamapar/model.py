@@ -124,10 +124,8 @@ class ModelConfig:
         real("rope_theta", self.rope_theta, 1.0, 1e12, ModelError)
         real("norm_eps", self.norm_eps, 0.0, 1.0, ModelError)
         if self.rope_scaling is not None and not isinstance(self.rope_scaling, RopeScaling):
-            raise ModelError(
-                f"rope_scaling={shown(self.rope_scaling)}: a RopeScaling or None is needed",
-                field="rope_scaling",
-            )
+            what = f"rope_scaling={shown(self.rope_scaling)}: a RopeScaling or None is needed"
+            raise ModelError(what, field="rope_scaling")
         if not isinstance(self.name, str):
             raise ModelError(f"name={shown(self.name)}: a text is needed", field="name")
 
@@ -304,12 +302,8 @@ def model(source: str | Path | Mapping[str, Any] | ModelConfig) -> ModelConfig:
     if isinstance(source, Mapping):
         return _from_any(source, source)
     if not isinstance(source, (str, Path)):
-        raise ModelError(
-            f"model={shown(source)}: a preset's name, a path or a dict is needed",
-            "",
-            list(PRESETS)[:3],
-            "model",
-        )
+        what = f"model={shown(source)}: a preset's name, a path or a dict is needed"
+        raise ModelError(what, "", list(PRESETS)[:3], "model")
     if is_json(source) or exists(source):
         raw, _ = read_object(source, "config.json", "params.json")
         return _from_any(raw, source)
@@ -373,6 +367,7 @@ def _presets() -> dict[str, ModelConfig]:
     llama31 = {"vocab_size": 128256, "max_seq_len": 131072, "rope_scaling": scaled}
     llama32 = {"vocab_size": 128256, "max_seq_len": 131072, "rope_scaling": small, "tied": True}
     llama2 = {"vocab_size": 32000, "max_seq_len": 4096, "rope_theta": 10000.0}
+    mistral = {"vocab_size": 32000, "max_seq_len": 32768, "rope_theta": 10000.0}
     qwen25 = {"vocab_size": 152064, "max_seq_len": 131072, "rope_theta": 1e6, "qkv_bias": True}
     rows: list[tuple[str, tuple[int, int, int, int, int], dict[str, Any]]] = [
         # name, (dim, n_layers, n_heads, n_kv_heads, ffn_dim), the rest
@@ -388,11 +383,7 @@ def _presets() -> dict[str, ModelConfig]:
         ("llama2-7b", (4096, 32, 32, 32, 11008), llama2),
         ("llama2-13b", (5120, 40, 40, 40, 13824), llama2),
         ("llama2-70b", (8192, 80, 64, 8, 28672), llama2),
-        (
-            "mistral-7b",
-            (4096, 32, 32, 8, 14336),
-            {"vocab_size": 32000, "max_seq_len": 32768, "rope_theta": 10000.0},
-        ),
+        ("mistral-7b", (4096, 32, 32, 8, 14336), mistral),
         ("qwen2.5-7b", (3584, 28, 28, 4, 18944), {**qwen25, "norm_eps": 1e-6}),
         ("qwen2.5-72b", (8192, 80, 64, 8, 29568), qwen25),
         ("tiny", (128, 4, 16, 8, 384), {"vocab_size": 1024, "max_seq_len": 4096}),

@@ -445,6 +445,7 @@ def test_mime_bundle() -> None:
     assert bundle["text/plain"] == view.summary == repr(view)
     assert set(bundle[MIME]) == {"data", "layout", "config"}
     assert plain(bundle[MIME])
+    assert "responsive" not in bundle[MIME]["config"]  # shrinks the first picture of a page in Lab
 
 
 def test_names_cannot_write_markup() -> None:

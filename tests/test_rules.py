@@ -141,7 +141,7 @@ EXAMPLES = {
         {"model": lp.model(B8).replace(vocab_size=128257, name="odd"), **layout(tp=8)},
         NOTE,
         "vocab_size=128257 over tp=8: 128257 rows with no padding, 0 of them dead, 16033 on a full rank",
-        "128257 / 8 = 16032.12; pad rows sit at the end, on the last ranks",
+        "128257 / 8 = 16032.125; shards are uneven, the last ones shorter",
         layout(tp=1),
         {
             **dict.fromkeys(("llama-models", "distributed-llama", "picotron"), INIT),

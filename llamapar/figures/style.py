@@ -94,10 +94,10 @@ def template() -> Spec:
 
 CONFIG: Spec = {
     "displaylogo": False,
-    "responsive": True,
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
 }
-"""How plotly.js shows a picture."""
+"""How plotly.js shows a picture. Not "responsive": plotly's renderer in JupyterLab follows the width
+itself, and with both the first picture of a page shrinks to 29 pixels when the window changes."""
 
 
 def layout(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,7 +74,13 @@ class SequenceMap(Record):
     @cached_property
     def imbalance(self) -> float:
         """Work of the busiest CP rank over the mean: 1 when all wait for nobody."""
-        return max(held.pairs for held in self.ranks) * self.cp / self.pairs
+        held: Iterable[RankSequence] = self.ranks
+        if self.chunking == "contiguous":  # work grows with position: the last full chunk, or what follows
+            last = self.split.owner(self.seq_len - 1)
+            held = [self.rank(r) for r in (max(0, last - 1), last)]
+        elif self.split.even:
+            held = [self.rank(0)]
+        return max(one.pairs for one in held) * self.cp / self.pairs
 
     @property
     def ok(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llamapar.errors import whole
+from llamapar.errors import MAX_SIZE, LayoutError, whole
 from llamapar.frameworks import padding_rule
 from llamapar.layout import Layout
 from llamapar.model import ModelConfig
@@ -93,4 +93,12 @@ def vocab(
     model: Any, layout: Layout | Mapping[str, Any], *, padding: str | Padding | None = None
 ) -> VocabMap:
     """Vocabulary rows per TP rank. padding: a Padding, a framework's name for its own rule, or none."""
-    return VocabMap(find_model(model), Layout.of(layout).tp, padding_rule(padding))
+    made = VocabMap(find_model(model), Layout.of(layout).tp, padding_rule(padding))
+    if made.padded > MAX_SIZE:
+        raise LayoutError(
+            f"padding={made.padding} at tp={made.tp} makes {made.padded} rows, more than {MAX_SIZE}",
+            "no embedding is that tall",
+            ["padding=128*tp", "padding=none"],
+            "padding",
+        )
+    return made

@@ -191,7 +191,7 @@ function themed(layout, node) {
   return { ...layout, autosize: true, font: { ...layout.font, color } };
 }
 
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage"] };
+const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage"] };
 
 function buildFigure(model, onRank) {
   const plot = make("div", { class: "lp-plot" });
@@ -215,9 +215,11 @@ function buildFigure(model, onRank) {
     await Plotly.newPlot(plot, figure.data, layout, CONFIG);
     plot.on("plotly_click", onRank);
   }
+  const resized = new ResizeObserver(() => { if (plot.clientWidth && plot.data) window.Plotly.Plots.resize(plot); });
+  resized.observe(plot);
   const node = make("div", { class: "lp-figure", role: "tabpanel" }, reason, plot,
     make("details", {}, make("summary", {}, "as text"), summary));
-  return { node, draw, redraw: () => last && draw(last), close: () => window.Plotly?.purge(plot) };
+  return { node, draw, redraw: () => last && draw(last), close: () => { resized.disconnect(); window.Plotly?.purge(plot); } };
 }
 
 // -- everything --------------------------------------------------------------------------------

@@ -1,0 +1,468 @@
+"""The evidence on real frameworks: well formed, reachable, and word for word what the tools say."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inputs import BAD_COUNTS, Hostile, models, oracle
+
+import llamapar as lp
+from llamapar.frameworks import (
+    ADAPTS,
+    FAILS,
+    FRAMEWORKS,
+    NA,
+    SILENT,
+    UNKNOWN,
+    VERDICTS,
+    WORKS,
+    Case,
+    Framework,
+    framework,
+    padding_rule,
+)
+from llamapar.layout import ORDERS
+from llamapar.maps.sequence import CHUNKINGS
+from llamapar.rules import RULE_BY_CODE
+from llamapar.shard import LAYER_SPLITS, NO_PADDING, Padding
+
+ALL = pytest.mark.parametrize("name", FRAMEWORKS)
+NUMBERS = set(lp.Job.of("tiny", {}).numbers())
+ALWAYS = Case.__dataclass_fields__["when"].default
+
+# -- the form --------------------------------------------------------------------------------------
+
+
+@ALL
+def test_habits_are_names_that_exist(name: str) -> None:
+    f = FRAMEWORKS[name]
+    assert f.name == name
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+", f.repo)
+    assert re.fullmatch(r"[0-9a-f]{40}|v\d+\.\d+\.\d+", f.commit)
+    assert f.order is None or f.order in ORDERS
+    assert f.layer_split is None or f.layer_split in LAYER_SPLITS
+    assert f.chunks is None or f.chunks in CHUNKINGS
+    assert isinstance(f.padding, Padding)
+
+
+@ALL
+def test_every_case_is_evidence(name: str) -> None:
+    f = FRAMEWORKS[name]
+    assert set(f.cases) <= set(RULE_BY_CODE)
+    for code, cases in f.cases.items():
+        assert cases, code
+        for case in cases:
+            assert case.verdict in VERDICTS
+            assert case.path, f"{code}: evidence has a place"
+            assert case.message or case.note, f"{code}: evidence says something"
+            for template in (case.message, case.note):
+                names = {field for _, field, _, _ in string.Formatter().parse(template) if field}
+                assert names <= NUMBERS, f"{code}: {names - NUMBERS}"
+            assert bool(case.repo) == bool(case.at), f"{code}: a foreign place has its own commit"
+        before_last = [case.when is ALWAYS for case in cases[:-1]]
+        assert not any(before_last), f"{code}: a case after an unconditional one is never reached"
+
+
+@ALL
+def test_sources_name_repository_path_and_commit(name: str) -> None:
+    f = FRAMEWORKS[name]
+    job = lp.Job.of("llama3-8b", {"tp": 3, "cp": 3, "pp": 3, "dp": 3}, gpus=8, seq_len=100)
+    for code in RULE_BY_CODE:
+        verdict = f.judge(code, job)
+        assert verdict.framework == name
+        if code not in f.cases:
+            assert (verdict.verdict, verdict.message, verdict.note, verdict.source) == (UNKNOWN, "", "", "")
+        elif verdict.verdict != UNKNOWN:
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+: \S.* @([0-9a-f]{10}|v[\d.]+)", verdict.source)
+        assert verdict.fails == (verdict.verdict in FAILS)
+        assert set(verdict.as_dict()) == {"verdict", "message", "source"}
+
+
+def test_failures_are_the_verdicts_after_which_nothing_can_be_trusted() -> None:
+    assert set(VERDICTS) - FAILS == {WORKS, ADAPTS, NA, UNKNOWN}
+    assert SILENT in FAILS
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("torchtitan", "torchtitan"),
+        (" Titan ", "torchtitan"),
+        ("Megatron", "megatron-lm"),
+        ("Megatron-LM", "megatron-lm"),
+        ("mcore", "megatron-lm"),
+        ("meta", "llama-models"),
+        ("fairscale", "llama-models"),
+        ("HF", "transformers"),
+        ("huggingface", "transformers"),
+        ("ColossalAI", "colossalai"),
+        ("colossal-ai", "colossalai"),
+        ("torch", "dtensor"),
+        ("dllama", "distributed-llama"),
+        ("vLLM", "vllm"),
+    ],
+)
+def test_usual_spellings(spelling: str, name: str) -> None:
+    assert framework(spelling) is FRAMEWORKS[name]
+    assert framework(FRAMEWORKS[name]) is FRAMEWORKS[name]
+
+
+def test_no_two_frameworks_share_a_spelling() -> None:
+    every = [a for f in FRAMEWORKS.values() for a in {f.name, f.title.lower(), *f.aliases}]
+    assert len(set(every)) == len(every)
+
+
+def test_an_unknown_framework_gets_the_nearest() -> None:
+    with pytest.raises(lp.LayoutError, match="framework='torchtian' is not known") as refusal:
+        lp.check("tiny", {}, framework="torchtian")
+    assert str(refusal.value) == (
+        "framework='torchtian' is not known\n"
+        f"  why  known are {', '.join(FRAMEWORKS)}\n  try  torchtitan"
+    )
+    for odd in (*BAD_COUNTS.values(), Hostile()):
+        if odd is not None:
+            with pytest.raises(lp.LayoutError, match="framework=.* is not known"):
+                lp.check("tiny", {}, framework=odd)  # type: ignore[arg-type]
+
+
+def test_padding_rules() -> None:
+    assert padding_rule(None) is padding_rule("none") is NO_PADDING
+    assert padding_rule("Megatron") == Padding(128, per_tp=True)
+    assert padding_rule(FRAMEWORKS["vllm"]) == Padding(64)  # type: ignore[arg-type]
+    assert padding_rule(Padding(32)) == Padding(32)
+    with pytest.raises(lp.LayoutError, match="padding='nope' is not known") as refusal:
+        padding_rule("nope")
+    assert refusal.value.why == f"known are none, {', '.join(FRAMEWORKS)}"
+    assert {n for n, f in FRAMEWORKS.items() if f.padding != NO_PADDING} == {
+        "megatron-lm",
+        "colossalai",
+        "nanotron",
+        "vllm",
+    }
+
+
+# -- word for word ---------------------------------------------------------------------------------
+
+B8 = {"model": "llama3-8b"}
+FFN = {"model": lp.model("llama3-8b").replace(ffn_dim=4096)}
+
+# What a recorded case is in our terms: framework, rule, and the job.
+ASKED: dict[tuple[str, str, str], tuple[str, str, dict[str, Any]]] = {
+    ("fairscale", "dimension % tp", "4096 3"): ("meta", "LP103", {**FFN, "tp": 3}),
+    ("fairscale", "dimension % tp", "128257 16"): (
+        "meta",
+        "LP105",
+        {"model": lp.model("llama3-8b").replace(vocab_size=128257), "tp": 16},
+    ),
+    ("llama3", "tp > n_kv_heads", "32 8 16"): ("meta", "LP104", {**B8, "tp": 16}),
+    ("megatron-core", "dimension % tp", "4096 3"): ("megatron", "LP103", {**FFN, "tp": 3}),
+    ("megatron-core", "n_heads % tp", "32 3"): ("megatron", "LP101", {**B8, "tp": 3}),
+    ("megatron-core", "n_kv_heads % tp and tp % n_kv_heads", "36 8 12"): (
+        "megatron",
+        "LP104",
+        {"model": lp.model("tiny").replace(n_heads=40, n_kv_heads=8, head_dim=8), "tp": 12},
+    ),
+    ("megatron-core", "sequence parallelism without tp", "1"): (
+        "megatron",
+        "LP204",
+        {**B8, "sequence_parallel": True},
+    ),
+    ("megatron-core", "seq % tp", "10 16"): ("megatron", "LP202", {**B8, "tp": 16, "seq_len": 10}),
+    ("megatron", "world % (tp*pp*cp)", "100 16"): ("megatron", "LP001", {**B8, "tp": 16, "gpus": 100}),
+    ("megatron", "seq % (2*cp)", "8200 16"): ("megatron", "LP201", {**B8, "cp": 16, "seq_len": 8200}),
+    ("torchtitan", "n_heads % tp", "32 3"): ("torchtitan", "LP101", {**B8, "tp": 3}),
+    ("torchtitan", "n_kv_heads % tp", "8 16"): ("torchtitan", "LP104", {**B8, "tp": 16}),
+    ("torchtitan", "tokens % (tp*2*cp)", "8200 8 16 True"): (
+        "torchtitan",
+        "LP201",
+        {**B8, "tp": 8, "cp": 16, "seq_len": 8200},
+    ),
+    ("torchtitan", "product of degrees = world", "1 3 1 8 4 1 128"): (
+        "torchtitan",
+        "LP001",
+        {**B8, "tp": 8, "pp": 4, "dp": 3, "gpus": 128},
+    ),
+    ("torchtitan", "layers per stage", "144 126 1 1"): (
+        "torchtitan",
+        "LP302",
+        {"model": "llama3.1-405b", "pp": 16, "virtual_stages": 9},
+    ),
+    ("picotron", "product of degrees = world", "16 3 1 1 4"): (
+        "picotron",
+        "LP001",
+        {**B8, "tp": 3, "dp": 4, "gpus": 16},
+    ),
+    ("picotron", "n_heads % tp", "32 8 3"): ("picotron", "LP101", {**B8, "tp": 3}),
+    ("picotron", "n_kv_heads % tp", "32 8 16"): ("picotron", "LP104", {**B8, "tp": 16}),
+    ("colossalai", "n_heads % tp", "32 3"): ("colossalai", "LP101", {**B8, "tp": 3}),
+    ("colossalai", "n_kv_heads % tp", "8 16"): ("colossalai", "LP104", {**B8, "tp": 16}),
+    ("colossalai", "seq % (2*sp), more than 2*sp", "8200 16"): (
+        "colossalai",
+        "LP201",
+        {**B8, "cp": 16, "seq_len": 8200},
+    ),
+    ("colossalai", "weight dimension % tp", "[4096, 4096] 0 3"): ("colossalai", "LP103", {**FFN, "tp": 3}),
+    ("colossalai", "optimizer state of a padded vocabulary", "[16064, 8192] [128256, 8192] 8"): (
+        "colossalai",
+        "LP106",
+        {"model": "llama3-70b", "tp": 8},
+    ),
+    ("vllm", "dimension % tp", "4096 3"): (
+        "vllm",
+        "LP105",
+        {"model": lp.model("llama3-8b").replace(vocab_size=4096), "tp": 3},
+    ),
+    ("vllm", "n_heads % tp", "32 3"): ("vllm", "LP101", {**B8, "tp": 3}),
+    ("torch", "mesh > world", "16 [4, 8]"): ("torch", "LP001", {**B8, "tp": 8, "dp": 4, "gpus": 16}),
+    ("torch", "n_kv_heads % tp, view per head", "8192 8 128 16 True"): (
+        "torch",
+        "LP104",
+        {**B8, "tp": 16, "seq_len": 8192},
+    ),
+    ("torch", "ffn % tp, default plan", "100 8"): (
+        "torch",
+        "LP103",
+        {
+            "model": dict(dim=8, n_layers=1, n_heads=8, n_kv_heads=8, ffn_dim=100, vocab_size=8),
+            "tp": 8,
+            "seq_len": 2,
+        },
+    ),
+    ("torch", "1F1B: microbatches < stages", "2 4"): (
+        "torch",
+        "LP305",
+        {**B8, "pp": 4, "micro_batches": 2},
+    ),
+    **{
+        ("torch", "Interleaved1F1B: microbatches % rounds", f"{n} 4 8"): (
+            "torch",
+            "LP306",
+            {**B8, "pp": 4, "virtual_stages": 2, "micro_batches": n},
+        )
+        for n in (9, 13)
+    },
+}
+
+# Recorded refusals that no rule of ours speaks of, and why.
+NOT_OURS = {
+    "uneven first stage": "stages of chosen lengths are not part of a Job",
+    "ep > 1 and cp > 1": "there is no expert axis",
+    "axis not in order": "an order always has all four axes",
+    "n_layers % pp": "training/arguments.py speaks first; its words are ours",
+    "world % (tp*pp*cp)": "training/arguments.py speaks first; its words are ours",
+    "dimension % tp": "ColossalAI's other layers say it in other words",
+    "layers per stage": "weights of the ends other than 1 are not part of a Job",
+    "virtual stages and schedule": "layers per stage are not part of a Job",
+    "seq % (2*sp), more than 2*sp": "chunks of one token are of no use to anybody",
+    "layer partition": "an environment variable of vLLM",
+    "n_kv_heads % tp, view per head": "the DTensor form of the same refusal is told in the note",
+    "fsdp uneven, not dim 0": "FSDP on another dim than 0 is not laid out here",
+    "seq % (2*cp)": "a bare assert",
+    "InterleavedZeroBubble: microbatches % rounds": "a schedule is not part of a Job",
+    "DualPipeV: microbatches < stages": "a schedule is not part of a Job",
+    "ZBVZeroBubble: stages per rank": "a schedule is not part of a Job",
+    "unknown schedule": "a schedule is not part of a Job",
+}
+
+
+def key_of(case: dict[str, Any]) -> tuple[str, str, str]:
+    return case["framework"], case["condition"], " ".join(str(v) for v in case["numbers"].values())
+
+
+RECORDED = {key_of(case): case for case in oracle("messages")}
+
+
+def test_every_recorded_refusal_is_asked_for_or_set_aside() -> None:
+    assert set(ASKED) <= set(RECORDED)
+    rest = {condition for key in RECORDED if key not in ASKED for condition in [key[1]]}
+    assert rest == set(NOT_OURS)
+
+
+FIELDS = set(lp.Layout.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("key", ASKED, ids=" ".join)
+def test_messages_are_the_tools_own(key: tuple[str, str, str]) -> None:
+    name, code, given_ = ASKED[key]
+    layout = {field: value for field, value in given_.items() if field in FIELDS}
+    known = {field: value for field, value in given_.items() if field not in FIELDS}
+    report = lp.check(layout=layout, framework=name, **known)
+    (finding,) = [f for f in report.findings if f.code == code]
+    assert finding.severity == "error"
+    said = finding.frameworks[framework(name).name].message
+    genuine = RECORDED[key]["message"].split("\n")[0]
+    if key[1] == "n_kv_heads % tp and tp % n_kv_heads":
+        genuine = genuine.replace("(36)", "(40)")
+    assert said == genuine
+
+
+# Messages that the rules of the frameworks' repositories give and nothing recorded.
+WRITTEN = [
+    ("transformers", "LP001", {"tp": 3, "gpus": 16}, "The parallel mesh requires 3 processes, but world_size is 16."),
+    (
+        "transformers",
+        "LP501",
+        {"dp": 2, "pp": 2},
+        "Combining FSDP with pipeline parallelism is not supported yet. "
+        "Use DistributedConfig(tp_size=N, fsdp_size=M), or combine TP and PP.",
+    ),
+    ("meta", "LP001", {"tp": 3, "cp": 2, "gpus": 16}, "16 is not divisible by 3"),
+    ("meta", "LP001", {"tp": 4, "cp": 3, "gpus": 16}, "16 is not divisible by 3"),
+    ("meta", "LP001", {"tp": 4, "cp": 2, "pp": 4, "gpus": 16}, "16 is not divisible by 32"),
+    ("colossalai", "LP001", {"tp": 3, "pp": 2, "gpus": 16}, "World size 16 is not divisible by tp_size 3 * pp_size 2"),
+    (
+        "colossalai",
+        "LP204",
+        {"sequence_parallel": True},
+        "Sequence parallelism mode split_gather must be enabled when using tensor parallelism",
+    ),
+    (
+        "colossalai",
+        "LP308",
+        {"pp": 2, "zero": 2},
+        "To avoid prohibitive gradient synchronization costs, zero stage must be 0 or 1 when using "
+        "pipeline parallelism",
+    ),
+    ("nanotron", "LP001", {"tp": 2, "pp": 2, "gpus": 16}, "TP*CP*DP*PP=2*1*1*2=4 != WORLD_SIZE=16"),
+    ("nanotron", "LP101", {"tp": 3}, "num_attention_heads (32) must be divisible by tp (3)"),
+    ("nanotron", "LP104", {"tp": 16}, "num_key_value_heads (8) must be >= tp (16)"),
+    ("nanotron", "LP104", {"tp": 6}, "Number of key/value heads (8) must be divisible by TP size (6)."),
+    ("nanotron", "LP201", {"cp": 3, "seq_len": 8192}, "sequence_length 8192 must be divisible by cp_size 3"),
+    (
+        "nanotron",
+        "LP201",
+        {"cp": 4, "seq_len": 8196},
+        "Sequence length 8196 must be divisible by 8 when using llama3 ring attention",
+    ),
+    ("picotron", "LP103", {"tp": 3}, "Hidden dimension must be divisible by the tensor parallel world size"),
+    ("picotron", "LP201", {"cp": 3, "seq_len": 8192}, "seq_length must be divisible by cp_size for Context Parallelism"),
+    ("torchtitan", "LP203", {"seq_len": 9000}, "Training sequence length 9000 exceeds attention RoPE maximum supported sequence length 8192."),
+    ("meta", "LP203", {"seq_len": 9000}, "max_seq_len must be between 1 and 8192, got 9000."),
+    ("distributed-llama", "LP104", {"tp": 5}, "Assertion `kvDim % nNodes == 0' failed."),
+    (
+        "megatron",
+        "LP307",
+        {"virtual_stages": 2},
+        "When interleaved schedule is used, pipeline-model-parallel size should be greater than 1",
+    ),
+    (
+        "megatron",
+        "LP306",
+        {"pp": 4, "virtual_stages": 2, "micro_batches": 2},
+        "The number of contiguous micro-batches in a virtual pipeline stage"
+        "should range in [PP=4 , M=2]",
+    ),
+    (
+        "megatron",
+        "LP306",
+        {"pp": 4, "virtual_stages": 2, "micro_batches": 9},
+        "The remainder of M (the total micro-batches) divided by N (number of contiguous micro-batches "
+        "in a virtual pipeline stage) should be 0, or larger than or equal to the pipeline-parallel "
+        "size, but it is 1. Otherwise, it introduces dependency bubbles in the pipeline and reduces "
+        "throughput.",
+    ),
+    (
+        "megatron",
+        "LP401",
+        {"dp": 8, "global_batch": 100, "micro_batch": 2},
+        "global batch size (100) is not divisible by micro batch size (2) times data parallel size (8)",
+    ),
+    (
+        "vllm",
+        "LP107",
+        {"model": "qwen2.5-72b", "tp": 2, "quant_group": 128},
+        "The input size is not aligned with the quantized weight shape. This can be caused by too "
+        "large tensor parallel size.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "given_", "message"), WRITTEN)
+def test_messages_as_the_sources_write_them(
+    name: str, code: str, given_: dict[str, Any], message: str
+) -> None:
+    layout = {field: value for field, value in given_.items() if field in FIELDS}
+    known = {field: value for field, value in given_.items() if field not in FIELDS}
+    report = lp.check(**{"model": "llama3-8b", "layout": layout, "framework": name, **known})
+    (finding,) = [f for f in report.findings if f.code == code]
+    assert finding.severity == "error"
+    assert finding.frameworks[framework(name).name].message == message
+
+
+def test_logs_of_padded_vocabularies() -> None:
+    report = lp.check("llama3-8b", {"tp": 8}, framework="megatron")
+    said = {f.code: f.frameworks["megatron-lm"].message for f in report.findings}
+    assert said["LP105"] == " > padded vocab (size: 128256) with 768 dummy tokens (new size: 129024)"
+    odd = lp.model("llama3-8b").replace(vocab_size=128250)
+    report = lp.check(odd, {"tp": 4}, framework="nanotron")
+    said = {f.code: f.frameworks["nanotron"].message for f in report.findings}
+    assert said["LP105"] == (
+        "[Vocab Size Padding] Padded vocab (size: 128250) with 2 dummy tokens (new size: 128252)"
+    )
+
+
+# -- verdicts that must follow from the numbers ----------------------------------------------------
+
+
+@given(
+    models(),
+    st.integers(1, 33),
+    st.sampled_from([None, Padding(64), Padding(32, True), Padding(128, True)]),
+    st.sampled_from(sorted(FRAMEWORKS)),
+)
+def test_vocabulary_verdicts_follow_from_the_rows(
+    model: lp.ModelConfig, tp: int, padding: Padding | None, name: str
+) -> None:
+    """Also where the rule speaks because of another framework's padding, or of one that was asked for."""
+    job = lp.Job.of(model, {"tp": tp}, padding=padding)
+    f = FRAMEWORKS[name]
+    verdict = f.judge("LP105", job)
+    numbers = job.numbers(f.padding)
+    if name in ("llama-models", "picotron", "distributed-llama"):
+        assert verdict.fails == (model.vocab_size % tp != 0)
+    elif f.padding != NO_PADDING and not verdict.fails:
+        assert (verdict.verdict == ADAPTS) == (numbers["pad_rows"] > 0)
+    if verdict.fails and name == "vllm":
+        assert numbers["vocab_padded"] % tp
+    saved = f.judge("LP106", job)
+    assert saved.fails == (name == "colossalai" and numbers["pad_rows"] > 0)
+
+
+@given(models(), st.integers(1, 33))
+def test_head_verdicts_follow_from_metas_arithmetic(model: lp.ModelConfig, tp: int) -> None:
+    """A model parallel that works has whole heads on every rank, whatever the message."""
+    job = lp.Job.of(model, {"tp": tp})
+    for name, f in FRAMEWORKS.items():
+        kv, q = f.judge("LP104", job), f.judge("LP101", job)
+        if model.n_kv_heads % tp and not kv.fails and kv.verdict != UNKNOWN:
+            assert name in ("vllm", "megatron-lm")
+            assert tp % model.n_kv_heads == 0
+        if "integer division" in kv.message + q.message:
+            assert model.n_kv_heads // tp == 0
+        if (found := re.search(r"for input of size (\d+)", kv.message)) is not None:
+            assert int(found[1]) % (job.numbers()["seq_local"] * model.head_dim)
+
+
+@ALL
+def test_a_framework_is_one_value(name: str) -> None:
+    f = FRAMEWORKS[name]
+    assert isinstance(f, Framework)
+    assert hash(f) == hash(FRAMEWORKS[name])
+    with pytest.raises(AttributeError, match="cannot assign to field 'name'"):
+        f.name = "other"  # type: ignore[misc]
+
+
+def test_no_number_is_made_for_nobody() -> None:
+    templates = [text for rule in RULE_BY_CODE.values() for text in (rule.message, rule.why)]
+    every = [case for f in FRAMEWORKS.values() for cases in f.cases.values() for case in cases]
+    templates += [text for case in every for text in (case.message, case.note)]
+    used = {name for text in templates for _, name, _, _ in string.Formatter().parse(text) if name}
+    assert used == NUMBERS

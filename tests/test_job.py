@@ -1,0 +1,185 @@
+"""A job: what may be said of it, what is refused, and the numbers that messages speak of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from inputs import BAD_COUNTS, Hostile, jobs
+
+import llamapar as lp
+from llamapar.job import _COUNTS
+from llamapar.layout import MAX_WORLD
+from llamapar.shard import Padding
+
+B8 = "llama3-8b"
+
+
+@pytest.mark.parametrize("kind", [k for k in BAD_COUNTS if k != "none"])
+@pytest.mark.parametrize("field", _COUNTS)
+def test_every_count_refuses_what_is_none(field: str, kind: str) -> None:
+    with pytest.raises(lp.LayoutError, match=f"^{field}=") as refusal:
+        lp.check(B8, {}, **{field: BAD_COUNTS[kind]})
+    assert refusal.value.field == field
+    assert f"{field} must be a whole number from 1 to {_COUNTS[field]}" in str(refusal.value)
+    for choice in refusal.value.choose:
+        assert lp.check(B8, {}, **{field: int(choice.split("=")[1])}).job is not None
+
+
+@pytest.mark.parametrize("field", _COUNTS)
+def test_none_means_not_said(field: str) -> None:
+    job = lp.check(B8, {}, **{field: None}).job
+    assert getattr(job, field) == (8 if field == "gpus_per_node" else None)
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        (
+            {"gpus": 0},
+            f"gpus=0: gpus must be a whole number from 1 to {MAX_WORLD}\n  try  gpus=1",
+        ),
+        (
+            {"seq_len": "8192"},
+            "seq_len='8192': seq_len must be a whole number from 1 to 2147483647\n"
+            "  why  text is never read as a number here\n  try  seq_len=8192",
+        ),
+        (
+            {"kv_replication": "yes"},
+            "kv_replication='yes': kv_replication must be True or False\n"
+            "  try  kv_replication=True, or kv_replication=False",
+        ),
+        (
+            {"layer_split": "even"},
+            "layer_split='even' is not known\n"
+            "  why  known are balanced ends, equal, remainder first, remainder last, remainder middle, "
+            "remainder before last\n  try  balanced ends, or equal, or remainder first",
+        ),
+    ],
+)
+def test_refusals_whole(known: dict[str, Any], text: str) -> None:
+    with pytest.raises(lp.LayoutError, match=next(iter(known))) as refusal:
+        lp.check(B8, {}, **known)
+    assert str(refusal.value) == text
+
+
+@pytest.mark.parametrize("value", [3, 2.5, ["none"], Hostile(), "nothing", float("nan")])
+def test_paddings_are_paddings_or_names(value: Any) -> None:
+    with pytest.raises(lp.LayoutError, match="padding=.* is not known"):
+        lp.check(B8, {}, padding=value)
+    with pytest.raises(lp.LayoutError, match=r"padding=.*: a Padding is needed") as refusal:
+        lp.Job.of(B8, {}, padding=value)
+    assert refusal.value.field == "padding"
+
+
+@pytest.mark.parametrize("name", ["gpu", "seqlen", "micro_batche", "fsdp", ""])
+def test_a_misspelt_argument_is_named(name: str) -> None:
+    with pytest.raises(lp.LayoutError, match=f"argument='{name}' is not known") as refusal:
+        lp.check(B8, {}, **{name: 8})
+    assert refusal.value.field == "argument"
+    assert "model" not in refusal.value.choose
+    assert "layout" not in refusal.value.why.removeprefix("known are ").split(", ")
+    for word, meant in (("gpu", "gpus"), ("seqlen", "seq_len"), ("micro_batche", "micro_batches")):
+        if name == word:
+            assert refusal.value.choose[0] == meant
+
+
+def test_a_job_is_a_value() -> None:
+    job = lp.Job.of(B8, {"tp": 8}, gpus=8)
+    assert job == lp.Job.of(lp.model(B8), lp.Layout(tp=8), gpus=8)
+    assert hash(job) == hash(job.replace(gpus=8))
+    assert job.replace(gpus=16).gpus == 16
+    assert job.gpus_per_node == 8
+
+
+@pytest.mark.parametrize(
+    ("known", "count"),
+    [
+        ({}, None),
+        ({"micro_batches": 7}, 7),
+        ({"micro_batches": 7, "batch_per_dp": 16, "micro_batch": 1}, 7),
+        ({"batch_per_dp": 16}, None),
+        ({"batch_per_dp": 16, "micro_batch": 2}, 8),
+        ({"batch_per_dp": 16, "micro_batch": 3}, None),
+        ({"global_batch": 128, "micro_batch": 2}, 16),
+        ({"global_batch": 130, "micro_batch": 2}, None),
+        ({"global_batch": 128, "batch_per_dp": 15, "micro_batch": 2}, 16),
+    ],
+)
+def test_micro_batches_are_derived_where_they_come_out(known: dict[str, Any], count: int | None) -> None:
+    assert lp.Job.of(B8, {"dp": 4}, **known).n_micro_batches == count
+
+
+def test_the_papers_long_context_row() -> None:
+    """batch/DP 16, 131,072 tokens, DP 8: 16M tokens, 16 micro-batches of one sequence for 16 stages."""
+    layout = lp.Layout(tp=8, cp=16, pp=16, dp=8)
+    job = lp.Job.of("llama3.1-405b", layout, seq_len=131072, batch_per_dp=16, micro_batch=1)
+    numbers = job.numbers()
+    assert numbers["tokens_got"] == 2**24
+    assert job.n_micro_batches == 16
+    assert (numbers["seq_local"], numbers["model_ranks"], job.token_unit) == (8192, 2048, 256)
+    assert lp.check(
+        "llama3.1-405b",
+        layout,
+        gpus=16384,
+        seq_len=131072,
+        batch_tokens=2**24,
+        batch_per_dp=16,
+        micro_batch=1,
+    ).ok
+
+
+def test_incident_3_in_numbers() -> None:
+    """wk is 1024 columns wide, 64 on a rank of 16: 8192 · 64 = 524288, half a head."""
+    numbers = lp.Job.of(B8, {"tp": 16}, seq_len=8192).numbers()
+    assert (numbers["kv_dim"], numbers["kv_local"], numbers["kv_numel"]) == (1024, 64, 524288)
+    assert (numbers["q_local"], numbers["q_numel"]) == (256, 8192 * 256)
+
+
+@pytest.mark.parametrize(
+    ("tp", "kv", "copies"), [(8, 8, 1), (16, 8, 2), (64, 8, 8), (12, 8, 1), (4, 8, 1), (1, 8, 1)]
+)
+def test_kv_replicas(tp: int, kv: int, copies: int) -> None:
+    model = lp.model("llama3.1-405b").replace(n_kv_heads=kv)
+    assert lp.Job.of(model, {"tp": tp}).kv_replicas == copies
+
+
+def test_the_padding_that_was_asked_for_wins() -> None:
+    asked = lp.Job.of("llama3-70b", {"tp": 8}, padding=Padding(32, per_tp=True))
+    assert asked.numbers(Padding(64, per_tp=True))["vocab_padded"] == 128256
+    unsaid = lp.Job.of("llama3-70b", {"tp": 8})
+    assert unsaid.numbers(Padding(64, per_tp=True))["vocab_padded"] == 128512
+    assert unsaid.numbers()["padding"] == "no padding"
+
+
+@pytest.mark.parametrize(
+    ("seq", "cp", "tp", "chunk", "share"),
+    [
+        (8190, 4, 8, "1023.75", "255.938"),
+        (2**30 + 2, 2, 4, "268435456.5", "134217728.2"),
+        (20_000_003, 2, 4, "5000000.75", "2500000.375"),
+    ],
+)
+def test_decimals_keep_the_whole_part(seq: int, cp: int, tp: int, chunk: str, share: str) -> None:
+    numbers = lp.Job.of(B8, {"cp": cp, "tp": tp}, seq_len=seq).numbers()
+    assert (numbers["seq_chunk"], numbers["seq_sp"]) == (chunk, share)
+
+
+@given(jobs())
+def test_numbers_agree_with_each_other(arguments: dict[str, Any]) -> None:
+    job = lp.check(**arguments).job
+    n = job.numbers()
+    layout, model = job.layout, job.model
+    assert n["world"] == n["model_ranks"] * n["dp"] == layout.world
+    assert n["q_dim"] == model.n_heads * model.head_dim
+    assert n["vocab_local"] * n["tp"] >= n["vocab_padded"] >= n["vocab_size"]
+    assert n["pad_rows"] == n["vocab_padded"] - n["vocab_size"]
+    assert n["ffn_local"] * n["tp"] == n["ffn_wide"] >= n["ffn_dim"]
+    assert n["kv_numel"] == n["tokens_local"] * n["kv_local"]
+    assert n["stages"] == n["pp"] * n["virtual_stages"]
+    assert n["layers_kept"] <= n["n_layers"]
+    assert n["token_unit"] == (layout.tp if layout.sp else 1) * (2 * layout.cp if layout.cp > 1 else 1)
+    assert n["replicas"] in (1, layout.tp // model.n_kv_heads)
+    count = job.n_micro_batches
+    assert count is None or count >= 1

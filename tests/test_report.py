@@ -1,0 +1,303 @@
+"""`check` and `require`: what a report says as text, as HTML and as plain values."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from inputs import BAD_COUNTS, jobs, layouts, models
+
+import llamapar as lp
+from llamapar.frameworks import FAILS, FRAMEWORKS, VERDICTS
+from llamapar.report import Finding, check_job
+from llamapar.rules import ERROR, SEVERITIES
+
+B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
+PAPER = {
+    "model": B405,
+    "layout": lp.Layout(tp=8, cp=16, pp=16, dp=4),
+    "gpus": 16384,
+    "seq_len": 131072,
+    "batch_tokens": 2**24,
+    "batch_per_dp": 16,
+}
+
+# -- text ------------------------------------------------------------------------------------------
+
+INCIDENT_5 = """\
+llama3.1-405b  tp=8 cp=16 pp=16 dp=4 (8192 ranks): 2 errors, 1 note
+LP001 error  tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs
+    why  every GPU is one rank; 8192 would be missing or idle
+    try  dp=8 (8·16·16·8 = 16384 ranks)
+    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks)
+    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks)
+    note not applicable: Meta llama-models + fairscale, Megatron-LM, ColossalAI; clear error:
+         torchtitan, picotron, nanotron; silent wrong result: plain torch (DTensor)
+LP002 error  batch_per_dp·dp·seq_len = 16·4·131072 = 8388608 tokens, but the batch has 16777216
+    why  each of the dp groups reads its own sequences; CP and TP ranks share them
+    try  dp=8 (8·16·16·8 = 16384 ranks)
+    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks)
+    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks)
+LP301 note  n_layers=126 does not divide over pp=16 (llama3.1-405b)
+    why  126/16 = 7.875 is not whole, so stages differ in length
+    note works: torchtitan, ColossalAI, Hugging Face transformers, picotron, nanotron, vLLM; clear
+         error: Megatron-LM; not applicable: distributed-llama"""
+
+TITAN = """\
+llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for torchtitan: 1 error, 1 warning
+LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)
+    why  a rank would need half a KV head
+    try  tp=8 dp=2 (8·1·1·2 = 16 ranks)
+    or   tp=8 cp=2 (8·2·1·1 = 16 ranks)
+    or   tp=8 pp=2 (8·1·2·1 = 16 ranks)
+    torchtitan: clear error: tensor_parallel_degree (16) must divide n_kv_heads (8).
+LP003 warning  a TP group of 16 ranks spans 16 consecutive GPUs and leaves its node of 8
+    why  TP communicates in every layer; across nodes it runs at the speed of the network
+    try  tp=8 dp=2 (8·1·1·2 = 16 ranks)
+    or   tp=8 cp=2 (8·2·1·1 = 16 ranks)
+    or   tp=8 pp=2 (8·1·2·1 = 16 ranks)
+    torchtitan: not known"""
+
+VLLM = """\
+llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for vLLM: 1 note
+LP104 note  tp=16 does not divide n_kv_heads=8 (llama3-8b)
+    why  a rank would need half a KV head
+    vLLM: works by replicating or padding: each KV head on 2 ranks: rank r loads head r // 2"""
+
+
+def test_incident_5_whole() -> None:
+    report = lp.check(**PAPER)
+    assert str(report) == repr(report) == INCIDENT_5
+    assert not report.ok
+
+
+def test_one_framework_whole() -> None:
+    assert str(lp.check(B8, {"tp": 16}, gpus=16, framework="torchtitan")) == TITAN
+    assert str(lp.check(B8, {"tp": 16}, gpus=16, gpus_per_node=16, framework="vllm")) == VLLM
+
+
+def test_nothing_to_report() -> None:
+    report = lp.check(B8, lp.Layout(tp=8), gpus=8, seq_len=8192)
+    assert report.ok
+    assert report.findings == report.fixes == ()
+    assert str(report) == "llama3-8b  tp=8 cp=1 pp=1 dp=1 (8 ranks): nothing to report"
+    right = lp.check(**{**PAPER, "layout": lp.Layout(tp=8, cp=16, pp=16, dp=8)})
+    assert right.ok
+    assert [f.code for f in right.findings] == ["LP301"]  # 126 layers over 16 stages: the paper's own
+
+
+def test_a_finding_shows_itself() -> None:
+    finding = lp.check(B8, {"tp": 16}, gpus=16, framework="torchtitan").findings[0]
+    assert isinstance(finding, Finding)
+    assert str(finding) == repr(finding) == "\n".join(TITAN.splitlines()[1:7])
+    assert finding.frameworks["vllm"].verdict == "works by replicating or padding"
+    assert list(finding.frameworks)[:2] == ["torchtitan", "llama-models"]
+    assert finding.by_verdict()["clear error"] == ["torchtitan", "ColossalAI", "distributed-llama", "nanotron"]
+
+
+# -- ok --------------------------------------------------------------------------------------------
+
+
+def test_without_a_framework_the_paper_judges() -> None:
+    """KV heads are not replicated unless asked, uneven stages are allowed, padding is a note."""
+    assert not lp.check(B8, {"tp": 16}).ok
+    assert lp.check(B8, {"tp": 16}, kv_replication=True).ok
+    assert lp.check(B405, {"pp": 16}).ok
+    padded = lp.check(B70, {"tp": 8}, padding="colossalai")
+    assert padded.ok
+    assert [(f.code, f.severity) for f in padded.findings] == [("LP105", "note")]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "ok"),
+    [
+        ("vllm", {"model": B8, "layout": {"tp": 16}}, True),
+        ("megatron", {"model": B8, "layout": {"tp": 16}}, True),
+        ("torchtitan", {"model": B8, "layout": {"tp": 16}, "kv_replication": True}, False),
+        ("megatron", {"model": B405, "layout": {"pp": 16}}, False),
+        ("torchtitan", {"model": B405, "layout": {"pp": 16}}, True),
+        ("colossalai", {"model": B70, "layout": {"tp": 8}}, False),
+        ("colossalai", {"model": B70, "layout": {"tp": 4}}, True),
+        ("transformers", {"model": B8, "layout": {"tp": 7, "cp": 2}}, False),
+        ("picotron", {"model": B8, "layout": {"cp": 3}, "seq_len": 8193}, True),
+        ("torchtitan", {"model": B8, "layout": {"cp": 3}, "seq_len": 8193}, False),
+        ("megatron", {"model": B8, "layout": {"tp": 8}, "gpus": 64}, False),
+        ("distributed-llama", {"model": B8, "layout": {"tp": 8}}, True),
+        ("distributed-llama", {"model": B8, "layout": {"tp": 4, "dp": 2}}, False),
+    ],
+)
+def test_with_a_framework_its_verdict_decides(name: str, arguments: dict[str, Any], ok: bool) -> None:
+    report = lp.check(**arguments, framework=name)
+    assert report.ok == ok
+    assert report.judge is lp.check(**arguments, framework=name.upper()).judge
+
+
+# -- check never raises for what cannot work, require does -----------------------------------------
+
+
+@given(jobs())
+def test_check_never_raises_for_a_layout_that_cannot_work(arguments: dict[str, Any]) -> None:
+    """And whatever it finds can be shown in every form, twice the same."""
+    report = lp.check(**arguments)
+    assert report.ok == (not any(f.severity == ERROR for f in report.findings))
+    again = check_job(report.job, report.judge)
+    assert str(report) == str(again)
+    assert report._repr_html_() == again._repr_html_()
+    assert report.as_dict() == again.as_dict()
+
+
+@given(models(), layouts())
+def test_require_raises_exactly_where_check_is_not_ok(model: lp.ModelConfig, layout: lp.Layout) -> None:
+    report = lp.check(model, layout)
+    if report.ok:
+        assert str(lp.require(model, layout)) == str(report)
+        return
+    with pytest.raises(lp.LayoutError, match=r"^LP\d{3} error  ") as refusal:
+        lp.require(model, layout)
+    assert str(refusal.value.report) == str(report)
+    errors = [f for f in report.findings if f.severity == ERROR]
+    assert str(refusal.value) == "\n".join(map(str, errors))
+
+
+def test_require_whole() -> None:
+    with pytest.raises(lp.LayoutError, match="LP104") as refusal:
+        lp.require(B8, {"tp": 16}, gpus=16, framework="torchtitan")
+    assert str(refusal.value) == "\n".join(TITAN.splitlines()[1:7])
+    assert str(refusal.value.report) == TITAN
+    report = lp.require(B8, {"tp": 8}, gpus=8)
+    assert report.ok
+
+
+def test_bad_input_is_refused_not_reported() -> None:
+    for value in BAD_COUNTS.values():
+        with pytest.raises(lp.LayoutError, match="a layout is needed"):
+            lp.check(B8, value)  # type: ignore[arg-type]
+        with pytest.raises(lp.ModelError, match="model="):
+            lp.check(value, {})
+    with pytest.raises(lp.LayoutError, match="a layout is needed") as refusal:
+        lp.require(B8, None)  # type: ignore[arg-type]
+    assert refusal.value.report is None
+
+
+# -- plain values ----------------------------------------------------------------------------------
+
+
+@given(jobs())
+def test_as_dict_is_json(arguments: dict[str, Any]) -> None:
+    report = lp.check(**arguments)
+    made = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert set(made) == {"ok", "findings"}
+    assert made["ok"] is report.ok
+    for finding in made["findings"]:
+        assert set(finding) == {"code", "severity", "message", "why", "fixes", "frameworks"}
+        assert re.fullmatch(r"LP\d{3}", finding["code"])
+        assert finding["severity"] in SEVERITIES
+        assert set(finding["frameworks"]) == set(FRAMEWORKS)
+        for verdict in finding["frameworks"].values():
+            assert set(verdict) == {"verdict", "message", "source"}
+            assert verdict["verdict"] in VERDICTS
+            assert (verdict["verdict"] == "not known") or re.search(r"^\S+/\S+: .*@", verdict["source"])
+        for fix in finding["fixes"]:
+            assert {"tp", "cp", "pp", "dp", "text"} <= set(fix)
+            assert all(isinstance(fix[axis], int) for axis in lp.AXES)
+
+
+def test_as_dict_whole() -> None:
+    made = lp.check(B8, {"tp": 16}, gpus=16, gpus_per_node=16, framework="torchtitan").as_dict()
+    frameworks = made["findings"][0].pop("frameworks")
+    assert made == {
+        "ok": False,
+        "findings": [
+            {
+                "code": "LP104",
+                "severity": "error",
+                "message": "tp=16 does not divide n_kv_heads=8 (llama3-8b)",
+                "why": "a rank would need half a KV head",
+                "fixes": [
+                    {"tp": 8, "cp": 1, "pp": 1, "dp": 2, "text": "tp=8 dp=2 (8·1·1·2 = 16 ranks)"},
+                    {"tp": 8, "cp": 2, "pp": 1, "dp": 1, "text": "tp=8 cp=2 (8·2·1·1 = 16 ranks)"},
+                    {"tp": 8, "cp": 1, "pp": 2, "dp": 1, "text": "tp=8 pp=2 (8·1·2·1 = 16 ranks)"},
+                ],
+            }
+        ],
+    }
+    assert frameworks["torchtitan"] == {
+        "verdict": "clear error",
+        "message": "tensor_parallel_degree (16) must divide n_kv_heads (8).",
+        "source": "pytorch/torchtitan: torchtitan/models/common/decoder.py:195-198 @b5bcd76c66",
+    }
+    assert frameworks["vllm"]["message"] == "each KV head on 2 ranks: rank r loads head r // 2"
+
+
+# -- HTML ------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """The texts of a page; refuses attributes (ids among them), scripts and tags that do not match."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert attrs == []
+        assert tag in {
+            *("p", "b", "br", "i", "ul", "li", "code", "details", "summary"),
+            *("table", "tr", "th", "td"),
+        }
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+NAME = """<script>alert("x")</script> & '<b>' {tp} {0}"""
+
+
+@pytest.mark.parametrize("name", [None, *FRAMEWORKS])
+def test_a_hostile_name_is_only_a_name(name: str | None) -> None:
+    model = lp.model(B405).replace(name=NAME)
+    report = lp.check(model, {"tp": 24, "pp": 16}, gpus=4096, framework=name)
+    page = Page()
+    page.feed(report._repr_html_())
+    page.close()
+    assert page.open == []
+    assert any(NAME in text for text in page.text)
+    assert "<script" not in report._repr_html_()
+    assert NAME in str(report)
+    assert NAME in json.loads(json.dumps(report.as_dict()))["findings"][0]["message"] + report.summary
+
+
+@given(jobs())
+def test_html_says_what_the_text_says(arguments: dict[str, Any]) -> None:
+    report = lp.check(**arguments)
+    page = Page()
+    page.feed(report._repr_html_())
+    page.close()
+    assert page.open == []
+    text = "".join(page.text)
+    for finding in report.findings:
+        assert finding.message in text
+        assert finding.why in text
+        assert all(fix.text in text for fix in finding.fixes)
+        for verdict in finding.frameworks.values():
+            assert verdict.verdict in text
+            assert (verdict.message or verdict.note) in text
+            assert verdict.source in text
+
+
+def test_verdicts_that_fail_are_those_that_make_errors() -> None:
+    for name in FRAMEWORKS:
+        report = lp.check(**{**PAPER, "framework": name})
+        for finding in report.findings:
+            if finding.frameworks[name].verdict in FAILS:
+                assert finding.severity == ERROR
