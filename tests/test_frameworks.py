@@ -138,8 +138,14 @@ def test_padding_rules() -> None:
     assert padding_rule("Megatron") == Padding(128, per_tp=True)
     assert padding_rule(FRAMEWORKS["vllm"]) == Padding(64)  # type: ignore[arg-type]
     assert padding_rule(Padding(32)) == Padding(32)
+    assert (padding_rule("64"), padding_rule("32*tp")) == (Padding(64), Padding(32, per_tp=True))
+    with pytest.raises(lp.LayoutError, match="padding multiple=0"):
+        padding_rule("0*tp")
     with pytest.raises(lp.LayoutError, match="padding='nope' is not known") as refusal:
         padding_rule("nope")
+    for odd in ("*tp", "32*", "32*tp*tp", "-1", "1" * 5000, "٣" * 10):
+        with pytest.raises(lp.LayoutError, match="padding=.* is not known"):
+            padding_rule(odd)
     assert refusal.value.why == f"known are none, {', '.join(FRAMEWORKS)}"
     assert {n for n, f in FRAMEWORKS.items() if f.padding != NO_PADDING} == {
         "megatron-lm",

@@ -166,6 +166,37 @@ def test_vocab_as_text() -> None:
     assert str(uneven).splitlines()[-1] == uneven.reason
 
 
+def test_a_vocabulary_no_machine_holds_is_refused() -> None:
+    with pytest.raises(lp.LayoutError, match="more than 2147483647") as refusal:
+        lp.vocab("tiny", {"tp": 2**20}, padding=Padding(2**20, per_tp=True))
+    assert refusal.value.field == "padding"
+    for choice in refusal.value.choose:
+        rule = choice.removeprefix("padding=")
+        assert lp.vocab("tiny", {"tp": 2**20}, padding=rule).padded <= 2**31
+
+
+# -- FFN columns -----------------------------------------------------------------------------------
+
+
+@given(models(), st.integers(1, 70))
+def test_every_ffn_column_has_one_rank(model: lp.ModelConfig, tp: int) -> None:
+    made = lp.ffn(model, {"tp": tp})
+    assert list(itertools.chain.from_iterable(made.split)) == list(range(model.ffn_dim))
+    assert made.ok == (model.ffn_dim % tp == 0) == (not made.reason)
+    assert made.ok == all(f.code != "LP103" for f in lp.check(model, {"tp": tp}).findings)
+
+
+def test_ffn_as_text() -> None:
+    assert str(lp.ffn("llama3-8b", {"tp": 3})) == (
+        "llama3-8b FFN over tp=3: 14336 columns\n"
+        "tp rank  columns (w1 and w3 rows, w2 columns)  count\n"
+        "0        0–4778                                4779\n"
+        "1        4779–9557                             4779\n"
+        "2        9558–14335                            4778\n"
+        "tp=3 does not divide ffn_dim=14336"
+    )
+
+
 # -- sequence --------------------------------------------------------------------------------------
 
 
@@ -180,6 +211,7 @@ def test_every_position_has_one_rank(seq: int, cp: int, chunking: str) -> None:
         assert r.pairs == sum(p + 1 for chunk in r.chunks for p in chunk)
     unit = cp * (2 if chunking == "head-tail" else 1)
     assert made.ok == (cp == 1 or seq % unit == 0)
+    assert made.imbalance == max(r.pairs for r in made.ranks) * cp / made.pairs
     if made.ok and chunking == "head-tail":
         assert made.imbalance == 1
         assert len({r.pairs for r in made.ranks}) == 1
@@ -325,6 +357,7 @@ RECORDS = {
     "vocab": lambda: lp.vocab(lp.model("tiny").replace(name=NAME), {"tp": 64}),
     "sequence": lambda: lp.sequence({"cp": 64}, 8192),
     "stages": lambda: lp.stages(lp.model("llama3-8b").replace(name=NAME), {"pp": 34}),
+    "ffn": lambda: lp.ffn(lp.model("llama3-8b").replace(name=NAME), {"tp": 64}),
     "ranks": lambda: lp.ranks({"tp": 64}),
 }
 
@@ -339,7 +372,7 @@ def test_records_show_themselves(kind: str) -> None:
     parser = Text()
     parser.feed(page)
     assert parser.open == []
-    if kind in ("heads", "vocab", "stages"):
+    if kind in ("heads", "vocab", "stages", "ffn"):
         assert any(NAME in text for text in parser.text)
     lines = str(record).splitlines()
     assert all(line == line.rstrip() for line in lines)

@@ -14,6 +14,7 @@ from llamapar.frameworks import FRAMEWORKS, framework, padding_rule
 from llamapar.job import Job
 from llamapar.layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
 from llamapar.maps import heads, ranks, sequence, stages, vocab
+from llamapar.maps.sequence import CHUNKINGS
 from llamapar.model import PRESETS, ModelConfig
 from llamapar.report import Report, check_job
 from llamapar.shard import LAYER_SPLITS, NO_PADDING, Padding
@@ -135,17 +136,23 @@ SCHEMA: list[dict[str, Any]] = [
         ],
     },
     {
-        "group": "More",
-        "open": False,
+        "group": "Maps",
+        "open": True,
         "controls": [
             _choice(
                 "layer_split",
                 "layers per stage",
                 {OWN: "as the framework"} | {name: name for name in LAYER_SPLITS},
             ),
-            _choice("chunking", "sequence chunks", {"head-tail": "head-tail", "contiguous": "contiguous"}),
-            _choice("order", "rank order, fastest first", _orders()),
-            _control("rank", "rank shown", "int", "in the Ranks tab"),
+            _choice("chunking", "sequence chunks", {name: name for name in CHUNKINGS}),
+            _choice("order", "rank order", _orders(), "fastest axis first"),
+            _control("rank", "rank shown", "int", "in the Ranks tab; or click a cell there"),
+        ],
+    },
+    {
+        "group": "More",
+        "open": False,
+        "controls": [
             _control("virtual_stages", "virtual stages per rank", "int"),
             _choice("zero", "ZeRO stage", {n: str(n) for n in range(4)}),
             _control("dp_replicate", "dp_replicate", "int", "full copies among the DP ways"),

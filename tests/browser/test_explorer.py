@@ -75,6 +75,28 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
     assert len(set(seen)) == 5
 
 
+def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
+    panel_of(notebook).get_by_role("tab", name="Ranks").click()
+    expect(panel_of(notebook).locator(".gtitle").first).to_contain_text("Rank 0 of 16,384")
+    grid = panel_of(notebook).locator(".nsewdrag").first
+    box = grid.bounding_box()
+    assert box is not None
+    grid.click(position={"x": box["width"] * 0.61, "y": box["height"] * 0.37})
+    expect(panel_of(notebook).locator(".gtitle").first).not_to_contain_text("Rank 0 of")
+    shown = panel_of(notebook).locator("[data-control=rank] input").input_value()
+    assert 0 < int(shown) < 16384
+
+
+def test_the_picture_follows_the_window(notebook: Notebook) -> None:
+    plot = panel_of(notebook).locator(".lp-plot .main-svg").first
+    wide = plot.bounding_box()
+    notebook.page.set_viewport_size({"width": 1600, "height": 1000})
+    notebook.page.wait_for_function(
+        "(was) => document.querySelector('.lp-plot .main-svg').getBoundingClientRect().width > was + 100",
+        arg=wide["width"] if wide else 0,
+    )
+
+
 def test_at_most_three_findings_stand_open_at_1280(notebook: Notebook) -> None:
     notebook.run(1)
     expect(status(notebook)).to_contain_text("dp=4 (8192 ranks): 2 errors, 1 warning, 1 note")
