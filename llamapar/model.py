@@ -89,15 +89,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        for field, high in (
-            ("dim", MAX_DIM),
-            ("n_layers", MAX_LAYERS),
-            ("n_heads", MAX_HEADS),
-            ("n_kv_heads", MAX_HEADS),
-            ("ffn_dim", MAX_DIM),
-            ("vocab_size", MAX_VOCAB),
-            ("max_seq_len", MAX_SIZE),
-        ):
+        limits = {"dim": MAX_DIM, "n_layers": MAX_LAYERS, "n_heads": MAX_HEADS, "n_kv_heads": MAX_HEADS}
+        limits |= {"ffn_dim": MAX_DIM, "vocab_size": MAX_VOCAB, "max_seq_len": MAX_SIZE}
+        for field, high in limits.items():
             put(self, field, whole(field, getattr(self, field), 1, high, ModelError))
         width = 0 if self.head_dim is None else self.head_dim
         put(self, "head_dim", whole("head_dim", width, 0, MAX_DIM, ModelError))
@@ -124,8 +118,10 @@ class ModelConfig:
         real("rope_theta", self.rope_theta, 1.0, 1e12, ModelError)
         real("norm_eps", self.norm_eps, 0.0, 1.0, ModelError)
         if self.rope_scaling is not None and not isinstance(self.rope_scaling, RopeScaling):
-            what = f"rope_scaling={shown(self.rope_scaling)}: a RopeScaling or None is needed"
-            raise ModelError(what, field="rope_scaling")
+            raise ModelError(
+                f"rope_scaling={shown(self.rope_scaling)}: a RopeScaling or None is needed",
+                field="rope_scaling",
+            )
         if not isinstance(self.name, str):
             raise ModelError(f"name={shown(self.name)}: a text is needed", field="name")
 
@@ -302,8 +298,12 @@ def model(source: str | Path | Mapping[str, Any] | ModelConfig) -> ModelConfig:
     if isinstance(source, Mapping):
         return _from_any(source, source)
     if not isinstance(source, (str, Path)):
-        what = f"model={shown(source)}: a preset's name, a path or a dict is needed"
-        raise ModelError(what, "", list(PRESETS)[:3], "model")
+        raise ModelError(
+            f"model={shown(source)}: a preset's name, a path or a dict is needed",
+            "",
+            list(PRESETS)[:3],
+            "model",
+        )
     if is_json(source) or exists(source):
         raw, _ = read_object(source, "config.json", "params.json")
         return _from_any(raw, source)

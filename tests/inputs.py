@@ -13,7 +13,6 @@ from llamapar.layout import MAX_WORLD, ORDERS
 from llamapar.shard import LAYER_SPLITS
 
 
-
 class Hostile:
     """A value whose own text cannot be had."""
 

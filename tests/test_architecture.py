@@ -158,7 +158,9 @@ def test_the_package_is_small() -> None:
 
 
 def test_nothing_is_called_utils() -> None:
-    assert [name for name in modules(PACKAGE) if name.rpartition(".")[2] in ("utils", "util", "helpers")] == []
+    assert [
+        name for name in modules(PACKAGE) if name.rpartition(".")[2] in ("utils", "util", "helpers")
+    ] == []
 
 
 # -- would the test notice? ------------------------------------------------------------------------

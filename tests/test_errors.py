@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from inputs import BAD_COUNTS, Hostile
 
+from inputs import BAD_COUNTS, Hostile
 from llamapar.errors import LayoutError, LlamaparError, ModelError, flag, one_of, real, shown, whole
 
 NEED = "tp must be a whole number from 1 to 8"
@@ -30,7 +30,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("kind", BAD_COUNTS)
 def test_whole_refuses_with_the_nearest_choice(kind: str) -> None:
-    with pytest.raises(LayoutError, match="^tp=") as refusal:
+    with pytest.raises(LayoutError, match=r"^tp=") as refusal:
         whole("tp", BAD_COUNTS[kind], 1, 8)
     assert str(refusal.value) == REFUSALS[kind]
     assert refusal.value.field == "tp"
@@ -73,14 +73,20 @@ def test_whole_takes_anything_that_is_an_index() -> None:
     [
         (float("nan"), "eps=nan: eps must be a number from 0 to 1\n  try  eps=0"),
         (2, "eps=2: eps must be a number from 0 to 1\n  try  eps=1"),
-        pytest.param(10**400, "eps=an integer of 1329 bits: eps must be a number from 0 to 1\n  try  eps=1", id="up"),
-        pytest.param(-(10**400), "eps=an integer of 1329 bits: eps must be a number from 0 to 1\n  try  eps=0", id="down"),
+        pytest.param(
+            10**400, "eps=an integer of 1329 bits: eps must be a number from 0 to 1\n  try  eps=1", id="up"
+        ),
+        pytest.param(
+            -(10**400),
+            "eps=an integer of 1329 bits: eps must be a number from 0 to 1\n  try  eps=0",
+            id="down",
+        ),
         ("1e-5", "eps='1e-5': eps must be a number from 0 to 1"),
         (True, "eps=True: eps must be a number from 0 to 1"),
     ],
 )
 def test_real_refuses(value: object, text: str) -> None:
-    with pytest.raises(ModelError, match="^eps=") as refusal:
+    with pytest.raises(ModelError, match=r"^eps=") as refusal:
         real("eps", value, 0.0, 1.0, ModelError)
     assert str(refusal.value) == text
     assert real("eps", 0, 0.0, 1.0) == 0.0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from inputs import jobs
 
 import llamapar as lp
+from inputs import jobs
 from llamapar.fixes import MOST, Fix, apply
 from llamapar.layout import AXES
 
@@ -107,7 +107,11 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "first"),
     [
-        ({"model": B70, "layout": {"tp": 16, "dp": 4}, "gpus": 64}, "LP104", "tp=8 dp=8 (8·1·1·8 = 64 ranks)"),
+        (
+            {"model": B70, "layout": {"tp": 16, "dp": 4}, "gpus": 64},
+            "LP104",
+            "tp=8 dp=8 (8·1·1·8 = 64 ranks)",
+        ),
         ({"model": B8, "layout": {"tp": 16}, "gpus": 16}, "LP104", "tp=8 dp=2 (8·1·1·2 = 16 ranks)"),
         ({"model": B8, "layout": {"tp": 8}, "gpus": 64}, "LP001", "dp=8 (8·1·1·8 = 64 ranks)"),
         ({"model": B8, "layout": {"cp": 4}, "seq_len": 8188}, "LP201", "seq_len=8184"),

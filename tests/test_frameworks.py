@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inputs import BAD_COUNTS, Hostile, models, oracle
 
 import llamapar as lp
+from inputs import BAD_COUNTS, Hostile, models, oracle
 from llamapar.frameworks import (
     ADAPTS,
     FAILS,
@@ -124,12 +124,11 @@ def test_an_unknown_framework_gets_the_nearest() -> None:
     with pytest.raises(lp.LayoutError, match="framework='torchtian' is not known") as refusal:
         lp.check("tiny", {}, framework="torchtian")
     assert str(refusal.value) == (
-        "framework='torchtian' is not known\n"
-        f"  why  known are {', '.join(FRAMEWORKS)}\n  try  torchtitan"
+        f"framework='torchtian' is not known\n  why  known are {', '.join(FRAMEWORKS)}\n  try  torchtitan"
     )
     for odd in (*BAD_COUNTS.values(), Hostile()):
         if odd is not None:
-            with pytest.raises(lp.LayoutError, match="framework=.* is not known"):
+            with pytest.raises(lp.LayoutError, match=r"framework=.* is not known"):
                 lp.check("tiny", {}, framework=odd)  # type: ignore[arg-type]
 
 
@@ -144,7 +143,7 @@ def test_padding_rules() -> None:
     with pytest.raises(lp.LayoutError, match="padding='nope' is not known") as refusal:
         padding_rule("nope")
     for odd in ("*tp", "32*", "32*tp*tp", "-1", "1" * 5000, "٣" * 10):
-        with pytest.raises(lp.LayoutError, match="padding=.* is not known"):
+        with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):
             padding_rule(odd)
     assert refusal.value.why == f"known are none, {', '.join(FRAMEWORKS)}"
     assert {n for n, f in FRAMEWORKS.items() if f.padding != NO_PADDING} == {
@@ -312,7 +311,12 @@ def test_messages_are_the_tools_own(key: tuple[str, str, str]) -> None:
 
 # Messages that the rules of the frameworks' repositories give and nothing recorded.
 WRITTEN = [
-    ("transformers", "LP001", {"tp": 3, "gpus": 16}, "The parallel mesh requires 3 processes, but world_size is 16."),
+    (
+        "transformers",
+        "LP001",
+        {"tp": 3, "gpus": 16},
+        "The parallel mesh requires 3 processes, but world_size is 16.",
+    ),
     (
         "transformers",
         "LP501",
@@ -323,7 +327,12 @@ WRITTEN = [
     ("meta", "LP001", {"tp": 3, "cp": 2, "gpus": 16}, "16 is not divisible by 3"),
     ("meta", "LP001", {"tp": 4, "cp": 3, "gpus": 16}, "16 is not divisible by 3"),
     ("meta", "LP001", {"tp": 4, "cp": 2, "pp": 4, "gpus": 16}, "16 is not divisible by 32"),
-    ("colossalai", "LP001", {"tp": 3, "pp": 2, "gpus": 16}, "World size 16 is not divisible by tp_size 3 * pp_size 2"),
+    (
+        "colossalai",
+        "LP001",
+        {"tp": 3, "pp": 2, "gpus": 16},
+        "World size 16 is not divisible by tp_size 3 * pp_size 2",
+    ),
     (
         "colossalai",
         "LP204",
@@ -349,8 +358,18 @@ WRITTEN = [
         "Sequence length 8196 must be divisible by 8 when using llama3 ring attention",
     ),
     ("picotron", "LP103", {"tp": 3}, "Hidden dimension must be divisible by the tensor parallel world size"),
-    ("picotron", "LP201", {"cp": 3, "seq_len": 8192}, "seq_length must be divisible by cp_size for Context Parallelism"),
-    ("torchtitan", "LP203", {"seq_len": 9000}, "Training sequence length 9000 exceeds attention RoPE maximum supported sequence length 8192."),
+    (
+        "picotron",
+        "LP201",
+        {"cp": 3, "seq_len": 8192},
+        "seq_length must be divisible by cp_size for Context Parallelism",
+    ),
+    (
+        "torchtitan",
+        "LP203",
+        {"seq_len": 9000},
+        "Training sequence length 9000 exceeds attention RoPE maximum supported sequence length 8192.",
+    ),
     ("meta", "LP203", {"seq_len": 9000}, "max_seq_len must be between 1 and 8192, got 9000."),
     ("distributed-llama", "LP104", {"tp": 5}, "Assertion `kvDim % nNodes == 0' failed."),
     (
@@ -363,8 +382,7 @@ WRITTEN = [
         "megatron",
         "LP306",
         {"pp": 4, "virtual_stages": 2, "micro_batches": 2},
-        "The number of contiguous micro-batches in a virtual pipeline stage"
-        "should range in [PP=4 , M=2]",
+        "The number of contiguous micro-batches in a virtual pipeline stageshould range in [PP=4 , M=2]",
     ),
     (
         "megatron",

@@ -10,7 +10,17 @@ import pytest
 
 import llamapar
 
-HEAVY = ("torch", "plotly", "ipywidgets", "numpy", "IPython", "anywidget", "jupyterlab", "pandas", "traitlets")
+HEAVY = (
+    "torch",
+    "plotly",
+    "ipywidgets",
+    "numpy",
+    "IPython",
+    "anywidget",
+    "jupyterlab",
+    "pandas",
+    "traitlets",
+)
 
 CORE = """
 import llamapar as lp

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from inputs import BAD_COUNTS, Hostile, jobs
 
 import llamapar as lp
+from inputs import BAD_COUNTS, Hostile, jobs
 from llamapar.job import _COUNTS
 from llamapar.layout import MAX_WORLD
 from llamapar.shard import Padding
@@ -66,7 +66,7 @@ def test_refusals_whole(known: dict[str, Any], text: str) -> None:
 
 @pytest.mark.parametrize("value", [3, 2.5, ["none"], Hostile(), "nothing", float("nan")])
 def test_paddings_are_paddings_or_names(value: Any) -> None:
-    with pytest.raises(lp.LayoutError, match="padding=.* is not known"):
+    with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):
         lp.check(B8, {}, padding=value)
     with pytest.raises(lp.LayoutError, match=r"padding=.*: a Padding is needed") as refusal:
         lp.Job.of(B8, {}, padding=value)

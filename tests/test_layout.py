@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inputs import BAD_COUNTS, Hostile, layouts
 
+from inputs import BAD_COUNTS, Hostile, layouts
 from llamapar import AXES, Layout, LayoutError
 from llamapar.errors import MAX_DEGREE
 from llamapar.layout import MAX_WORLD, ORDERS, Coord, divisors, nearest_divisors

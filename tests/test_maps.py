@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inputs import BAD_COUNTS, Hostile, layouts, models
 
 import llamapar as lp
+from inputs import BAD_COUNTS, Hostile, layouts, models
 from llamapar.maps.ranks import MAX_CELLS
 from llamapar.maps.tables import SHOWN
 from llamapar.shard import LAYER_SPLITS, Padding
@@ -388,24 +388,24 @@ def test_maps_refuse_bad_input(value: Any) -> None:
         lp.ranks(value)
     with pytest.raises(lp.ModelError, match="model="):
         lp.heads(value, {"tp": 8})
-    with pytest.raises(lp.LayoutError, match="^seq_len="):
+    with pytest.raises(lp.LayoutError, match=r"^seq_len="):
         lp.sequence({"cp": 2}, value)
     if value != 0 or value is False:
-        with pytest.raises(lp.LayoutError, match="^rank="):
+        with pytest.raises(lp.LayoutError, match=r"^rank="):
             lp.ranks({"tp": 8}, value)
 
 
 @pytest.mark.parametrize("value", [3, "no such", Hostile(), ["head-tail"]])
 def test_maps_refuse_unknown_names(value: Any) -> None:
-    with pytest.raises(lp.LayoutError, match="chunking=.* is not known"):
+    with pytest.raises(lp.LayoutError, match=r"chunking=.* is not known"):
         lp.sequence({"cp": 2}, 8, chunking=value)
-    with pytest.raises(lp.LayoutError, match="split=.* is not known"):
+    with pytest.raises(lp.LayoutError, match=r"split=.* is not known"):
         lp.stages("tiny", {"pp": 2}, split=value)
-    with pytest.raises(lp.LayoutError, match="padding=.* is not known"):
+    with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):
         lp.vocab("tiny", {"tp": 2}, padding=value)
-    with pytest.raises(lp.LayoutError, match="kv_replication=.* must be True or False"):
+    with pytest.raises(lp.LayoutError, match=r"kv_replication=.* must be True or False"):
         lp.heads("tiny", {"tp": 2}, kv_replication=value)
-    with pytest.raises(lp.LayoutError, match="interleave=.* must be True or False"):
+    with pytest.raises(lp.LayoutError, match=r"interleave=.* must be True or False"):
         lp.heads("tiny", {"tp": 2}, interleave=value)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from inputs import BAD_COUNTS, Hostile, models, oracle
 
 import llamapar as lp
+from inputs import BAD_COUNTS, Hostile, models, oracle
 from llamapar.model import MAX_DIM, MAX_HEADS, MAX_LAYERS, MAX_VOCAB, RopeScaling, ffn_dim_from
 
 DATA = Path(__file__).parent / "data"

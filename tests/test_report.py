@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from inputs import BAD_COUNTS, jobs, layouts, models
 
 import llamapar as lp
+from inputs import BAD_COUNTS, jobs, layouts, models
 from llamapar.frameworks import FAILS, FRAMEWORKS, VERDICTS
 from llamapar.report import Finding, check_job
 from llamapar.rules import ERROR, SEVERITIES
@@ -96,7 +96,12 @@ def test_a_finding_shows_itself() -> None:
     assert str(finding) == repr(finding) == "\n".join(TITAN.splitlines()[1:7])
     assert finding.frameworks["vllm"].verdict == "works by replicating or padding"
     assert list(finding.frameworks)[:2] == ["torchtitan", "llama-models"]
-    assert finding.by_verdict()["clear error"] == ["torchtitan", "ColossalAI", "distributed-llama", "nanotron"]
+    assert finding.by_verdict()["clear error"] == [
+        "torchtitan",
+        "ColossalAI",
+        "distributed-llama",
+        "nanotron",
+    ]
 
 
 # -- ok --------------------------------------------------------------------------------------------

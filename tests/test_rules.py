@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from inputs import jobs
 
 import llamapar as lp
+from inputs import jobs
 from llamapar.frameworks import FAILS, FRAMEWORKS, UNKNOWN, VERDICTS, WORKS
 from llamapar.rules import ERROR, NOTE, RULES, SEVERITIES, WARNING
 
@@ -156,9 +156,7 @@ EXAMPLES = {
         "a shard of 16064 rows times tp=8 is 128512, not 128256",
         layout(tp=4),
         {
-            **dict.fromkeys(
-                ("llama-models", "torchtitan", "transformers", "picotron", "dtensor"), NA
-            ),
+            **dict.fromkeys(("llama-models", "torchtitan", "transformers", "picotron", "dtensor"), NA),
             "distributed-llama": NA,
             "megatron-lm": WORKS,
             "colossalai": SAVE,
@@ -176,8 +174,7 @@ EXAMPLES = {
         {"model": B8, **layout(cp=4), "seq_len": 8188},
         ERROR,
         "seq_len=8188 does not divide into 2·cp = 8 chunks",
-        "each CP rank takes one chunk from the head and one from the tail; a chunk would have "
-        "1023.5 tokens",
+        "each CP rank takes one chunk from the head and one from the tail; a chunk would have 1023.5 tokens",
         {"seq_len": 8192},
         {
             **dict.fromkeys(("torchtitan", "megatron-lm"), CLEAR),
@@ -451,7 +448,12 @@ def test_a_context_that_was_trained_is_only_metas_to_refuse() -> None:
 
 @pytest.mark.parametrize(
     ("units", "ranks", "words"),
-    [(8, 16, "half a KV head"), (8, 64, "1/8 of a KV head"), (8, 6, "1.33 KV heads"), (10, 4, "2.50 KV heads")],
+    [
+        (8, 16, "half a KV head"),
+        (8, 64, "1/8 of a KV head"),
+        (8, 6, "1.33 KV heads"),
+        (10, 4, "2.50 KV heads"),
+    ],
 )
 def test_shares_in_words(units: int, ranks: int, words: str) -> None:
     model = lp.model(B405).replace(n_kv_heads=units, n_heads=units * 24, head_dim=128)

@@ -8,9 +8,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inputs import BAD_COUNTS, models
 
 import llamapar as lp
+from inputs import BAD_COUNTS, models
 from llamapar.shard import (
     ACTIVATIONS,
     LAYER_SPLITS,
@@ -55,9 +55,9 @@ def test_five_over_four_is_torchs_chunk() -> None:
 
 @pytest.mark.parametrize("kind", [k for k in BAD_COUNTS if k != "zero"])
 def test_a_split_refuses_what_is_no_count(kind: str) -> None:
-    with pytest.raises(lp.LayoutError, match="^n="):
+    with pytest.raises(lp.LayoutError, match=r"^n="):
         Split(BAD_COUNTS[kind], 1)  # type: ignore[arg-type]
-    with pytest.raises(lp.LayoutError, match="^k="):
+    with pytest.raises(lp.LayoutError, match=r"^k="):
         Split(1, BAD_COUNTS[kind])  # type: ignore[arg-type]
 
 
@@ -209,9 +209,7 @@ def test_shapes_of_metas_shards(name: str, shapes: dict[str, tuple[int, ...]]) -
     layout = lp.Layout(tp=8)
     model = lp.model(name)
     for rank in range(8):
-        found = {
-            p.parameter.key: p.local_shape(layout, rank) for p in place(model, layout, [model.n_layers])
-        }
+        found = {p.parameter.key: p.local_shape(layout, rank) for p in place(model, layout, [model.n_layers])}
         assert found == shapes
 
 
@@ -250,9 +248,7 @@ def test_local_shapes_add_up_to_the_parameter(model: lp.ModelConfig, tp: int) ->
 
 
 @given(models(), st.integers(1, 20), st.sampled_from([64, 128]))
-def test_padded_local_shapes_add_up_to_the_padded_rows(
-    model: lp.ModelConfig, tp: int, multiple: int
-) -> None:
+def test_padded_local_shapes_add_up_to_the_padded_rows(model: lp.ModelConfig, tp: int, multiple: int) -> None:
     layout, padding = lp.Layout(tp=tp), Padding(multiple, per_tp=True)
     rows = padding.padded(model.vocab_size, tp)
     for placed in place(model.replace(n_layers=1), layout, [1]):

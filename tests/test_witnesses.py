@@ -8,9 +8,9 @@ import math
 from typing import Any
 
 import pytest
-from inputs import oracle
 
 import llamapar as lp
+from inputs import oracle
 from llamapar.frameworks import framework
 from llamapar.shard import LAYER_SPLITS, Padding, Split, causal_pairs
 
@@ -202,6 +202,7 @@ def test_layers_per_stage_are_the_tools_own(case: dict[str, Any]) -> None:
             LAYER_SPLITS[split](case["layers"], stages)
 
 
+EVENLY = ("vllm", "colossalai", "picotron", "transformers", "megatron-lm")
 # Layers per stage as (stages, layers) runs.
 PIPELINES = {
     (32, 3): {
@@ -214,11 +215,11 @@ PIPELINES = {
     },
     (32, 4): {
         "torchtitan": [(1, 8), (1, 9), (1, 8), (1, 7)],
-        **dict.fromkeys(("vllm", "colossalai", "picotron", "transformers", "megatron-lm"), [(4, 8)]),
+        **{name: [(4, 8)] for name in EVENLY},
     },
     (80, 8): {
         "torchtitan": [(1, 10), (1, 11), (5, 10), (1, 9)],
-        **dict.fromkeys(("vllm", "colossalai", "picotron", "transformers", "megatron-lm"), [(8, 10)]),
+        **{name: [(8, 10)] for name in EVENLY},
     },
     (126, 4): {
         "torchtitan": [(1, 31), (2, 32), (1, 31)],
@@ -272,8 +273,7 @@ KV_BELOW_TP = {
     "torchtitan": ("clear error", "tensor_parallel_degree (16) must divide n_kv_heads (8)."),
     "colossalai": (
         "clear error",
-        "The number of key_value heads must be divisible by, and must not be less than "
-        "tensor parallel size.",
+        "The number of key_value heads must be divisible by, and must not be less than tensor parallel size.",
     ),
     "nanotron": ("clear error", "num_key_value_heads (8) must be >= tp (16)"),
     "picotron": ("crash at init", "num_key_value_heads should be divisible by  tp world size"),
