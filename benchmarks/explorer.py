@@ -86,9 +86,7 @@ def first_picture(lab: Lab, folder: Path, source: str) -> tuple[float, float]:
     with lab.open(scratch_notebook(folder / "first.ipynb", source)) as notebook:
         before = notebook.websocket_bytes()
         begun = time.monotonic()
-        notebook.page.evaluate(
-            "() => { window.jupyterapp.commands.execute('notebook:run-cell'); }"
-        )
+        notebook.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-cell'); }")
         notebook.page.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=60_000)
         took = time.monotonic() - begun
         return took, (notebook.websocket_bytes() - before) / 1e6

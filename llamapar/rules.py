@@ -31,6 +31,7 @@ from .repairs import (
     replicate,
     sequence_sp,
     smaller_padding,
+    tp_fastest,
     tp_leaves_node,
     uneven_severity,
 )
@@ -98,6 +99,8 @@ RULES: tuple[Rule, ...] = (
         _always(WARNING),
         "a TP group of {tp} ranks spans {node_span} consecutive GPUs and leaves its node of {gpus_per_node}",
         "TP communicates in every layer; across nodes it runs at the speed of the network",
+        tp_fastest,
+        repairs_first=True,
     ),
     Rule(
         "LP101",

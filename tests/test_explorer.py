@@ -234,4 +234,6 @@ def test_state_is_a_value() -> None:
 
 def test_the_page_is_made_of_text_nodes() -> None:
     source = (PANELS / "explorer.js").read_text(encoding="utf-8")
-    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source)
+    assert not re.findall(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source
+    )

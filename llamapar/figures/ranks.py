@@ -18,6 +18,9 @@ MARKERS = 128
 
 SYMBOLS = {"tp": "circle", "cp": "square", "pp": "diamond", "dp": "triangle-up"}
 
+NUMBERED = 64
+"""Most ranks of a grid that says each one's number in its cell."""
+
 CLOSE = 9
 """Pixels between neighbours under which a peer is drawn as a line."""
 
@@ -48,6 +51,8 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
     data = [*_cells(record, across, down)]
     data += [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
     data.append(_chosen(record))
+    if record.block == 1 and record.layout.world <= NUMBERED:
+        data.append(_numbers(record))
     layout = style.layout(
         "ranks",
         f"Rank {record.rank:,} of {record.layout.world:,}: "
@@ -177,6 +182,22 @@ def _drawn(record: RankGrid, axis: str) -> list[int]:
     cells = {record.cell(rank): rank for rank in reversed(some)}
     cells.pop(record.cell(record.rank), None)
     return sorted(cells.values())
+
+
+def _numbers(record: RankGrid) -> Spec:
+    """Each rank's number, under its marker."""
+    places = [_place(record, rank) for rank in range(record.layout.world)]
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": [x for x, _ in places],
+        "y": [y for _, y in places],
+        "text": [str(rank) for rank in range(record.layout.world)],
+        "textposition": "bottom center",
+        "textfont": {"size": 11},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
 
 
 def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:

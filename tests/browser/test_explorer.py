@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser.lab import Lab, Notebook, scratch_notebook
 from playwright.sync_api import Locator, expect
+
+from browser.lab import Lab, Notebook, scratch_notebook
 
 pytestmark = pytest.mark.browser
 

@@ -33,9 +33,7 @@ LIMIT = 150_000  # bytes, of one fixture
 
 def arguments(doc: str | None, *tools: str) -> argparse.Namespace:
     """The command line of a script that needs `tools`: one path for each."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for tool in tools:
         what = f"vllm-{VLLM} wheel" if tool == "vllm" else f"clone of {COMMITS[tool][0]}"
         parser.add_argument(f"--{tool}", type=Path, required=True, metavar="PATH", help=what)

@@ -92,9 +92,7 @@ def megatron(layers: int, pp: int, chunks: int, account: bool) -> list[int]:
         account_for_loss_in_pipeline_split=account,
         pipeline_dtype=torch.bfloat16,
     )
-    stages = [
-        (chunk if chunks > 1 else None, rank) for chunk in range(chunks) for rank in range(pp)
-    ]
+    stages = [(chunk if chunks > 1 else None, rank) for chunk in range(chunks) for rank in range(pp)]
     return [get_num_layers_to_build(config, chunk, rank) for chunk, rank in stages]
 
 

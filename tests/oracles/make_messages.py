@@ -116,9 +116,7 @@ def megatron_core() -> None:
         sizes = {"world": 16, "tp": 3, "pp": 1, "cp": 1}
         record(name, "world % (tp*pp*cp)", sizes, initialize_model_parallel, 3)
         seq = torch.empty(10, 1)
-        record(
-            name, "seq % tp", {"seq": 10, "tp": 16}, _split_along_first_dim, seq, dist.group.WORLD
-        )
+        record(name, "seq % tp", {"seq": 10, "tp": 16}, _split_along_first_dim, seq, dist.group.WORLD)
     both = {"tp": 1, "ep": 2, "dp": 1, "pp": 1, "cp": 2, "order": "tp-cp-ep-dp-pp"}
     record(name, "ep > 1 and cp > 1", both, lambda: RankGenerator(**both))
     short = {"tp": 2, "ep": 1, "dp": 2, "pp": 2, "cp": 2, "order": "tp-dp-pp"}

@@ -52,9 +52,7 @@ def megatron(args: Namespace) -> Callable[[int, int, int], dict[str, Any]]:
     split = MegatronVocab.vocab_range_from_global_vocab_size
 
     def run(vocab: int, tp: int, multiple: int) -> dict[str, Any]:
-        asked = SimpleNamespace(
-            make_vocab_size_divisible_by=multiple, tensor_model_parallel_size=tp, rank=1
-        )
+        asked = SimpleNamespace(make_vocab_size_divisible_by=multiple, tensor_model_parallel_size=tp, rank=1)
         padded = pad["vocab_size_with_padding"](vocab, asked)
         return {"padded": padded, "ranges": ranges(split, padded, tp)}
 
@@ -74,9 +72,7 @@ def colossalai(args: Namespace) -> Callable[[int, int, int], dict[str, Any]]:
     given = {
         "PaddingParallelModule": _Padded,
         "divide": divide,
-        "dist": SimpleNamespace(
-            get_world_size=lambda group: where.tp, get_rank=lambda group: where.rank
-        ),
+        "dist": SimpleNamespace(get_world_size=lambda group: where.tp, get_rank=lambda group: where.rank),
         "init": SimpleNamespace(normal_=lambda: None),
         "torch": torch,
         "create_randomizer_with_offset": lambda seed, process_group: None,
