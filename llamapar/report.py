@@ -119,7 +119,7 @@ class Finding:
         return (
             f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
             f"<i>{escape(self.why)}</i></p>{tried}"
-            f"<details style='margin-bottom:1em'><summary>what each framework does</summary><table>"
+            f"<details><summary>what each framework does</summary><table>"
             f"<tr><th>framework</th><th>verdict</th><th>message or what happens</th><th>source</th></tr>"
             f"{rows}</table></details>"
         )

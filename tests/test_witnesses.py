@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -316,3 +318,46 @@ def test_bytes_that_a_32_bit_counter_loses() -> None:
     assert sizes == {"llama3.1-405b": 8_405_385_216, "llama3-70b": 4_202_692_608}
     assert sizes["llama3.1-405b"] % 2**32 == 4_110_417_920
     assert math.isclose(sizes["llama3-70b"] / 2**32, 0.9785, abs_tol=5e-5)
+
+
+# -- torch itself, run -----------------------------------------------------------------------------
+
+UNEVEN_VOCABULARY = """
+import torch, torch.distributed as dist
+from torch.distributed._local_tensor import LocalTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=3)
+mesh = init_device_mesh("cpu", (3,), mesh_dim_names=("tp",))
+model = lambda: torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 10, bias=False)).double()
+reference, tokens = model(), torch.arange(10)
+whole = Replicate()
+plan = {
+    "0": RowwiseParallel(input_layouts=whole, output_layouts=whole),
+    "1": ColwiseParallel(output_layouts=whole),
+}
+with LocalTensorMode(3), torch.no_grad():
+    sharded = model()
+    sharded.load_state_dict(reference.state_dict())
+    parallelize_module(sharded, mesh, plan)
+    held = sharded[0].weight.to_local()
+    print({rank: tuple(part.shape) for rank, part in held._local_tensors.items()})
+    print(torch.allclose(sharded(tokens).reconcile(), reference(tokens), rtol=1e-12))
+dist.destroy_process_group()
+"""
+
+
+def test_uneven_vocabulary_shards_work_in_dtensor() -> None:
+    """10 rows over 3 ranks: embedding and head give what the whole model gives."""
+    run = [sys.executable, "-W", "ignore", "-c", UNEVEN_VOCABULARY]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    shapes, close = done.stdout.splitlines()
+    assert shapes == str({r: (len(rows), 8) for r, rows in enumerate(Split(10, 3))})
+    assert close == "True"
+    model = lp.model("tiny").replace(vocab_size=1025)
+    report = lp.check(model, {"tp": 8}, framework="dtensor")
+    assert [(f.code, f.severity) for f in report.findings] == [("LP105", "note")]

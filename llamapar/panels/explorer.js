@@ -193,7 +193,7 @@ function themed(layout, node) {
 
 const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage"] };
 
-function buildFigure(model, onRank) {
+function buildFigure(model, onRank, onPainted) {
   const plot = make("div", { class: "lp-plot" });
   const reason = make("div", { class: "lp-reason" });
   const summary = make("pre", { class: "lp-summary" });
@@ -205,17 +205,27 @@ function buildFigure(model, onRank) {
     const { figure, values } = payload;
     plot.hidden = !figure;
     reason.hidden = Boolean(figure);
-    if (!figure) { reason.textContent = payload.problem ? payload.problem.what : "nothing to draw"; return; }
-    const Plotly = await loadPlotly(model);
-    if (last !== payload || !plot.isConnected) return;
-    const layout = themed(figure.layout, plot);
-    if (drawn === values.tab) { await Plotly.react(plot, figure.data, layout, CONFIG); return; }
-    // Another kind of picture starts afresh: react keeps axis titles where the old one had them.
-    drawn = values.tab;
-    await Plotly.newPlot(plot, figure.data, layout, CONFIG);
-    plot.on("plotly_click", onRank);
+    if (figure) {
+      const Plotly = await loadPlotly(model);
+      if (last !== payload || !plot.isConnected) return; // overtaken, or not on the page yet: see below
+      const layout = themed(figure.layout, plot);
+      if (drawn === values.tab) {
+        await Plotly.react(plot, figure.data, layout, CONFIG);
+      } else { // another kind of picture starts afresh: react keeps axis titles where the old one had them
+        drawn = values.tab;
+        await Plotly.newPlot(plot, figure.data, layout, CONFIG);
+        plot.on("plotly_click", onRank);
+      }
+    } else {
+      reason.textContent = payload.problem ? payload.problem.what : "nothing to draw";
+    }
+    requestAnimationFrame(() => onPainted(payload.seq));
   }
-  const resized = new ResizeObserver(() => { if (plot.clientWidth && plot.data) window.Plotly.Plots.resize(plot); });
+  // Fires when the plot comes onto the page, which may be after the first draw, and when it changes size.
+  const resized = new ResizeObserver(() => {
+    if (!plot.clientWidth || !last?.figure) return;
+    if (plot.data) window.Plotly.Plots.resize(plot); else draw(last);
+  });
   resized.observe(plot);
   const node = make("div", { class: "lp-figure", role: "tabpanel" }, reason, plot,
     make("details", {}, make("summary", {}, "as text"), summary));
@@ -263,7 +273,7 @@ function render({ model, el }) {
   const figure = buildFigure(model, (event) => {
     const { x, y, data } = event.points[0];
     if (model.get("payload").values.tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
-  });
+  }, (painted) => { root.dataset.painted = painted; });
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) =>
@@ -295,7 +305,7 @@ function render({ model, el }) {
       tab.tabIndex = on ? 0 : -1;
     }
     text.hidden = true;
-    figure.draw(payload).then(() => requestAnimationFrame(() => { root.dataset.painted = payload.seq; }));
+    figure.draw(payload);
   };
   model.on("change:payload", show);
   model.on("msg:custom", onMessage);
