@@ -129,7 +129,7 @@ SCHEMA: list[dict[str, Any]] = [
             _choice(
                 "framework",
                 "framework",
-                {"": "the paper's semantics"} | {name: f.title for name, f in FRAMEWORKS.items()},
+                {"": "the Llama 3 paper"} | {name: f.title for name, f in FRAMEWORKS.items()},
                 "whose rules judge the layout",
             ),
             _choice("padding", "vocabulary padding", _PADDINGS),
