@@ -10,7 +10,9 @@ from pathlib import Path
 
 from browser.lab import Lab, scratch_notebook
 
-PANEL = "import llamapar as lp\n\npanel = lp.explorer('llama3.1-405b', tp=16, cp=1, pp=16, dp=64, gpus=16384)\npanel"
+PANEL = """\
+import llamapar as lp
+lp.explorer("llama3.1-405b", tp=16, cp=1, pp=16, dp=64, gpus=16384)"""
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "explorer.png"
 
 
