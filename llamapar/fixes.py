@@ -26,6 +26,9 @@ _COST = {"tp": 1.2, "cp": 1.4, "pp": 1.6, "dp": 1.0}
 _NEAR = 7
 """Divisors of the world size that are tried per axis: of TP, those that divide the heads."""
 
+_IDLE = 8
+"""Most GPUs that a last resort leaves idle."""
+
 _MENDED = 40
 """Other layouts that are tried with settings mended as well."""
 
@@ -103,31 +106,48 @@ _severities = lru_cache(maxsize=8192)(severities)
 def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     """At most MOST fixes for `rule`, the nearest first.
 
-    Each passes check without an error, ends this rule's finding, and brings no new warning. A fix
-    that asks for another number of GPUs is the last resort: offered only where nothing else was.
+    Each passes check without an error, ends this rule's finding, and brings no new warning. Another
+    number of GPUs is the last resort: one such fix, the nearest, and only where nothing else was found.
     """
     accepted = {code for code, severity in severities(job, judge).items() if severity == WARNING}
     accepted.discard(rule.code)
-    seen = {job}
-    found = 0
-    resort: Job | None = None
-    for candidate in _candidates(job, rule, judge):
-        moves = candidate.gpus != job.gpus
-        if candidate in seen or (moves and (found or resort)):
-            continue
-        seen.add(candidate)
+
+    def passes(candidate: Job) -> bool:
         left = _severities(candidate, judge)
-        if any(s == ERROR or (s == WARNING and code not in accepted) for code, s in left.items()):
+        return not any(s == ERROR or (s == WARNING and code not in accepted) for code, s in left.items())
+
+    tried, resort = {job}, []
+    found = 0
+    for candidate in _candidates(job, rule, judge):
+        if candidate in tried:
             continue
-        if moves:
-            resort = candidate
-            continue
-        yield Fix(candidate, _changed(job, candidate))
-        found += 1
-        if found == MOST:
-            return
-    if resort and not found:
-        yield Fix(resort, _changed(job, resort))
+        tried.add(candidate)
+        if candidate.gpus != job.gpus:
+            resort.append(candidate)
+        elif passes(candidate):
+            yield Fix(candidate, _changed(job, candidate))
+            found += 1
+            if found == MOST:
+                return
+    if not found:
+        there = _world(job)
+        nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - there))
+        last = next(filter(passes, nearest), None)
+        if last is not None:
+            yield Fix(last, _changed(job, last))
+
+
+def _world(job: Job) -> int:
+    """The GPUs that there are, or that the layout asks for."""
+    return job.gpus or job.layout.world
+
+
+def _fewer(job: Job) -> Iterator[Job]:
+    """Layouts that leave a few GPUs idle."""
+    there = _world(job)
+    for world in range(there - 1, max(0, there - 1 - _IDLE), -1):
+        for layout in itertools.islice(_layouts(job, world), MOST):
+            yield job.replace(layout=layout, gpus=world if job.gpus else None)
 
 
 def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
@@ -137,9 +157,9 @@ def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
         yield from repaired
         yield from (_mend(made, judge) for made in repaired)
     yield from (made for made in repaired if made.layout != job.layout)
-    yield from (job.replace(layout=layout) for layout in _layouts(job))
+    yield from (job.replace(layout=layout) for layout in _layouts(job, _world(job)))
     yield from (_mend(made, judge) for made in repaired)
-    for layout in itertools.islice(_layouts(job), _MENDED):
+    for layout in itertools.islice(_layouts(job, _world(job)), _MENDED):
         yield _mend(job.replace(layout=layout), judge)
 
 
@@ -176,10 +196,9 @@ def _nearest(degrees: list[int], present: int) -> list[int]:
     return near if 1 in near else [*near, 1]
 
 
-def _layouts(job: Job) -> Iterator[Layout]:
-    """Other layouts of all the GPUs, the nearest first."""
+def _layouts(job: Job, world: int) -> Iterator[Layout]:
+    """Layouts of `world` ranks, the nearest first."""
     lay = job.layout
-    world = job.gpus or lay.world
     ways = divisors(world)
     options = [
         _nearest([d for d in ways if job.model.n_heads % d == 0], lay.tp),

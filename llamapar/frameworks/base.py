@@ -156,10 +156,3 @@ class Framework:
                     f"{case.repo or self.repo}: {case.path} @{where}",
                 )
         return Verdict(self.name, UNKNOWN)
-
-    def fails(self, code: str, job: Job) -> bool | None:
-        """Whether the verdict is a failure, without making its words; None where it is not known."""
-        for case in self.cases.get(code, ()):
-            if case.when(job):
-                return case.verdict in FAILS
-        return None
