@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from .errors import LayoutError, flag, one_of, shown, whole
@@ -115,6 +116,7 @@ class Job:
         lay = self.layout
         return (lay.tp if lay.sp else 1) * (2 * lay.cp if lay.cp > 1 else 1)
 
+    @lru_cache(maxsize=256)  # noqa: B019  a Job is a small value, and 256 of them are few
     def numbers(self, padding: Padding | None = None) -> dict[str, Any]:
         """Every number by the name that message templates use."""
         m, lay = self.model, self.layout

@@ -186,11 +186,6 @@ function drawFindings(box, payload, opened, fix) {
 
 // -- the figure --------------------------------------------------------------------------------
 
-function themed(layout, node) {
-  const color = getComputedStyle(node).getPropertyValue("--jp-ui-font-color1").trim() || "#777";
-  return { ...layout, autosize: true, font: { ...layout.font, color } };
-}
-
 const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage"] };
 
 function buildFigure(model, onRank, onPainted) {
@@ -198,6 +193,7 @@ function buildFigure(model, onRank, onPainted) {
   const reason = make("div", { class: "lp-reason" });
   const summary = make("pre", { class: "lp-summary" });
   let last = null;
+  let color = ""; // of text: the theme's, read once
   let drawn = ""; // the tab whose figure stands there
   async function draw(payload) {
     last = payload;
@@ -206,9 +202,10 @@ function buildFigure(model, onRank, onPainted) {
     plot.hidden = !figure;
     reason.hidden = Boolean(figure);
     if (figure) {
-      const Plotly = await loadPlotly(model);
+      const Plotly = window.Plotly ?? (await loadPlotly(model));
       if (last !== payload || !plot.isConnected) return; // overtaken, or not on the page yet: see below
-      const layout = themed(figure.layout, plot);
+      color ||= getComputedStyle(plot).getPropertyValue("--jp-ui-font-color1").trim() || "#777";
+      const layout = { ...figure.layout, autosize: true, font: { ...figure.layout.font, color } };
       if (drawn === values.tab) {
         await Plotly.react(plot, figure.data, layout, CONFIG);
       } else { // another kind of picture starts afresh: react keeps axis titles where the old one had them
@@ -229,7 +226,7 @@ function buildFigure(model, onRank, onPainted) {
   resized.observe(plot);
   const node = make("div", { class: "lp-figure", role: "tabpanel" }, reason, plot,
     make("details", {}, make("summary", {}, "as text"), summary));
-  return { node, draw, redraw: () => last && draw(last), close: () => { resized.disconnect(); window.Plotly?.purge(plot); } };
+  return { node, draw, redraw: () => { color = ""; if (last) draw(last); }, close: () => { resized.disconnect(); window.Plotly?.purge(plot); } };
 }
 
 // -- everything --------------------------------------------------------------------------------
@@ -295,6 +292,7 @@ function render({ model, el }) {
     const payload = model.get("payload");
     busy = false;
     flush();
+    figure.draw(payload); // first: plotly measures the page, which the rest of this then changes, once
     controls.show(payload.values);
     status.textContent = payload.status;
     status.dataset.ok = payload.problem ? "no" : payload.ok ? "yes" : "no";
@@ -305,7 +303,6 @@ function render({ model, el }) {
       tab.tabIndex = on ? 0 : -1;
     }
     text.hidden = true;
-    figure.draw(payload);
   };
   model.on("change:payload", show);
   model.on("msg:custom", onMessage);
