@@ -109,16 +109,16 @@ class Finding:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        fixes = "".join(f"<li><code>{escape(fix.text)}</code></li>" for fix in self.fixes)
+        fixes = ", or ".join(f"<code>{escape(fix.text)}</code>" for fix in self.fixes)
         rows = "".join(
             f"<tr><td>{escape(FRAMEWORKS[name].title)}</td><td>{escape(v.verdict)}</td>"
             f"<td>{escape(v.message or v.note)}</td><td>{escape(v.source)}</td></tr>"
             for name, v in self.frameworks.items()
         )
-        tried = f"<p>try</p><ul>{fixes}</ul>" if fixes else ""
+        tried = f"<br>try {fixes}" if fixes else ""
         return (
             f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
-            f"<i>{escape(self.why)}</i></p>{tried}"
+            f"<i>{escape(self.why)}</i>{tried}</p>"
             f"<details><summary>what each framework does</summary><table>"
             f"<tr><th>framework</th><th>verdict</th><th>message or what happens</th><th>source</th></tr>"
             f"{rows}</table></details>"
@@ -168,7 +168,7 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        body = "".join(f._repr_html_() for f in self.findings)
+        body = "".join(f"<hr>{f._repr_html_()}" for f in self.findings)
         return f"<p><b>{escape(self.summary)}</b></p>{body}"
 
 

@@ -252,10 +252,10 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert attrs == []
         assert tag in {
-            *("p", "b", "br", "i", "ul", "li", "code", "details", "summary"),
+            *("p", "b", "br", "hr", "i", "code", "details", "summary"),
             *("table", "tr", "th", "td"),
         }
-        if tag != "br":
+        if tag not in {"br", "hr"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

@@ -185,15 +185,15 @@ def _drawn(record: RankGrid, axis: str) -> list[int]:
 
 
 def _numbers(record: RankGrid) -> Spec:
-    """Each rank's number, under its marker."""
+    """Each rank's number, right of its marker."""
     places = [_place(record, rank) for rank in range(record.layout.world)]
     return {
         "type": "scatter",
         "mode": "text",
         "x": [x for x, _ in places],
         "y": [y for _, y in places],
-        "text": [str(rank) for rank in range(record.layout.world)],
-        "textposition": "bottom center",
+        "text": [f"\u2003{rank}" for rank in range(record.layout.world)],
+        "textposition": "middle right",
         "textfont": {"size": 11},
         "hoverinfo": "skip",
         "showlegend": False,
