@@ -14,7 +14,7 @@ from .errors import LlamaparError
 from .frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
 from .job import Job
 from .layout import AXES, Layout, divisors
-from .rules import ERROR, NOTE, RULES, WARNING, Changes, Rule
+from .rules import ERROR, NOTE, RULE_BY_CODE, RULES, WARNING, Changes, Rule
 from .shard import NO_PADDING
 
 MOST = 3
@@ -73,12 +73,8 @@ class Fix:
 def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
     """How bad a rule that applies is: the judge's verdict where there is one, else the paper's."""
     own = rule.severity(job)
-    if judge is None:
-        return own
-    for case in judge.cases.get(rule.code, ()):
-        if case.when(job):
-            break
-    else:
+    case = judge.case(rule.code, job) if judge else None
+    if case is None:
         return own
     if case.verdict in FAILS:
         return ERROR
@@ -165,14 +161,13 @@ def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
 
 def _mend(job: Job, judge: Framework | None) -> Job:
     """`job` with the first repair of every rule that still fails, over and over while that helps."""
-    padding = judge.padding if judge else NO_PADDING
     for _ in range(6):
-        for rule in RULES:
-            if rule.applies(job, padding) and severity_of(rule, job, judge) == ERROR:
-                made = next((m for c in rule.repairs(job) if (m := apply(job, c))), None)
-                if made is not None and made != job:
-                    job = made
-                    break
+        failing = [RULE_BY_CODE[code] for code, s in _severities(job, judge).items() if s == ERROR]
+        for rule in failing:
+            made = next((m for c in rule.repairs(job) if (m := apply(job, c))), None)
+            if made is not None and made != job:
+                job = made
+                break
         else:
             break
     return job

@@ -12,7 +12,7 @@ from .errors import LayoutError, flag, one_of, shown, whole
 from .layout import MAX_WORLD, Layout
 from .model import ModelConfig
 from .model import model as find_model
-from .shard import LAYER_SPLITS, NO_PADDING, Padding
+from .shard import LAYER_SPLITS, NO_PADDING, Padding, kv_copies
 
 _COUNTS: dict[str, int] = {
     "gpus": MAX_WORLD,
@@ -101,9 +101,8 @@ class Job:
 
     @property
     def kv_replicas(self) -> int:
-        """TP ranks that would hold the same KV head: tp / n_kv_heads, or 1 where that is no such number."""
-        tp, kv = self.layout.tp, self.model.n_kv_heads
-        return tp // kv if tp > kv and tp % kv == 0 else 1
+        """TP ranks that would hold the same KV head (`shard.kv_copies`)."""
+        return kv_copies(self.model.n_kv_heads, self.layout.tp)
 
     @property
     def node_span(self) -> int:

@@ -305,6 +305,11 @@ def place(model: ModelConfig, layout: Layout, layer_counts: Sequence[int]) -> It
         yield Placed(parameter, PARAMETERS[parameter.key], stage)
 
 
+def kv_copies(n_kv_heads: int, tp: int) -> int:
+    """TP ranks that would hold the same KV head: tp / n_kv_heads, or 1 where that is no such number."""
+    return tp // n_kv_heads if tp > n_kv_heads and tp % n_kv_heads == 0 else 1
+
+
 def causal_pairs(positions: range) -> int:
     """(query, key) pairs of a causal mask for queries at `positions`: the sum of p + 1."""
     first, count = positions.start, len(positions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,39 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     layout = draw(layouts())
     asked = {"model": draw(models()), "layout": layout, **draw(facts(layout))}
     return {**asked, "framework": draw(st.sampled_from([None, None, *FRAMEWORKS]))}
+
+
+class Page(HTMLParser):
+    """The texts of a page; refuses attributes (ids among them), scripts and tags that do not match."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert attrs == []
+        assert tag in {
+            *("p", "b", "br", "hr", "i", "code", "details", "summary"),
+            *("table", "tr", "th", "td"),
+        }
+        if tag not in {"br", "hr"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+TEN_KV_HEADS = {
+    "model_type": "llama",
+    "hidden_size": 5120,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 10,
+    "intermediate_size": 13824,
+    "vocab_size": 32000,
+}
+"""A config.json whose 10 KV heads do not divide over TP 4."""

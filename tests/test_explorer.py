@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from inputs import TEN_KV_HEADS
 from llamapar.panels import Explorer
 from llamapar.panels.state import DEFAULTS, DIMS, SCHEMA, TABS, State
 
@@ -161,16 +162,7 @@ def test_a_preset_sets_the_dimensions_and_a_dimension_makes_it_custom() -> None:
 
 def test_loads_a_config_as_data() -> None:
     panel = lp.explorer()
-    config = {
-        "model_type": "llama",
-        "hidden_size": 5120,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 10,
-        "intermediate_size": 13824,
-        "vocab_size": 32000,
-    }
-    receive(panel, kind="load", name="config.json", text=json.dumps(config), seq=3)
+    receive(panel, kind="load", name="config.json", text=json.dumps(TEN_KV_HEADS), seq=3)
     assert panel.model.n_kv_heads == 10
     assert panel.payload["seq"] == 3
     panel.set(tp=4, pp=1, dp=1, seq_len=2048)

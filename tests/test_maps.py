@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from inputs import BAD_COUNTS, Hostile, layouts, models
+from inputs import BAD_COUNTS, Hostile, Page, layouts, models
 from llamapar.maps.ranks import MAX_CELLS
 from llamapar.maps.tables import SHOWN
 from llamapar.shard import LAYER_SPLITS, Padding
@@ -332,25 +331,6 @@ def test_ranks_as_text() -> None:
 # -- what every record has in common ---------------------------------------------------------------
 
 
-class Text(HTMLParser):
-    """The cells of a page, and whether its tags match and carry no attribute."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert attrs == []
-        self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
 NAME = "<script>alert('&')</script>"
 RECORDS = {
     "heads": lambda: lp.heads(lp.model("tiny").replace(name=NAME), {"tp": 64}),
@@ -369,7 +349,7 @@ def test_records_show_themselves(kind: str) -> None:
     page = record._repr_html_()
     assert page == RECORDS[kind]()._repr_html_()
     assert "<script" not in page
-    parser = Text()
+    parser = Page()
     parser.feed(page)
     assert parser.open == []
     if kind in ("heads", "vocab", "stages", "ffn"):

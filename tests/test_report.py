@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from hypothesis import given
 
 import llamapar as lp
-from inputs import BAD_COUNTS, jobs, layouts, models
+from inputs import BAD_COUNTS, Page, jobs, layouts, models
 from llamapar.frameworks import FAILS, FRAMEWORKS, VERDICTS
 from llamapar.report import Finding, check_job
 from llamapar.rules import ERROR, SEVERITIES
@@ -239,30 +238,6 @@ def test_as_dict_whole() -> None:
 
 
 # -- HTML ------------------------------------------------------------------------------------------
-
-
-class Page(HTMLParser):
-    """The texts of a page; refuses attributes (ids among them), scripts and tags that do not match."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert attrs == []
-        assert tag in {
-            *("p", "b", "br", "hr", "i", "code", "details", "summary"),
-            *("table", "tr", "th", "td"),
-        }
-        if tag not in {"br", "hr"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 NAME = """<script>alert("x")</script> & '<b>' {tp} {0}"""

@@ -140,19 +140,23 @@ class Framework:
     chunks: str | None = None
     cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
 
+    def case(self, code: str, job: Job) -> Case | None:
+        """The evidence on rule `code` that fits `job`, or None."""
+        return next((case for case in self.cases.get(code, ()) if case.when(job)), None)
+
     def judge(self, code: str, job: Job) -> Verdict:
         """The verdict on rule `code` for `job`; "not known" where no evidence fits."""
-        for case in self.cases.get(code, ()):
-            if case.when(job):
-                numbers = job.numbers(self.padding)
-                where = case.at or self.commit
-                if len(where) == 40:
-                    where = where[:10]
-                return Verdict(
-                    self.name,
-                    case.verdict,
-                    case.message.format_map(numbers),
-                    case.note.format_map(numbers),
-                    f"{case.repo or self.repo}: {case.path} @{where}",
-                )
-        return Verdict(self.name, UNKNOWN)
+        case = self.case(code, job)
+        if case is None:
+            return Verdict(self.name, UNKNOWN)
+        numbers = job.numbers(self.padding)
+        where = case.at or self.commit
+        if len(where) == 40:
+            where = where[:10]
+        return Verdict(
+            self.name,
+            case.verdict,
+            case.message.format_map(numbers),
+            case.note.format_map(numbers),
+            f"{case.repo or self.repo}: {case.path} @{where}",
+        )

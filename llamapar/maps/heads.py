@@ -10,7 +10,7 @@ from llamapar.errors import flag
 from llamapar.layout import Layout
 from llamapar.model import ModelConfig
 from llamapar.model import model as find_model
-from llamapar.shard import Split
+from llamapar.shard import Split, kv_copies
 
 from .tables import Record, cut, span
 
@@ -48,8 +48,7 @@ class HeadMap(Record):
     @property
     def replicas(self) -> int:
         """TP ranks per KV head: more than 1 only where heads are replicated."""
-        tp, kv = self.tp, self.model.n_kv_heads
-        return tp // kv if self.kv_replication and tp > kv and tp % kv == 0 else 1
+        return kv_copies(self.model.n_kv_heads, self.tp) if self.kv_replication else 1
 
     def rank(self, r: int) -> RankHeads:
         """What TP rank r holds."""

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
+from inputs import TEN_KV_HEADS
 
 pytestmark = pytest.mark.browser
 
@@ -128,17 +129,8 @@ def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
 
 
 def test_a_config_is_read_as_data(notebook: Notebook, tmp_path: Path) -> None:
-    config = {
-        "model_type": "llama",
-        "hidden_size": 5120,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 10,
-        "intermediate_size": 13824,
-        "vocab_size": 32000,
-    }
     good, bad = tmp_path / "config.json", tmp_path / "<img src=x onerror=alert(1)>.json"
-    good.write_text(json.dumps(config))
+    good.write_text(json.dumps(TEN_KV_HEADS))
     bad.write_text("<script>alert(1)</script>")
     chooser = panel_of(notebook).locator("input[type=file]")
     chooser.set_input_files(bad)
