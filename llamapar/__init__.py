@@ -1,7 +1,7 @@
 """llamapar: how Llama-style transformers are cut across GPUs, checked, drawn and explained.
 
 One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
-`ranks`, `view`, `explorer`) and explained. Importing this needs no third-party package.
+`ranks`, `view`, `explorer`) and executed (`run`, `local`, `tape`, `record`). Importing this needs no third-party package.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import LayoutError, LlamaparError, ModelError
+from .fit import fit
 from .frameworks import FRAMEWORKS
 from .job import Job
 from .layout import AXES, Layout
@@ -21,8 +22,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AXES",
+    "FAULTS",
     "FRAMEWORKS",
     "PRESETS",
+    "PROGRAMS",
     "Finding",
     "Job",
     "Layout",
@@ -35,18 +38,34 @@ __all__ = [
     "check",
     "explorer",
     "ffn",
+    "fit",
     "heads",
+    "local",
     "model",
     "ranks",
+    "record",
     "require",
+    "run",
     "sequence",
+    "show_source",
     "stages",
+    "tape",
     "view",
     "vocab",
 ]
 
-_LAZY = {"view": ".figures", "explorer": ".panels"}
-"""Names that need plotly or ipywidgets: imported when first used."""
+_LAZY = {
+    "FAULTS": ".spmd.faults",
+    "PROGRAMS": ".spmd.programs",
+    "explorer": ".panels",
+    "local": ".execute",
+    "record": ".spmd.record",
+    "run": ".execute",
+    "show_source": ".execute",
+    "tape": ".execute",
+    "view": ".figures",
+}
+"""Names that need torch, plotly or ipywidgets: imported when first used."""
 
 
 def __getattr__(name: str) -> Any:

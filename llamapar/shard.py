@@ -110,6 +110,7 @@ ACTIVATIONS: dict[str, Activation] = {
         Shard(2, "vocabulary row"),
         _CHUNK,
     ),
+    "loss": Activation(("batch",), _WHOLE, _WHOLE, _WHOLE),
 }
 """How each axis places the activations of one pipeline stage."""
 

@@ -1,0 +1,69 @@
+"""A model and a layout made small enough to run here, with the cuts and their faults kept as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .layout import Layout, divisors
+from .model import ModelConfig
+from .shard import NO_PADDING, Padding
+
+MAX_RANKS = 64
+"""Most ranks that an engine runs on one machine."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The smaller model and layout, and what was changed, in words."""
+
+    model: ModelConfig
+    layout: Layout
+    notes: tuple[str, ...]
+
+
+def fit(
+    model: ModelConfig, layout: Layout, *, ranks: int = MAX_RANKS, padding: Padding = NO_PADDING, layers: int = 2
+) -> Fitted:
+    """The same heads, KV heads and degree of tp over narrow heads and few rows, on at most `ranks` ranks.
+
+    What does not divide still does not: FFN columns and vocabulary rows keep their remainder over tp and
+    their pad rows. pp becomes 1 (a run covers the ranks of one stage), dp and then cp shrink to divisors.
+    """
+    tp = layout.tp
+    small = _small(model, tp, padding, layers)
+    most = max(1, ranks // tp)
+    cp = max(d for d in divisors(layout.cp) if d <= most)
+    dp = max(d for d in divisors(layout.dp) if d <= min(2, most // cp))
+    fitted = layout.replace(pp=1, virtual_stages=1, cp=cp, dp=dp, dp_replicate=1)
+    old = {"pp": layout.pp, "cp": layout.cp, "dp": layout.dp}
+    notes = [f"{axis}={n} runs as {getattr(fitted, axis)}" for axis, n in old.items() if n != getattr(fitted, axis)]
+    if small != model:
+        notes.append(
+            f"{model.name} with head_dim {small.head_dim}, dim {small.dim}, ffn_dim {small.ffn_dim}, "
+            f"{small.vocab_size} tokens and {small.n_layers} layers"
+        )
+    return Fitted(small, fitted, tuple(notes))
+
+
+def _small(model: ModelConfig, tp: int, padding: Padding, layers: int) -> ModelConfig:
+    head_dim = min(model.head_dim, 8)
+    dim = head_dim * model.n_heads
+    ffn = min(model.ffn_dim, tp * max(1, 2 * dim // tp) + model.ffn_dim % tp)
+    unit = padding.unit(tp)
+    pads = padding.padded(model.vocab_size, tp) - model.vocab_size
+    if unit > 1:
+        vocab = unit * max(1, -(-1024 // unit)) - pads
+    else:
+        vocab = tp * max(1, 1024 // tp) + model.vocab_size % tp
+    if vocab >= model.vocab_size:
+        vocab = model.vocab_size
+    if (dim, ffn, vocab) == (model.dim, model.ffn_dim, model.vocab_size) and model.n_layers <= layers:
+        return model
+    return model.replace(
+        dim=dim,
+        head_dim=head_dim,
+        ffn_dim=ffn,
+        vocab_size=vocab,
+        n_layers=min(layers, model.n_layers),
+        name=f"small {model.name}",
+    )

@@ -1,0 +1,1 @@
+"""Executing layouts with torch: the engines, the collectives and the sharded programs."""

@@ -1,0 +1,252 @@
+"""What differs between torch versions, engines and backends, and every private part of torch in use.
+
+A collective here takes the mesh and the name of an axis, never changes its input and works the same on
+real ranks, on the local engine's LocalTensors, on the meta device over the fake process group, and for
+CUDA tensors over gloo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from llamapar.errors import LlamaparError
+from llamapar.layout import Layout
+
+try:
+    from torch.distributed._local_tensor import LocalIntNode, LocalTensor, LocalTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+except ImportError as missing:  # private modules: they may move
+    raise ImportError(
+        f"torch {torch.__version__} has no torch.distributed._local_tensor; llamapar runs on torch 2.11 and newer"
+    ) from missing
+
+Coord = dict[str, int]
+"""A rank's index on each axis of the mesh."""
+
+_ops = torch.ops._c10d_functional  # the functional collectives that all their wrappers of 2.11 to 2.13 call
+
+acting_rank: ContextVar[int | None] = ContextVar("acting_rank", default=None)
+"""The rank for which the local engine is running a rank's own arithmetic just now."""
+
+
+# -- collectives -------------------------------------------------------------------------------
+
+
+def _staged(op: Callable[[Tensor], Tensor], t: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """`op`, by way of host memory where gloo has no such collective for CUDA tensors."""
+    if t.is_cuda and dist.get_backend(group) == "gloo":
+        return op(t.cpu()).to(t.device)
+    return op(t)
+
+
+def _wait(t: Tensor) -> Tensor:
+    return _ops.wait_tensor(t)
+
+
+def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tensor:
+    """Sum (or "max") of `t` over the axis, on every rank."""
+    group = mesh.get_group(axis)
+    return _wait(_ops.all_reduce(t.contiguous(), op, group.group_name))  # gloo takes CUDA tensors here
+
+
+def all_gather(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
+    """The ranks' tensors joined along `dim`, in the order of the axis; all must have one shape."""
+    group = mesh.get_group(axis)
+    size = mesh.size(mesh.mesh_dim_names.index(axis))  # type: ignore[union-attr]
+    moved = t.movedim(dim, 0).contiguous()
+    out = _staged(lambda s: _wait(_ops.all_gather_into_tensor(s, size, group.group_name)), moved, group)
+    return out.movedim(0, dim)
+
+
+def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
+    """Sum of `t` over the axis; each rank keeps its equal piece along `dim`."""
+    group = mesh.get_group(axis)
+    size = mesh.size(mesh.mesh_dim_names.index(axis))  # type: ignore[union-attr]
+    if t.shape[dim] % size:
+        raise LlamaparError(
+            f"reduce_scatter over {axis}={size}: dim {dim} of {list(t.shape)} does not divide",
+            f"every rank keeps {t.shape[dim]}/{size} of it",
+        )
+    moved = t.movedim(dim, 0).contiguous()
+    out = _staged(
+        lambda s: _wait(_ops.reduce_scatter_tensor(s, "sum", size, group.group_name)), moved, group
+    )
+    return out.movedim(0, dim)
+
+
+def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
+    """`t` goes to the next rank of the axis; what comes back is the previous rank's."""
+    group = mesh.get_group(axis)
+    size = mesh.size(mesh.mesh_dim_names.index(axis))  # type: ignore[union-attr]
+    n = t.numel()
+
+    def splits(step: int) -> list[Any]:
+        at = per_rank_int(mesh, lambda coord: (coord[axis] + step) % size)
+        return [_where(at, i, n) for i in range(size)]
+
+    received, sent = splits(-1), splits(1)
+    flat = t.contiguous().flatten()
+    out = _staged(lambda s: _wait(_ops.all_to_all_single(s, received, sent, group.group_name)), flat, group)
+    return out.view(t.shape)
+
+
+# -- rank by rank ------------------------------------------------------------------------------
+
+
+def coord_of(mesh: DeviceMesh, rank: int) -> Coord:
+    """Where a global rank sits in the mesh."""
+    place = (mesh.mesh == rank).nonzero()[0].tolist()
+    return dict(zip(mesh.mesh_dim_names or (), place, strict=True))
+
+
+def _mode() -> LocalTensorMode | None:
+    from torch.distributed._local_tensor import enabled_local_tensor_mode
+
+    return enabled_local_tensor_mode()
+
+
+def each_rank(mesh: DeviceMesh, function: Callable[..., Any], *tensors: Any) -> Any:
+    """`function(coord, *tensors)` for this rank; in the local engine for every rank, one after another.
+
+    function: what differs by rank (its rows, its chunks); makes a tensor or a tuple of tensors from
+    plain tensors. It must not communicate.
+    """
+    local = [t for t in tensors if isinstance(t, LocalTensor)]
+    mode = _mode()
+    if mode is None and not local:
+        return function(coord_of(mesh, dist.get_rank()), *tensors)
+    ranks = sorted(mode.ranks if mode is not None else local[0]._ranks)
+    made: dict[int, Any] = {}
+    with _plain(mode), torch.no_grad():
+        for rank in ranks:
+            token = acting_rank.set(rank)
+            try:
+                own = [t._local_tensors[rank] if isinstance(t, LocalTensor) else t for t in tensors]
+                made[rank] = function(coord_of(mesh, rank), *own)
+            finally:
+                acting_rank.reset(token)
+    first = made[ranks[0]]
+    if isinstance(first, Tensor):
+        return LocalTensor(made)
+    return tuple(LocalTensor({r: made[r][i] for r in ranks}) for i in range(len(first)))
+
+
+@contextmanager
+def _plain(mode: LocalTensorMode | None) -> Iterator[None]:
+    if mode is None:
+        yield
+    else:
+        with mode.disable():
+            yield
+
+
+def per_rank_int(mesh: DeviceMesh, function: Callable[[Coord], int]) -> dict[int, int] | int:
+    """function(coord) of this rank, or in the local engine of each."""
+    mode = _mode()
+    if mode is None:
+        return function(coord_of(mesh, dist.get_rank()))
+    with mode.disable():
+        return {rank: function(coord_of(mesh, rank)) for rank in sorted(mode.ranks)}
+
+
+def _where(at: dict[int, int] | int, i: int, n: int) -> Any:
+    """n where `at` is i, else 0; a torch.SymInt of its own on each rank in the local engine."""
+    if isinstance(at, int):
+        return n if at == i else 0
+    return torch.SymInt(LocalIntNode({rank: n if own == i else 0 for rank, own in at.items()}))
+
+
+def by_rank(t: Tensor) -> dict[int, Tensor] | None:
+    """rank → tensor of a LocalTensor; None for a plain tensor."""
+    return dict(sorted(t._local_tensors.items())) if isinstance(t, LocalTensor) else None
+
+
+def raising_rank(error: BaseException) -> int | None:
+    """The rank whose turn it was when an operation on LocalTensors raised."""
+    found = acting_rank.get()
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "_for_each_rank_run_func":
+            found = trace.tb_frame.f_locals.get("r", found)
+        trace = trace.tb_next
+    return found
+
+
+# -- groups and meshes -------------------------------------------------------------------------
+
+
+def make_mesh(layout: Layout, device: str) -> DeviceMesh:
+    """The layout's ranks of one pipeline stage as a DeviceMesh, slowest axis first, names "dp", "cp", "tp"."""
+    names = [axis for axis in reversed(layout.axes) if axis != "pp"]
+    ranks = torch.arange(layout.world // layout.pp).view([layout.size(axis) for axis in names])
+    return DeviceMesh(device, ranks, mesh_dim_names=tuple(names))
+
+
+def split_axis(mesh: DeviceMesh, axis: str, sizes: tuple[int, int], names: tuple[str, str]) -> DeviceMesh:
+    """`mesh` with one axis seen as two, the first the slower; made once for a mesh."""
+    made: dict[tuple[str, ...], DeviceMesh] = mesh.__dict__.setdefault("_llamapar_split", {})
+    old = list(mesh.mesh_dim_names or ())
+    at = old.index(axis)
+    new = (*old[:at], *names, *old[at + 1 :])
+    if new not in made:
+        shape = (*mesh.mesh.shape[:at], *sizes, *mesh.mesh.shape[at + 1 :])
+        made[new] = DeviceMesh(mesh.device_type, mesh.mesh.reshape(shape), mesh_dim_names=new)
+    return made[new]
+
+
+def group_named(group: Any) -> dist.ProcessGroup:
+    """The process group of an op's argument: a name, a group, or a boxed one."""
+    if isinstance(group, str):
+        return dist.distributed_c10d._resolve_process_group(group)
+    return group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)
+
+
+def axis_names(mesh: DeviceMesh) -> dict[str, str]:
+    """Group name → axis, of the mesh's axes of more than one rank."""
+    names = mesh.mesh_dim_names or ()
+    return {str(mesh.get_group(a).group_name): a for i, a in enumerate(names) if mesh.size(i) > 1}
+
+
+def axis_of(group: dist.ProcessGroup) -> str:
+    """The axis name of a DeviceMesh's group, "world" for the default group, else the group's name."""
+    if group == dist.group.WORLD:
+        return "world"
+    return str(group.group_desc).removeprefix("mesh_") or str(group.group_name)
+
+
+def translates(group: tuple[int, ...], world: int) -> dict[int, tuple[int, ...]]:
+    """rank → its group, for the groups that are `group` shifted: those of one mesh axis."""
+    base = [rank - group[0] for rank in group]
+    found: dict[int, tuple[int, ...]] = {}
+    for rank in range(world):
+        if rank not in found:
+            moved = tuple(rank + offset for offset in base)
+            found.update(dict.fromkeys(moved, moved))
+    return found
+
+
+@contextmanager
+def fake_world(size: int, rank: int = 0) -> Iterator[None]:
+    """A process group of `size` ranks of which this process is one, without any communication."""
+    if dist.is_initialized():
+        raise LlamaparError(
+            "torch.distributed has a process group in this process already",
+            "a local run makes one of its own, and there can only be one",
+            ["torch.distributed.destroy_process_group()", 'engine="processes"'],
+            "engine",
+        )
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+

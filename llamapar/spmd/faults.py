@@ -1,0 +1,156 @@
+"""Break it on purpose: named faults, what still looks fine with each, and which check catches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from llamapar.errors import one_of
+
+from . import collectives, compat, gradients, setting
+
+
+@dataclass(frozen=True)
+class Fault:
+    """looks_fine: what a look at shapes and running does not show. caught_by: the check that fails.
+
+    program, layout: where it shows. changes: fields of the Setting. patch: the function that is replaced.
+    """
+
+    looks_fine: str
+    caught_by: str
+    program: str
+    layout: Mapping[str, Any]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    patch: tuple[tuple[Any, str, Callable[..., Any]], ...] = ()
+
+
+def _keep(x: Tensor, *_: Any) -> Tensor:
+    return x.view_as(x)
+
+
+def _first(mesh: Any, setting_or_gradient: Any, gradient: Tensor | None = None) -> Tensor:
+    return setting_or_gradient if gradient is None else gradient
+
+
+class _SumTwice(torch.autograd.Function):
+    """All-reduce forward and, wrongly, all-reduce backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mesh: Any, axis: str) -> Tensor:
+        ctx.args = mesh, axis
+        return compat.all_reduce(x, mesh, axis)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return compat.all_reduce(grad, *ctx.args), None, None
+
+
+def _sum_twice(x: Tensor, mesh: Any, axis: str) -> Tensor:
+    return _SumTwice.apply(x, mesh, axis) if collectives.size(mesh, axis) > 1 else x
+
+
+def _contiguous_positions(true: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def part(self: setting.Setting, name: str, whole: Tensor, coord: compat.Coord) -> Tensor:
+        if setting.kind(name) != "positions":
+            return true(self, name, whole, coord)
+        n = self.seq_len // self.layout.cp
+        return whole[coord["cp"] * n : (coord["cp"] + 1) * n].clone()
+
+    return part
+
+
+_NO_SP = {"sequence_parallel": False}
+
+FAULTS: dict[str, Fault] = {
+    "drop_all_reduce": Fault(
+        "every shape; the backward runs",
+        "forward: each rank has its own summand",
+        "attention",
+        {"tp": 2, **_NO_SP},
+        patch=((collectives, "all_reduce", _keep),),
+    ),
+    "drop_backward_all_reduce": Fault(
+        "every shape and the whole forward, to the last bit",
+        "gradient of x and of all that lies before it",
+        "mlp",
+        {"tp": 2, **_NO_SP},
+        patch=((collectives, "copy", _keep),),
+    ),
+    "sum_twice": Fault(
+        "every shape and the whole forward",
+        "gradients are tp times too large",
+        "mlp",
+        {"tp": 2, **_NO_SP},
+        patch=((collectives, "all_reduce", _sum_twice),),
+    ),
+    "no_kv_grad_sum": Fault(
+        "every shape, the forward, and the gradient of x",
+        "gradients of wk and wv: each copy has only its own readers'",
+        "attention",
+        {"tp": 16},
+        changes={"kv_replication": True},
+        patch=((gradients, "sum_copies", _first),),
+    ),
+    "tile_kv": Fault(
+        "every shape",
+        "forward: most ranks attend with another KV head",
+        "attention",
+        {"tp": 16},
+        changes={"kv_replication": True, "interleave": False},
+    ),
+    "no_norm_grad_sum": Fault(
+        "every shape, the forward, and the gradients of all matrices",
+        "gradients of the norms: each rank saw its own tokens only",
+        "block",
+        {"tp": 2},
+        patch=((gradients, "sum_tokens", _first),),
+    ),
+    "contiguous_positions": Fault(
+        "every shape; causality, for the mask knows the chunks",
+        "forward: RoPE turns each token by another one's position",
+        "attention",
+        {"cp": 2},
+        patch=((setting.Setting, "part", _contiguous_positions(setting.Setting.part)),),
+    ),
+    "no_context_grad_sum": Fault(
+        "every shape, the forward, and the gradient of x",
+        "gradients of parameters: each CP rank saw its own tokens only",
+        "attention",
+        {"cp": 2},
+        patch=((gradients, "sum_context", _first),),
+    ),
+    "no_data_grad_sum": Fault(
+        "every shape and the forward; the losses of the dp ways even fall",
+        "gradients: dp ways drift apart",
+        "mlp",
+        {"dp": 2},
+        patch=((gradients, "sum_data", _first),),
+    ),
+    "pad_in_softmax": Fault(
+        "every shape, and a loss that falls",
+        "forward: the loss is too high by what the pad rows' exponentials add",
+        "loss",
+        {"tp": 8},
+        changes={"pads_in_softmax": True},
+    ),
+}
+"""name → fault."""
+
+
+@contextmanager
+def injected(name: str | None) -> Iterator[None]:
+    """The named fault in this process, until the block ends."""
+    if name is None:
+        yield
+        return
+    with ExitStack() as stack:
+        for owner, attribute, replacement in FAULTS[one_of("fault", name, FAULTS)].patch:
+            stack.enter_context(patch.object(owner, attribute, replacement))
+        yield

@@ -1,0 +1,53 @@
+"""After the backward: gradients of parameters that several ranks hold become the whole batch's."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from llamapar.shard import PARAMETERS
+
+from . import collectives, compat
+from .setting import Setting, is_replicated, kind
+
+
+def reduce_gradients(mesh: DeviceMesh, setting: Setting, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each gradient as the one of the mean over dp ways of the objective.
+
+    A replicated KV head: sum over its copies. A parameter that TP replicates, under sequence parallelism:
+    sum over tp, for each rank saw its own tokens. Every parameter: sum over cp, mean over dp. Activations
+    are a rank's own.
+    """
+    return {name: _reduce(mesh, setting, name, g) for name, g in gradients.items()}
+
+
+def _reduce(mesh: DeviceMesh, setting: Setting, name: str, gradient: Tensor) -> Tensor:
+    if kind(name) in PARAMETERS:
+        if kind(name) in ("wk", "wv"):
+            gradient = sum_copies(mesh, setting, gradient)
+        if is_replicated(name) and setting.sp:
+            gradient = sum_tokens(mesh, gradient)
+        gradient = sum_context(mesh, gradient)
+        gradient = sum_data(mesh, gradient)
+    return gradient / setting.layout.dp
+
+
+def sum_copies(mesh: DeviceMesh, setting: Setting, gradient: Tensor) -> Tensor:
+    """The sum over the ranks that hold the same KV head; tp is ranks by (KV head, copy)."""
+    copies = setting.heads.replicas
+    if copies == 1:
+        return gradient
+    by_copy = compat.split_axis(mesh, "tp", (setting.model.n_kv_heads, copies), ("kv_head", "tp"))
+    return compat.all_reduce(gradient, by_copy, "tp")
+
+
+def sum_tokens(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
+    return compat.all_reduce(gradient, mesh, "tp")
+
+
+def sum_context(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
+    return compat.all_reduce(gradient, mesh, "cp") if collectives.size(mesh, "cp") > 1 else gradient
+
+
+def sum_data(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
+    return compat.all_reduce(gradient, mesh, "dp") if collectives.size(mesh, "dp") > 1 else gradient

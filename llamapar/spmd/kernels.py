@@ -1,0 +1,380 @@
+"""Causal attention of one context-parallel rank: exactly the pairs its queries need, on torch's kernels.
+
+A rank's queries are chunks of the sequence. Each attends to a causal square (its own chunk) and to a
+dense rectangle (all keys before the chunk, or before it within its document). Their outputs are merged
+by log-sum-exp; the backward of a flash kernel takes the merged output and log-sum-exp, so each block's
+gradient is one call as well. No mask is ever made, nor anything of size seq x seq.
+
+`attend` wants the whole sequence's keys (The Llama 3 Herd of Models, section 3.3.2: all-gathered);
+`ring_attend` passes each rank's keys around (Ring Attention, arXiv:2310.01889).
+
+`b` batch, `s` tokens, `h` heads, `d` head_dim; kernels want [b, h, s, d], the rest of llamapar
+[b, s, h, d]. KV heads may be fewer than query heads (GQA): head i reads KV head i // (h / h_kv).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from llamapar.errors import LayoutError, whole
+from llamapar.shard import causal_pairs
+
+from .compat import Coord
+
+# -- which keys a rank's queries need --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Queries at positions start..stop-1, which attend causally to the keys from `first` on."""
+
+    start: int
+    stop: int
+    first: int = 0
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def pairs(self) -> int:
+        """(query, key) pairs of one head."""
+        return causal_pairs(range(self.start - self.first, self.stop - self.first))
+
+
+def segments(chunks: Sequence[range], documents: Sequence[int] | None = None) -> tuple[Segment, ...]:
+    """The chunks of a rank cut where documents end; chunks that meet are one, empty ones none.
+
+    documents: tokens of each document, which follow each other and cover the sequence; a token attends
+    to its own document only. LayoutError where the chunks go past the last of them.
+    """
+    ends = list(accumulate(whole("document length", n) for n in documents or ()))
+    made = []
+    for run in _runs(chunks):
+        if documents is not None and run.stop > (ends[-1] if ends else 0):
+            raise LayoutError(
+                f"documents of {sum(documents)} tokens in all, and a chunk that ends at {run.stop}",
+                "every token belongs to one document",
+                field="documents",
+            )
+        first, end, at = 0, run.stop, run.start
+        while at < run.stop:
+            if ends:
+                document = bisect_right(ends, at)
+                first, end = ends[document] - documents[document], ends[document]  # type: ignore[index]
+            made.append(Segment(at, min(end, run.stop), first))
+            at = made[-1].stop
+    return tuple(made)
+
+
+def _runs(chunks: Sequence[range]) -> list[range]:
+    """The chunks without empty ones, neighbours joined."""
+    runs: list[range] = []
+    for chunk in chunks:
+        if runs and runs[-1].stop == chunk.start:
+            runs[-1] = range(runs[-1].start, chunk.stop)
+        elif chunk:
+            runs.append(chunk)
+    return runs
+
+
+class Block(NamedTuple):
+    """One kernel call: slices of the rank's own q and of the keys it holds now."""
+
+    queries: slice
+    keys: slice
+    causal: bool
+
+
+def blocks(mine: Sequence[Segment], held: Sequence[range]) -> Iterator[Block]:
+    """What the queries of `mine` have to do with keys at the positions `held`, in the order of both."""
+    runs, q = _runs(held), 0
+    for segment in mine:
+        wanted = ((range(segment.start, segment.stop), True), (range(segment.first, segment.start), False))
+        k = 0
+        for run in runs:
+            for keys, causal in wanted:
+                low, high = max(keys.start, run.start), min(keys.stop, run.stop)
+                if low < high:
+                    here = slice(k + low - run.start, k + high - run.start)
+                    yield Block(slice(q, q + len(segment)), here, causal)
+            k += len(run)
+        q += len(segment)
+
+
+# -- one block on torch's kernels ------------------------------------------------------------------
+
+_aten = torch.ops.aten
+
+
+def _kernel(q: Tensor) -> str:
+    """cpu and meta: the CPU's flash kernel. cuda: flash in half precision, the memory-efficient one in
+    float32, on GPUs before Ampere and past a head_dim of 256. Anything else, float64 on cuda among it:
+    plain matrix products, which do hold one block's [queries, keys] scores."""
+    if q.device.type in ("cpu", "meta"):
+        return "cpu"
+    if q.device.type != "cuda" or q.dtype == torch.float64:
+        return "plain"
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    ampere = torch.cuda.get_device_capability(q.device) >= (8, 0)
+    return "flash" if half and ampere and q.shape[-1] <= 256 else "efficient"
+
+
+def block_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention of q [b, h, n, d] to k, v [b, h_kv, m, d], with its log-sum-exp.
+
+    causal: query i sees keys 0..i, n = m. Gives out like q, lse [b, h, n], in float32 or q's float64.
+    """
+    kernel, n, d = _kernel(q), q.shape[2], q.shape[3]
+    if kernel == "cpu":
+        return _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+    if kernel == "flash":
+        q, k, v = map(_eights, (q, k, v))
+        out, lse, *_ = _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)
+        return out[..., :d], lse
+    k, v = (_every_head(x, q.shape[1]) for x in (k, v))
+    if kernel == "efficient":
+        q, k, v = map(_eights, (q, k, v))
+        out, lse, *_ = _aten._scaled_dot_product_efficient_attention(
+            q, k, v, None, True, 0.0, causal, scale=scale
+        )
+        return out[..., :d], lse[..., :n]
+    scores = _scores(q, k, causal, scale)
+    lse = scores.logsumexp(-1)
+    return (scores - lse.unsqueeze(-1)).exp() @ v, lse
+
+
+def block_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The block's part of the gradients of q, k, v; `out` and `lse` are those of all blocks merged."""
+    kernel, h_kv, d = _kernel(q), k.shape[1], q.shape[3]
+    if kernel == "cpu":
+        return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, out, lse, 0.0, causal, scale=scale
+        )
+    lse = lse.contiguous()
+    unused = torch.zeros(2, dtype=torch.int64, device=q.device)  # the seed and offset of dropout
+    if kernel == "flash":
+        grad, q, k, v, out = map(_eights, (grad, q, k, v, out))
+        made = _aten._scaled_dot_product_flash_attention_backward(
+            *(grad, q, k, v, out, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, unused, unused[0]),
+            scale=scale,
+        )
+        return tuple(x[..., :d] for x in made)
+    k, v = (_every_head(x, q.shape[1]) for x in (k, v))
+    if kernel == "efficient":
+        grad, q, k, v, out = map(_eights, (grad, q, k, v, out))
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)
+        lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)  # as its own forward pads it
+        dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
+            *(grad, q, k, v, None, out, lse, unused[0], unused[1], 0.0, (True, True, True, False), causal),
+            scale=scale,
+        )
+    else:
+        p = (_scores(q, k, causal, scale) - lse.unsqueeze(-1)).exp()
+        ds = p * (grad @ v.mT - (grad * out).sum(-1, keepdim=True)) * scale
+        dq, dk, dv = ds @ k, ds.mT @ q, p.mT @ grad
+    dk, dv = (x.unflatten(1, (h_kv, -1)).sum(2) for x in (dk, dv))
+    return dq[..., :d], dk[..., :d], dv[..., :d]
+
+
+def _eights(x: Tensor) -> Tensor:
+    """Zeros after head_dim up to a multiple of 8, which the CUDA kernels want."""
+    return F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x
+
+
+def _every_head(x: Tensor, h: int) -> Tensor:
+    """KV heads repeated for their query heads, where a kernel knows nothing of GQA."""
+    return x.repeat_interleave(h // x.shape[1], 1)
+
+
+def _scores(q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
+    scores = q @ k.mT * scale
+    if causal:
+        scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    return scores
+
+
+# -- a rank's blocks -------------------------------------------------------------------------------
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """[b, s, h, d] seen as [b, h, s, d]; kernels read along d unasked, so it must lie in one piece."""
+    return (x if x.stride(-1) == 1 else x.contiguous()).transpose(1, 2)
+
+
+def _merge(
+    todo: Sequence[Block], scale: float, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+) -> tuple[Tensor, ...]:
+    """Adds what the blocks give to out [b, s, h, d] and lse [b, h, s], in place."""
+    q, k, v = map(_heads_first, (q, k, v))
+    for queries, keys, causal in todo:
+        one, one_lse = block_forward(q[:, :, queries], k[:, :, keys], v[:, :, keys], causal, scale)
+        old, old_lse = out[:, queries], lse[:, :, queries]
+        weight = torch.sigmoid(one_lse - old_lse).mT.unsqueeze(-1)  # 1 for the first: old_lse is -inf
+        old.lerp_(one.transpose(1, 2).to(old.dtype), weight)
+        old_lse.copy_(torch.logaddexp(old_lse, one_lse))
+    return out, lse
+
+
+def _spread(todo: Sequence[Block], scale: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Adds the blocks' gradients to dq, dk, dv, in place. tensors: q, k, v, out, grad, lse, dq, dk, dv."""
+    q, k, v, out, grad = map(_heads_first, tensors[:5])
+    lse, *totals = tensors[5:]
+    for queries, keys, causal in todo:
+        mine, merged, dy, mine_lse = (x[:, :, queries] for x in (q, out, grad, lse))
+        made = block_backward(dy, mine, k[:, :, keys], v[:, :, keys], merged, mine_lse, causal, scale)
+        for total, where, part in zip(totals, (queries, keys, keys), made, strict=True):
+            total[:, where] += part.transpose(1, 2)
+    return tuple(totals)
+
+
+Each = Callable[..., Any]
+"""each(function, *tensors): function(coord, *tensors) of one rank, or of every rank the tensors hold."""
+
+
+def at(**coord: int) -> Each:
+    """The `each` of a single rank, `coord` its place in the mesh: at(cp=3)."""
+    return lambda function, *tensors: function(coord, *tensors)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """All that is not a tensor. todo: (coord, step, tokens of q, tokens of k) → that step's blocks."""
+
+    todo: Callable[[Coord, int, int, int], Sequence[Block]]
+    each: Each
+    scale: float
+    steps: int = 1
+    exchange: Callable[[Tensor], Tensor] = lambda x: x
+
+    def run(self, arithmetic: Callable[..., Any], step: int, *tensors: Tensor) -> Any:
+        """The step's arithmetic on each rank's own tensors, of which the first two are q and k."""
+
+        def one(coord: Coord, *own: Tensor) -> Any:
+            return arithmetic(self.todo(coord, step, own[0].shape[1], own[1].shape[1]), self.scale, *own)
+
+        return self.each(one, *tensors)
+
+    def turn(self, step: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys of the next step. Asked for before a step's arithmetic, for the two to overlap."""
+        return (self.exchange(k), self.exchange(v)) if step < self.steps - 1 else (k, v)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: _Plan) -> Tensor:
+        ctx.plan = plan
+        exact = torch.promote_types(q.dtype, torch.float32)  # bf16 and fp16 are merged in float32
+        out = torch.zeros_like(q, dtype=exact, memory_format=torch.contiguous_format)
+        lse = torch.full_like(q[..., 0].transpose(1, 2), -torch.inf, dtype=exact)
+        now = k, v
+        for step in range(plan.steps):
+            following = plan.turn(step, *now)
+            out, lse = plan.run(_merge, step, q, *now, out, lse)
+            now = following
+        out = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        plan: _Plan = ctx.plan
+        q, k, v, out, lse = ctx.saved_tensors
+        dq, dk, dv = (
+            torch.zeros_like(x, dtype=lse.dtype, memory_format=torch.contiguous_format) for x in (q, k, v)
+        )
+        for step in range(plan.steps):
+            following = plan.turn(step, k, v)
+            dq, dk, dv = plan.run(_spread, step, q, k, v, out, grad, lse, dq, dk, dv)
+            if plan.steps > 1:  # gradients travel with their keys, and after the last step home
+                dk, dv = plan.exchange(dk), plan.exchange(dv)
+            k, v = following
+        return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None
+
+
+# -- what programs call ----------------------------------------------------------------------------
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Callable[[Coord], Sequence[Segment]],
+    *,
+    each: Each | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Causal attention of a rank's queries to the keys of the whole sequence.
+
+    q: [batch, seq/cp, n_heads, head_dim], the rank's chunks one after another; k, v: [batch, seq,
+    n_kv_heads, head_dim], in the order of the sequence. plan(coord): `segments` of the rank's chunks,
+    asked again in the backward. each: runs a function of (coord, plain tensors) for the rank or ranks;
+    by default once, with coord {}. scale: 1 / sqrt(head_dim) by default. Gives out like q, and keeps q,
+    k, v and out for the backward. LayoutError where the sizes do not fit.
+    """
+
+    def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
+        mine = plan(coord)
+        _fits("queries", n_q, sum(map(len, mine)))
+        _fits("keys", n_k, max([n_k, *(segment.stop for segment in mine)]))
+        return list(blocks(mine, [range(n_k)]))
+
+    return _Attention.apply(q, k, v, _Plan(todo, each or at(), _scale(q, k, scale)))
+
+
+def ring_attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    chunks: Sequence[Sequence[range]],
+    exchange: Callable[[Tensor], Tensor],
+    *,
+    each: Each,
+    documents: Sequence[int] | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """The same by passing keys and values around the ring of CP ranks, in cp steps.
+
+    q: [batch, seq/cp, n_heads, head_dim]; k, v: [batch, seq/cp, n_kv_heads, head_dim], the rank's own.
+    chunks: of each CP rank. At step i the rank at coord["cp"] = r holds the keys of rank (r - i) mod cp.
+    exchange: hands a tensor to the next rank of the ring and returns the previous one's; called 2(cp - 1)
+    times forward, for k and v, and 2(2cp - 1) times backward, for k, v and, in float32 at least, their
+    gradients. each, documents, scale: as in `attend` and `segments`.
+    """
+    cp = len(chunks)
+
+    def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
+        own, held = chunks[coord["cp"]], chunks[(coord["cp"] - step) % cp]
+        _fits("queries", n_q, sum(map(len, own)))
+        _fits("keys", n_k, sum(map(len, held)))
+        return list(blocks(segments(own, documents), held))
+
+    return _Attention.apply(q, k, v, _Plan(todo, each, _scale(q, k, scale), cp, exchange))
+
+
+def _fits(what: str, given: int, wanted: int) -> None:
+    if given != wanted:
+        raise LayoutError(
+            f"{given} {what} for positions of {wanted} tokens", "each token has one position in the sequence"
+        )
+
+
+def _scale(q: Tensor, k: Tensor, scale: float | None) -> float:
+    """The softmax's scale, once the heads fit."""
+    h, h_kv, d = q.shape[2], k.shape[2], q.shape[3]
+    if h_kv == 0 or h % h_kv:
+        raise LayoutError(
+            f"{h} query heads, {h_kv} KV heads", "each KV head serves the same number of query heads"
+        )
+    return d**-0.5 if scale is None else scale

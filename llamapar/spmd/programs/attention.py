@@ -1,0 +1,104 @@
+"""Attention over TP × CP, and Meta's own arithmetic of heads, each beside its unsharded reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from .. import collectives, compat, kernels
+from ..setting import Setting
+from .parts import column_input, rope, row_output, split_heads
+
+
+def attention(
+    mesh: DeviceMesh,
+    setting: Setting,
+    x: Tensor,
+    positions: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+) -> Tensor:
+    """x [batch, seq(/tp), dim] → the same shape; wq, wk, wv by rows (heads), wo by columns."""
+    x = column_input(x, mesh, setting)  # [batch, seq, dim]
+    q = split_heads(x @ wq.mT, setting.model.head_dim)  # [batch, seq, n_heads/tp, head_dim]
+    k = split_heads(x @ wk.mT, setting.model.head_dim)  # [batch, seq, n_kv_heads/tp, head_dim]
+    v = split_heads(x @ wv.mT, setting.model.head_dim)
+    q, k = rope(q, positions, setting.model), rope(k, positions, setting.model)
+    heads = causal(q, k, v, mesh, setting)  # [batch, seq, n_heads/tp, head_dim]
+    return row_output(heads.flatten(2) @ wo.mT, mesh, setting)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
+    """Causal attention of a CP rank's queries to the whole sequence, by `setting.cp_method`."""
+    chunks = [held.chunks for held in setting.sequence.ranks]
+
+    def each(function: Callable[..., Any], *tensors: Tensor) -> Any:
+        return compat.each_rank(mesh, function, *tensors)
+
+    def mine(coord: compat.Coord) -> tuple[kernels.Segment, ...]:
+        return kernels.segments(chunks[coord["cp"]], setting.documents)
+
+    if setting.cp_method == "ring":
+        return kernels.ring_attend(
+            q, k, v, chunks, lambda t: compat.ring_shift(t, mesh, "cp"), each=each, documents=setting.documents
+        )
+    k, v = whole_sequence(k, mesh, setting), whole_sequence(v, mesh, setting)  # [batch, all of seq, …]
+    return kernels.attend(q, k, v, mine, each=each)
+
+
+def whole_sequence(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
+    """All-gather over CP, tokens in the order of the sequence: [batch, seq, …] → [batch, all of seq, …]."""
+    gathered = collectives.all_gather(t, mesh, "cp", 1)
+    held = [p for r in range(setting.layout.cp) for c in setting.sequence.rank(r).chunks for p in c]
+    if held == list(range(len(held))):
+        return gathered
+    return gathered.index_select(1, torch.tensor(held, device=t.device).argsort())
+
+
+def attention_reference(
+    setting: Setting, x: Tensor, positions: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor
+) -> Tensor:
+    """The same on one device, by torch's scaled_dot_product_attention; documents by a dense mask."""
+    q, k, v = (split_heads(x @ w.mT, setting.model.head_dim) for w in (wq, wk, wv))
+    q, k = rope(q, positions, setting.model), rope(k, positions, setting.model)
+    mask = None
+    if setting.documents is not None:
+        ids = torch.arange(len(setting.documents), device=x.device)
+        own = ids.repeat_interleave(torch.tensor(setting.documents, device=x.device))
+        mask = (own[:, None] == own) & (positions[:, None] >= positions)
+    heads = F.scaled_dot_product_attention(
+        *(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask, is_causal=mask is None, enable_gqa=True
+    )
+    return heads.transpose(1, 2).flatten(2) @ wo.mT
+
+
+def meta_attention(
+    mesh: DeviceMesh,
+    setting: Setting,
+    x: Tensor,
+    positions: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+) -> Tensor:
+    """Attention with the head counts of Meta's code: llama-models, models/llama3/model.py:112-116 @a9c89c4."""
+    model, tp = setting.model, setting.layout.tp
+    n_local_heads = model.n_heads // tp
+    n_local_kv_heads = model.n_kv_heads // tp
+    n_rep = n_local_heads // n_local_kv_heads
+    x = column_input(x, mesh, setting)
+    q = (x @ wq.mT).view(*x.shape[:2], n_local_heads, model.head_dim)
+    k = (x @ wk.mT).view(*x.shape[:2], n_local_kv_heads, model.head_dim)
+    v = (x @ wv.mT).view(*x.shape[:2], n_local_kv_heads, model.head_dim)
+    q, k = rope(q, positions, model), rope(k, positions, model)
+    k, v = k.repeat_interleave(n_rep, 2), v.repeat_interleave(n_rep, 2)
+    heads = causal(q, k, v, mesh, setting)
+    return row_output(heads.flatten(2) @ wo.mT, mesh, setting)

@@ -1,0 +1,93 @@
+"""A transformer block and a whole small Llama, put together from the other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..setting import Setting
+from .attention import attention, attention_reference
+from .mlp import mlp, mlp_reference
+from .parts import column_input, rms_norm
+from .vocab import cross_entropy, embedding, loss_reference
+
+
+def block(
+    mesh: DeviceMesh,
+    setting: Setting,
+    x: Tensor,
+    positions: Tensor,
+    attention_norm: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    ffn_norm: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    w3: Tensor,
+) -> Tensor:
+    """x [batch, seq(/tp), dim] → the same shape: norm, attention, norm, MLP, each added to its input."""
+    eps = setting.model.norm_eps
+    x = x + attention(mesh, setting, rms_norm(x, attention_norm, eps), positions, wq, wk, wv, wo)
+    return x + mlp(mesh, setting, rms_norm(x, ffn_norm, eps), w1, w2, w3)
+
+
+def block_reference(
+    setting: Setting,
+    x: Tensor,
+    positions: Tensor,
+    attention_norm: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    ffn_norm: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    w3: Tensor,
+) -> Tensor:
+    """The same on one device."""
+    eps = setting.model.norm_eps
+    x = x + attention_reference(setting, rms_norm(x, attention_norm, eps), positions, wq, wk, wv, wo)
+    return x + mlp_reference(setting, rms_norm(x, ffn_norm, eps), w1, w2, w3)
+
+
+def layer_weights(weights: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:
+    """The tensors of one layer by the names of `block`'s arguments."""
+    start = f"layers.{layer}."
+    own = {name: w for name, w in weights.items() if name.startswith(start)}
+    return {name.removesuffix(".weight").rpartition(".")[2]: w for name, w in own.items()}
+
+
+def llama(
+    mesh: DeviceMesh,
+    setting: Setting,
+    tokens: Tensor,
+    positions: Tensor,
+    targets: Tensor,
+    weights: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """tokens [batch, seq] → {"loss": [batch], "logits": [batch, seq, vocab/tp]}: the whole model."""
+    x = embedding(mesh, setting, tokens, weights["tok_embeddings.weight"])
+    for layer in range(setting.model.n_layers):
+        x = block(mesh, setting, x, positions, **layer_weights(weights, layer))
+    x = column_input(rms_norm(x, weights["norm.weight"], setting.model.norm_eps), mesh, setting)
+    head = weights["tok_embeddings.weight" if setting.model.tied else "output.weight"]
+    logits = x @ head.mT  # [batch, seq, vocab/tp]
+    return {"loss": cross_entropy(logits, targets, mesh, setting), "logits": logits.detach()}
+
+
+def llama_reference(
+    setting: Setting, tokens: Tensor, positions: Tensor, targets: Tensor, weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The same on one device."""
+    x = torch.nn.functional.embedding(tokens, weights["tok_embeddings.weight"])
+    for layer in range(setting.model.n_layers):
+        x = block_reference(setting, x, positions, **layer_weights(weights, layer))
+    x = rms_norm(x, weights["norm.weight"], setting.model.norm_eps)
+    head = weights["tok_embeddings.weight" if setting.model.tied else "output.weight"]
+    return loss_reference(setting, x, head, targets) | {"logits": (x @ head.mT).detach()}

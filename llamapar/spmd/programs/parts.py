@@ -1,0 +1,92 @@
+"""What every program is made of: the ways into and out of tensor parallelism, RMSNorm and RoPE.
+
+Shapes: batch is the sequences of a dp way, seq a CP rank's tokens, over tp what a rank's heads are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from llamapar.model import ModelConfig, RopeScaling
+
+from .. import collectives
+from ..compat import each_rank
+from ..setting import Setting
+
+
+def column_input(x: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
+    """Into column-parallel matmuls: [batch, seq(/tp), dim] → [batch, seq, dim].
+
+    Copy forward, all-reduce backward; under sequence parallelism all-gather, reduce-scatter.
+    """
+    if setting.sp:
+        return collectives.all_gather(x, mesh, "tp", 1)
+    return collectives.copy(x, mesh, "tp")
+
+
+def row_output(partial: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
+    """Out of a row-parallel matmul: summands [batch, seq, dim] → their sum, [batch, seq(/tp), dim].
+
+    All-reduce forward, copy backward; under sequence parallelism reduce-scatter, all-gather.
+    """
+    if setting.sp:
+        return collectives.reduce_scatter(partial, mesh, "tp", 1)
+    return collectives.all_reduce(partial, mesh, "tp")
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """[batch, seq, heads·head_dim] → [batch, seq, heads, head_dim]."""
+    return x.view(x.shape[0], x.shape[1], -1, head_dim)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight, in float32 at least (Llama: arXiv:2302.13971, section 2.2)."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+
+
+def rope_frequencies(model: ModelConfig, device: torch.device) -> Tensor:
+    """Radians per position of each pair of dims: [head_dim/2], float32, with Llama 3.1's scaling.
+
+    llama-models, models/llama3/model.py `precompute_freqs_cis` and `apply_scaling`, @a9c89c4.
+    """
+    exponents = torch.arange(0, model.head_dim, 2, device=device).float() / model.head_dim
+    frequencies = 1.0 / model.rope_theta**exponents
+    scaling = model.rope_scaling
+    if not isinstance(scaling, RopeScaling):
+        return frequencies
+    length = 2 * math.pi / frequencies
+    low = scaling.original_max_seq_len / scaling.low_freq_factor
+    high = scaling.original_max_seq_len / scaling.high_freq_factor
+    smooth = (scaling.original_max_seq_len / length - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
+    between = (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
+    scaled = torch.where(length > low, frequencies / scaling.factor, frequencies)
+    return torch.where((length >= high) & (length <= low), between, scaled)
+
+
+def rope(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
+    """Turn each pair of dims of x [batch, seq, heads, head_dim] by its position [seq] (arXiv:2104.09864)."""
+    angles = positions[:, None].float() * rope_frequencies(model, x.device)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = angles.cos().to(wide)[:, None], angles.sin().to(wide)[:, None]  # [seq, 1, head_dim/2]
+    even, odd = x.to(wide).unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
+    return turned.flatten(-2).to(x.dtype)
+
+
+def row_range(mesh: DeviceMesh, setting: Setting, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Vocabulary rows of the rank: the first, the first past its tokens, the first past its pad rows."""
+
+    def ends(coord: dict[str, int]) -> tuple[Tensor, ...]:
+        held = setting.vocab.rank(coord["tp"])
+        past = held.real.stop if len(held.real) else held.rows.start
+        return tuple(torch.tensor(n, device=device) for n in (held.rows.start, past, held.rows.stop))
+
+    first, past, end = each_rank(mesh, ends)
+    return first, past, end

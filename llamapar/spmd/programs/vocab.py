@@ -1,0 +1,55 @@
+"""The two ends of the model over TP by vocabulary rows: the embedding, and the output with its loss."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from .. import collectives
+from ..setting import Setting
+from .parts import column_input, row_output, row_range
+
+
+def embedding(mesh: DeviceMesh, setting: Setting, tokens: Tensor, tok_embeddings: Tensor) -> Tensor:
+    """tokens [batch, seq] → [batch, seq(/tp), dim]: own rows looked up, zeros for the others', summed."""
+    first, past, _ = row_range(mesh, setting, tokens.device)
+    absent = (tokens < first) | (tokens >= past)
+    local = (tokens - first).masked_fill(absent, 0)
+    x = F.embedding(local, tok_embeddings).masked_fill(absent[..., None], 0)  # [batch, seq, dim]
+    return row_output(x, mesh, setting)
+
+
+def embedding_reference(setting: Setting, tokens: Tensor, tok_embeddings: Tensor) -> Tensor:
+    """The same on one device."""
+    return F.embedding(tokens, tok_embeddings)
+
+
+def loss(mesh: DeviceMesh, setting: Setting, x: Tensor, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """x [batch, seq(/tp), dim], targets [batch, seq] → {"loss": mean cross-entropy of each sequence [batch]}."""
+    logits = column_input(x, mesh, setting) @ output.mT  # [batch, seq, vocab/tp]
+    return {"loss": cross_entropy(logits, targets, mesh, setting)}
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
+    """[batch]: log of the sum of exponentials minus the target's logit, no rank seeing all columns."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    first, past, end = row_range(mesh, setting, logits.device)
+    columns = first + torch.arange(logits.shape[-1], device=logits.device)
+    if not setting.pads_in_softmax:
+        logits = logits.masked_fill(columns >= past, -torch.inf)
+    top = collectives.maximum(logits.amax(-1), mesh, "tp")  # [batch, seq]
+    total = collectives.all_reduce((logits - top[..., None]).exp().sum(-1), mesh, "tp")
+    absent = (targets < first) | (targets >= past)
+    own = logits.gather(-1, (targets - first).masked_fill(absent, 0)[..., None])[..., 0]
+    chosen = collectives.all_reduce(own.masked_fill(absent, 0), mesh, "tp")
+    lost = total.log() + top - chosen  # [batch, seq]
+    return collectives.all_reduce(lost.sum(1), mesh, "cp") / setting.seq_len
+
+
+def loss_reference(setting: Setting, x: Tensor, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """The same on one device, over the real vocabulary, by torch's cross_entropy."""
+    logits = x @ output.mT
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return {"loss": F.cross_entropy(wide.transpose(1, 2), targets, reduction="none").mean(1)}

@@ -1,0 +1,210 @@
+"""The setting of a run: what is cut how, and which piece of each tensor a rank is given.
+
+A program names the tensors that it wants as its arguments; here their global shapes are looked up, they
+are filled with seeded random numbers, and the placement table and the maps say which piece is whose.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from llamapar.errors import LlamaparError, one_of
+from llamapar.layout import Layout
+from llamapar.maps.heads import HeadMap
+from llamapar.maps.sequence import SequenceMap
+from llamapar.maps.vocab import VocabMap
+from llamapar.model import ModelConfig
+from llamapar.shard import ACTIVATIONS, NO_PADDING, PARAMETERS, Padding, Partial, Replicate, Shard, Split
+
+from .compat import Coord
+
+DTYPES = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 5e-2}
+"""dtype → the largest max|Δ| / max|reference| that counts as equal to the unsharded model."""
+
+ALIASES = {"x": "residual", "targets": "tokens", "attention_norm": "norm", "ffn_norm": "norm"}
+"""Argument names of programs → their rows in the placement table."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the programs read besides tensors.
+
+    batch: sequences over all dp ways. padding: of the vocabulary. chunking: "head-tail" or "contiguous".
+    cp_method: "all_gather" (Llama 3's) or "ring". documents: lengths of the documents of each sequence;
+    a token attends to its own. pads_in_softmax: Megatron-LM's loss, which counts pad rows.
+    interleave: False tiles the copies of KV heads (wrong on purpose).
+    """
+
+    model: ModelConfig
+    layout: Layout
+    seq_len: int
+    batch: int = 1
+    dtype: str = "float32"
+    seed: int = 0
+    padding: Padding = NO_PADDING
+    kv_replication: bool = False
+    chunking: str = "head-tail"
+    cp_method: str = "all_gather"
+    documents: tuple[int, ...] | None = None
+    pads_in_softmax: bool = False
+    interleave: bool = True
+
+    @cached_property
+    def heads(self) -> HeadMap:
+        return HeadMap(self.model, self.layout.tp, self.kv_replication, self.interleave)
+
+    @cached_property
+    def vocab(self) -> VocabMap:
+        return VocabMap(self.model, self.layout.tp, self.padding)
+
+    @cached_property
+    def sequence(self) -> SequenceMap:
+        return SequenceMap(self.seq_len, self.layout.cp, self.chunking)
+
+    @property
+    def sp(self) -> bool:
+        """Whether the residual stream is cut over tp as well."""
+        return self.layout.sp
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, one_of("dtype", self.dtype, DTYPES))
+
+    # -- global tensors ------------------------------------------------------------------------
+
+    def sizes(self) -> dict[str, int]:
+        """Names of the dims of activations → sizes."""
+        m = self.model
+        names = ("dim", "n_heads", "n_kv_heads", "head_dim", "ffn_dim")
+        return {name: getattr(m, name) for name in names} | {
+            "batch": self.batch,
+            "seq": self.seq_len,
+            "vocab_size": self.vocab.padded,
+        }
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Global shape of a program's argument; LlamaparError for a name that the table does not know."""
+        key = kind(name)
+        if key == "positions":
+            return (self.seq_len,)
+        if key in ACTIVATIONS:
+            sizes = self.sizes()
+            return tuple(sizes[dim] for dim in ACTIVATIONS[key].dims)
+        shapes = {p.key: p.shape for p in self.model.parameters()}
+        if key == "output" and self.model.tied:
+            key = "tok_embeddings"
+        if key not in shapes:
+            raise LlamaparError(f"{self.model.name} has no {name}", "", sorted(shapes), "program")
+        return shapes[key]
+
+    def weights(self) -> dict[str, tuple[int, ...]]:
+        """Name → shape of every parameter of the whole model, by Meta's names."""
+        return {p.name: p.shape for p in self.model.parameters()}
+
+    def make(self, name: str, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
+        """The global tensor: the same numbers for the same name, shape and seed, whatever the dtype."""
+        key = kind(name) if name != "cotangent" else name
+        if key == "positions":
+            return torch.arange(self.seq_len, device=device)
+        if key == "tokens":
+            if device == "meta":
+                return torch.empty(shape, dtype=torch.int64, device=device)
+            return torch.randint(self.model.vocab_size, shape, generator=self._generator(name))
+        if device == "meta":
+            return torch.empty(shape, dtype=self.torch_dtype, device=device)
+        made = torch.randn(shape, generator=self._generator(name), dtype=torch.float64)
+        if key == "norm":
+            made = 1 + made / 8
+        elif key in PARAMETERS:
+            made = made / math.sqrt(shape[-1])
+        return made.to(self.torch_dtype)
+
+    def _generator(self, name: str) -> torch.Generator:
+        return torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
+
+    # -- a rank's piece ------------------------------------------------------------------------
+
+    def part(self, name: str, whole: Tensor, coord: Coord) -> Tensor:
+        """The piece of a global tensor that the rank at `coord` holds. Pad rows are zeros."""
+        key = kind(name)
+        if key == "positions":
+            return _take(whole, 0, self.sequence.rank(coord["cp"]).chunks)
+        if key in ACTIVATIONS:
+            return self._activation(key, whole, coord)
+        placed = PARAMETERS[key]
+        if isinstance(placed, Shard):
+            return _take(whole, placed.dim, [self._rows(placed, whole.shape[placed.dim], coord["tp"])])
+        return whole.clone()
+
+    def _rows(self, placed: Shard, n: int, rank: int) -> range:
+        """Units of `placed.dim` that TP rank `rank` holds."""
+        if placed.unit == "vocabulary row":
+            return self.vocab.rank(rank).rows
+        if placed.unit == "query head":
+            return self.heads.rank(rank).q_rows
+        if placed.unit == "KV head":
+            return self.heads.rank(rank).kv_rows
+        return Split(n, self.layout.tp)[rank]
+
+    def _activation(self, key: str, whole: Tensor, coord: Coord) -> Tensor:
+        row = ACTIVATIONS[key]
+        part = _take(whole, 0, [Split(self.batch, self.layout.dp)[coord["dp"]]])
+        if "seq" in row.dims:
+            part = _take(part, row.dims.index("seq"), self.sequence.rank(coord["cp"]).chunks)
+        tp = row.tp_sp if self.sp else row.tp
+        if isinstance(tp, Shard) and tp.unit == "token":
+            part = _take(part, tp.dim, [Split(part.shape[tp.dim], self.layout.tp)[coord["tp"]]])
+        elif isinstance(tp, Shard):
+            units = self._units(tp, coord["tp"])
+            part = _take(part, tp.dim, [units if units is not None else self._rows(tp, part.shape[tp.dim], coord["tp"])])
+        elif isinstance(tp, Partial):
+            raise LlamaparError(f"{key} is a partial sum: it has no piece of its own", field="program")
+        return part
+
+    def _units(self, placed: Shard, rank: int) -> range | None:
+        """Heads of an activation [.., heads, head_dim], which the maps count in rows."""
+        if placed.unit not in ("query head", "KV head"):
+            return None
+        held = self.heads.rank(rank)
+        return held.q_heads if placed.unit == "query head" else held.kv_heads
+
+
+def kind(name: str) -> str:
+    """The row of the placement table for an argument or a parameter's full name."""
+    last = name.removesuffix(".weight").rpartition(".")[2]
+    key = ALIASES.get(last, last)
+    if key != "positions" and key not in ACTIVATIONS and key not in PARAMETERS:
+        raise LlamaparError(
+            f"argument {name!r} is not known",
+            "a program's arguments are mesh, setting and names of tensors",
+            [*PARAMETERS, *ACTIVATIONS, *ALIASES, "positions", "weights"],
+            "program",
+        )
+    return key
+
+
+def _take(t: Tensor, dim: int, ranges: object) -> Tensor:
+    """The rows of the ranges along `dim`, joined; rows past the end are zeros. Always a tensor of its own."""
+    pieces = []
+    for rows in ranges:  # type: ignore[attr-defined]
+        real = range(min(rows.start, t.shape[dim]), min(rows.stop, t.shape[dim]))
+        pieces.append(t.narrow(dim, real.start, len(real)))
+        if len(real) < len(rows):
+            shape = [*t.shape[:dim], len(rows) - len(real), *t.shape[dim + 1 :]]
+            pieces.append(t.new_zeros(shape))
+    return torch.cat(pieces, dim)
+
+
+def is_replicated(name: str) -> bool:
+    """Whether TP replicates a parameter."""
+    return isinstance(PARAMETERS[kind(name)], Replicate)
+
+
+Tensors = Mapping[str, Tensor]
