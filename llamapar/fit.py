@@ -22,7 +22,12 @@ class Fitted:
 
 
 def fit(
-    model: ModelConfig, layout: Layout, *, ranks: int = MAX_RANKS, padding: Padding = NO_PADDING, layers: int = 2
+    model: ModelConfig,
+    layout: Layout,
+    *,
+    ranks: int = MAX_RANKS,
+    padding: Padding = NO_PADDING,
+    layers: int = 2,
 ) -> Fitted:
     """The same heads, KV heads and degree of tp over narrow heads and few rows, on at most `ranks` ranks.
 
@@ -36,7 +41,9 @@ def fit(
     dp = max(d for d in divisors(layout.dp) if d <= min(2, most // cp))
     fitted = layout.replace(pp=1, virtual_stages=1, cp=cp, dp=dp, dp_replicate=1)
     old = {"pp": layout.pp, "cp": layout.cp, "dp": layout.dp}
-    notes = [f"{axis}={n} runs as {getattr(fitted, axis)}" for axis, n in old.items() if n != getattr(fitted, axis)]
+    notes = [
+        f"{axis}={n} runs as {getattr(fitted, axis)}" for axis, n in old.items() if n != getattr(fitted, axis)
+    ]
     if small != model:
         notes.append(
             f"{model.name} with head_dim {small.head_dim}, dim {small.dim}, ffn_dim {small.ffn_dim}, "

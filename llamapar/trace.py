@@ -124,7 +124,6 @@ class TapeStep:
         return len(set(self.local.values())) <= 1
 
 
-
 @dataclass(frozen=True, repr=False)
 class Tape(Record):
     """Every assignment of a program, in order, with what each rank holds after it; the errors last.

@@ -33,6 +33,8 @@ LAYERS = {
     "exercises": 2,
     "fit": 2,
     "spmd": 3,
+    "room": 4,
+    "result": 4,
     "execute": 4,
     "figures": 5,
     "panels": 6,

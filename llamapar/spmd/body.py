@@ -27,8 +27,11 @@ Cut = Callable[[str, Callable[[], Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """A program in a setting. fault: a name of `faults.FAULTS`. given: global tensors in place of random ones.
-    backward: whether gradients are wanted."""
+    """A program in a setting.
+
+    fault: a name of `faults.FAULTS`. given: global tensors in place of random ones. backward: whether
+    gradients are wanted.
+    """
 
     program: Program
     setting: Setting
@@ -63,6 +66,15 @@ def wants(function: Callable[..., Any]) -> list[str]:
     return names[2:]
 
 
+def shapes(task: Task) -> dict[str, tuple[int, ...]]:
+    """Name → global shape of every tensor that the program asks for."""
+    setting = task.setting
+    found: dict[str, tuple[int, ...]] = {}
+    for name in wants(task.program.function):
+        found |= setting.weights() if name == "weights" else {name: setting.shape(name)}
+    return found
+
+
 def makers(task: Task, device: str = "cpu") -> dict[str, Callable[[], Tensor]]:
     """Name → maker of the global tensor of all that the program asks for; the whole model for "weights"."""
     setting = task.setting
@@ -72,13 +84,12 @@ def makers(task: Task, device: str = "cpu") -> dict[str, Callable[[], Tensor]]:
             return lambda: task.given[name].to(device)
         return lambda: setting.make(name, shape, device)
 
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in wants(task.program.function):
-        shapes |= setting.weights() if name == "weights" else {name: setting.shape(name)}
-    return {name: maker(name, shape) for name, shape in shapes.items()}
+    return {name: maker(name, shape) for name, shape in shapes(task).items()}
 
 
-def called(function: Callable[..., Any], first: tuple[Any, ...], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def called(
+    function: Callable[..., Any], first: tuple[Any, ...], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """function(*first, …) with the tensors it asks for; a returned tensor is named "out"."""
     names = list(inspect.signature(function).parameters)[len(first) :]
     chosen = {n: dict(tensors) if n == "weights" else tensors[n] for n in names}
@@ -88,7 +99,9 @@ def called(function: Callable[..., Any], first: tuple[Any, ...], tensors: Mappin
     if isinstance(made, Mapping) and all(isinstance(t, Tensor) for t in made.values()):
         return dict(made)
     raise LlamaparError(
-        f"the program returned {type(made).__name__}", "a tensor or a dict of tensors is needed", field="program"
+        f"the program returned {type(made).__name__}",
+        "a tensor or a dict of tensors is needed",
+        field="program",
     )
 
 
@@ -117,9 +130,9 @@ def objective(task: Task, outputs: Mapping[str, Tensor], sequences: int, cut: Cu
     return total / sequences
 
 
-def run_rank(mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device: str = "cpu") -> tuple[
-    dict[str, Tensor], dict[str, Tensor]
-]:
+def run_rank(
+    mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device: str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Outputs and gradients of this rank (or, as LocalTensors, of all of them)."""
     setting = task.setting
     with faults.injected(task.fault):

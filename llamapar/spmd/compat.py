@@ -7,6 +7,7 @@ CUDA tensors over gloo.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,16 +22,22 @@ from llamapar.errors import LlamaparError
 from llamapar.layout import Layout
 
 try:
-    from torch.distributed._local_tensor import LocalIntNode, LocalTensor, LocalTensorMode
+    from torch.distributed._local_tensor import (
+        LocalIntNode,
+        enabled_local_tensor_mode,
+    )
+    from torch.distributed._local_tensor import LocalTensor as LocalTensor
+    from torch.distributed._local_tensor import LocalTensorMode as LocalTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
 except ImportError as missing:  # private modules: they may move
     raise ImportError(
-        f"torch {torch.__version__} has no torch.distributed._local_tensor; llamapar runs on torch 2.11 and newer"
+        f"torch {torch.__version__} has no LocalTensorMode; llamapar needs torch 2.11 or newer"
     ) from missing
 
 Coord = dict[str, int]
 """A rank's index on each axis of the mesh."""
 
+_c10d: Any = dist.distributed_c10d
 _ops = torch.ops._c10d_functional  # the functional collectives that all their wrappers of 2.11 to 2.13 call
 
 acting_rank: ContextVar[int | None] = ContextVar("acting_rank", default=None)
@@ -76,9 +83,7 @@ def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
             f"every rank keeps {t.shape[dim]}/{size} of it",
         )
     moved = t.movedim(dim, 0).contiguous()
-    out = _staged(
-        lambda s: _wait(_ops.reduce_scatter_tensor(s, "sum", size, group.group_name)), moved, group
-    )
+    out = _staged(lambda s: _wait(_ops.reduce_scatter_tensor(s, "sum", size, group.group_name)), moved, group)
     return out.movedim(0, dim)
 
 
@@ -107,12 +112,6 @@ def coord_of(mesh: DeviceMesh, rank: int) -> Coord:
     return dict(zip(mesh.mesh_dim_names or (), place, strict=True))
 
 
-def _mode() -> LocalTensorMode | None:
-    from torch.distributed._local_tensor import enabled_local_tensor_mode
-
-    return enabled_local_tensor_mode()
-
-
 def each_rank(mesh: DeviceMesh, function: Callable[..., Any], *tensors: Any) -> Any:
     """`function(coord, *tensors)` for this rank; in the local engine for every rank, one after another.
 
@@ -120,7 +119,7 @@ def each_rank(mesh: DeviceMesh, function: Callable[..., Any], *tensors: Any) -> 
     plain tensors. It must not communicate.
     """
     local = [t for t in tensors if isinstance(t, LocalTensor)]
-    mode = _mode()
+    mode = enabled_local_tensor_mode()
     if mode is None and not local:
         return function(coord_of(mesh, dist.get_rank()), *tensors)
     ranks = sorted(mode.ranks if mode is not None else local[0]._ranks)
@@ -150,7 +149,7 @@ def _plain(mode: LocalTensorMode | None) -> Iterator[None]:
 
 def per_rank_int(mesh: DeviceMesh, function: Callable[[Coord], int]) -> dict[int, int] | int:
     """function(coord) of this rank, or in the local engine of each."""
-    mode = _mode()
+    mode = enabled_local_tensor_mode()
     if mode is None:
         return function(coord_of(mesh, dist.get_rank()))
     with mode.disable():
@@ -184,7 +183,7 @@ def raising_rank(error: BaseException) -> int | None:
 
 
 def make_mesh(layout: Layout, device: str) -> DeviceMesh:
-    """The layout's ranks of one pipeline stage as a DeviceMesh, slowest axis first, names "dp", "cp", "tp"."""
+    """The ranks of one pipeline stage as a DeviceMesh, slowest axis first, by the names "dp", "cp", "tp"."""
     names = [axis for axis in reversed(layout.axes) if axis != "pp"]
     ranks = torch.arange(layout.world // layout.pp).view([layout.size(axis) for axis in names])
     return DeviceMesh(device, ranks, mesh_dim_names=tuple(names))
@@ -205,7 +204,7 @@ def split_axis(mesh: DeviceMesh, axis: str, sizes: tuple[int, int], names: tuple
 def group_named(group: Any) -> dist.ProcessGroup:
     """The process group of an op's argument: a name, a group, or a boxed one."""
     if isinstance(group, str):
-        return dist.distributed_c10d._resolve_process_group(group)
+        return _c10d._resolve_process_group(group)
     return group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)
 
 
@@ -243,10 +242,10 @@ def fake_world(size: int, rank: int = 0) -> Iterator[None]:
             ["torch.distributed.destroy_process_group()", 'engine="processes"'],
             "engine",
         )
+    hook = sys.excepthook  # torch puts one of its own there and leaves it
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     try:
         yield
     finally:
         dist.destroy_process_group()
-
-
+        sys.excepthook = hook

@@ -117,8 +117,8 @@ _aten = torch.ops.aten
 
 def _kernel(q: Tensor) -> str:
     """cpu and meta: the CPU's flash kernel. cuda: flash in half precision, the memory-efficient one in
-    float32, on GPUs before Ampere and past a head_dim of 256. Anything else, float64 on cuda among it:
-    plain matrix products, which do hold one block's [queries, keys] scores."""
+    float32, on GPUs before Ampere and past a head_dim of 256. Float64 on cuda, and other devices: plain
+    matrix products, which do hold one block's [queries, keys] scores."""
     if q.device.type in ("cpu", "meta"):
         return "cpu"
     if q.device.type != "cuda" or q.dtype == torch.float64:
@@ -162,7 +162,7 @@ def block_backward(
             grad, q, k, v, out, lse, 0.0, causal, scale=scale
         )
     lse = lse.contiguous()
-    unused = torch.zeros(2, dtype=torch.int64, device=q.device)  # the seed and offset of dropout
+    unused = torch.empty(2, dtype=torch.int64, device=q.device)  # the seed and offset of dropout
     if kernel == "flash":
         grad, q, k, v, out = map(_eights, (grad, q, k, v, out))
         made = _aten._scaled_dot_product_flash_attention_backward(

@@ -45,7 +45,9 @@ class LocalRanks:
 
     def __enter__(self) -> LocalRanks:
         if not self._open:
-            raise LlamaparError("these local ranks are closed", "a later local run took their place", ["lp.local(...)"])
+            raise LlamaparError(
+                "these local ranks are closed", "a later local run took their place", ["lp.local(...)"]
+            )
         self._mode.__enter__()
         return self
 
@@ -97,15 +99,17 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
             outputs, gradients = run_rank(ranks.mesh, task, recorder, ranks.cut)
         except Exception as error:
             where = compat.raising_rank(error)
-            found = recorder.errors or ({where: error} if where is not None else dict.fromkeys(range(size), error))
+            found = recorder.errors or (
+                {where: error} if where is not None else dict.fromkeys(range(size), error)
+            )
             text = "".join(traceback.format_exception(error))
             for rank, own in found.items():
                 reports[rank].error, reports[rank].traceback = own, text
         else:
-            for mine, made in ((lambda r: r.outputs, outputs), (lambda r: r.gradients, gradients)):
+            for made, of in ((outputs, "outputs"), (gradients, "gradients")):
                 for name, t in made.items():
-                    for rank, own in (compat.by_rank(t) or dict.fromkeys(range(size), t)).items():
-                        mine(reports[rank])[name] = own.cpu()
+                    for rank, piece in (compat.by_rank(t) or dict.fromkeys(range(size), t)).items():
+                        getattr(reports[rank], of)[name] = piece.cpu()
     for rank, trace in recorder.traces.items():
         reports[rank].trace = trace
     return reports

@@ -39,8 +39,12 @@ def run_here(context: Any, task: Task) -> RankReport:
         return leaf(task.setting.part(name, make(), coord).to(device))
 
     outputs, gradients = run_rank(mesh, task, recorder, cut)
-    on_host = [{name: t.cpu() for name, t in made.items()} for made in (outputs, gradients)]
-    return RankReport(context.rank, *on_host, trace=recorder.traces[context.rank])
+    return RankReport(
+        context.rank,
+        {name: t.cpu() for name, t in outputs.items()},
+        {name: t.cpu() for name, t in gradients.items()},
+        recorder.traces[context.rank],
+    )
 
 
 # -- torchrun ----------------------------------------------------------------------------------
@@ -94,7 +98,7 @@ def _gathered(report: RankReport) -> list[RankReport] | None:
 
     store = dist.distributed_c10d._get_default_store()
     rank, world = dist.get_rank(), dist.get_world_size()
-    store.set(f"llamapar/{rank}", pickle.dumps(report))
+    store.set(f"llamapar/{rank}", pickle.dumps(report))  # type: ignore[arg-type]
     if rank:
         store.get("llamapar/read")  # until rank 0 has them all
         return None

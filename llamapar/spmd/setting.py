@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -162,18 +162,18 @@ class Setting:
         if isinstance(tp, Shard) and tp.unit == "token":
             part = _take(part, tp.dim, [Split(part.shape[tp.dim], self.layout.tp)[coord["tp"]]])
         elif isinstance(tp, Shard):
-            units = self._units(tp, coord["tp"])
-            part = _take(part, tp.dim, [units if units is not None else self._rows(tp, part.shape[tp.dim], coord["tp"])])
+            part = _take(part, tp.dim, [self._units(tp, part.shape[tp.dim], coord["tp"])])
         elif isinstance(tp, Partial):
             raise LlamaparError(f"{key} is a partial sum: it has no piece of its own", field="program")
         return part
 
-    def _units(self, placed: Shard, rank: int) -> range | None:
-        """Heads of an activation [.., heads, head_dim], which the maps count in rows."""
-        if placed.unit not in ("query head", "KV head"):
-            return None
-        held = self.heads.rank(rank)
-        return held.q_heads if placed.unit == "query head" else held.kv_heads
+    def _units(self, placed: Shard, n: int, rank: int) -> range:
+        """Units of an activation's dim, where heads are counted as heads, not as rows."""
+        if placed.unit == "query head":
+            return self.heads.rank(rank).q_heads
+        if placed.unit == "KV head":
+            return self.heads.rank(rank).kv_heads
+        return self._rows(placed, n, rank)
 
 
 def kind(name: str) -> str:
@@ -190,10 +190,10 @@ def kind(name: str) -> str:
     return key
 
 
-def _take(t: Tensor, dim: int, ranges: object) -> Tensor:
+def _take(t: Tensor, dim: int, ranges: Iterable[range]) -> Tensor:
     """The rows of the ranges along `dim`, joined; rows past the end are zeros. Always a tensor of its own."""
     pieces = []
-    for rows in ranges:  # type: ignore[attr-defined]
+    for rows in ranges:
         real = range(min(rows.start, t.shape[dim]), min(rows.stop, t.shape[dim]))
         pieces.append(t.narrow(dim, real.start, len(real)))
         if len(real) < len(rows):
@@ -205,6 +205,3 @@ def _take(t: Tensor, dim: int, ranges: object) -> Tensor:
 def is_replicated(name: str) -> bool:
     """Whether TP replicates a parameter."""
     return isinstance(PARAMETERS[kind(name)], Replicate)
-
-
-Tensors = Mapping[str, Tensor]

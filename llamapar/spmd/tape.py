@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -184,10 +184,9 @@ def _cuts(whole: tuple[int, ...] | None, key: Key, alone: dict[str, _Note]) -> d
     return found
 
 
-def _ranks(layout: Layout) -> Iterable[int]:
+def _ranks(layout: Layout) -> Sequence[int]:
     """All ranks, or of many those at the ends of each axis."""
     if layout.world <= SHOWN_RANKS:
         return range(layout.world)
     ends = [sorted({0, 1, n - 1}) if n > 1 else [0] for n in (layout.tp, layout.cp, layout.dp)]
     return sorted({layout.rank_of(tp=t, cp=c, dp=d) for t in ends[0] for c in ends[1] for d in ends[2]})
-

@@ -50,9 +50,7 @@ PROGRAMS = {
 }
 
 
-def program(
-    given: object, reference: Callable[..., Any] | None = None, out: str = "residual"
-) -> Program:
+def program(given: object, reference: Callable[..., Any] | None = None, out: str = "residual") -> Program:
     """The Program of a name, or of a function of somebody's own with its reference."""
     if isinstance(given, Program):
         return given

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from .. import collectives, compat, kernels
-from ..setting import Setting
+from llamapar.spmd import collectives, compat, kernels
+from llamapar.spmd.setting import Setting
+
 from .parts import column_input, rope, row_output, split_heads
 
 
@@ -47,7 +48,13 @@ def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) 
 
     if setting.cp_method == "ring":
         return kernels.ring_attend(
-            q, k, v, chunks, lambda t: compat.ring_shift(t, mesh, "cp"), each=each, documents=setting.documents
+            q,
+            k,
+            v,
+            chunks,
+            lambda t: compat.ring_shift(t, mesh, "cp"),
+            each=each,
+            documents=setting.documents,
         )
     k, v = whole_sequence(k, mesh, setting), whole_sequence(v, mesh, setting)  # [batch, all of seq, …]
     return kernels.attend(q, k, v, mine, each=each)
@@ -73,9 +80,8 @@ def attention_reference(
         ids = torch.arange(len(setting.documents), device=x.device)
         own = ids.repeat_interleave(torch.tensor(setting.documents, device=x.device))
         mask = (own[:, None] == own) & (positions[:, None] >= positions)
-    heads = F.scaled_dot_product_attention(
-        *(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask, is_causal=mask is None, enable_gqa=True
-    )
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    heads = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
     return heads.transpose(1, 2).flatten(2) @ wo.mT
 
 
@@ -89,7 +95,7 @@ def meta_attention(
     wv: Tensor,
     wo: Tensor,
 ) -> Tensor:
-    """Attention with the head counts of Meta's code: llama-models, models/llama3/model.py:112-116 @a9c89c4."""
+    """Attention with head counts as Meta's code has them: models/llama3/model.py:112-116 @a9c89c4."""
     model, tp = setting.model, setting.layout.tp
     n_local_heads = model.n_heads // tp
     n_local_kv_heads = model.n_kv_heads // tp

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..setting import Setting
+from llamapar.spmd.setting import Setting
+
 from .attention import attention, attention_reference
 from .mlp import mlp, mlp_reference
 from .parts import column_input, rms_norm

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..setting import Setting
+from llamapar.spmd.setting import Setting
+
 from .parts import column_input, row_output
 
 

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.model import ModelConfig, RopeScaling
-
-from .. import collectives
-from ..compat import each_rank
-from ..setting import Setting
+from llamapar.spmd import collectives
+from llamapar.spmd.compat import each_rank
+from llamapar.spmd.setting import Setting
 
 
 def column_input(x: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
@@ -80,13 +79,13 @@ def rope(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
     return turned.flatten(-2).to(x.dtype)
 
 
-def row_range(mesh: DeviceMesh, setting: Setting, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Vocabulary rows of the rank: the first, the first past its tokens, the first past its pad rows."""
+def row_range(mesh: DeviceMesh, setting: Setting, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Vocabulary rows of the rank: the first, and the first past those that stand for a token."""
 
     def ends(coord: dict[str, int]) -> tuple[Tensor, ...]:
         held = setting.vocab.rank(coord["tp"])
         past = held.real.stop if len(held.real) else held.rows.start
-        return tuple(torch.tensor(n, device=device) for n in (held.rows.start, past, held.rows.stop))
+        return tuple(torch.tensor(n, device=device) for n in (held.rows.start, past))
 
-    first, past, end = each_rank(mesh, ends)
-    return first, past, end
+    first, past = each_rank(mesh, ends)
+    return first, past

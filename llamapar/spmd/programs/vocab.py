@@ -7,14 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from .. import collectives
-from ..setting import Setting
+from llamapar.spmd import collectives
+from llamapar.spmd.setting import Setting
+
 from .parts import column_input, row_output, row_range
 
 
 def embedding(mesh: DeviceMesh, setting: Setting, tokens: Tensor, tok_embeddings: Tensor) -> Tensor:
     """tokens [batch, seq] → [batch, seq(/tp), dim]: own rows looked up, zeros for the others', summed."""
-    first, past, _ = row_range(mesh, setting, tokens.device)
+    first, past = row_range(mesh, setting, tokens.device)
     absent = (tokens < first) | (tokens >= past)
     local = (tokens - first).masked_fill(absent, 0)
     x = F.embedding(local, tok_embeddings).masked_fill(absent[..., None], 0)  # [batch, seq, dim]
@@ -27,7 +28,7 @@ def embedding_reference(setting: Setting, tokens: Tensor, tok_embeddings: Tensor
 
 
 def loss(mesh: DeviceMesh, setting: Setting, x: Tensor, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """x [batch, seq(/tp), dim], targets [batch, seq] → {"loss": mean cross-entropy of each sequence [batch]}."""
+    """x [batch, seq(/tp), dim], targets [batch, seq] → "loss" [batch]: each sequence's mean cross-entropy."""
     logits = column_input(x, mesh, setting) @ output.mT  # [batch, seq, vocab/tp]
     return {"loss": cross_entropy(logits, targets, mesh, setting)}
 
@@ -35,7 +36,7 @@ def loss(mesh: DeviceMesh, setting: Setting, x: Tensor, output: Tensor, targets:
 def cross_entropy(logits: Tensor, targets: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """[batch]: log of the sum of exponentials minus the target's logit, no rank seeing all columns."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    first, past, end = row_range(mesh, setting, logits.device)
+    first, past = row_range(mesh, setting, logits.device)
     columns = first + torch.arange(logits.shape[-1], device=logits.device)
     if not setting.pads_in_softmax:
         logits = logits.masked_fill(columns >= past, -torch.inf)
