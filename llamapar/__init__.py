@@ -18,6 +18,7 @@ from .maps import ffn, heads, ranks, sequence, stages, vocab
 from .model import PRESETS, ModelConfig, model
 from .report import Finding, Report, check, require
 from .shard import Padding
+from .volume import volume
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "tape",
     "view",
     "vocab",
+    "volume",
 ]
 
 _LAZY = {

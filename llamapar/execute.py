@@ -22,7 +22,7 @@ from .report import ERROR, Report, check_job
 from .result import RunResult, compare
 from .room import choose_device, require_room
 from .shard import NO_PADDING, Padding
-from .spmd import answers, faults, pool, processes, programs
+from .spmd import answers, faults, pool, processes, programs, torchrun
 from .spmd import local as local_engine
 from .spmd import tape as tapes
 from .spmd.body import RankReport, Task, makers
@@ -52,6 +52,8 @@ def run(
     engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun".
     device: "auto", "cpu" or "cuda". timeout: seconds without progress. cancel: stops the run once it is true.
 
+    Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
+
     Options, with their defaults:
     dtype="float32": or "float64", "bfloat16". seq_len, batch: tokens and sequences in all; by default
         small numbers that divide. seed=0: of the random tensors; inputs: global tensors by name instead.
@@ -68,16 +70,24 @@ def run(
     """
     task, notes, report = prepare(program, model, layout, **options)
     one_of("engine", engine, ENGINES)
-    used, backend, why = choose_device(device, engine, task.setting.layout.world)
+    here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
+    used, backend, why = choose_device(device, engine, here)
     require_room(task, engine)
-    reports = _reports(task, engine, used, backend, timeout, cancel)
-    if reports is None:  # another rank of torchrun than the one that tells
-        raise SystemExit(0)
-    result = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
-    if result.errors or task.program.reference is None:
-        return result
-    output_errors, gradient_errors = compare(task, reports)
-    return replace(result, output_errors=output_errors, gradient_errors=gradient_errors)
+
+    def result(reports: list[RankReport]) -> RunResult:
+        made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
+        if made.errors or task.program.reference is None:
+            return made
+        output_errors, gradient_errors = compare(task, reports)
+        return replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
+
+    if engine == "torchrun":
+        return torchrun.run(task, used, backend, timeout, result, _without_tensors)
+    return result(_reports(task, engine, used, backend, timeout, cancel))
+
+
+def _without_tensors(result: RunResult) -> RunResult:
+    return replace(result, reports=tuple(replace(r, outputs={}, gradients={}) for r in result.reports))
 
 
 def prepare(
@@ -194,14 +204,15 @@ def _reason(report: Report) -> str:
 
 def _reports(
     task: Task, engine: str, device: str, backend: str, timeout: float, cancel: Callable[[], bool] | None
-) -> list[RankReport] | None:
-    if engine == "torchrun":
-        return processes.run_launched(task, device, backend)
+) -> list[RankReport]:
     if engine == "processes":
         ranks = pool.pool(
             task.setting.layout.world, device=device, backend=backend, preload=processes.PRELOAD
         )
         told = ranks.run(processes.run_here, task, timeout=timeout, cancel=cancel)
+        for answer in told:
+            for line in answer.output.splitlines():
+                print(f"rank {answer.rank}: {line}")
         return [
             a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback)
             for a in told

@@ -11,8 +11,9 @@ from typing import Any
 from .errors import LlamaparError, one_of, shown
 from .frameworks import FRAMEWORKS
 from .layout import Layout
-from .maps import heads, ranks, vocab
+from .maps import heads, ranks, sequence, vocab
 from .shard import Padding
+from .volume import volume
 
 _PAPER = Layout(tp=8, cp=16, pp=16, dp=8)
 
@@ -42,8 +43,19 @@ TARGETS: dict[str, Callable[[], Any]] = {
         for k in range(10)
         if not vocab("llama3.1-70b", {"tp": 16}, padding=Padding(2**k, per_tp=True)).pad_rows
     ),
+    # 05_context_parallel
+    "pieces of rank 2": lambda: [chunk.start for chunk in sequence({"cp": 8}, 4096).rank(2).chunks],
+    "last over first": lambda: round(_pairs_in_order(7) / _pairs_in_order(0), 1),
+    "bytes of K and V": lambda: volume(
+        "attention", "llama3-8b", Layout(tp=4, cp=8), seq_len=65536, dtype="bfloat16"
+    ).bytes("cp", "forward"),
 }
 """What the right answer to each exercise is."""
+
+
+def _pairs_in_order(rank: int) -> int:
+    """Causal pairs of a CP rank that holds the next eighth of 4,096 tokens."""
+    return sequence({"cp": 8}, 4096, chunking="contiguous").rank(rank).pairs
 
 
 def check(name: str, answer: Any) -> None:

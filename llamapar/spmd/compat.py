@@ -169,12 +169,14 @@ def by_rank(t: Tensor) -> dict[int, Tensor] | None:
 
 
 def raising_rank(error: BaseException) -> int | None:
-    """The rank whose turn it was when an operation on LocalTensors raised."""
-    found = acting_rank.get()
+    """The rank whose turn it was when the local engine raised; None where it was the program itself."""
+    found = None
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_name == "_for_each_rank_run_func":
             found = trace.tb_frame.f_locals.get("r", found)
+        elif trace.tb_frame.f_code is each_rank.__code__:
+            found = trace.tb_frame.f_locals.get("rank", found)
         trace = trace.tb_next
     return found
 

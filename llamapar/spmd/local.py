@@ -31,8 +31,7 @@ class LocalRanks:
 
     def __init__(self, setting: Setting, device: str = "cpu") -> None:
         global _open
-        if _open is not None:
-            _open.close()
+        end()
         size = setting.layout.world
         self.setting, self.device = setting, device
         self.tensors: dict[str, Any] = {}
@@ -79,6 +78,12 @@ class LocalRanks:
 
 
 _open: LocalRanks | None = None
+
+
+def end() -> None:
+    """Close the ranks that are open: something else needs the process's one process group."""
+    if _open is not None:
+        _open.close()
 
 
 def local(task: Task, device: str = "cpu") -> LocalRanks:

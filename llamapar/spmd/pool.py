@@ -112,9 +112,10 @@ class Pool:
         self.close()
 
     def _alive(self) -> bool:
-        if self._server is None or not self._connections:
+        if self._server is None or not self._connections or not self._server.alive():
             return False
-        return self._server.alive() and not self._server.ended.get(self._folder)
+        speaking = self._server.wait(0, *self._connections)  # unasked: the end of a rank
+        return not (speaking or self._server.failed or self._server.ended.get(self._folder))
 
     def _start(self, cancel: Callable[[], bool] | None) -> None:
         self._stop()

@@ -162,7 +162,6 @@ def replied(context: Context, function: Callable[[], Any]) -> Reply:
         with contextlib.suppress(Exception):
             pickle.loads(data := dumps(problem))
     at, where = time.monotonic(), context._slots.read(context.rank).text
-    context.note("")
     return Reply(ok, data, error, trace, at, where, printed.getvalue())
 
 
@@ -198,6 +197,7 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))
     send(connection, replied(context, lambda: join(context, spec, folder)))
     while True:
+        context.note("")  # after the reply, so that a rank never seems to compute once it raised
         try:
             path, directory, data = receive(connection)
         except EOFError:

@@ -54,7 +54,7 @@ class Recorder(TorchDispatchMode):
     """Writes down what ranks do while it is entered.
 
     world: in the local engine the number of ranks, whose events are written down for each of them.
-    note: called with a text before each collective and with "" after it.
+    note: called with a text and the group before each collective, and with "" once the rank is past it.
     tick: called at each operation; raises to stop the run.
     """
 
@@ -62,7 +62,7 @@ class Recorder(TorchDispatchMode):
         self,
         rank: int = 0,
         world: int = 0,
-        note: Callable[[str], None] | None = None,
+        note: Callable[[str, tuple[int, ...] | None], None] | None = None,
         tick: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
@@ -70,6 +70,8 @@ class Recorder(TorchDispatchMode):
         self.axes: dict[str, str] = {}
         """Names of groups whose axis is known from a mesh → axis."""
         self.note, self.tick = note, tick
+        self._last: tuple[str, tuple[int, ...] | None] = "", None
+        self._said = ""
         self.phase: str | None = None
         """Set to name what follows; None tells forward from backward by itself."""
         self.errors: dict[int, Exception] = {}
@@ -99,7 +101,15 @@ class Recorder(TorchDispatchMode):
             kind, at = _CALLS[name]
             sent = args[at]
             group = compat.group_named(next(a for a in args if isinstance(a, torch.ScriptObject)))
-        if kind is None:
+        if kind is not None:
+            self._add_event(kind, [t for t in tree_leaves(sent) if isinstance(t, Tensor)], group)
+            out = func(*args, **kwargs)  # returns at once; the rank waits in what comes next
+        elif func.namespace == "_c10d_functional" and name == "wait_tensor":
+            self._tell(*self._last)
+            out = func(*args, **kwargs)
+            self._tell("")
+        else:
+            self._tell("")
             try:
                 out = func(*args, **kwargs)
             except Exception:
@@ -107,13 +117,6 @@ class Recorder(TorchDispatchMode):
                 raise
             if name in _ATTENTION:
                 self._add_attention(args, kwargs)
-        else:
-            self._add_event(kind, [t for t in tree_leaves(sent) if isinstance(t, Tensor)], group)
-            try:
-                out = func(*args, **kwargs)
-            finally:
-                if self.note is not None:
-                    self.note("")
         for made in tree_leaves(out):
             if isinstance(made, Tensor):
                 for r, own in self._parts(made):
@@ -176,8 +179,19 @@ class Recorder(TorchDispatchMode):
                     self._phase(),
                 )
                 self._events[r].append(event)
-        if self.note is not None:
-            self.note(str(event) if event else kind)
+        self._last = str(event) if event else kind, event.group if event else None
+        self._tell(*self._last)
+
+    def _tell(self, text: str, group: tuple[int, ...] | None = None) -> None:
+        """Say where the rank is, where somebody listens; what is said already is not said again."""
+        if self.note is not None and text != self._said:
+            self._said = text
+            self.note(text, group)
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:  # an error out of a collective leaves its note, which tells where
+            self._tell("")
+        super().__exit__(*error)
 
     def _add_attention(self, args: Any, kwargs: dict[str, Any]) -> None:
         q, k = args[0], args[1]

@@ -20,7 +20,7 @@ from torch import Tensor
 from llamapar.layout import Layout
 from llamapar.trace import Tape, TapeStep
 
-from . import compat, programs
+from . import compat, local, programs
 from .body import Task, called, leaf, makers
 from .programs import vocab
 
@@ -139,10 +139,12 @@ def _alone(layout: Layout, axis: str) -> Layout:
 def tape(task: Task, why: str = "") -> Tape:
     """What each rank holds after each assignment of the program, up to the line that raises.
 
-    why: the reason put beside an error. Raises LayoutError where the process has a process group.
+    why: the reason put beside an error. Ends ranks that `lp.local` left open, as another local run does.
+    Raises LlamaparError where the process has a process group of its own.
     """
     setting = task.setting
     layout = setting.layout
+    local.end()
 
     def under(other: Layout) -> _Note:
         return _dry(replace(task, setting=replace(setting, layout=other)), 0)
@@ -153,9 +155,9 @@ def tape(task: Task, why: str = "") -> Tape:
     notes = {r: _dry(task, r) for r in ranks}
     steps = []
     for key in dict.fromkeys(k for note in notes.values() for k in note.shapes):
-        local = {r: note.shapes[key] for r, note in notes.items() if key in note.shapes}
+        held = {r: note.shapes[key] for r, note in notes.items() if key in note.shapes}
         whole = uncut.after(key)
-        steps.append(TapeStep(key[0], _text(notes, key), key[1], whole, local, _cuts(whole, key, alone)))
+        steps.append(TapeStep(key[0], _text(notes, key), key[1], whole, held, _cuts(whole, key, alone)))
     failed: dict[tuple[str, str], dict[int, str]] = {}
     for r, note in notes.items():
         if note.error is not None:

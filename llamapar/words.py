@@ -1,0 +1,298 @@
+"""The words of the `llamapar` command: its options, how each is read, and how answers are written.
+
+Values are read here and judged by the library, so that the command and Python refuse the same in the
+same words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any, NamedTuple, NoReturn
+
+from .errors import LayoutError, LlamaparError, one_of, shown, whole
+from .frameworks import FRAMEWORKS
+from .frameworks import framework as find_framework
+from .layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
+from .maps.sequence import CHUNKINGS
+from .model import PRESETS, ModelConfig
+from .model import model as find_model
+from .shard import LAYER_SPLITS, Padding
+
+Answer = tuple[int, str]
+"""Exit status, and what goes to stdout."""
+
+_SPLITS = [split.replace(" ", "-") for split in LAYER_SPLITS]
+
+MODEL_HELP = "a preset's name, a config.json or params.json, the folder that holds one, or JSON text"
+
+OPTIONS: dict[str, tuple[str, str]] = {
+    "model": ("MODEL", MODEL_HELP),
+    **{axis: ("N", f"{AXIS_TITLES[axis]} ranks (default 1)") for axis in AXES},
+    "order": ("ORDER", f"rank order, fastest axis first, or a framework's name (default {PAPER_ORDER})"),
+    "dp_replicate": ("N", "full copies among the dp ways; the others share them, HSDP (default 1)"),
+    "virtual_stages": ("N", "pipeline stages on a rank, interleaved (default 1)"),
+    "zero": ("0-3", "ZeRO stage (default 1)"),
+    "gpus": ("N", "GPUs there are"),
+    "gpus_per_node": ("N", "GPUs that share NVLink (default 8)"),
+    "seq_len": ("N", "tokens of a sequence"),
+    "batch_tokens": ("N", "tokens of a global batch"),
+    "batch_per_dp": ("N", "sequences per DP group and step"),
+    "micro_batch": ("N", "sequences of a micro-batch"),
+    "global_batch": ("N", "sequences of a step, all DP groups together"),
+    "micro_batches": ("N", "micro-batches per step and DP group"),
+    "padding": ("RULE", "vocabulary padding: a multiple N, or N*tp, a framework's name, or none"),
+    "quant_group": ("N", "weights that share a quantisation scale"),
+    "layer_split": ("SPLIT", f"layers per stage: {', '.join(_SPLITS)}"),
+    "framework": ("NAME", f"whose rules decide: {', '.join(FRAMEWORKS)} (default: the Llama 3 paper's)"),
+    "rank": ("N", "a global rank (default 0)"),
+    "engine": ("ENGINE", "local (default), processes (one a rank), or torchrun (default under torchrun)"),
+    "device": ("DEVICE", "auto (default), cpu or cuda"),
+    "dtype": ("DTYPE", "float64, float32 (default) or bfloat16"),
+    "batch": ("N", "sequences in all (default: one per DP group)"),
+    "seed": ("N", "of the random tensors (default 0)"),
+    "chunking": ("NAME", f"how CP cuts the sequence: {' (default) or '.join(CHUNKINGS)}"),
+    "cp_method": ("NAME", "attention under CP: all_gather (default, Llama 3's) or ring"),
+    "documents": ("N,N,...", "tokens of each document of a sequence, which attend to their own"),
+    "fault": ("NAME", "break the run on purpose; any other word lists the names"),
+    "timeout": ("SECONDS", "without progress, after which ranks are given up (default 60)"),
+}
+"""Metavar and help of every option that takes a value, by field name."""
+
+SWITCHES = {
+    "inventory": "list every tensor and where it lies",
+    "sequence_parallel": "share the residual stream over TP (default: on)",
+    "kv_replication": "hold a KV head on several ranks when tp > n_kv_heads",
+    "pads_in_softmax": "a loss that counts the pad rows of the vocabulary",
+    "force": "run what check refuses",
+    "fit": "a model with narrow heads and few layers, on at most 64 ranks: same cuts, same faults",
+    "tape": "every assignment of the program, with the shape on each rank",
+    "trace": "every collective of rank 0",
+    "json": "answer in JSON",
+}
+"""Help of every option that takes no value."""
+
+
+class Command(NamedTuple):
+    """answer: what it does. what: its help. options: of OPTIONS and SWITCHES. first: the word after it."""
+
+    answer: Callable[[argparse.Namespace], Answer]
+    what: str
+    options: tuple[str, ...]
+    example: str
+    first: tuple[str, str] | None = None
+
+
+# -- reading what people write -----------------------------------------------------------------
+
+
+def _number(field: str, text: str) -> int | float:
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    near = int(re.sub(r"[^0-9]", "", text)[:7] or 1)
+    raise LayoutError(f"{field}={shown(text)}: a whole number is needed", "", [f"{field}={near or 1}"], field)
+
+
+def _order(text: str) -> str:
+    """A rank order by its axes ("tp-cp-pp-dp"), or by the name of a framework that uses it."""
+    if text in ORDERS:
+        return text
+    try:
+        named = find_framework(text)
+    except LlamaparError:
+        near = difflib.get_close_matches(text[:100].lower(), [*ORDERS, *FRAMEWORKS], n=3, cutoff=0.4)
+        why = "an order is the four axes joined by -, fastest first, or a framework's name"
+        choose = [f"order={name}" for name in near or [PAPER_ORDER]]
+        raise LayoutError(f"order={shown(text)} is not known", why, choose, "order") from None
+    if named.order is None:
+        why = f"{named.title} has no rank order that is known here"
+        raise LayoutError(f"order={text} is not known", why, [f"order={PAPER_ORDER}"], "order")
+    return named.order
+
+
+def _padding(text: str) -> str | Padding:
+    """A multiple ("64"), a multiple of the TP degree ("64*tp"), "none", or a framework's name."""
+    with suppress(LlamaparError):
+        return text if text == "none" else find_framework(text).name
+    multiple, per_tp, rest = text.partition("*tp")
+    try:
+        number = _number("padding", text if rest else multiple)
+    except LlamaparError:
+        return one_of("padding", text, ["none", "64", "64*tp", *FRAMEWORKS], LayoutError)
+    return Padding(whole("padding", number, 1, 2**20), bool(per_tp))
+
+
+def _layer_split(text: str) -> str:
+    """A name of LAYER_SPLITS, with hyphens for its spaces."""
+    return one_of("layer_split", text.replace(" ", "-"), _SPLITS, LayoutError).replace("-", " ")
+
+
+def _documents(text: str) -> tuple[int, ...]:
+    """Lengths joined by commas: "10,20,34"."""
+    return tuple(whole("documents", _number("documents", word)) for word in text.split(","))
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "order": _order,
+    "padding": _padding,
+    "layer_split": _layer_split,
+    "framework": lambda text: find_framework(text).name,
+    "documents": _documents,
+    **dict.fromkeys(("engine", "device", "dtype", "chunking", "cp_method", "fault"), str),
+}
+"""How the options that are not numbers are read."""
+
+
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The options that were given, read; the library judges their values."""
+    words = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return {
+        name: _READERS[name](text) if name in _READERS else _number(name, text)
+        for name, text in words.items()
+    }
+
+
+def layout(args: argparse.Namespace, *names: str) -> Layout:
+    """The layout of the options `names` that were given."""
+    return Layout(sequence_parallel=getattr(args, "sequence_parallel", None), **given(args, *names))
+
+
+def model(args: argparse.Namespace) -> ModelConfig:
+    """The model that was named; LlamaparError where none was."""
+    if args.model is None:
+        choose = ["llama3.1-405b", "a config.json or params.json", f"llamapar {args.command} --help"]
+        raise LlamaparError("a model is needed", f"presets are {', '.join(PRESETS)}", choose, "model")
+    return find_model(args.model)
+
+
+# -- the parser --------------------------------------------------------------------------------
+
+
+def option(field: str) -> str:
+    """A field's name as an option."""
+    return f"--{field.replace('_', '-')}"
+
+
+def as_options(choices: Iterable[str]) -> list[str]:
+    """ "gpus_per_node=8" as "--gpus-per-node 8", where it is an option."""
+    found = []
+    for text in choices:
+        name, sep, value = text.partition("=")
+        known = bool(sep) and name in OPTIONS
+        found.append(f"{option(name)} {value.replace(chr(39), '')}" if known else text)
+    return found
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that raises, and that writes its help as everything else is written."""
+
+    def __init__(self, **settings: Any) -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=form, allow_abbrev=False, **settings)
+        self.color = False  # Python 3.14 colours help, and `write` lets no escape through
+
+    def error(self, message: str) -> NoReturn:
+        raise LlamaparError(message, "", [f"{self.prog} --help"])
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        write(file or sys.stdout, message)
+
+
+def _parser(
+    commands: Mapping[str, Command], description: str, status: str
+) -> tuple[_Parser, dict[str, _Parser]]:
+    """The whole parser, and those of the commands; its example is the first command's."""
+    first = next(iter(commands.values()))
+    epilog = f"example:\n  {first.example}\n\n{status}"
+    top = _Parser(prog="llamapar", description=description, epilog=epilog)
+    made = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, command in commands.items():
+        parser = made.add_parser(
+            name,
+            help=command.what,
+            description=f"{command.what[0].upper()}{command.what[1:]}.",
+            epilog=f"example:\n  {command.example}\n\n{status}",
+        )
+        if command.first:
+            field, help_text = command.first
+            parser.add_argument(field, nargs="?", metavar=field.upper(), help=help_text)
+        for field in (*command.options, "json"):
+            if field in OPTIONS:
+                metavar, help_text = OPTIONS[field]
+                parser.add_argument(option(field), metavar=metavar, help=help_text)
+            elif field == "sequence_parallel":
+                switch = argparse.BooleanOptionalAction
+                parser.add_argument(option(field), action=switch, default=None, help=SWITCHES[field])
+            else:
+                parser.add_argument(option(field), action="store_true", help=SWITCHES[field])
+    return top, dict(made.choices)
+
+
+def read(
+    argv: Sequence[str], commands: Mapping[str, Command], description: str, status: str
+) -> argparse.Namespace:
+    """The command line as values; LlamaparError with the nearest names for what is not one.
+
+    description, status: what the help says first and last.
+    """
+    top, parsers = _parser(commands, description, status)
+    if not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help")):
+        raise LlamaparError("a command is needed first", "", [*commands, "llamapar --help"], "command")
+    if not argv[0].startswith("-"):
+        one_of("command", argv[0], commands, LlamaparError)
+    args, rest = top.parse_known_args(argv)
+    if not rest:
+        return args
+    word, help_of = rest[0], f"llamapar {args.command} --help"
+    if word.startswith("-"):
+        known = re.findall(r"--[a-z-]+", parsers[args.command].format_help().partition("example:")[0])
+        near = difflib.get_close_matches(word.partition("=")[0][:100], dict.fromkeys(known), n=2)
+        raise LlamaparError(
+            f"{shown(word)} is not an option of llamapar {args.command}", "", near or [help_of]
+        )
+    wanted = "model" in commands[args.command].options and args.model is None
+    raise LlamaparError(f"{shown(word)} is one word too many", "", [f"--model {word}"] if wanted else [help_of])
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+_PLAIN = str.maketrans({"·": "*", "→": "->", "–": "-", "…": "...", "×": "x"})
+"""Signs of the texts for streams that cannot carry them."""
+
+
+def write(stream: IO[str] | None, text: str) -> str:
+    """`text` on a line of its own; the reason where that fails. A reader that has left is no failure.
+
+    Names from files may hold anything, so that what a terminal would obey is written as an escape.
+    """
+    if stream is None or not text:
+        return ""
+    lines = text.rstrip("\n").split("\n")
+    text = "\n".join(
+        line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+        for line in lines
+    )
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        stream.write(f"{text}\n")
+        stream.flush()
+    except OSError as problem:
+        with suppress(OSError, ValueError):  # or the interpreter would try again, and complain, as it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return "" if isinstance(problem, BrokenPipeError) else f"cannot write: {problem.strerror}"
+    return ""
+
+
+def as_dict(error: LlamaparError) -> dict[str, Any]:
+    """An error as plain values for JSON."""
+    return {"field": error.field, "message": error.what, "why": error.why, "choose": error.choose}

@@ -1,0 +1,664 @@
+"""The pool of rank processes: what it answers, and that no failure goes unexplained or leaves a process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from llamapar.errors import LlamaparError
+from llamapar.spmd import pool as pool_module
+from llamapar.spmd.answers import Cancelled, PeerError, RankAnswer, RankError, RankFailure, ending
+from llamapar.spmd.pool import Pool, close_pool, pool
+from llamapar.spmd.rank import Slots
+from llamapar.spmd.server import Server
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that ranks need not import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HERE = "all_reduce over tp, [2, 8]"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_ranks_left() -> Iterator[None]:
+    yield
+    close_pool()
+
+
+@pytest.fixture
+def times(soak: bool) -> range:
+    """How often a failure is provoked."""
+    return range(20 if soak else 1)
+
+
+# -- what ranks are asked to do --------------------------------------------------------------------
+
+
+def where(context: Any) -> tuple[int, int, str]:
+    return context.rank, context.world, str(context.device)
+
+
+def meet(context: Any) -> float:
+    """One all-reduce of all ranks, announced as a recorder does."""
+    x = torch.full((2, 8), float(context.rank))
+    context.note(HERE)
+    dist.all_reduce(x)
+    context.note("")
+    return float(x[0, 0])
+
+
+def pids(ranks: Pool) -> list[int]:
+    return [answer.value for answer in ranks.run(lambda context: os.getpid())]
+
+
+def in_order(ranks: Pool) -> None:
+    """The pool answers, and its ranks can talk to each other."""
+    world = ranks.spec.world
+    assert [answer.value for answer in ranks.run(meet)] == [sum(range(world))] * world
+
+
+def text_of(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def gone(processes: list[int], within: float = 5.0) -> bool:
+    end = time.monotonic() + within
+    while any(psutil.pid_exists(pid) and _runs(pid) for pid in processes):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def failure(ranks: Pool, function: Callable[..., Any], **settings: Any) -> RankFailure:
+    with pytest.raises(RankFailure, match=r".") as caught:
+        ranks.run(function, **settings)
+    return caught.value
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def test_every_rank_answers_in_rank_order() -> None:
+    answers = pool(4).run(where)
+    assert [answer.value for answer in answers] == [(rank, 4, "cpu") for rank in range(4)]
+    assert [answer.error for answer in answers] == [None] * 4
+
+
+def test_arguments_tensors_and_what_is_printed_travel() -> None:
+    def add(context: Any, x: torch.Tensor, n: int) -> torch.Tensor:
+        print("rank", context.rank)
+        return x + n * context.rank
+
+    answers = pool(4).run(add, torch.arange(3), 10)
+    assert [answer.value.tolist() for answer in answers] == [
+        [r * 10, r * 10 + 1, r * 10 + 2] for r in range(4)
+    ]
+    assert [answer.output for answer in answers] == [f"rank {rank}\n" for rank in range(4)]
+
+
+def test_a_large_value_comes_back_whole() -> None:
+    answers = pool(4).run(lambda context, x: x * context.rank, torch.ones(1 << 20))
+    assert [answer.value.sum().item() for answer in answers] == [rank * 2**20 for rank in range(4)]
+
+
+def test_the_ranks_stay_warm_and_share_the_cores() -> None:
+    ranks = pool(4)
+    assert pids(ranks) == pids(ranks)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = ranks.run(lambda context: torch.get_num_threads())
+    assert {answer.value for answer in threads} == {max(1, cores // 4)}
+
+
+def test_ranks_form_groups_and_differentiate() -> None:
+    def grouped(context: Any) -> tuple[float, float]:
+        groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+        x = torch.tensor([float(context.rank)])
+        dist.all_reduce(x, group=groups[context.rank // 2])
+        w = torch.ones(2, 2, requires_grad=True)
+        (w @ w).sum().backward()
+        return x.item(), w.grad.sum().item()  # type: ignore[union-attr]
+
+    assert [answer.value for answer in pool(4).run(grouped)] == [(1, 16), (1, 16), (5, 16), (5, 16)]
+
+
+def test_modules_of_the_kernel_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_a_user.py").write_text("def answer(context):\n    return 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import of_a_user
+
+    assert [answer.value for answer in pool(2).run(of_a_user.answer)] == [42, 42]
+
+
+def test_one_pool_is_kept_for_the_same_arguments() -> None:
+    first = pool(2)
+    old = pids(first)
+    assert pool(2) is first
+    assert pool(3) is not first
+    assert first.closed
+    assert gone(old)
+    with pytest.raises(LlamaparError, match=r"^this pool cannot run anything\n  why  it is closed\n"):
+        first.run(where)
+
+
+def test_the_server_can_fork_soundly() -> None:
+    in_order(pool(4))
+    assert pool_module._server is not None
+    assert psutil.Process(pool_module._server.process.pid).num_threads() == 1
+
+
+# -- a rank that raises ----------------------------------------------------------------------------
+
+
+def test_the_first_to_raise_is_told_from_those_that_wait(times: range) -> None:
+    def fail(context: Any) -> float:
+        return 1 / 0 if context.rank == 2 else meet(context)
+
+    for _ in times:
+        ranks = pool(4)
+        answers = ranks.run(fail)
+        waited = f"was waiting in {HERE} when rank 2 raised ZeroDivisionError: division by zero"
+        assert [text_of(answer.error) for answer in answers] == [
+            f"PeerError: rank 0 {waited}",
+            f"PeerError: rank 1 {waited}",
+            "ZeroDivisionError: division by zero",
+            f"PeerError: rank 3 {waited}",
+        ]
+        assert min(answers, key=lambda answer: answer.at).rank == 2
+        assert "return 1 / 0 if context.rank == 2" in answers[2].traceback
+        assert "llamapar" not in answers[2].traceback
+        in_order(ranks)
+
+
+def test_all_errors_are_collected() -> None:
+    def fail(context: Any) -> None:
+        time.sleep(0.05 * (3 - context.rank))
+        raise LlamaparError(f"tp={context.rank} is odd", "because", ["tp=2"])
+
+    answers = pool(4).run(fail)
+    errors = [answer.error for answer in answers]
+    assert [getattr(error, "what", "") for error in errors] == [f"tp={rank} is odd" for rank in range(4)]
+    assert str(errors[1]) == "tp=1 is odd\n  why  because\n  try  tp=2"
+    assert min(answers, key=lambda answer: answer.at).rank == 3
+
+
+def test_a_rank_that_finishes_and_one_that_computes_are_told_apart() -> None:
+    def fail(context: Any) -> str:
+        if context.rank == 0:
+            raise SystemExit("enough")
+        if context.rank == 2:
+            meet(context)
+        if context.rank == 3:
+            time.sleep(0.6)  # answers before the patience with it ends
+        return "done"
+
+    answers = pool(4).run(fail)
+    assert [text_of(answer.error) for answer in answers] == [
+        "SystemExit: enough",
+        "NoneType: None",
+        f"PeerError: rank 2 was waiting in {HERE} when rank 0 raised SystemExit: enough",
+        "NoneType: None",
+    ]
+    assert [answer.value for answer in answers] == [None, "done", None, "done"]
+
+
+def test_a_call_that_nobody_announced_is_waited_for_no_longer_than_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "PATIENCE", 0.5)
+    answers = pool(2).run(lambda context: dist.all_reduce(torch.ones(1)) if context.rank else 1 / 0)
+    assert text_of(answers[1].error) == (
+        "PeerError: rank 1 was computing when rank 0 raised ZeroDivisionError: division by zero"
+    )
+    assert isinstance(answers[1].error, PeerError)
+
+
+def test_what_cannot_travel_is_told_in_words() -> None:
+    class Odd(Exception):
+        def __init__(self, a: int, b: int):
+            super().__init__("odd")
+
+    def fail(context: Any) -> Any:
+        if context.rank == 0:
+            raise Odd(1, 2)
+        return (x for x in ())
+
+    first, second = pool(2).run(fail)
+    assert isinstance(first.error, RankError)
+    assert str(first.error).endswith("Odd: odd")
+    assert text_of(second.error) == "TypeError: cannot pickle 'generator' object"
+
+
+# -- a rank that dies ------------------------------------------------------------------------------
+
+
+def test_a_killed_rank_is_named(times: range) -> None:
+    def die(context: Any) -> float:
+        if context.rank == 2:
+            while not all(context._slots.read(rank).text for rank in (0, 1, 3)):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return meet(context)
+
+    for _ in times:
+        ranks, started = pool(4), time.monotonic()
+        error = failure(ranks, die)
+        assert time.monotonic() - started < 10
+        assert str(error) == (
+            "rank 2 was killed by SIGKILL\n"
+            "  why  the system kills a process that runs out of memory; "
+            f"ranks 0, 1, 3: waiting in {HERE}\n"
+            "  try  smaller sizes, or fewer ranks"
+        )
+        assert error.first == 2
+        assert error.ranks == {r: "killed by SIGKILL" if r == 2 else f"waiting in {HERE}" for r in range(4)}
+        in_order(ranks)
+
+
+def test_a_rank_that_leaves_is_named_with_its_last_words() -> None:
+    def leave(context: Any) -> float:
+        if context.rank == 1:
+            os.write(2, b"terminate called\n")
+            os._exit(3)
+        return meet(context)
+
+    for _ in range(2):  # the words of the first run are not shown again
+        assert re.fullmatch(
+            r"rank 1 exited with status 3\n  why  rank 0: (computing|waiting in .*)\n       terminate called",
+            str(failure(pool(2), leave)),
+        )
+
+
+def test_a_rank_that_died_between_runs_is_replaced(times: range) -> None:
+    for _ in times:
+        ranks = pool(2)
+        victim = pids(ranks)[1]
+        os.kill(victim, signal.SIGKILL)
+        end = time.monotonic() + 5
+        while ranks._alive() and time.monotonic() < end:  # its threads end one by one
+            time.sleep(0.01)
+        in_order(ranks)
+        assert victim not in pids(ranks)
+
+
+def test_what_a_rank_started_ends_with_it() -> None:
+    def start(context: Any) -> int:
+        return subprocess.Popen(["sleep", "60"]).pid
+
+    with Pool(2) as ranks:
+        started = [answer.value for answer in ranks.run(start)]
+        assert not gone(started, within=0)
+    assert gone(started)
+
+
+def test_the_servers_death_is_survived(soak: bool) -> None:
+    for _ in range(5 if soak else 1):
+        ranks = pool(2)
+        old = pids(ranks)
+        assert pool_module._server is not None
+        server = pool_module._server.process.pid
+        timer = threading.Timer(0.3, os.kill, (server, signal.SIGKILL))
+        timer.start()
+        error = failure(ranks, lambda context: meet(context) if context.rank else time.sleep(60))
+        timer.join()
+        assert str(error) == (
+            "the process that starts the ranks ended\n"
+            "  why  it was killed by SIGKILL\n"
+            "  try  run again: a new one is started"
+        )
+        assert gone([server, *old])
+        in_order(ranks)
+
+
+# -- a collective that a rank never joins ----------------------------------------------------------
+
+
+def test_a_time_out_says_who_arrived_where(times: range) -> None:
+    def skip(context: Any) -> float:
+        return 0.0 if context.rank == 2 else meet(context)
+
+    for _ in times:
+        ranks = pool(4)
+        error = failure(ranks, skip, timeout=0.8)
+        assert str(error) == (
+            "time-out: no rank made progress for 0.8 s\n"
+            f"  why  {HERE}: ranks 0, 1, 3 arrived; rank 2 never did, it finished\n"
+            "  try  timeout=1.6 if a rank only computes for long"
+        )
+        assert error.first == 2
+        in_order(ranks)
+
+
+def test_a_time_out_knows_the_groups() -> None:
+    def cross(context: Any) -> None:
+        if context.rank == 3:
+            time.sleep(60)
+        groups = {0: ("tp", [0, 1]), 1: ("cp", [1, 3]), 2: ("cp", [0, 2])}
+        axis, group = groups[context.rank]
+        context.note(f"all_gather over {axis}, [4]", group)
+        time.sleep(60)
+
+    error = failure(pool(4), cross, timeout=0.8)
+    assert error.args[0].splitlines()[1:4] == [
+        "  why  all_gather over tp, [4]: rank 0 arrived; rank 1 never did, "
+        "it is waiting in all_gather over cp, [4]",
+        "       all_gather over cp, [4]: rank 1 arrived; rank 3 never did, it is computing",
+        "       all_gather over cp, [4]: rank 2 arrived; rank 0 never did, "
+        "it is waiting in all_gather over tp, [4]",
+    ]
+
+
+def test_computing_for_long_is_no_time_out() -> None:
+    answers = pool(2).run(lambda context: time.sleep(0.6), timeout=0.2)
+    assert [answer.error for answer in answers] == [None, None]
+
+
+def test_progress_puts_the_time_out_off() -> None:
+    def slow(context: Any) -> float:
+        for _ in range(4 if context.rank == 0 else 0):
+            time.sleep(0.2)
+            context.note("")
+        return meet(context)
+
+    assert [answer.value for answer in pool(2).run(slow, timeout=0.6)] == [1, 1]
+
+
+# -- giving up -------------------------------------------------------------------------------------
+
+
+def stuck(context: Any) -> None:
+    """Half of the ranks wait for the others, which compute without end."""
+    if context.rank % 2:
+        meet(context)
+    x = torch.ones(64, 64)
+    while True:
+        x @ x
+
+
+def test_an_interrupt_ends_the_run(times: range) -> None:
+    for _ in times:
+        ranks = pool(4)
+        old = pids(ranks)
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt, match=r"^$"):
+            ranks.run(stuck)
+        timer.join()
+        assert gone(old)
+        in_order(ranks)
+
+
+def test_a_run_can_be_cancelled(times: range) -> None:
+    for _ in times:
+        ranks = pool(4)
+        old = pids(ranks)
+        with pytest.raises(Cancelled, match=r"^the run was cancelled\n") as caught:
+            ranks.run(stuck, cancel=lambda ranks=ranks: all(ranks._slots.read(rank).text for rank in (1, 3)))
+        assert str(caught.value) == (
+            f"the run was cancelled\n  why  ranks 0, 2: computing; ranks 1, 3: waiting in {HERE}"
+        )
+        assert gone(old)
+        in_order(ranks)
+
+
+def test_close_leaves_nothing_behind() -> None:
+    ranks = pool(4)
+    old, folder = pids(ranks), Path(ranks._folder)
+    assert folder.is_dir()
+    close_pool()
+    assert gone(old, within=0)
+    assert not folder.exists()
+
+
+def test_one_run_at_a_time() -> None:
+    ranks, said = pool(2), []
+
+    def other() -> None:
+        with pytest.raises(LlamaparError, match=r"^the ranks are busy\n  why  a run in another thread"):
+            ranks.run(where)
+        said.append("refused")
+
+    thread = threading.Timer(0.1, other)
+    thread.start()
+    ranks.run(lambda context: time.sleep(0.4))
+    thread.join()
+    assert said == ["refused"]
+
+
+# -- other processes -------------------------------------------------------------------------------
+
+
+def script(tmp_path: Path, body: str) -> list[str]:
+    path = tmp_path / f"script{len(list(tmp_path.iterdir()))}.py"
+    path.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{textwrap.dedent(body)}")
+    return [sys.executable, str(path)]
+
+
+BUSY = """
+    import os, torch, torch.distributed as dist
+    from llamapar.spmd import pool as p
+    def busy(context):
+        print(end="")
+        if context.rank == 0:
+            dist.all_reduce(torch.ones(1))
+        x = torch.ones(256, 256)
+        while True:
+            x @ x
+    ranks = p.pool(3)
+    pids = [answer.value for answer in ranks.run(lambda context: os.getpid())]
+    print(p._server.process.pid, *pids, ranks._folder, flush=True)
+    ranks.run(busy)
+"""
+
+
+def test_nothing_outlives_a_killed_kernel(tmp_path: Path, soak: bool) -> None:
+    for _ in range(20 if soak else 1):
+        with subprocess.Popen(script(tmp_path, BUSY), stdout=subprocess.PIPE, text=True) as kernel:
+            assert kernel.stdout is not None
+            *found, folder = kernel.stdout.readline().split()
+            processes = [int(pid) for pid in found]
+            time.sleep(0.2)
+            assert len(processes) == 4
+            assert not gone(processes, within=0)
+            kernel.kill()
+        assert gone(processes)
+        assert not Path(folder).exists()
+
+
+MAIN = """
+    import torch, torch.distributed as dist
+    from llamapar.spmd.pool import pool
+    print("once")
+    class Half:
+        def __init__(self, x):
+            self.x = x
+    def work(context):
+        x = torch.tensor([1.0])
+        for _ in range(20):
+            dist.all_reduce(x)
+            x /= context.world
+        return Half(x.item())
+    for _ in range(5):
+        answers = pool(3).run(work)
+        assert all(type(answer.value) is Half for answer in answers)
+    print([answer.value.x for answer in answers])
+"""
+
+
+def test_two_kernels_at_once_run_what_main_defines(tmp_path: Path, soak: bool) -> None:
+    for _ in range(5 if soak else 1):
+        kernels = [
+            subprocess.Popen(
+                script(tmp_path, MAIN), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for _ in range(2)
+        ]
+        for kernel in kernels:
+            out, err = kernel.communicate(timeout=60)
+            assert (out, err) == ("once\n[1.0, 1.0, 1.0]\n", "")
+
+
+FORK = """
+    import os
+    from llamapar.spmd.pool import Pool
+    from llamapar.errors import LlamaparError
+    ranks = Pool(2)
+    pids = [answer.value for answer in ranks.run(lambda context: os.getpid())]
+    if (child := os.fork()) == 0:
+        try:
+            ranks.run(lambda context: 1)
+        except LlamaparError as error:
+            print(error.why.rstrip("0123456789"), flush=True)
+        ranks.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print([answer.value for answer in ranks.run(lambda context: os.getpid())] == pids)
+"""
+
+
+def test_a_fork_of_the_kernel_leaves_the_ranks_alone(tmp_path: Path) -> None:
+    done = subprocess.run(script(tmp_path, FORK), capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("its ranks belong to process \nTrue\n", "")
+
+
+def test_the_ranks_listen_on_loopback_only() -> None:
+    ranks = pool(4)
+    in_order(ranks)
+    listening = [
+        connection.laddr.ip
+        for pid in pids(ranks)
+        for connection in psutil.Process(pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening  # gloo does listen: the test would notice
+    assert set(listening) <= {"127.0.0.1", "::1"}
+
+
+# -- wrong use -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"world": 0}, "world=0: world must be a whole number from 1 to 64\n  try  world=1"),
+        ({"world": 65}, "world=65: world must be a whole number from 1 to 64\n  try  world=64"),
+        (
+            {"device": "gpu"},
+            "device='gpu' is not known\n  why  known are cpu, cuda\n  try  cpu",
+        ),
+        (
+            {"backend": "nccl"},
+            "backend='nccl' with device='cpu'\n"
+            "  why  NCCL moves tensors between GPUs only\n  try  backend='gloo'",
+        ),
+        (
+            {"devices": [0]},
+            "devices=[0] with device='cpu'\n  why  they number GPUs\n  try  device='cuda'",
+        ),
+        ({"threads": 0}, "threads=0: threads must be a whole number from 1 to 1024\n  try  threads=1"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(LlamaparError, match=r".") as caught:
+        Pool(**({"world": 2} | arguments))
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "arguments", "text"),
+    [
+        (0, {}, "device='cuda': torch finds no GPU\n  try  device='cpu'"),
+        (2, {"devices": [2]}, "devices=2: devices must be a whole number from 0 to 1\n  try  devices=1"),
+        (2, {"devices": []}, "devices=[] names no GPU\n  try  devices=[0, 1]"),
+        (
+            2,
+            {"backend": "nccl"},
+            "backend='nccl' with 4 ranks on 2 GPUs\n"
+            "  why  NCCL needs a GPU for each rank\n  try  backend='gloo'",
+        ),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(
+    count: int, arguments: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(LlamaparError, match=r".") as caught:
+        Pool(4, device="cuda", **arguments)
+    assert str(caught.value) == text
+
+
+def test_gpus_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert Pool(4, device="cuda").spec.devices == (0, 1)
+    assert Pool(2, device="cuda", backend="nccl", devices=[1, 0]).spec.devices == (1, 0)
+
+
+def test_a_function_that_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = threading.Lock()
+    with pytest.raises(LlamaparError, match=r".") as caught:
+        pool(2).run(lambda context: lock)
+    assert str(caught.value) == (
+        "the function cannot be sent to the ranks\n"
+        "  why  TypeError: cannot pickle '_thread.lock' object\n"
+        "  try  make inside the function what cannot be sent"
+    )
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(LlamaparError, match=r"  try  pip install cloudpickle, which can send functions of a"):
+        pool(2).run(lambda context: 1)
+
+
+def test_a_module_that_the_server_cannot_import_is_named() -> None:
+    with pytest.raises(RankFailure, match=r".") as caught:
+        Server(("no_such_module",))
+    assert str(caught.value) == (
+        "the process that starts the ranks could not start\n"
+        "  why  ModuleNotFoundError: No module named 'no_such_module'"
+    )
+    assert "import_module(name)" in caught.value.__notes__[0]
+
+
+# -- small parts -----------------------------------------------------------------------------------
+
+
+def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
+    slots = Slots(str(tmp_path / "slots"), 64)
+    reader = Slots(str(tmp_path / "slots"), 64)
+    assert reader.read(63) == (0, (), "")
+    slots.write(63, HERE, [1, 63])
+    assert reader.read(63) == (2, (1, 63), HERE)
+    slots.write(63, "×" * 500)
+    notes, ranks, text = reader.read(63)
+    assert (notes, ranks) == (4, tuple(range(64)))
+    assert set(text) == {"×"}
+    assert reader.read(62) == (0, (), "")
+
+
+def test_the_words_for_an_end() -> None:
+    assert ending(0) == "exited with status 0"
+    assert ending(-11) == "was killed by SIGSEGV"
+    assert ending(-40) == "was killed by signal 40"
+
+
+def test_an_answer_holds_what_a_rank_returned() -> None:
+    assert RankAnswer(3, 5) == RankAnswer(3, 5, None, "", 0.0, "")
