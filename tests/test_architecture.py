@@ -25,6 +25,7 @@ LAYERS = {
     "frameworks": 1,
     "maps": 1,
     "trace": 1,
+    "volume": 1,
     "repairs": 2,
     "rules": 2,
     "fixes": 2,
