@@ -1,11 +1,11 @@
 """Open JupyterLab with the project's own settings; the user's are neither read nor changed.
 
-    python jupyter/start.py [--state DIR] [--root DIR] [NOTEBOOK] [options of jupyter lab]
+    python jupyter/start.py [--state DIR] [--root DIR] [--ip ADDRESS] [NOTEBOOK] [options of jupyter lab]
 
 `jupyter/labconfig` holds the settings that come with the project (no news pop-up, no update
 check). What JupyterLab writes while it runs (layout, chosen theme, history, connection files) goes
-to the state folder, `.jupyter/` unless told, which git ignores. The server listens on loopback only
-and asks for its token. The process becomes JupyterLab itself, so whoever started it can end it.
+to the state folder, `.jupyter/` unless told, which git ignores. The server listens on loopback only,
+unless told otherwise, and asks for its token. The process becomes JupyterLab itself, so whoever started it can end it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def environment(state: Path) -> dict[str, str]:
     }
 
 
-def command(root: Path, notebook: str | None, options: list[str]) -> list[str]:
+def command(root: Path, ip: str, notebook: str | None, options: list[str]) -> list[str]:
     """The JupyterLab command line; `notebook` is a path below `root`."""
     page = "/lab" if notebook is None else f"/lab/tree/{notebook}"
-    words = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1"]
+    words = [sys.executable, "-m", "jupyterlab", f"--ServerApp.ip={ip}"]
     words += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url={page}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         words.append("--allow-root")  # containers: JupyterLab otherwise refuses to start as root
@@ -52,12 +52,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Open JupyterLab with the project's own settings.")
     parser.add_argument("--state", type=Path, default=PROJECT / ".jupyter", help="written to")
     parser.add_argument("--root", type=Path, default=PROJECT, help="the folder that is served")
+    parser.add_argument("--ip", default="127.0.0.1", help="listened on; a container's is 0.0.0.0")
     parser.add_argument("notebook", nargs="?", help="the notebook to open, a path below the root")
     known, options = parser.parse_known_args()
     root = known.root.resolve()
     if known.notebook is not None and not (root / known.notebook).is_file():
         parser.error(f"there is no notebook {known.notebook} in {root}")
-    words = command(root, known.notebook, options)
+    words = command(root, known.ip, known.notebook, options)
     os.execve(words[0], words, environment(known.state.resolve()))
 
 

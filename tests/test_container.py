@@ -1,0 +1,471 @@
+"""Dockerfile, .dockerignore and compose.yaml: what they ask of an engine, and their steps without one.
+
+No engine runs here. The files are read the way an engine reads them and held to rules; the steps that
+are no engine's business (what is copied, the installation, the start, the health check) run for real,
+the installation in a new environment under `make soak`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from test_environment import EXTRAS, PINS, PROJECT, PYPROJECT
+
+APP = "/opt/llamapar"
+HOME = "/home/lab"
+PORT = "8888"
+KNOWN = {"ARG", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "RUN", "USER", "WORKDIR"}
+
+
+# The Dockerfile
+
+
+class Step(NamedTuple):
+    """One instruction of the Dockerfile, its continued lines joined."""
+
+    name: str
+    text: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """`--chown=lab:lab` and its like, before the arguments."""
+        found = (re.fullmatch(r"--([a-z-]+)=(.+)", word) for word in self.text.split())
+        return {match[1]: match[2] for match in found if match}
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments: of the JSON form as an engine runs them, else split at spaces."""
+        rest = re.sub(r"^(--[a-z-]+=\S+\s+)*(CMD\s+)?", "", self.text)
+        return json.loads(rest) if rest.startswith("[") else rest.split()
+
+
+def parse(text: str) -> list[Step]:
+    """The instructions of a Dockerfile; comments and empty lines are left out, as an engine does."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [Step(*line.split(maxsplit=1)) for line in joined.splitlines()]
+
+
+STEPS = parse((PROJECT / "Dockerfile").read_text())
+
+
+def steps(name: str) -> list[Step]:
+    return [step for step in STEPS if step.name == name]
+
+
+def only(name: str) -> Step:
+    (step,) = steps(name)
+    return step
+
+
+def pip_installs() -> list[list[str]]:
+    """The words after `pip install`, of each one in the Dockerfile."""
+    commands = [part for step in steps("RUN") for part in re.split(r"&&|;|\|", step.text)]
+    found = [shlex.split(command) for command in commands if re.search(r"\b(pip3?|uv|conda)\b", command)]
+    assert all(words[:2] == ["pip", "install"] for words in found)
+    return [words[2:] for words in found]
+
+
+def test_parser_reads_what_an_engine_reads() -> None:
+    read = parse(
+        "# no\nFROM a:1\n\nRUN one \\\n    # no\n    && two\n"
+        'COPY --chown=x:y a b/ c/\nENTRYPOINT ["p", \\\n "q r"]\n'
+    )
+    assert [step.name for step in read] == ["FROM", "RUN", "COPY", "ENTRYPOINT"]
+    assert read[1].text == "one && two"
+    assert (read[2].options, read[2].words) == ({"chown": "x:y"}, ["a", "b/", "c/"])
+    assert read[3].words == ["p", "q r"]
+    health = parse('HEALTHCHECK --interval=1s CMD ["x", "y z"]')[0]
+    assert (health.options, health.words) == ({"interval": "1s"}, ["x", "y z"])
+
+
+def test_every_instruction_is_known_and_nothing_comes_from_elsewhere() -> None:
+    assert {step.name for step in STEPS} <= KNOWN  # ADD, which fetches and unpacks, is not among them
+    for step in STEPS:
+        assert not re.search(r"https?://|\bcurl\b|\bwget\b|\bsudo\b", step.text), step
+        assert not re.search(r"--(extra-)?index-url|--trusted-host|--pre\b", step.text), step
+
+
+def test_base_image_is_an_official_python_of_a_named_release() -> None:
+    image, _, tag = only("FROM").text.partition(":")
+    assert image == "python"
+    python, kind, debian = tag.split("-")
+    assert (kind, debian) == ("slim", "bookworm")
+    assert re.fullmatch(r"3\.\d+", python)
+    assert SpecifierSet(PYPROJECT["project"]["requires-python"]).contains(python + ".0")
+    assert STEPS[0].name == "FROM"
+
+
+def test_image_holds_the_environment_of_make_lab() -> None:
+    (words,) = pip_installs()
+    assert words == ["-c", "constraints.txt", "-e", ".[lab]"]
+    assert Requirement(words[-1].replace(".", "llamapar", 1)).extras <= set(EXTRAS)
+    makefile = (PROJECT / "Makefile").read_text()
+    recipe = re.search(
+        r"^\$\(VENV\)/\.lab-installed:.*\n(?:\t.*\n)*?\t\$\(PIP\) (.+)\n", makefile, re.MULTILINE
+    )
+    assert recipe
+    assert shlex.split(recipe[1]) == words[2:]
+    assert re.search(r"^PIP := .* -c constraints\.txt$", makefile, re.MULTILINE)
+
+
+def test_code_is_copied_after_the_installation() -> None:
+    names = [step.name if step.name != "RUN" else step.text for step in STEPS]
+    installation = next(i for i, name in enumerate(names) if "pip install" in name)
+    before = [word for step in STEPS[:installation] if step.name == "COPY" for word in step.words[:-1]]
+    assert set(before) == {"pyproject.toml", "constraints.txt", "LICENSE"}
+    # Nor does the number of the user, which differs between machines, come before it.
+    assert not [step for step in STEPS[:installation] if step.name in ("ARG", "USER")]
+
+
+def test_container_runs_as_a_user_who_can_write_what_has_to_be_written() -> None:
+    default = only("ARG").text
+    assert default == "UID=1000"
+    user = only("USER")
+    assert user.text == "$UID"
+    after = {step.name for step in STEPS[STEPS.index(user) :]}
+    assert not after & {"RUN", "COPY"}
+    (useradd,) = [step.text for step in steps("RUN") if "useradd" in step.text]
+    assert shlex.split(useradd) == ["useradd", "--create-home", "--no-log-init", "--uid", "$UID", "lab"]
+    # useradd makes the home, and gives it to the user, only where nothing has made it before.
+    assert only("WORKDIR").text == APP
+    assert not PurePosixPath(APP).is_relative_to(HOME)
+    words = only("ENTRYPOINT").words
+    assert PurePosixPath(words[words.index("--state") + 1]).parent == PurePosixPath(HOME)
+    for step in steps("COPY")[1:]:  # readable for the user whatever the modes in the checkout are
+        assert step.options == {"chown": "lab:lab"}
+
+
+def test_server_keeps_its_token_and_its_names() -> None:
+    words = only("ENTRYPOINT").words
+    assert only("EXPOSE").text == PORT
+    assert f"--ServerApp.port={PORT}" in words
+    assert "--ServerApp.allow_remote_access=False" in words
+    for text in [(PROJECT / name).read_text() for name in ("Dockerfile", "compose.yaml")]:
+        settings = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        assert not re.search(r"token|password|disable_check_xsrf|allow_origin|allow.root", settings, re.I)
+
+
+def test_health_check_needs_nothing_that_the_image_lacks() -> None:
+    check = only("HEALTHCHECK")
+    assert set(check.options) == {"interval", "timeout", "start-period", "retries"}
+    assert check.words[:2] == ["python", "-c"]
+    assert f"'127.0.0.1', {PORT}" in check.words[2]
+    compile(check.words[2], "HEALTHCHECK", "exec")
+
+
+# .dockerignore
+
+
+def ignored(path: str, patterns: list[str]) -> bool:
+    """Whether an engine leaves `path` out of the build: the last pattern that matches it decides."""
+    parents = [str(part) for part in (PurePosixPath(path), *PurePosixPath(path).parents)][:-1]
+    answer = False
+    for pattern in patterns:
+        shape = pattern.removeprefix("!")
+        anywhere = shape.startswith("**/")
+        for parent in parents:
+            name = parent.rpartition("/")[2] if anywhere else parent
+            same_depth = anywhere or parent.count("/") == shape.count("/")
+            if same_depth and fnmatch.fnmatchcase(name, shape.removeprefix("**/")):
+                answer = not pattern.startswith("!")
+    return answer
+
+
+def ignore_patterns() -> list[str]:
+    lines = (PROJECT / ".dockerignore").read_text().splitlines()
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def build_context() -> list[str]:
+    """The files of the checkout that an engine would be given."""
+    patterns = ignore_patterns()
+    roots = [path for path in PROJECT.iterdir() if not ignored(path.name, patterns)]
+    files = [file for root in roots for file in ([root] if root.is_file() else root.rglob("*"))]
+    names = [file.relative_to(PROJECT).as_posix() for file in files if file.is_file()]
+    return [name for name in names if not ignored(name, patterns)]
+
+
+def copied(step: Step, context: list[str]) -> dict[str, str]:
+    """What a COPY copies: each file of the context, with where it goes below the work directory."""
+    *sources, target = step.words
+    assert target.endswith("/"), f"{step} names no folder"
+    found = {}
+    for source in sources:
+        if source.endswith("/"):  # the contents of a folder
+            inside = {name: target + name.removeprefix(source) for name in context if name.startswith(source)}
+        else:
+            inside = {source: target + source} if source in context else {}
+        assert inside, f"COPY {source}: nothing there"
+        found |= inside
+    return found
+
+
+def test_every_copied_source_is_in_the_build_and_nothing_else_is() -> None:
+    context = build_context()
+    taken = {name for step in steps("COPY") for name in copied(step, context)}
+    assert taken == set(context)
+    assert {"pyproject.toml", "llamapar/__init__.py", "notebooks/00_start_here.ipynb"} <= taken
+    assert "jupyter/labconfig/default_setting_overrides.json" in taken
+    assert set(PYPROJECT["project"]["license-files"]) <= taken
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        ".venv/bin/python",
+        ".env",
+        ".jupyter/runtime/jpserver-1.json",
+        "compose.yaml",
+        "llamapar/__pycache__/mesh.pyc",
+        "notebooks/.ipynb_checkpoints/00_start_here-checkpoint.ipynb",
+        "tests/test_container.py",
+    ],
+)
+def test_what_is_private_or_made_by_tools_is_not_in_the_build(path: str) -> None:
+    assert ignored(path, ignore_patterns())
+
+
+# compose.yaml
+
+COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def filled_in(text: str, environment: dict[str, str]) -> str:
+    """`${NAME:-default}` as Compose fills it in; any other use of a variable fails."""
+    text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda match: environment.get(match[1]) or match[2], text)
+    assert "$" not in text
+    return text
+
+
+def test_compose_has_a_service_with_gpus_and_one_without() -> None:
+    assert set(SERVICES) == {"lab", "cpu"}
+    lab, cpu = (dict(SERVICES[name]) for name in ("lab", "cpu"))
+    (gpus,) = lab.pop("deploy")["resources"]["reservations"]["devices"]
+    assert gpus == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert cpu.pop("profiles") == ["cpu"]  # not with a bare `docker compose up`
+    assert lab == cpu
+    assert "version" not in COMPOSE
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("environment", [{}, {"LAB_PORT": "9999", "LAB_UID": "1234", "LAB_ARGS": "--debug"}])
+def test_compose_publishes_on_loopback_alone(name: str, environment: dict[str, str]) -> None:
+    (published,) = SERVICES[name]["ports"]
+    assert filled_in(published, environment) == f"127.0.0.1:{environment.get('LAB_PORT', '8888')}:{PORT}"
+    assert filled_in(SERVICES[name]["command"], environment) == environment.get("LAB_ARGS", "")
+    arguments = SERVICES[name]["build"]["args"]
+    assert set(arguments) == {only("ARG").text.partition("=")[0]}
+    assert filled_in(arguments["UID"], environment) == environment.get("LAB_UID", "1000")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_compose_gives_the_container_no_more_than_it_needs(name: str) -> None:
+    service = SERVICES[name]
+    allowed = {"build", "cap_drop", "command", "deploy", "init", "ports", "profiles", "security_opt"}
+    # So neither privileged, user, network_mode, pid, ipc, devices, environment nor a health check of its own.
+    assert set(service) <= allowed | {"shm_size", "volumes"}
+    assert service["build"]["context"] == "."
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["init"] is True
+    assert service["shm_size"] == "1gb"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_the_lab_serves_is_the_checkout_s_own_folder(name: str) -> None:
+    mounts = [volume.split(":") for volume in SERVICES[name]["volumes"]]
+    assert mounts == [["./notebooks", f"{APP}/notebooks"], ["./llamapar", f"{APP}/llamapar", "ro"]]
+    assert all((PROJECT / source).is_dir() for source, *_ in mounts)
+    words = only("ENTRYPOINT").words
+    assert words[words.index("--root") + 1] == "notebooks"
+
+
+# The steps themselves
+
+
+class Image(NamedTuple):
+    """What the image would hold, in folders of this machine: the project, the home, the programs."""
+
+    app: Path
+    home: Path
+    programs: Path
+
+    def here(self, words: list[str], port: int) -> list[str]:
+        """A command of the Dockerfile, with this machine's folders and port."""
+        moved = {f"{APP}/": f"{self.app}/", f"{HOME}/": f"{self.home}/", PORT: str(port)}
+        return [re.sub("|".join(moved), lambda match: moved[match[0]], word) for word in words]
+
+    def environment(self) -> dict[str, str]:
+        path = os.pathsep.join([str(self.programs), "/usr/local/bin", "/usr/bin", "/bin"])
+        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        return kept | {"PATH": path, "HOME": str(self.home)}
+
+
+def copy_steps(image: Image, wanted: list[Step]) -> None:
+    context = build_context()
+    for step in wanted:
+        for source, target in copied(step, context).items():
+            (image.app / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(PROJECT / source, image.app / target)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(port: int, path: str, **headers: str) -> tuple[int, bytes]:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+@contextmanager
+def started(image: Image, *options: str) -> Iterator[tuple[int, Path]]:
+    """The ENTRYPOINT running, found healthy, with its port and its log; it ends when the block is left."""
+    port = free_port()
+    log = image.home / "log.txt"
+    words = image.here(only("ENTRYPOINT").words, port)
+    with log.open("w") as lines:
+        server = subprocess.Popen(
+            ["/usr/bin/env", *words, *options],
+            cwd=image.app,
+            env=image.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=lines,
+            stderr=lines,
+        )
+    try:
+        end = time.monotonic() + 60
+        while healthy(image, port) != 0:
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.2)
+        listening = psutil.Process(server.pid).net_connections("tcp")  # start.py became the server
+        assert ("0.0.0.0", port) in [open_.laddr for open_ in listening if open_.status == psutil.CONN_LISTEN]
+        yield port, log
+        server.terminate()  # what an engine sends
+        assert server.wait(timeout=60) == 0, log.read_text()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def healthy(image: Image, port: int) -> int:
+    """The exit status of the HEALTHCHECK command."""
+    words = image.here(only("HEALTHCHECK").words, port)
+    done = subprocess.run(
+        ["/usr/bin/env", *words], env=image.environment(), capture_output=True, check=False, timeout=30
+    )
+    return done.returncode
+
+
+def check_the_server(image: Image) -> None:
+    """Start it as the image would, and ask it what a browser and the health check would."""
+    assert healthy(image, free_port()) == 1  # nobody there
+    with started(image) as (port, log):
+        token = re.search(
+            rf"http://127\.0\.0\.1:{port}/lab/tree/00_start_here\.ipynb\?token=(\w{{20,}})", log.read_text()
+        )
+        assert token, log.read_text()  # the link that `docker compose up` shows
+        assert ask(port, "/api/contents")[0] == 403
+        assert ask(port, "/lab")[0] == 302  # to the question for the token
+        signed = {"Authorization": f"token {token[1]}"}
+        status, listing = ask(port, "/api/contents", **signed)
+        assert status == 200
+        shown = {entry["name"] for entry in json.loads(listing)["content"]}
+        assert {path.name for path in (PROJECT / "notebooks").glob("*.ipynb")} <= shown
+        assert ask(port, "/api/contents", **signed, Host=f"localhost:{port}")[0] == 200
+        assert ask(port, "/api/contents", **signed, Host=f"elsewhere.example:{port}")[0] == 403
+        assert (image.home / "state").is_dir()
+
+
+def test_entrypoint_serves_and_the_health_check_agrees(tmp_path: Path) -> None:
+    image = Image(tmp_path / "app", tmp_path / "home", Path(sys.executable).parent)
+    image.home.mkdir()
+    copy_steps(image, steps("COPY"))
+    check_the_server(image)
+    chosen = secrets.token_hex(16)
+    with started(image, f"--IdentityProvider.token={chosen}") as (port, _):  # LAB_ARGS
+        assert ask(port, "/api/contents", Authorization=f"token {chosen}")[0] == 200
+
+
+@pytest.fixture
+def clean_environment() -> Iterator[Path]:
+    """A new environment of the Python at hand; gigabytes with CUDA, so pytest does not keep it."""
+    with tempfile.TemporaryDirectory(prefix="llamapar-image-") as folder:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        yield Path(folder)
+
+
+@pytest.mark.soak
+def test_installation_runs_in_a_clean_environment(clean_environment: Path, tmp_path: Path) -> None:
+    """The image's COPY and RUN steps in their order, then its server; a new environment is its /usr/local.
+
+    Left out is useradd, which is for a container; pip keeps its cache, so that torch is fetched once.
+    """
+    image = Image(tmp_path / "app", tmp_path / "home", clean_environment / "bin")
+    image.app.mkdir()
+    image.home.mkdir()
+
+    def run(*words: str | Path, folder: Path = image.home) -> str:
+        command = ["/usr/bin/env", *words]
+        environment = image.environment()
+        return subprocess.run(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+
+    left_out = []
+    for step in STEPS:
+        if step.name == "COPY":
+            copy_steps(image, [step])
+        elif step.name == "RUN" and "useradd" in step.text:
+            left_out.append(step)
+        elif step.name == "RUN":
+            run("sh", "-ec", step.text, folder=image.app)
+    assert len(left_out) == 1
+
+    run("python", "-m", "pip", "check")
+    assert "nothing to report" in run("llamapar", "check", "--model", "llama3-8b", "--tp", "8")
+    assert run("python", "-c", "import llamapar; print(llamapar.__file__)").strip() == str(
+        image.app / "llamapar" / "__init__.py"
+    )
+    listed = run("python", "-m", "pip", "list", "--format=json", "--exclude=pip", "--exclude=llamapar")
+    found = {
+        canonicalize_name(entry["name"]): entry["version"].partition("+")[0] for entry in json.loads(listed)
+    }
+    unpinned = {name for name in found if name not in PINS}
+    assert {name: found[name] for name in found.keys() - unpinned} == {
+        name: PINS[name] for name in found.keys() - unpinned
+    }
+    # torch itself fixes the versions of what it needs on CUDA machines.
+    assert not [name for name in unpinned if not name.startswith(("cuda-", "nvidia-", "triton"))]
+    check_the_server(image)
