@@ -6,13 +6,13 @@ each rank's outputs and gradients are compared with its piece of the reference's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from .errors import LayoutError, LlamaparError, flag, one_of, whole
+from .errors import LayoutError, LlamaparError, flag, one_of, shown, whole
 from .frameworks import padding_rule
 from .job import Job
 from .layout import Layout
@@ -25,9 +25,10 @@ from .shard import NO_PADDING, Padding
 from .spmd import answers, faults, pool, processes, programs, torchrun
 from .spmd import local as local_engine
 from .spmd import tape as tapes
-from .spmd.body import RankReport, Task, makers
+from .spmd.body import RankReport, Task, shapes
 from .spmd.local import LocalRanks
-from .spmd.setting import DTYPES, Setting
+from .spmd.setting import DTYPES, Setting, kind
+from .spmd.watch import Watch
 from .trace import Tape
 
 ENGINES = ("local", "processes", "torchrun")
@@ -78,7 +79,8 @@ def run(
         made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
         if made.errors or task.program.reference is None:
             return made
-        output_errors, gradient_errors = compare(task, reports)
+        with Watch(_ticker(cancel)):
+            output_errors, gradient_errors = compare(task, reports)
         return replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
 
     if engine == "torchrun":
@@ -125,11 +127,7 @@ def prepare(
         one_of("fault", fault, faults.FAULTS)
     if found.qkv_bias or found.o_bias:
         raise LlamaparError(f"{found.name} has biases, which no program here adds", "", ["tiny"], "model")
-    if documents is not None and (min(documents, default=0) < 1 or sum(documents) != seq):
-        what = f"documents of {sum(documents)} tokens in all for seq_len={seq}"
-        raise LayoutError(
-            what, "each is at least one token, and together they are the sequence", field="documents"
-        )
+    lengths = _lengths(documents, seq)
     job = Job.of(
         found,
         given,
@@ -141,7 +139,7 @@ def prepare(
     )
     report = check_job(job)
     wrong = [f for f in report.findings if f.severity == ERROR]
-    if wrong and not flag("force", force):
+    if not flag("force", force) and wrong:
         refused = LayoutError("\n".join(str(f) for f in wrong))
         refused.report = report
         raise refused
@@ -151,23 +149,69 @@ def prepare(
         seq,
         sequences,
         dtype,
-        seed,
+        whole("seed", seed, 0),
         rule,
         kv_replication,
         chunking,
         cp_method,
-        tuple(documents) if documents is not None else None,
-        pads_in_softmax,
+        lengths,
+        flag("pads_in_softmax", pads_in_softmax),
     )
     if fault is not None:
         setting = replace(
             setting, **{k: v for k, v in faults.FAULTS[fault].changes.items() if k != "kv_replication"}
         )
-    task = Task(chosen, setting, fault, dict(inputs or {}), backward)
-    makers(task)  # an argument that is not known is told now
+    task = Task(chosen, setting, fault, backward=flag("backward", backward))
+    task = replace(task, given=_inputs(inputs, task))  # an argument that is not known is told now
     notes = [f"pp={given.pp}: the ranks of one stage are run"] if given.pp > 1 else []
     notes += [f"forced past {f.code}: {f.message}" for f in wrong]
     return task, tuple(notes), report
+
+
+def _lengths(documents: Any, seq_len: int) -> tuple[int, ...] | None:
+    """Lengths of documents; LayoutError unless each is at least one token and they are the sequence."""
+    if documents is None:
+        return None
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        what = f"documents={shown(documents)}: lengths in tokens are needed"
+        raise LayoutError(what, "", [f"documents=({seq_len},)"], "documents")
+    lengths = tuple(whole("length of a document", n) for n in documents)
+    if sum(lengths) != seq_len:
+        what = f"documents of {sum(lengths)} tokens in all for seq_len={seq_len}"
+        raise LayoutError(
+            what, "each is at least one token, and together they are the sequence", field="documents"
+        )
+    return lengths
+
+
+def _inputs(given: Any, task: Task) -> dict[str, Tensor]:
+    """Given global tensors, in the dtype of the run; LlamaparError for one that its program cannot take."""
+    wanted, setting = shapes(task), task.setting
+    if given is not None and not isinstance(given, Mapping):
+        raise LlamaparError(
+            f"inputs={shown(given)}: a dict of global tensors by name is needed", field="inputs"
+        )
+    found = {}
+    for name, tensor in (given or {}).items():
+        one_of("inputs", name, wanted, LlamaparError)
+        what = f"inputs[{name!r}]"
+        if not isinstance(tensor, Tensor):
+            raise LlamaparError(f"{what} is {type(tensor).__name__}: a tensor is needed", field="inputs")
+        if tuple(tensor.shape) != wanted[name]:
+            raise LlamaparError(
+                f"{what} has shape {list(tensor.shape)}, and {list(wanted[name])} is needed",
+                "inputs are whole: each rank is given its piece of them",
+                field="inputs",
+            )
+        counts, rows = kind(name) in ("tokens", "positions"), setting.model.vocab_size
+        if counts == (tensor.is_floating_point() or tensor.is_complex()):
+            need = "whole numbers are" if counts else "floating point is"
+            raise LlamaparError(f"{what} is {tensor.dtype}, and {need} needed", field="inputs")
+        if kind(name) == "tokens" and tensor.numel() and not 0 <= tensor.min() <= tensor.max() < rows:
+            held = f"{int(tensor.min())} to {int(tensor.max())}"
+            raise LlamaparError(f"{what} holds tokens {held}, and vocab_size={rows}", field="inputs")
+        found[name] = tensor.detach().to(tensor.dtype if counts else setting.torch_dtype)
+    return found
 
 
 def tape(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> Tape:
@@ -217,13 +261,16 @@ def _reports(
             a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback)
             for a in told
         ]
-
-    def tick() -> None:
-        if cancel is not None and cancel():
-            raise answers.Cancelled("the run was cancelled")
-
-    reports = local_engine.run(task, device, tick)
+    reports = local_engine.run(task, device, _ticker(cancel))
     for report in reports:
         if isinstance(report.error, answers.Cancelled):
             raise report.error
     return reports
+
+
+def _ticker(cancel: Callable[[], bool] | None) -> Callable[[], None]:
+    def tick() -> None:
+        if cancel is not None and cancel():
+            raise answers.Cancelled("the run was cancelled")
+
+    return tick

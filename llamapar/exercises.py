@@ -32,7 +32,6 @@ TARGETS: dict[str, Callable[[], Any]] = {
     "ranks with KV head 5": lambda: heads("llama3.1-405b", {"tp": 32}, kv_replication=True).shared()[5],
     "size of K in the message": lambda: 4096 * len(heads("llama3-70b", {"tp": 32}).rank(0).kv_rows),
     # 03_vocab_embedding
-    "rows per rank": lambda: vocab("qwen2.5-72b", {"tp": 8}, padding="megatron-lm").split.size,
     "pad rows by rank": lambda: {
         held.rank: held.pads
         for held in vocab("llama3.1-70b", {"tp": 64}, padding="megatron-lm").ranks
@@ -49,6 +48,9 @@ TARGETS: dict[str, Callable[[], Any]] = {
     "bytes of K and V": lambda: volume(
         "attention", "llama3-8b", Layout(tp=4, cp=8), seq_len=65536, dtype="bfloat16"
     ).bytes("cp", "forward"),
+    # 12_on_gpus
+    "GPU 5 of the third machine": lambda: tuple(Layout(tp=8, cp=2, dp=2).coord_of(2 * 8 + 5)),
+    "torchrun for the paper": lambda: {"nnodes": _PAPER.world // 8, "nproc_per_node": 8},
 }
 """What the right answer to each exercise is."""
 

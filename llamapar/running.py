@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ _SWITCHES = ("kv_replication", "pads_in_softmax", "force")
 
 def _answer(args: argparse.Namespace) -> Answer:
     """Status 0 for a run equal to the reference; 1 for one that differs, raised, was refused or gave up."""
-    _, torchrun = _torch()
+    execute, answers, torchrun = _torch()
     options = given(args, *_OPTIONS, "documents", "fault", "timeout")
     options |= {name: getattr(args, name) for name in _SWITCHES}
     options["timeout"] = real("timeout", options.get("timeout", 60.0), 0.1, 1e6)
@@ -42,37 +41,34 @@ def _answer(args: argparse.Namespace) -> Answer:
         what = f"engine={options['engine']!r} under torchrun: each of its processes would run all ranks"
         raise LlamaparError(what, "", ["engine=torchrun", "the same command without torchrun"], "engine")
     try:
-        result = _run(args, options)
+        result = _run(execute, args, options)
+    except answers.RankFailure as problem:
+        return 1, _given_up(problem, args.json)
     except LayoutError as problem:
         if problem.report is None:
             raise
         return 1, _refused(problem.report, args.json)
-    except LlamaparError as problem:
-        if type(problem) in (LlamaparError, LayoutError) or not hasattr(problem, "ranks"):
-            raise
-        return 1, _given_up(problem, args.json)
     return 0 if result.ok else 1, _as_json(result, args) if args.json else _as_text(result, args)
 
 
-def _torch() -> tuple[Any, Any]:
+def _torch() -> tuple[Any, Any, Any]:
     """The modules that run layouts; LlamaparError where they cannot be had."""
     try:
         from . import execute
-        from .spmd import torchrun
+        from .spmd import answers, torchrun
     except ModuleNotFoundError as problem:
         what = f"{problem.name} is not installed, and running a layout needs it"
         why = "every other command needs nothing but Python"
         raise LlamaparError(what, why, ["pip install 'llamapar[run]'"]) from None
     except ImportError as problem:  # a torch that is too old
         raise LlamaparError(str(problem), "", ["pip install --upgrade 'llamapar[run]'"]) from None
-    return execute, torchrun
+    return execute, answers, torchrun
 
 
-def _run(args: argparse.Namespace, options: dict[str, Any]) -> RunResult:
+def _run(execute: Any, args: argparse.Namespace, options: dict[str, Any]) -> RunResult:
     if args.program is None:
         choose = [f"llamapar run {name}" for name in PROGRAMS[:2]]
         raise LlamaparError("a program is needed", f"programs are {', '.join(PROGRAMS)}", choose, "program")
-    execute, _ = _torch()
     model, layout, notes = words.model(args), words.layout(args, *AXES, "order"), tuple[str, ...]()
     if args.fit:
         small = fit(model, layout, padding=padding_rule(options.get("padding")))
@@ -162,7 +158,7 @@ RUN = Command(
 def launched() -> bool:
     """Whether torchrun started this process, and torch is there to say so."""
     with contextlib.suppress(LlamaparError):
-        return _torch()[1].launched() is not None
+        return _torch()[2].launched() is not None
     return False
 
 
@@ -172,8 +168,6 @@ def as_a_rank(command: Callable[[], int]) -> int:
 
     if os.environ["RANK"] == "0":
         return torchrun.part(command())
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        with contextlib.redirect_stderr(nowhere):
-            status = command()
-    sys.stderr.flush()
+    with open(os.devnull, "w") as void, contextlib.redirect_stdout(void), contextlib.redirect_stderr(void):
+        status = command()
     return torchrun.part(status)

@@ -257,7 +257,9 @@ def read(
             f"{shown(word)} is not an option of llamapar {args.command}", "", near or [help_of]
         )
     wanted = "model" in commands[args.command].options and args.model is None
-    raise LlamaparError(f"{shown(word)} is one word too many", "", [f"--model {word}"] if wanted else [help_of])
+    raise LlamaparError(
+        f"{shown(word)} is one word too many", "", [f"--model {word}"] if wanted else [help_of]
+    )
 
 
 # -- writing -----------------------------------------------------------------------------------

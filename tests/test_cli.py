@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar import cli
+from llamapar import cli, words
 from llamapar.frameworks import VERDICTS
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -212,6 +212,9 @@ REFUSALS = [
     ("check --model tiny --tp", "argument --tp: expected one argument", "llamapar check --help"),
     ("model tiny --tp 8", "--tp places tensors and needs --inventory", "--inventory --tp …"),
     ("model tiny --inventory --pp 9", "pp·virtual_stages = 9 stages for 4 layers", "--pp 1"),
+    ("run --model tiny", "a program is needed", "llamapar run attention"),
+    ("run attention", "a model is needed", "llamapar run --help"),
+    ("run attention tiny", "'tiny' is one word too many", "--model tiny"),
     ("ranks --tp 8 --rank 8", "rank=8: rank must be a whole number from 0 to 7", "--rank 7"),
     ("chek --model tiny", "command='chek' is not known", "check"),
     ("", "a command is needed first", "model"),
@@ -219,9 +222,9 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
-def test_refusal(run: Any, words: str, what: str, choice: str) -> None:
-    status, out, err = run(words)
+@pytest.mark.parametrize(("command", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
+def test_refusal(run: Any, command: str, what: str, choice: str) -> None:
+    status, out, err = run(command)
     assert (status, out) == (2, "")
     assert err.startswith(f"llamapar: {what}")
     assert choice in err.splitlines()[-1]
@@ -273,31 +276,31 @@ def test_a_name_cannot_write_to_the_terminal(run: Any) -> None:
 
 
 @given(st.lists(st.text(max_size=12), max_size=6), st.sampled_from(["check", "model", "ranks"]))
-def test_any_words_are_answered(words: list[str], command: str) -> None:
+def test_any_words_are_answered(given_words: list[str], command: str) -> None:
     with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-        assert cli.main([command, *words]) in (0, 1, 2)
+        assert cli.main([command, *given_words]) in (0, 1, 2)
 
 
 _WORDS = ["0", "1", "2", "3", "8", "16", "100", "1048576", "-1", "1.5", "nan", "x", "none", "64*tp", "vllm"]
 
 
-@given(st.lists(st.tuples(st.sampled_from(list(cli._OPTIONS)), st.sampled_from(_WORDS)), max_size=6))
+@given(st.lists(st.tuples(st.sampled_from(list(words.OPTIONS)), st.sampled_from(_WORDS)), max_size=6))
 def test_any_options_are_answered(pairs: list[tuple[str, str]]) -> None:
-    words = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", value)]
+    options = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", value)]
     with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-        assert cli.main(["check", "--model", "llama3-8b", *words]) in (0, 1, 2)
+        assert cli.main(["check", "--model", "llama3-8b", *options]) in (0, 1, 2)
 
 
 # -- among other programs ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", ["", "model", "check", "ranks"])
-def test_help(run: Any, words: str) -> None:
-    status, out, err = run(f"{words} --help")
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_help(run: Any, command: str) -> None:
+    status, out, err = run(f"{command} --help")
     assert (status, err) == (0, "")
     assert "example:\n  llamapar " in out
-    assert "exit status: 0 fine, 1 the layout has errors, 2 bad usage or bad input" in out
-    later = {"run", "explain", "memory", "load", "checkpoint", "plan", "cost", "diagnose", "clinic"}
+    assert "exit status: 0 fine, 1 the layout has errors or the run differs, 2 bad usage or bad input" in out
+    later = {"explain", "memory", "load", "checkpoint", "plan", "cost", "diagnose", "clinic"}
     assert not later & set(re.findall(r"[a-z]+", out.lower()))
     assert out.isascii()
 
@@ -322,6 +325,13 @@ def test_a_terminal_that_knows_ascii_only() -> None:
         assert done.stderr == b""
         assert b"tp*cp*pp*dp = 8*16*16*4 = 8192, but there are 16384 GPUs" in done.stdout
         assert json.loads(shell(f"llamapar {INCIDENT_5} --json", environment).stdout)["ok"] is False
+
+
+def test_every_option_is_explained_and_used() -> None:
+    used = {option for command in cli.COMMANDS.values() for option in command.options}
+    assert used | {"json"} == set(words.OPTIONS) | set(words.SWITCHES)
+    for name, command in cli.COMMANDS.items():
+        assert len(set(command.options)) == len(command.options), name
 
 
 def test_the_command_is_light() -> None:
@@ -349,7 +359,7 @@ COMMANDS = [
 def test_readme_command(run: Any, command: str, output: str) -> None:
     status, out, err = run(command.removeprefix("llamapar "))
     assert (out, err) == (output, "")
-    assert status == (1 if " error" in output else 0)
+    assert status == (1 if re.search(r"(^| )error", output, re.MULTILINE) else 0)
 
 
 def test_readme_python() -> None:

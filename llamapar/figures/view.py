@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from llamapar.errors import LayoutError, shown
 from llamapar.maps import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
+from llamapar.trace import Trace
 
-from . import heads, ranks, sequence, stages, vocab
+from . import heads, ranks, sequence, stages, trace, vocab
 from .style import CONFIG, Spec
 
 if TYPE_CHECKING:
@@ -50,14 +51,18 @@ _PICTURES: dict[type, Callable[[Any], tuple[Spec, str]]] = {
     SequenceMap: sequence.picture,
     StageMap: stages.picture,
     RankGrid: ranks.picture,
+    Trace: trace.picture,
 }
 
 
 def view(record: object) -> View:
-    """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap or RankGrid.
+    """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, RankGrid or Trace.
 
-    Raises LayoutError for anything else.
+    A run's result and what `lp.record()` hands out are drawn as their `trace`. Raises LayoutError for
+    anything else.
     """
+    if isinstance(held := getattr(record, "trace", None), Trace):
+        record = held
     picture = _PICTURES.get(type(record))
     if picture is None:
         raise LayoutError(

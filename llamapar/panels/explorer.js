@@ -109,7 +109,7 @@ const KINDS = { int: intControl, axis: axisControl, choice: choiceControl, bool:
 // Builds all groups; returns the column and a function that shows values.
 function buildControls(schema, uid, send, load) {
   const shows = {};
-  const groups = schema.map(({ group, open, controls }) => {
+  const groups = schema.map(({ group, open, tab, controls }) => {
     const rows = controls.map((spec) => {
       const control = { ...spec, id: `${uid}-${spec.name}` };
       const built = control.kind === "file" ? fileControl(control, load) : KINDS[control.kind](control, send);
@@ -117,9 +117,12 @@ function buildControls(schema, uid, send, load) {
       const label = make("label", { for: control.id, title: control.help }, control.label);
       return make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, label, ...built.nodes);
     });
-    return make("details", { class: "lp-group", open }, make("summary", {}, group), ...rows);
+    return make("details", { class: "lp-group", open, "data-tab": tab }, make("summary", {}, group), ...rows);
   });
-  const show = (values) => { for (const [name, value] of Object.entries(values)) shows[name]?.(value); };
+  const show = (values) => {
+    for (const [name, value] of Object.entries(values)) shows[name]?.(value);
+    for (const group of groups) group.hidden = Boolean(group.dataset.tab) && group.dataset.tab !== values.tab;
+  };
   return { column: make("div", { class: "lp-controls" }, ...groups), show };
 }
 
@@ -272,6 +275,8 @@ function render({ model, el }) {
     if (model.get("payload").values.tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
   }, (painted) => { root.dataset.painted = painted; });
 
+  const run = buildRun(model);
+
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) =>
     make("button", { type: "button", onclick: () => model.send({ kind: "copy", name }) }, name));
@@ -285,14 +290,39 @@ function render({ model, el }) {
   };
 
   const root = make("div", { class: "llamapar" }, controls.column,
-    make("div", { class: "lp-main" }, status, findings, bar, figure.node, copying));
+    make("div", { class: "lp-main" }, status, findings, bar, run.head, figure.node, run.tables, copying));
   el.append(root);
+
+  // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
+  let told = null;
+  const inRunTab = () => model.get("payload").values.tab === "run" && !model.get("payload").problem;
+  const dim = () => {
+    const { state, told: result } = model.get("running");
+    figure.node.classList.toggle("lp-stale", inRunTab() && state === "running" && !result);
+  };
+  const drawFigure = (payload) => {
+    const running = model.get("running");
+    const runs = inRunTab();
+    told = running.told ?? (running.state === "running" ? told : null);
+    run.head.hidden = run.tables.hidden = !runs;
+    figure.node.hidden = runs && !told?.figure;
+    dim();
+    figure.draw(runs ? { ...payload, figure: told?.figure, summary: told?.summary ?? "" } : payload);
+  };
+  const showRun = () => {
+    const running = model.get("running");
+    if (!running.state) return; // nothing was ever asked for
+    run.draw(running);
+    dim();
+    const more = running.told || running.state !== "running"; // than how far it is
+    if (more && inRunTab()) drawFigure(model.get("payload"));
+  };
 
   const show = () => {
     const payload = model.get("payload");
     busy = false;
     flush();
-    figure.draw(payload); // first: plotly measures the page, which the rest of this then changes, once
+    drawFigure(payload); // first: plotly measures the page, which the rest of this then changes, once
     controls.show(payload.values);
     status.textContent = payload.status;
     status.dataset.ok = payload.problem ? "no" : payload.ok ? "yes" : "no";
@@ -305,14 +335,17 @@ function render({ model, el }) {
     text.hidden = true;
   };
   model.on("change:payload", show);
+  model.on("change:running", showRun);
   model.on("msg:custom", onMessage);
   show();
+  showRun();
 
   const theme = new MutationObserver(figure.redraw);
   theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
   return () => {
     theme.disconnect();
     model.off("change:payload", show);
+    model.off("change:running", showRun);
     model.off("msg:custom", onMessage);
     figure.close();
   };

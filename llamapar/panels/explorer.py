@@ -2,13 +2,14 @@
 
 One anywidget holds controls, findings and one plotly figure. A change of a control travels as one
 message, and all that follows from it comes back as one `payload`, so that each change is one atomic
-update. Everything is computed in `state`; this file only carries it to the browser and back.
+update. Everything is computed in `state`; this file only carries it to the browser and back. The Run tab
+has a trait of its own, `running`, which the thread of the run sets while it goes on.
 """
 
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -23,7 +24,12 @@ from llamapar.model import ModelConfig
 from llamapar.model import model as find_model
 from llamapar.report import Finding, Report
 
+from .runner import Run, Runner
+from .runs import card
 from .state import SCHEMA, TABS, Outcome, State
+
+if TYPE_CHECKING:
+    from llamapar.result import RunResult
 
 _HERE = files(__package__)
 
@@ -31,18 +37,21 @@ _HERE = files(__package__)
 class Explorer(anywidget.AnyWidget):
     """The panel. `set` turns controls from code, `snapshot` is what it shows, as a static View."""
 
-    _esm = (_HERE / "explorer.js").read_text(encoding="utf-8")
+    _esm = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("explorer.js", "run.js"))
     _css = (_HERE / "explorer.css").read_text(encoding="utf-8")
     schema = traitlets.List(SCHEMA).tag(sync=True)
     tabs = traitlets.List(list(TABS.items())).tag(sync=True)
     exports = traitlets.List(list(EXPORTS)).tag(sync=True)
     payload = traitlets.Dict().tag(sync=True)
+    running = traitlets.Dict().tag(sync=True)
 
     def __init__(self, **values: Any) -> None:
         self._state = State.start().change(values)
         self._outcome = self._state.outcome()
         super().__init__(payload=_payload(self._state, self._outcome, 0))
         self.on_msg(self._receive)
+        self._runner = Runner(self._tell)
+        self._follow()
 
     # -- from code -------------------------------------------------------------------------------
 
@@ -82,15 +91,51 @@ class Explorer(anywidget.AnyWidget):
             raise LlamaparError(f"fix={shown(fix)}: the finding has {len(fixes)}", field="fix")
         self._show(self._state.change(self._state.changes_of(fixes[fix])))
 
+    @property
+    def result(self) -> RunResult | None:
+        """What came of the run that the controls ask for; None where there is none (yet)."""
+        now = self._runner.now
+        try:
+            return now.result if now and now.plan == self._state.plan() else None
+        except LlamaparError:
+            return None
+
+    def run(self) -> RunResult:
+        """Run what the controls ask for, now, and wait for it; an interrupt cancels it.
+
+        Raises LlamaparError for a run that is refused, fails or is cancelled.
+        """
+        now = self._runner.run(self._state.plan())
+        if now.result is None or now.problem:
+            raise now.problem or LlamaparError("the run was cancelled")
+        return now.result
+
+    def cancel(self) -> None:
+        """Give up the run in progress, if there is one."""
+        self._runner.cancel()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run is in progress, at most `timeout` seconds; whether there is none."""
+        return self._runner.wait(timeout)
+
     def snapshot(self) -> View:
-        """What the panel shows now: its figure, and status, findings and the figure's summary as text."""
+        """What the panel shows now: its figure, and status, findings and the figure's summary as text.
+
+        In the Run tab it waits for the run in progress.
+        """
         outcome = self._outcome
         lines = [str(outcome.report)] if outcome.report else []
         if outcome.problem:
             lines.append(str(outcome.problem))
         if outcome.view:
             lines.append(outcome.view.summary)
-        return View(outcome.view.spec if outcome.view else {"data": [], "layout": {}}, "\n".join(lines))
+        picture = outcome.view
+        if outcome.plan:
+            self.wait()
+            now = self._runner.now
+            lines += [now.text] if now else []
+            picture = now.told.picture if now and now.told else None
+        return View(picture.spec if picture else {"data": [], "layout": {}}, "\n".join(lines))
 
     def __repr__(self) -> str:
         return f"Explorer: {self._outcome.status}"
@@ -100,6 +145,17 @@ class Explorer(anywidget.AnyWidget):
     def _show(self, state: State, seq: int = 0, problem: LlamaparError | None = None) -> None:
         self._state, self._outcome = state, state.outcome()
         self.payload = _payload(state, self._outcome, seq or self.payload["seq"] + 1, problem)
+        self._follow()
+
+    def _follow(self) -> None:
+        """In the Run tab: what is asked for takes the place of what ran; at once where it is quick."""
+        plan, now = self._outcome.plan, self._runner.now
+        if plan and not (now and now.plan == plan):
+            (self._runner.start if plan.quick else self._runner.offer)(plan)
+
+    def _tell(self, now: Run) -> None:
+        """Called by the thread of a run; ipykernel's sockets take messages from any thread."""
+        self.running = now.as_dict()
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         """A message from the browser: data, whose names and values are checked like anybody's."""
@@ -116,6 +172,10 @@ class Explorer(anywidget.AnyWidget):
             elif kind == "load":
                 raw = parse_object(str(content["text"]), shown(str(content["name"])))
                 self._show(self._state.load(find_model(raw)), seq)
+            elif kind == "run" and self._outcome.plan:
+                self._runner.start(self._outcome.plan)
+            elif kind == "cancel":
+                self.cancel()
             elif kind == "copy" and self._outcome.report:
                 export = EXPORTS[str(content["name"])]
                 judge = self._outcome.report.judge
@@ -153,9 +213,7 @@ def _payload(
         "values": state.values,
         "ok": bool(report and report.ok and not problem),
         "status": outcome.status,
-        "problem": {"what": problem.what, "why": problem.why, "choose": list(problem.choose)}
-        if problem
-        else None,
+        "problem": card(problem) if problem else None,
         "findings": [_finding(f) for f in report.findings] if report else [],
         "figure": outcome.view.spec if outcome.view else None,
         "summary": outcome.view.summary if outcome.view else "",

@@ -19,6 +19,8 @@ from llamapar.model import PRESETS, ModelConfig
 from llamapar.report import Report, check_job
 from llamapar.shard import LAYER_SPLITS, NO_PADDING, Padding
 
+from .runs import CP_METHODS, DTYPES, ENGINES, FAULTS, PROGRAMS, RunPlan, plan
+
 DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 LAYOUT = (*AXES, "sequence_parallel", "virtual_stages", "zero", "dp_replicate", "order")
 FACTS = (
@@ -59,6 +61,11 @@ DEFAULTS: dict[str, Any] = {
     "layer_split": OWN,
     "chunking": "head-tail",
     "rank": 0,
+    "program": "attention",
+    "engine": "local",
+    "dtype": "float32",
+    "cp_method": "all_gather",
+    "fault": "",
     "tab": "heads",
 }
 
@@ -68,6 +75,7 @@ TABS = {
     "sequence": "Sequence",
     "stages": "Layers",
     "ranks": "Ranks",
+    "run": "Run",
 }
 
 _PADDINGS = {OWN: "as the framework", "none": "none"} | {
@@ -150,6 +158,18 @@ SCHEMA: list[dict[str, Any]] = [
         ],
     },
     {
+        "group": "Run",
+        "open": True,
+        "tab": "run",
+        "controls": [
+            _choice("program", "program", {name: name for name in PROGRAMS}),
+            _choice("engine", "engine", ENGINES),
+            _choice("dtype", "number format", {name: name for name in DTYPES}),
+            _choice("cp_method", "CP attention", CP_METHODS, "how CP ranks exchange K and V"),
+            _choice("fault", "break on purpose", {"": "nothing"} | {name: name for name in FAULTS}),
+        ],
+    },
+    {
         "group": "More",
         "open": False,
         "controls": [
@@ -171,7 +191,7 @@ SCHEMA: list[dict[str, Any]] = [
         ],
     },
 ]
-"""The Explorer's controls, in the order in which they are shown."""
+"""The Explorer's controls, in the order in which they are shown; a group with a tab is shown in that one."""
 
 _CONTROLS = {control["name"]: control for group in SCHEMA for control in group["controls"]}
 
@@ -184,6 +204,7 @@ class Outcome:
     layout: Layout | None = None
     report: Report | None = None
     view: View | None = None
+    plan: RunPlan | None = None
     problem: LlamaparError | None = None
 
     @property
@@ -279,9 +300,18 @@ class State:
             judge = framework(self.values["framework"]) if self.values["framework"] else None
             report = check_job(self.job(), judge)
             tab = one_of("tab", self.values["tab"], TABS)
+            if tab == "run":
+                return Outcome(model, layout, report, plan=plan(report.job, _padding(report), self.values))
             return Outcome(model, layout, report, view(_RECORDS[tab](report, self.values)))
         except LlamaparError as problem:
-            return Outcome(model, layout, report, None, problem)
+            return Outcome(model, layout, report, problem=problem)
+
+    def plan(self) -> RunPlan:
+        """What the Run tab runs, whichever tab is shown. Raises LlamaparError."""
+        outcome = self.change({"tab": "run"}).outcome()
+        if outcome.plan is None:
+            raise outcome.problem or LlamaparError("there is nothing to run")
+        return outcome.plan
 
 
 def _dims(model: ModelConfig) -> dict[str, int]:
@@ -314,4 +344,4 @@ _RECORDS: dict[str, Callable[[Report, dict[str, Any]], Any]] = {
     "stages": lambda r, v: stages(r.job.model, r.job.layout, split=_split(r)),
     "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
 }
-"""The record that each tab draws."""
+"""The record that each tab draws; Run has no record before it ran."""

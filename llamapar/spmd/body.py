@@ -54,7 +54,10 @@ class RankReport:
 
 def wants(function: Callable[..., Any]) -> list[str]:
     """Names of the tensors that a program asks for."""
-    names = list(inspect.signature(function).parameters)
+    try:
+        names = list(inspect.signature(function).parameters)
+    except ValueError:  # a builtin without a signature
+        names = []
     if names[:2] != ["mesh", "setting"]:
         raise LlamaparError(
             f"{getattr(function, '__name__', 'program')}({', '.join(names)}): the first arguments of a "

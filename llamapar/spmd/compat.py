@@ -138,6 +138,11 @@ def each_rank(mesh: DeviceMesh, function: Callable[..., Any], *tensors: Any) -> 
     return tuple(LocalTensor({r: made[r][i] for r in ranks}) for i in range(len(first)))
 
 
+def in_local_mode() -> bool:
+    """Whether a LocalTensorMode is entered, in a program or a `with` of LocalRanks."""
+    return enabled_local_tensor_mode() is not None
+
+
 @contextmanager
 def _plain(mode: LocalTensorMode | None) -> Iterator[None]:
     if mode is None:

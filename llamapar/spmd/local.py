@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from llamapar.errors import LlamaparError
 
 from . import compat
-from .body import RankReport, Task, makers, run_rank, wants
+from .body import RankReport, Task, makers, run_rank, shapes, wants
 from .compat import LocalTensor, LocalTensorMode
 from .record import Recorder
 from .setting import Setting
 
-_one = threading.Lock()  # runs wait for one another: the fake process group is the process's only one
+one_run = threading.RLock()
+"""Held by whatever runs: the fake process group, and a fault, are the whole process's."""
+
+SMALL = 2**21
+"""Numbers in the greatest tensor of a run that torch is given one thread for: each operation is on a rank's
+piece, and threads that wait for the next one take more of the processor than they give (measured)."""
 
 
 class LocalRanks:
@@ -31,6 +38,10 @@ class LocalRanks:
 
     def __init__(self, setting: Setting, device: str = "cpu") -> None:
         global _open
+        if compat.in_local_mode():
+            raise LlamaparError(
+                "a local run inside another one", "it would end the ranks that it runs on", field="engine"
+            )
         end()
         size = setting.layout.world
         self.setting, self.device = setting, device
@@ -88,7 +99,8 @@ def end() -> None:
 
 def local(task: Task, device: str = "cpu") -> LocalRanks:
     """LocalRanks that hold the tensors that a task's program asks for."""
-    ranks = LocalRanks(task.setting, device)
+    with one_run:
+        ranks = LocalRanks(task.setting, device)
     found = {name: ranks.cut(name, make) for name, make in makers(task).items()}
     ranks.tensors = {"weights": found} | found if "weights" in wants(task.program.function) else found
     return ranks
@@ -99,9 +111,15 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
     size = task.setting.layout.world
     recorder = Recorder(world=size, tick=tick)
     reports = [RankReport(r) for r in range(size)]
-    with _one, closing(LocalRanks(task.setting, device)) as ranks, ranks:
+
+    def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
+        if tick is not None:
+            tick()
+        return ranks.cut(name, make)
+
+    with one_run, _few_threads(task), closing(LocalRanks(task.setting, device)) as ranks, ranks:
         try:
-            outputs, gradients = run_rank(ranks.mesh, task, recorder, ranks.cut)
+            outputs, gradients = run_rank(ranks.mesh, task, recorder, cut)
         except Exception as error:
             where = compat.raising_rank(error)
             found = recorder.errors or (
@@ -118,3 +136,15 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
     for rank, trace in recorder.traces.items():
         reports[rank].trace = trace
     return reports
+
+
+@contextmanager
+def _few_threads(task: Task) -> Iterator[None]:
+    """One thread for torch while a small task runs."""
+    before = torch.get_num_threads()
+    if max(map(math.prod, shapes(task).values()), default=0) <= SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -50,12 +50,17 @@ _ATTENTION = (
 """torch's attention kernels: q, k, v [batch, heads, seq, head_dim] first, whether causal by name."""
 
 
+def _makes_tensors(func: Any) -> bool:
+    """Whether an operation returns tensors. C++ asks for sizes where an exception ends the process."""
+    return any("Tensor" in str(made.type) for made in func._schema.returns)
+
+
 class Recorder(TorchDispatchMode):
     """Writes down what ranks do while it is entered.
 
     world: in the local engine the number of ranks, whose events are written down for each of them.
     note: called with a text and the group before each collective, and with "" once the rank is past it.
-    tick: called at each operation; raises to stop the run.
+    tick: called before each operation that makes tensors; raises to stop the run.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.tick is not None:
+        if self.tick is not None and _makes_tensors(func):
             self.tick()
         name = func.overloadpacket.__name__
         kind, sent = None, None

@@ -144,15 +144,16 @@ def tape(task: Task, why: str = "") -> Tape:
     """
     setting = task.setting
     layout = setting.layout
-    local.end()
 
     def under(other: Layout) -> _Note:
         return _dry(replace(task, setting=replace(setting, layout=other)), 0)
 
-    uncut = under(Layout())
-    alone = {a: under(_alone(layout, a)) for a in ("tp", "cp", "dp") if layout.size(a) > 1}
     ranks = _ranks(layout)
-    notes = {r: _dry(task, r) for r in ranks}
+    with local.one_run:
+        local.end()
+        uncut = under(Layout())
+        alone = {a: under(_alone(layout, a)) for a in ("tp", "cp", "dp") if layout.size(a) > 1}
+        notes = {r: _dry(task, r) for r in ranks}
     steps = []
     for key in dict.fromkeys(k for note in notes.values() for k in note.shapes):
         held = {r: note.shapes[key] for r, note in notes.items() if key in note.shapes}

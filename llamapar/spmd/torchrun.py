@@ -9,31 +9,35 @@ Each also counts up in the store while it lives: a rank whose count stands still
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import os
 import pickle
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from llamapar.errors import LlamaparError, real
 
 from . import processes
 from .answers import RankFailure, Scene, grouped, named
 from .body import RankReport, Task
-from .rank import Context, Note, Reply, Slots, Spec, dumps, replied
+from .rank import Context, Note, Reply, Slots, Spec, dumps
 
 T = TypeVar("T")
 
 POLL = 0.05  # seconds between two looks at the store
 PULSE = 1.0  # seconds between two counts of a living rank
-LOST = 15.0  # seconds without a count after which a rank is gone
+LOST = 10.0  # seconds without a count after which a rank is gone
 START = 120.0  # seconds within which every rank has to be there
 SETTLE = 1.0  # seconds in which the other ranks may raise too, once one has
 LAST = 10.0  # seconds that ranks wait for one another when all is told
@@ -69,11 +73,18 @@ def run(
     timeout = real("timeout", timeout, 0.1, 1e6, LlamaparError)
     world = task.setting.layout.world
     if launched() is None:
-        what, why = "engine='torchrun', but torchrun did not start this process", "it sets RANK, WORLD_SIZE, …"
-        raise LlamaparError(what, why, [f"torchrun --nproc-per-node {world} …", "engine='processes'"], "engine")
+        what, why = (
+            "engine='torchrun', but torchrun did not start this process",
+            "it sets RANK, WORLD_SIZE, …",
+        )
+        raise LlamaparError(
+            what, why, [f"torchrun --nproc-per-node {world} …", "engine='processes'"], "engine"
+        )
     if world != launched():
         what = f"the layout has {world} ranks, torchrun started {launched()}"
-        raise LlamaparError(what, "every rank is one process", [f"torchrun --nproc-per-node {world}"], "world")
+        raise LlamaparError(
+            what, "every rank is one process", [f"torchrun --nproc-per-node {world}"], "world"
+        )
     if dist.is_initialized():
         what = "torch.distributed has a process group in this process already"
         raise LlamaparError(what, "", ["torch.distributed.destroy_process_group()"], "engine")
@@ -100,7 +111,9 @@ def _reports(scene: Scene, lost: list[int], timeout: float) -> list[RankReport]:
         told = {r: text for r, text in scene.told(broken=True).items() if r not in absent}
         why = [f"{named(ranks)}: {text}" for text, ranks in grouped(told)]
         what = f"{named(absent)} {'are' if len(absent) > 1 else 'is'} gone: no sign of life for {LOST:g} s"
-        raise RankFailure(what, "; ".join(why), ["torchrun's own report, which says how they ended"], told, absent[0])
+        raise RankFailure(
+            what, "; ".join(why), ["torchrun's own report, which says how they ended"], told, absent[0]
+        )
     if all(reply.ok for reply in scene.replies.values()) and scene.waiting():
         raise scene.timeout(timeout)
     return [
@@ -109,15 +122,15 @@ def _reports(scene: Scene, lost: list[int], timeout: float) -> list[RankReport]:
     ]
 
 
-def _put(store: dist.Store, key: str, data: bytes) -> None:
+def _put(store: Store, key: str, data: bytes) -> None:
     """Set a value of any size: a store takes 8 MiB at once."""
     pieces = [data[i : i + PIECE] for i in range(0, len(data), PIECE)]
     for i, piece in enumerate(pieces):
-        store.set(f"{key}/{i}", piece)
+        store.set(f"{key}/{i}", piece)  # type: ignore[arg-type]
     store.set(key, str(len(pieces)))
 
 
-def _get(store: dist.Store, key: str) -> bytes:
+def _get(store: Store, key: str) -> bytes:
     return b"".join(store.get(f"{key}/{i}") for i in range(int(store.get(key))))
 
 
@@ -135,17 +148,29 @@ class _OwnNote(Slots):
         return self.now
 
 
+def _replied(note: _OwnNote, function: Callable[[], Any]) -> Reply:
+    """Call `function` and tell how it went: `rank.replied`, which would take stdout from all threads."""
+    try:
+        return Reply(True, dumps(function()), "", "", 0.0, "", "")
+    except BaseException as problem:
+        told = "".join(traceback.format_exception_only(problem)).strip()
+        data = None
+        with contextlib.suppress(Exception):
+            pickle.loads(data := dumps(problem))
+        return Reply(False, data, told, traceback.format_exc(), 0.0, note.now.text, "")
+
+
 class Meeting:
     """Where the ranks meet: the store, and this rank's count in it."""
 
     def __init__(self) -> None:
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         patience = datetime.timedelta(seconds=START)
-        self.base, _, _ = next(dist.rendezvous("env://", timeout=patience))
+        self.base, _, _ = next(rendezvous("env://", timeout=patience))
         # A connection of its own: a process group that waits in the store keeps the other one busy.
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        own = dist.TCPStore(host, port, is_master=False, timeout=patience)
-        self.store = dist.PrefixStore(f"llamapar/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", own)
+        own = TCPStore(host, port, is_master=False, timeout=patience)
+        self.store = PrefixStore(f"llamapar/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", own)
         self.runs = 0
         self.stuck = False  # whether a thread of this process hangs in a collective for good
         self._over = threading.Event()
@@ -161,9 +186,18 @@ class Meeting:
                     return
 
     def leave(self) -> None:
-        """End the count, so that no thread is left in the store when Python ends."""
+        """As Python ends: no thread may be left in torch, which would abort the process."""
+        if self.stuck:
+            self.end(1)
         self._over.set()
         self._pulse.join()
+
+    def end(self, status: int) -> None:
+        """End this process at once, with a thread of it in a collective that nothing ends."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
 
     def next(self) -> _Run:
         self.runs += 1
@@ -187,8 +221,8 @@ class _Run:
 
     def __init__(self, meeting: Meeting, number: int) -> None:
         self.rank, self.world, self.meeting = meeting.rank, meeting.world, meeting
-        self.store = dist.PrefixStore(f"run/{number}", meeting.store)
-        self.group_store = dist.PrefixStore(f"llamapar/groups/{number}", meeting.base)
+        self.store = PrefixStore(f"run/{number}", meeting.store)
+        self.group_store = PrefixStore(f"llamapar/groups/{number}", meeting.base)
         self.worker: threading.Thread | None = None
         self._looked = 0.0
         self._lost: list[int] = []
@@ -204,10 +238,12 @@ class _Run:
         note, reply = _OwnNote(self.world), list[Reply]()
         context = Context(self.rank, Spec(self.world, device, backend, 0, ()), note)
         if device == "cuda":
-            context.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+            context.device = torch.device(
+                "cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+            )
 
         def work() -> None:
-            reply.append(replied(context, lambda: self._in_group(context, backend, task)))
+            reply.append(_replied(note, lambda: self._in_group(context, backend, task)))
 
         self.worker = threading.Thread(target=work, name="llamapar rank", daemon=True)
         self.worker.start()
@@ -216,14 +252,18 @@ class _Run:
             self.worker.join(POLL)
             limit = timeout if dist.is_initialized() else max(timeout, START)
             stuck = bool(note.now.text) and time.monotonic() - note.since > limit
-            failed = stuck or self.store.check(["failed"]) or bool(self.rank == 0 and self.lost(range(self.world)))
+            failed = (
+                stuck or self.store.check(["failed"]) or bool(self.rank == 0 and self.lost(range(self.world)))
+            )
         if failed:
             self.store.set("failed", "")
             self.worker.join(SETTLE)
         own = reply[0] if reply else None
         if own is not None and not own.ok:
             self.store.set("failed", "")
-            own = replace(own, at=float(self.store.add("raised", 1)))  # clocks of machines differ, this order counts
+            own = replace(
+                own, at=float(self.store.add("raised", 1))
+            )  # clocks of machines differ, this order counts
         _put(self.store, f"told/{self.rank}", pickle.dumps((note.now, own)))
         return self._gathered() if self.rank == 0 else Scene([], {}, {})
 
@@ -293,7 +333,7 @@ class _Run:
         raise kind(what, why, choose)
 
     def end(self) -> None:
-        """Leave the process group. It closes connections, which frees ranks that still wait in a collective."""
+        """Leave the process group: closed connections free some of the ranks that still wait."""
         if self.worker is None:
             return
         self.worker.join(SETTLE)
@@ -312,8 +352,6 @@ def meeting() -> Meeting:
     global _meeting
     if _meeting is None:
         _meeting = Meeting()
-        import atexit
-
         atexit.register(_meeting.leave)
     return _meeting
 
@@ -323,15 +361,18 @@ def part(status: int) -> int:
 
     torchrun ends the others as soon as one rank ends with a status that is not 0.
     """
-    try:
+    with contextlib.suppress(RuntimeError):  # the store is gone: it was rank 0's, which has written
         here = meeting()
         if here.rank == 0:
             here.store.set("written", "")
-        end = time.monotonic() + START
-        while not here.store.check(["written"]) and not here.lost([0]) and time.monotonic() < end:
-            time.sleep(POLL)
-    except RuntimeError:  # the store is gone: it was rank 0's, which has written
-        pass
+            end = time.monotonic() + LAST  # the store may be this process's
+            while here.store.add("parted", 0) < here.world - 1 and time.monotonic() < end:
+                time.sleep(POLL)
+        else:
+            end = time.monotonic() + START
+            while not here.store.check(["written"]) and not here.lost([0]) and time.monotonic() < end:
+                time.sleep(POLL)
+            here.store.add("parted", 1)
     if _meeting is not None and _meeting.stuck:
-        os._exit(status)  # a thread that hangs in a collective would keep Python from ending
+        _meeting.end(status)
     return status

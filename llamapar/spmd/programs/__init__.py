@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llamapar.errors import LlamaparError, one_of
+from llamapar.errors import LlamaparError, one_of, shown
+from llamapar.shard import ACTIVATIONS
 
 from .attention import attention, attention_reference, meta_attention
 from .llama import block, block_reference, llama, llama_reference
@@ -58,7 +59,12 @@ def program(given: object, reference: Callable[..., Any] | None = None, out: str
         return PROGRAMS[one_of("program", given, PROGRAMS)]
     if not callable(given):
         raise LlamaparError(
-            f"program={given!r}: a name or a function is needed", "", list(PROGRAMS)[:3], "program"
+            f"program={shown(given)}: a name or a function is needed", "", list(PROGRAMS)[:3], "program"
+        )
+    one_of("out", out, ACTIVATIONS, LlamaparError)
+    if reference is not None and not callable(reference):
+        raise LlamaparError(
+            f"reference={shown(reference)}: a function (setting, …) is needed", field="reference"
         )
     known = next((p for p in PROGRAMS.values() if p.function is given), None)
     return known if known and reference is None else Program(given, reference, out)

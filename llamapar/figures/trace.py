@@ -1,0 +1,191 @@
+"""A trace as a picture: a rank's collectives in order, a lane for each mesh axis, as high as their bytes."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import NamedTuple
+
+from llamapar.trace import CollectiveEvent, Trace, count, some
+
+from . import style
+from .style import Spec
+
+DRAWN = 128
+"""Most collectives drawn: past it the first ones and the last."""
+
+LABELLED = 40
+"""Most collectives that have their kind written over them."""
+
+LANES = 4
+"""Most lanes; of more axes, the last lane takes the rest."""
+
+BANDS = 9
+"""Most phases marked, one after another."""
+
+SHORT = {
+    "all_reduce": "AR",
+    "all_gather": "AG",
+    "reduce_scatter": "RS",
+    "all_to_all": "A2A",
+    "broadcast": "B",
+}
+"""Kind → what is written over its bar."""
+
+TALL = 0.92
+"""Part of the height that the lanes take; the names of the phases stand in the rest."""
+
+
+class _Lane(NamedTuple):
+    """The axes of a lane, and the (place, event) of each bar in it."""
+
+    axes: tuple[str, ...]
+    bars: list[tuple[int, CollectiveEvent]]
+
+    @property
+    def name(self) -> str:
+        return _title(self.axes[0]) if len(self.axes) == 1 else "others"
+
+    @property
+    def colour(self) -> str:
+        return style.COLOURS.get(self.axes[0], style.PAD) if len(self.axes) == 1 else style.PAD
+
+
+def picture(record: Trace) -> tuple[Spec, str]:
+    """Collectives left to right, under the names of their phases; the bars of all lanes have one scale."""
+    n = len(record.events)
+    drawn = [(style.row_of(i, n, DRAWN), record.events[i]) for i in style.shown(n, DRAWN)]
+    lanes = _lanes(record, drawn)
+    top = max((e.bytes for _, e in drawn), default=0) or 1
+    scales: Spec = {_axis("yaxis", i): _scale(lane, i, len(lanes), top) for i, lane in enumerate(lanes)}
+    kinds = [kind for kind in SHORT if any(e.kind == kind for _, e in drawn)] if n <= LABELLED else []
+    note = [f"{SHORT[kind]} {kind.replace('_', '-')}" for kind in kinds]
+    layout = style.layout(
+        "trace",
+        f"Rank {record.rank}: {count(record.events)}, {record.bytes():,} bytes",
+        style.not_shown(n, DRAWN, "collective") or ", ".join(note),
+        widest="000 kB",
+        hovermode="x",
+        shapes=_bands(drawn),
+        annotations=_names(drawn) if drawn else [_nothing(record)],
+        xaxis={**_order(record), "visible": bool(drawn), "anchor": _axis("y", max(0, len(lanes) - 1))},
+        **(scales or {"yaxis": {"visible": False}}),
+    )
+    data = [_bars(lane, i, n <= LABELLED) for i, lane in enumerate(lanes)]
+    return {"data": data, "layout": layout}, _summary(record)
+
+
+def _title(axis: str) -> str:
+    return axis.upper() if axis in style.COLOURS else axis
+
+
+def _axis(name: str, i: int) -> str:
+    return name if i == 0 else f"{name}{i + 1}"
+
+
+def _lanes(record: Trace, drawn: list[tuple[int, CollectiveEvent]]) -> list[_Lane]:
+    """A lane an axis: TP, CP, PP and DP first."""
+    known = [axis for axis in style.COLOURS if axis in record.by_axis]
+    axes = [*known, *(axis for axis in record.by_axis if axis not in known)]
+    groups: list[tuple[str, ...]] = [(axis,) for axis in axes]
+    if len(groups) > LANES:
+        groups = [*groups[: LANES - 1], tuple(axes[LANES - 1 :])]
+    return [_Lane(group, [(x, e) for x, e in drawn if e.axis in group]) for group in groups]
+
+
+def _order(record: Trace) -> Spec:
+    """Collectives are numbered from 0, as the trace is as text."""
+    axis = style.rank_axis(max(1, len(record.events)), f"collectives of rank {record.rank}, in order", DRAWN)
+    return {**axis, "showgrid": False}
+
+
+def _scale(lane: _Lane, i: int, n: int, top: int) -> Spec:
+    gap = 0.1 if n > 1 else 0
+    tall = (TALL - gap * (n - 1)) / n
+    low = (n - 1 - i) * (tall + gap)
+    return {
+        "title": {"text": f"{lane.name}, bytes"},
+        "range": [0, top * 1.3],
+        "domain": [style.number(low), style.number(low + tall)],
+        "tickformat": "~s",
+        "nticks": 4 if n > 1 else 7,
+        "rangemode": "tozero",
+    }
+
+
+def _bars(lane: _Lane, i: int, labelled: bool) -> Spec:
+    made: Spec = {
+        "type": "bar",
+        "x": [x for x, _ in lane.bars],
+        "y": [e.bytes for _, e in lane.bars],
+        "width": 0.82,
+        "yaxis": _axis("y", i),
+        "hovertext": [_hover(e, len(lane.axes) > 1) for _, e in lane.bars],
+        "marker": {"color": lane.colour, "line": {"width": 1, "color": lane.colour}},  # seen however low
+    }
+    if labelled:
+        made |= {"text": [SHORT.get(e.kind, e.kind) for _, e in lane.bars], "textposition": "outside"}
+        made |= {"textangle": 0, "textfont": {"size": 10}, "cliponaxis": False}
+    return made
+
+
+def _hover(event: CollectiveEvent, with_axis: bool) -> str:
+    axis = f" over {event.axis}" if with_axis else ""
+    what = f"{event.kind}{axis}, {event.phase} · {list(event.shape)} {event.dtype}"
+    return f"{what} · {event.bytes:,} B · {some(event.group)}"
+
+
+# -- phases ------------------------------------------------------------------------------------
+
+
+def _runs(drawn: list[tuple[int, CollectiveEvent]]) -> list[tuple[str, int, int]]:
+    """(phase, first place, last place) of each stretch of one phase; [] where there are too many."""
+    found = []
+    for phase, group in groupby(drawn, key=lambda bar: bar[1].phase):
+        places = [x for x, _ in group]
+        found.append((phase, places[0], places[-1]))
+    return found if len(found) <= BANDS else []
+
+
+def _bands(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
+    """A band behind each second phase."""
+    shape = {"type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    return [
+        {**shape, "x0": first - 0.5, "x1": last + 0.5, "line": {"width": 0}, "fillcolor": style.BANDS[0]}
+        for i, (_, first, last) in enumerate(_runs(drawn))
+        if i % 2 == 0
+    ]
+
+
+def _names(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
+    """The name of each phase that has room for it."""
+    place = {"yref": "paper", "y": 1, "yanchor": "top", "showarrow": False, "font": {"size": 12}}
+    return [
+        {**place, "text": phase, "x": (first + last) / 2, "xref": "x"}
+        for phase, first, last in _runs(drawn)
+        if (last - first + 1) >= 0.09 * (drawn[-1][0] + 1)
+    ]
+
+
+def _nothing(record: Trace) -> Spec:
+    place = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
+    return {**place, "text": f"rank {record.rank} took part in no collective", "font": {"size": 14}}
+
+
+# -- text --------------------------------------------------------------------------------------
+
+
+def _summary(record: Trace) -> str:
+    """Exact totals by axis and phase."""
+    lines = [f"rank {record.rank}: {count(record.events)}, {record.bytes():,} bytes"]
+    phases = list(dict.fromkeys(e.phase for e in record.events))
+    for axis in record.by_axis:
+        told = []
+        for phase in phases:
+            kinds = [e.kind for e in record.events if (e.axis, e.phase) == (axis, phase)]
+            if kinds:
+                each = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+                told.append(f"{phase} {record.bytes(axis, phase):,} ({each})")
+        lines.append(f"  {_title(axis)}: {record.bytes(axis):,} bytes: {'; '.join(told)}")
+    if note := style.not_shown(len(record.events), DRAWN, "collective"):
+        lines.append(note)
+    return "\n".join(lines)

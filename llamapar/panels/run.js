@@ -1,0 +1,59 @@
+
+// -- the Run tab -------------------------------------------------------------------------------
+// How far a run is, and what came of it. Python sends both as the trait `running`; two buttons answer.
+
+const STATES = { idle: "not run yet", running: "", done: "", cancelled: "cancelled: nothing came of this run", failed: "" };
+
+function runTable({ name, title, head, rows, wrong }) {
+  const cells = (tag, texts) => texts.map((text) => make(tag, {}, text));
+  const lines = rows.map((row, i) => make("tr", { class: wrong.includes(i) ? "lp-wrong" : null }, ...cells("td", row)));
+  return make("section", {},
+    make("h4", {}, title),
+    make("div", { class: "lp-scroll", role: "region", "aria-label": title, tabindex: 0, "data-lm-suppress-shortcuts": "true" },
+      make("table", { "data-table": name }, make("thead", {}, make("tr", {}, ...cells("th", head))), make("tbody", {}, ...lines))));
+}
+
+// head stands above the figure, tables below it; draw fills both.
+function buildRun(model) {
+  const start = make("button", { type: "button", class: "lp-start", onclick: () => model.send({ kind: "run" }) }, "Run");
+  const stop = make("button", { type: "button", onclick: () => model.send({ kind: "cancel" }) }, "Cancel");
+  const bar = make("progress", { max: 1, "aria-label": "progress of the run" });
+  const phase = make("span", { class: "lp-phase" });
+  const title = make("span", { class: "lp-title" });
+  const verdict = make("div", { class: "lp-verdict", "aria-live": "polite" });
+  const cards = make("div", {});
+  const notes = make("ul", { class: "lp-notes" });
+  const head = make("div", { class: "lp-run" },
+    make("div", { class: "lp-line" }, start, stop, title), make("div", { class: "lp-line lp-far" }, bar, phase), verdict, cards, notes);
+  const tables = make("div", { class: "lp-tables" });
+  let said = ""; // what stands there: a run that goes on leaves the last result in place, dimmed
+
+  function draw(running) {
+    const on = running.state === "running";
+    const { told } = running;
+    const focused = isActive(start) || isActive(stop);
+    start.disabled = on;
+    stop.disabled = !on;
+    if (focused) (on ? stop : start).focus();
+    title.textContent = running.title;
+    bar.hidden = !on;
+    if (running.fraction == null) bar.removeAttribute("value"); else bar.value = running.fraction;
+    const far = running.fraction == null ? "" : ` · ${Math.floor(100 * running.fraction)} %`;
+    phase.textContent = on ? running.phase + far : running.quick ? "quick: runs at each move of a control" : "long: runs when you press Run";
+    for (const part of [verdict, cards, notes, tables]) part.classList.toggle("lp-stale", on && !told && tables.hasChildNodes());
+    const now = JSON.stringify([running.state, told, running.problem, running.notes]);
+    if (said === now || (on && !told && tables.hasChildNodes())) return;
+    said = now;
+    verdict.textContent = told ? told.verdict : STATES[running.state];
+    verdict.dataset.ok = told ? (told.ok ? "yes" : "no") : "";
+    verdict.hidden = !verdict.textContent;
+    cards.replaceChildren(...[...(told?.cards ?? []), ...(running.problem ? [running.problem] : [])].map(problemCard));
+    notes.replaceChildren(...(told ? told.notes : running.notes).map((text) => make("li", {}, text)));
+    tables.replaceChildren(...(told ? told.tables : []).map(runTable));
+    for (const box of tables.querySelectorAll(".lp-scroll")) {
+      const row = box.querySelector(".lp-wrong");
+      if (row) box.scrollTop = row.offsetTop - box.clientHeight / 2;
+    }
+  }
+  return { head, tables, draw };
+}

@@ -1,0 +1,208 @@
+"""Runs in a thread of the kernel: one at a time, the latest wins, and each can be cancelled.
+
+The thread tells how far it is and what came of it by a callback; the kernel's own thread never waits
+for it. torch is imported by the first run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from llamapar.errors import LlamaparError
+
+from .runs import RunPlan, Told, card, text, told
+
+if TYPE_CHECKING:
+    from llamapar.result import RunResult
+    from llamapar.trace import Tape
+
+STEP = 0.1
+"""Seconds between two tellings of how far a run is."""
+
+IDLE, RUNNING, DONE, CANCELLED, FAILED = "idle", "running", "done", "cancelled", "failed"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan and how far it is.
+
+    phase: what is being done. fraction: how much of it, where that is known. result: before the tape,
+    which is written afterwards. problem: why there is no result.
+    """
+
+    plan: RunPlan
+    state: str = IDLE
+    phase: str = ""
+    fraction: float | None = None
+    result: RunResult | None = None
+    tape: Tape | None = None
+    problem: LlamaparError | None = None
+
+    @cached_property
+    def told(self) -> Told | None:
+        """What is shown of the result."""
+        return told(self.plan, self.result, self.tape) if self.result else None
+
+    @property
+    def text(self) -> str:
+        """The same on every machine."""
+        return text(self.plan, self.state, self.result, self.tape, self.problem)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for the browser."""
+        return {
+            "state": self.state,
+            "title": self.plan.title,
+            "quick": self.plan.quick,
+            "notes": list(self.plan.notes),
+            "phase": self.phase,
+            "fraction": self.fraction,
+            "problem": card(self.problem) if self.problem else None,
+            "told": self.told.as_dict() if self.told else None,
+        }
+
+
+class Runner:
+    """Runs plans; `tell` is called with the Run at each step, from the thread that makes it."""
+
+    def __init__(self, tell: Callable[[Run], None]) -> None:
+        self.now: Run | None = None
+        self._tell = tell
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        _runners.add(self)
+
+    def offer(self, plan: RunPlan) -> None:
+        """Show a plan without running it; what ran is cancelled."""
+        self._begin(Run(plan))
+
+    def start(self, plan: RunPlan) -> None:
+        """Run a plan in the background; what ran is cancelled."""
+        stop = self._begin(Run(plan, RUNNING))
+        work = threading.Thread(target=self._work, args=(plan, stop), name="llamapar run", daemon=True)
+        self._thread = work
+        self._thread.start()
+
+    def run(self, plan: RunPlan) -> Run:
+        """Run a plan, or wait for it where it runs already, and return what came of it."""
+        if not (self.now and self.now.plan == plan and self.now.state == RUNNING):
+            self.start(plan)
+        try:
+            self.wait()
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
+        assert self.now is not None
+        return self.now
+
+    def cancel(self) -> None:
+        """Stop what runs, at its next operation."""
+        self._stop.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until nothing runs, at most `timeout` seconds; whether nothing does."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _begin(self, run: Run) -> threading.Event:
+        with self._lock:
+            self._stop.set()
+            self._stop = threading.Event()
+            self._put(self._stop, run)
+            return self._stop
+
+    def _put(self, stop: threading.Event, run: Run) -> None:
+        """Show a step of the run that `stop` belongs to, unless another took its place."""
+        with self._lock:
+            if stop is self._stop:
+                self.now = run
+                self._tell(run)
+
+    def _work(self, plan: RunPlan, stop: threading.Event) -> None:
+        run = Run(plan, RUNNING, "" if "torch" in sys.modules else "importing torch")
+        self._put(stop, run)
+        try:
+            from llamapar.spmd import answers
+
+            try:
+                self._do(run, stop)
+            except answers.Cancelled:
+                self._put(stop, replace(run, state=CANCELLED, phase=""))
+        except LlamaparError as problem:
+            self._put(stop, replace(run, state=FAILED, phase="", problem=problem))
+        except Exception as error:  # whatever torch, or the machine, says: it belongs on the page
+            unforeseen = LlamaparError(f"{type(error).__name__}: {error}")
+            self._put(stop, replace(run, state=FAILED, phase="", problem=unforeseen))
+
+    def _do(self, run: Run, stop: threading.Event) -> None:
+        from llamapar.execute import prepare
+        from llamapar.execute import run as execute
+        from llamapar.spmd import answers, local
+        from llamapar.spmd.watch import Watch, one_thread, operations, ranks_ticked
+
+        asked, world = run.plan.arguments(), run.plan.layout.world
+        done, total, shown_at = 0, 0, time.monotonic()
+
+        def cancelled() -> bool:
+            nonlocal done, shown_at
+            ticked = ranks_ticked(world)
+            done += ticked
+            if run.result is None and (now := time.monotonic()) - shown_at > STEP:
+                shown_at = now
+                past = bool(total and done and not ticked)  # what is left is on one device
+                phase = "comparing with the unsharded model" if past else run.phase
+                fraction = min(done / total, 1.0) if total and not past else None
+                self._put(stop, replace(run, phase=phase, fraction=fraction))
+            return stop.is_set()
+
+        def tick() -> None:
+            if cancelled():
+                raise answers.Cancelled("the run was cancelled")
+
+        run = replace(run, phase="waiting for another run")
+        while not local.one_run.acquire(timeout=STEP):
+            tick()
+        try:
+            with one_thread():
+                run, done = replace(run, phase=f"running on {world} ranks"), 0
+                if run.plan.engine == "local" and not run.plan.quick:
+                    task = prepare(**{name: value for name, value in asked.items() if name != "engine"})[0]
+                    total, done = _expected(lambda: operations(task, tick)), 0
+                result = execute(**asked, cancel=cancelled)
+                run = replace(run, phase="writing the shape tape", result=result)
+                self._put(stop, run)
+                with Watch(tick):
+                    tape = result.tape
+            tick()  # a tape keeps what its programs raise, and so a cancel too
+        finally:
+            local.one_run.release()
+        self._put(stop, replace(run, state=DONE, phase="", tape=tape))
+
+
+def _expected(operations: Callable[[], int]) -> int:
+    """How many operations there will be; 0 where counting them raises, as the run then does too."""
+    try:
+        return operations()
+    except Exception:
+        return 0
+
+
+_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """A thread inside torch must not outlive the interpreter."""
+    for runner in list(_runners):
+        runner.cancel()
+        runner.wait(2.0)

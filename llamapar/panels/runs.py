@@ -1,0 +1,258 @@
+"""What the Run tab would run, and what it says of what came of it: pure, no widget and no torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llamapar.errors import LayoutError, LlamaparError, flag, one_of
+from llamapar.figures import View, view
+from llamapar.fit import MAX_RANKS, fit
+from llamapar.job import Job
+from llamapar.layout import Layout
+from llamapar.maps.sequence import CHUNKINGS
+from llamapar.model import ModelConfig
+from llamapar.shard import NO_PADDING, Padding
+from llamapar.trace import PHASES, Tape, Trace, count, some
+
+if TYPE_CHECKING:
+    from llamapar.result import RunResult
+
+PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama")
+ENGINES = {"local": "local: one process", "processes": "processes: one a rank"}
+DTYPES = ("float64", "float32", "bfloat16")
+CP_METHODS = {"all_gather": "all-gather (Llama 3)", "ring": "ring"}
+FAULTS = (
+    "drop_all_reduce",
+    "drop_backward_all_reduce",
+    "sum_twice",
+    "no_kv_grad_sum",
+    "tile_kv",
+    "no_norm_grad_sum",
+    "contiguous_positions",
+    "no_context_grad_sum",
+    "no_data_grad_sum",
+    "pad_in_softmax",
+)
+"""The names that `run` knows, here because asking it imports torch; a test compares them."""
+
+QUICK = 64
+"""Most work that is done at each move of a control: some 1.5 s of a laptop."""
+
+_WORK = {"embedding": 1, "loss": 1, "mlp": 1, "attention": 4, "block": 5, "llama": 10}
+_WIDE = 512
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What `lp.run` is asked. notes: what was made smaller, in words."""
+
+    program: str
+    model: ModelConfig
+    layout: Layout
+    engine: str
+    options: tuple[tuple[str, Any], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def quick(self) -> bool:
+        """Whether it is done at each move of a control: few ranks, little work, or refused at once."""
+        if self.layout.world > MAX_RANKS:
+            return True
+        rounds = self.layout.cp if dict(self.options)["cp_method"] == "ring" else 1
+        work = self.layout.world * _WORK[self.program] * rounds
+        return self.engine == "local" and work <= QUICK and self.model.dim <= _WIDE
+
+    @property
+    def title(self) -> str:
+        """One line: what would be run."""
+        return f"{self.program} of {self.model.name}, {self.layout}"
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `lp.run` by name. Layouts that check refuses are run, to see the genuine error."""
+        own = {"program": self.program, "model": self.model, "layout": self.layout, "engine": self.engine}
+        return own | dict(self.options) | {"force": True}
+
+
+def plan(job: Job, padding: Padding, values: dict[str, Any]) -> RunPlan:
+    """What the controls ask to run, at a size that fits. Raises LlamaparError for what is no choice."""
+    small = fit(job.model, job.layout, padding=padding)
+    fault = values["fault"] and one_of("fault", values["fault"], FAULTS)
+    options = {
+        "dtype": one_of("dtype", values["dtype"], DTYPES),
+        "cp_method": one_of("cp_method", values["cp_method"], CP_METHODS),
+        "chunking": one_of("chunking", values["chunking"], CHUNKINGS),
+        "kv_replication": flag("kv_replication", values["kv_replication"]),
+        "padding": None if padding == NO_PADDING else padding,
+        "fault": fault or None,
+    }
+    return RunPlan(
+        one_of("program", values["program"], PROGRAMS),
+        small.model,
+        small.layout,
+        one_of("engine", values["engine"], ENGINES),
+        tuple(options.items()),
+        (f"made small to run here: {'; '.join(small.notes)}",) if small.notes else (),
+    )
+
+
+# -- what came of it ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is shown of a result. tables: (name, title, head, rows, which of them are wrong)."""
+
+    ok: bool
+    verdict: str
+    cards: tuple[LlamaparError, ...]
+    notes: tuple[str, ...]
+    tables: tuple[dict[str, Any], ...]
+    picture: View | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for the browser."""
+        return {
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "cards": [card(problem) for problem in self.cards],
+            "notes": list(self.notes),
+            "tables": list(self.tables),
+            "figure": self.picture.spec if self.picture else None,
+            "summary": self.picture.summary if self.picture else "",
+        }
+
+
+def card(problem: LlamaparError) -> dict[str, Any]:
+    """A problem as plain values."""
+    return {"what": problem.what, "why": problem.why, "choose": list(problem.choose)}
+
+
+def told(run: RunPlan, result: RunResult, tape: Tape | None) -> Told:
+    """Verdict, errors, notes, tables and picture of a result; the tape where it is there already."""
+    failed = tape.failed if tape else None
+    line = f"at {failed.where}: {failed.code}" if failed else ""
+    why = "; ".join(filter(None, [line, result.why]))
+    tables = [_tape(tape)] if tape else []
+    tables += [_errors(result)] if result.output_errors or result.gradient_errors else []
+    tables += [_volumes(result.trace)] if result.trace.events else []
+    return Told(
+        result.ok,
+        verdict(result),
+        tuple(LlamaparError(f"{some(ranks)}: {text}", why) for text, ranks in raised(result)),
+        (*run.notes, *_size(result), *result.notes),
+        tuple(tables),
+        picture(result.trace),
+    )
+
+
+def verdict(result: RunResult) -> str:
+    """One line with the numbers: equal to the unsharded model, or not, or what was raised."""
+    where = f"engine {result.engine} on {result.device}"
+    if result.errors:
+        kinds = dict.fromkeys(type(error).__name__ for error in result.errors.values())
+        return f"{some(sorted(result.errors))} of {result.ranks} raised {', '.join(kinds)} ({where})"
+    far = [f"outputs {result.max_error:.0e}"] if result.max_error is not None else []
+    far += [f"gradients {result.max_grad_error:.0e}"] if result.max_grad_error is not None else []
+    within = f"where {result.tolerance:.0e} counts as equal ({_ranks(result)}, {where})"
+    return f"{_equal(result)}: largest error of {', of '.join(far)}, {within}"
+
+
+def text(plan: RunPlan, state: str, result: RunResult | None, tape: Tape | None, problem: object) -> str:
+    """The same as text that is the same on every machine: no device, timings or last digits."""
+    lines = [f"{plan.title} (engine {plan.engine}): {state}", *plan.notes]
+    lines += [str(problem)] if problem else []
+    if result is None:
+        return "\n".join(lines)
+    if result.errors:
+        lines += [f"{some(ranks)}: {told}" for told, ranks in raised(result)]
+    else:
+        lines.append(f"{_equal(result)} within {result.tolerance:.0e}")
+        found = {**result.output_errors, **result.gradient_errors}
+        off = [name for name, error in found.items() if not error <= result.tolerance]
+        lines += [f"off: {', '.join(off)}"] if off else []
+    lines += [note for note in (*_size(result), *result.notes) if not note.startswith("device ")]
+    sent = ", ".join(f"{axis} {n:,} B" for axis, n in result.trace.by_axis.items())
+    lines.append(f"rank 0: {count(result.trace.events)}{': ' + sent if sent else ''}")
+    return "\n".join([*lines, *([str(tape)] if tape else [])])
+
+
+def raised(result: RunResult) -> list[tuple[str, list[int]]]:
+    """(error in torch's words, ranks that raised it)."""
+    alike: dict[str, list[int]] = {}
+    for rank, error in result.errors.items():
+        alike.setdefault(f"{type(error).__name__}: {error}", []).append(rank)
+    return list(alike.items())
+
+
+def picture(trace: Trace) -> View | None:
+    """The timeline; None where there is nothing on it."""
+    if not trace.events:
+        return None
+    try:
+        return view(trace)
+    except LayoutError:  # no picture of a trace
+        return None
+
+
+def _equal(result: RunResult) -> str:
+    return f"{'equal to' if result.ok else 'DIFFERS from'} the unsharded model"
+
+
+def _ranks(result: RunResult) -> str:
+    return f"{result.ranks} rank{'s' * (result.ranks != 1)}"
+
+
+def _size(result: RunResult) -> list[str]:
+    setting = result.task.setting
+    sequences = f"{setting.batch} sequence{'s' * (setting.batch != 1)} of {setting.seq_len} tokens"
+    lines = [f"{sequences}, {setting.dtype}"]
+    if result.task.fault:
+        from llamapar.spmd.faults import FAULTS as known
+
+        fault = known[result.task.fault]
+        at = " ".join(f"{k}={v}" for k, v in ({**fault.layout, **fault.changes}).items())
+        lines.append(f"{result.task.fault}: still right is {fault.looks_fine}")
+        lines.append(f"caught by {fault.caught_by}; it shows in {fault.program} with {at}")
+    return lines
+
+
+def _table(
+    name: str, title: str, head: Sequence[str], rows: Iterable[Sequence[object]], wrong: Sequence[int] = ()
+) -> dict[str, Any]:
+    plain = [[str(cell) for cell in row] for row in rows]
+    return {"name": name, "title": title, "head": list(head), "rows": plain, "wrong": list(wrong)}
+
+
+def _tape(tape: Tape) -> dict[str, Any]:
+    title, _, rows, _ = tape._table()
+    mixed = [
+        [name, whole, f"raises on {some(list(step.error))}" if step.error else own, cut, where, code]
+        for step, (where, code, name, whole, cut, own) in zip(tape.steps, rows, strict=True)
+    ]
+    head = ["name", "global shape", "on a rank", "cut", "line", "code"]
+    wrong = [i for i, step in enumerate(tape.steps) if step.error]
+    return _table("tape", f"Shape tape: {title}", head, mixed, wrong)
+
+
+def _errors(result: RunResult) -> dict[str, Any]:
+    rows: list[list[object]] = []
+    wrong: list[int] = []
+    for what, errors in (("output", result.output_errors), ("gradient", result.gradient_errors)):
+        for name, error in errors.items():
+            if not error <= result.tolerance:
+                wrong.append(len(rows))
+            rows.append([what, name, f"{error:.0e}", "equal" if error <= result.tolerance else "DIFFERS"])
+    head = ["what", "of", "max|Δ| / max|ref|", f"within {result.tolerance:.0e}"]
+    return _table("errors", "Against the unsharded model, worst of all ranks", head, rows, wrong)
+
+
+def _volumes(trace: Trace) -> dict[str, Any]:
+    rows = []
+    for axis in trace.by_axis:
+        events = [e for e in trace.events if e.axis == axis]
+        sent = [f"{trace.bytes(axis, phase):,}" for phase in PHASES]
+        rows.append([axis, len(events), *sent, f"{trace.bytes(axis):,}"])
+    head = ["axis", "collectives", *PHASES, "in all"]
+    return _table("volumes", "Bytes that rank 0 exchanged", head, rows)

@@ -1,0 +1,504 @@
+"""`run` and `local`: bad input, forced layouts, programs of one's own, room, stepping, and cancelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import llamapar as lp
+from llamapar import Layout, ModelConfig, Padding, execute, room
+from llamapar.spmd import collectives, compat, pool, record
+from llamapar.spmd.answers import Cancelled
+from llamapar.spmd.programs.attention import causal
+from llamapar.spmd.programs.parts import column_input, rope, row_output, split_heads
+
+MODEL = ModelConfig(
+    dim=64, n_layers=1, n_heads=16, n_kv_heads=8, head_dim=4, ffn_dim=96, vocab_size=100, name="small"
+)
+ENGINES = ["local", "processes"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_ranks_left() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors here are tiny
+    yield
+    torch.set_num_threads(threads)
+    pool.close_pool()
+
+
+# -- what a person may give ------------------------------------------------------------------------
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "dtype": (
+        {"dtype": "float16"},
+        "dtype='float16' is not known\n  why  known are float64, float32, bfloat16\n"
+        "  try  bfloat16, or float64, or float32",
+    ),
+    "seq_len as text": (
+        {"seq_len": "64"},
+        "seq_len='64': seq_len must be a whole number from 1 to 2147483647\n"
+        "  why  text is never read as a number here\n  try  seq_len=64",
+    ),
+    "seed as text": (
+        {"seed": "a"},
+        "seed='a': seed must be a whole number from 0 to 2147483647\n"
+        "  why  text is never read as a number here\n  try  seed=0",
+    ),
+    "no batch": (
+        {"batch": 0},
+        "batch=0: batch must be a whole number from 1 to 2147483647\n  try  batch=1",
+    ),
+    "documents that do not add up": (
+        {"seq_len": 64, "documents": (30, 30)},
+        "documents of 60 tokens in all for seq_len=64\n"
+        "  why  each is at least one token, and together they are the sequence",
+    ),
+    "an empty document": (
+        {"seq_len": 64, "documents": (64, 0)},
+        "length of a document=0: length of a document must be a whole number from 1 to 2147483647\n"
+        "  try  length of a document=1",
+    ),
+    "no lengths": (
+        {"seq_len": 64, "documents": 64},
+        "documents=64: lengths in tokens are needed\n  try  documents=(64,)",
+    ),
+    "force": (
+        {"force": "yes"},
+        "force='yes': force must be True or False\n  try  force=True, or force=False",
+    ),
+    "backward": (
+        {"backward": 1},
+        "backward=1: backward must be True or False\n  try  backward=True, or backward=False",
+    ),
+    "pads_in_softmax": (
+        {"pads_in_softmax": None},
+        "pads_in_softmax=None: pads_in_softmax must be True or False\n"
+        "  try  pads_in_softmax=True, or pads_in_softmax=False",
+    ),
+    "engine": (
+        {"engine": "thread"},
+        "engine='thread' is not known\n  why  known are local, processes, torchrun\n"
+        "  try  torchrun",
+    ),
+    "cp_method": (
+        {"cp_method": "rings"},
+        "cp_method='rings' is not known\n  why  known are all_gather, ring\n  try  ring",
+    ),
+    "chunking": (
+        {"chunking": "headtail"},
+        "chunking='headtail' is not known\n  why  known are head-tail, contiguous\n  try  head-tail",
+    ),
+    "fault": (
+        {"fault": "tile-kv"},
+        f"fault='tile-kv' is not known\n  why  known are {', '.join(lp.FAULTS)}\n  try  tile_kv",
+    ),
+    "device": (
+        {"device": "gpu"},
+        "device='gpu' is not known\n  why  known are auto, cpu, cuda\n  try  cpu",
+    ),
+    "inputs that are none": (
+        {"inputs": [1]},
+        "inputs=[1]: a dict of global tensors by name is needed",
+    ),
+    "inputs of another name": (
+        {"inputs": {"wq": torch.zeros(64, 64)}},
+        "inputs='wq' is not known\n  why  known are x, w1, w2, w3\n  try  w3, or w2, or w1",
+    ),
+    "inputs of another shape": (
+        {"inputs": {"w1": torch.zeros(48, 64)}},
+        "inputs['w1'] has shape [48, 64], and [96, 64] is needed\n"
+        "  why  inputs are whole: each rank is given its piece of them",
+    ),
+    "inputs that are no tensors": (
+        {"inputs": {"w1": [[1.0]]}},
+        "inputs['w1'] is list: a tensor is needed",
+    ),
+    "inputs of whole numbers": (
+        {"inputs": {"w1": torch.zeros(96, 64, dtype=torch.int64)}},
+        "inputs['w1'] is torch.int64, and floating point is needed",
+    ),
+}  # fmt: skip
+"""What is wrong → options, and the whole message."""
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_options_are_refused_with_the_whole_message(what: str) -> None:
+    options, message = BAD[what]
+    with pytest.raises(lp.LlamaparError, match=r"\S") as refused:
+        lp.run("mlp", MODEL, Layout(tp=2, dp=2), **options)
+    assert str(refused.value) == message
+
+
+def test_tokens_past_the_vocabulary_are_refused() -> None:
+    tokens = torch.tensor([[0, 99, 100, 3]])
+    with pytest.raises(
+        lp.LlamaparError, match=r"^inputs\['tokens'\] holds tokens 0 to 100, and vocab_size=100$"
+    ):
+        lp.run("embedding", MODEL, Layout(tp=4), seq_len=4, inputs={"tokens": tokens})
+    inputs = {"tokens": tokens.clamp(max=99)}
+    assert lp.run("embedding", MODEL, Layout(tp=4), seq_len=4, inputs=inputs).ok
+    with pytest.raises(
+        lp.LlamaparError, match=r"^inputs\['tokens'\] is torch.float32, and whole numbers are"
+    ):
+        lp.run("embedding", MODEL, Layout(tp=4), seq_len=4, inputs={"tokens": tokens.float()})
+
+
+def test_inputs_are_taken_in_the_dtype_of_the_run() -> None:
+    x = torch.randn(1, 16, 64, generator=torch.Generator().manual_seed(1))
+    result = lp.run("mlp", MODEL, Layout(tp=2), seq_len=16, inputs={"x": x}, dtype="float64")
+    assert result.ok
+    assert result.outputs[0]["out"].dtype == torch.float64
+    other = lp.run("mlp", MODEL, Layout(tp=2), seq_len=16, dtype="float64")
+    assert not torch.equal(result.outputs[0]["out"], other.outputs[0]["out"])
+
+
+def test_a_batch_that_dp_does_not_divide_is_refused() -> None:
+    with pytest.raises(lp.LayoutError, match=r"^LP401 error  global_batch=3 is not a multiple") as refused:
+        lp.run("mlp", MODEL, Layout(dp=2), batch=3)
+    assert [f.code for f in refused.value.report.findings if f.severity == "error"] == ["LP401"]
+    assert "try  global_batch=2\n    or   global_batch=4" in str(refused.value)
+
+
+@pytest.mark.parametrize(("layout", "seq_len", "message"), [
+    (Layout(cp=4), 60, "LP201 error  seq_len=60 does not divide into 2·cp = 8 chunks"),
+    (Layout(cp=2, tp=8), 68, "LP202 error  seq_len/cp = 68/2 = 34 tokens do not divide over tp=8 "
+     "with sequence parallelism"),
+    (Layout(tp=3), 66, "LP101 error  tp=3 does not divide n_heads=16 (small)"),
+    (Layout(tp=16), 64, "LP104 error  tp=16 does not divide n_kv_heads=8 (small)"),
+])  # fmt: skip
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_check_refuses_is_refused_before_anything_runs(
+    layout: Layout, seq_len: int, message: str, engine: str
+) -> None:
+    with pytest.raises(lp.LayoutError, match=r"^LP\d\d\d error") as refused:
+        lp.run("attention", MODEL, layout, seq_len=seq_len, engine=engine)
+    assert str(refused.value).splitlines()[0] == message
+    assert not refused.value.report.ok
+
+
+def test_more_kv_ranks_than_heads() -> None:
+    """Refused, the genuine error under force, and with copies of the heads it runs."""
+    model = MODEL.replace(n_kv_heads=2)
+    layout = Layout(tp=4)
+    with pytest.raises(lp.LayoutError, match=r"^LP104 error  tp=4 does not divide n_kv_heads=2 \(small\)\n"):
+        lp.run("attention", model, layout)
+    for engine in ENGINES:
+        forced = lp.run("attention", model, layout, force=True, engine=engine, seq_len=7 * 4)
+        assert not forced.ok
+        assert set(forced.errors) == {0, 1, 2, 3}
+        first = next(iter(forced.errors.values()))
+        assert type(first) is RuntimeError
+        assert str(first) == "shape '[1, 28, -1, 4]' is invalid for input of size 56"
+        assert "forced past LP104: tp=4 does not divide n_kv_heads=2 (small)" in forced.notes
+    copied = lp.run("attention", model, layout, kv_replication=True, dtype="float64")
+    assert copied.ok
+    assert copied.gradients[0]["wk"].shape == (4, 64)  # one whole head
+    assert torch.equal(copied.gradients[0]["wk"], copied.gradients[1]["wk"])
+
+
+def test_a_run_covers_the_ranks_of_one_stage_and_says_so() -> None:
+    model = MODEL.replace(n_layers=8)
+    result = lp.run("mlp", model, Layout(tp=2, pp=4, virtual_stages=2))
+    assert result.ok
+    assert result.ranks == 2
+    assert result.notes[0] == "pp=4: the ranks of one stage are run"
+    assert "pp=4: the ranks of one stage are run" in str(result)
+    assert not any("stage" in note for note in lp.run("mlp", model, Layout(tp=2)).notes)
+
+
+# -- programs of one's own -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_program_of_ones_own_is_compared_with_its_own_reference(engine: str) -> None:
+    def gate(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+        return torch.tanh(column_input(x, mesh, setting) @ w1.mT)
+
+    def reference(setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+        return torch.tanh(x @ w1.mT)
+
+    def other(setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+        return torch.tanh(x @ w1.mT) + 1e-9
+
+    layout, options = Layout(tp=2, cp=2), {"dtype": "float64", "out": "ffn", "engine": engine}
+    right = lp.run(gate, MODEL, layout, reference=reference, **options)
+    assert right.ok, right
+    assert right.outputs[0]["out"].shape == (1, 32, 48)
+    assert set(right.gradient_errors) == {"x", "w1"}
+    wrong = lp.run(gate, MODEL, layout, reference=other, **options)
+    assert not wrong.ok
+    assert wrong.output_errors["out"] == pytest.approx(1e-9, rel=0.5)
+    assert max(wrong.gradient_errors.values()) < 1e-12
+    alone = lp.run(gate, MODEL, layout, **options)
+    assert (alone.ok, alone.max_error) == (True, None)
+    assert alone.summary.endswith("ran, nothing to compare with")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_program_that_raises_on_one_rank_alone(engine: str) -> None:
+    def picky(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+        def own(coord: dict[str, int], t: Tensor) -> Tensor:
+            if coord == {"dp": 0, "cp": 1, "tp": 1}:
+                raise ValueError("rank three is mine")
+            return t.clone()
+
+        return collectives.all_reduce(compat.each_rank(mesh, own, x) @ w1.mT @ w1, mesh, "tp")
+
+    result = lp.run(picky, MODEL, Layout(tp=2, cp=2, sequence_parallel=False), engine=engine)
+    first, error = next(iter(result.errors.items()))
+    assert (first, type(error), str(error)) == (3, ValueError, "rank three is mine")
+    assert "rank 3 raised ValueError" in result.summary
+    assert engine == "processes" or set(result.errors) == {3}
+    assert "rank three is mine" in result.reports[3].traceback
+    assert lp.run("mlp", MODEL, Layout(tp=2, cp=2), engine=engine).ok  # and nothing stays broken
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_the_rank_with_the_odd_piece_raises(engine: str) -> None:
+    def square(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+        return x @ w1.view(32, 64).mT
+
+    uneven = MODEL.replace(ffn_dim=63)  # 32 rows, and 31 on the second rank of tp
+    layout = Layout(tp=2, cp=2, sequence_parallel=False)
+    result = lp.run(square, uneven, layout, engine=engine, force=True, out="ffn")
+    message = "shape '[32, 64]' is invalid for input of size 1984"
+    assert {r: str(e) for r, e in result.errors.items()} == {1: message, 3: message}
+
+
+NOT_PROGRAMS: dict[str, tuple[Any, str]] = {
+    "first arguments": (
+        lambda mesh, x: x,
+        r"^<lambda>\(mesh, x\): the first arguments of a program are mesh and setting\n"
+        r"  why  then come the tensors that it wants, by name\n"
+        r"  try  def program\(mesh, setting, x, wq\): \.\.\.$",
+    ),
+    "no signature": (min, r"^min\(\): the first arguments of a program are mesh and setting\n"),
+    "a class": (dict, r"^dict\(\): the first arguments of a program are mesh and setting\n"),
+    "an unknown tensor": (
+        lambda mesh, setting, wz: wz,
+        r"^argument 'wz' is not known\n  why  a program's arguments are mesh, setting and names of tensors\n",
+    ),
+    "a misspelt name": ("atention", r"^program='atention' is not known\n.*\n  try  attention, or"),
+    "a number": (3, r"^program=3: a name or a function is needed\n"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_PROGRAMS)
+def test_what_is_no_program_is_refused(what: str) -> None:
+    given, message = NOT_PROGRAMS[what]
+    with pytest.raises(lp.LlamaparError, match=message):
+        lp.run(given, MODEL, Layout(tp=2))
+    with pytest.raises(lp.LlamaparError, match=message):
+        lp.tape(given, MODEL, Layout(tp=2))
+
+
+def test_a_wrong_row_or_reference_is_refused() -> None:
+    def mine(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+        return x
+
+    with pytest.raises(lp.LlamaparError, match=r"^out='residuals' is not known\n.*\n  try  residual"):
+        lp.run(mine, MODEL, Layout(tp=2), out="residuals")
+    with pytest.raises(lp.LlamaparError, match=r"^reference=3: a function \(setting, …\) is needed$"):
+        lp.run(mine, MODEL, Layout(tp=2), reference=3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_program_that_returns_no_tensor(engine: str) -> None:
+    def listed(mesh: Any, setting: Any, x: Tensor) -> Any:
+        return [x]
+
+    result = lp.run(listed, MODEL, Layout(tp=2, cp=2), engine=engine)
+    assert set(result.errors) == {0, 1, 2, 3}
+    assert {type(e).__name__ for e in result.errors.values()} == {"LlamaparError"}
+    assert str(result.errors[0]) == (
+        "the program returned list\n  why  a tensor or a dict of tensors is needed"
+    )
+
+
+def test_a_run_inside_a_run_is_refused() -> None:
+    def nested(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+        lp.run("mlp", MODEL, Layout(tp=2))
+        return x
+
+    result = lp.run(nested, MODEL, Layout(tp=2))
+    assert {str(e).splitlines()[0] for e in result.errors.values()} == {"a local run inside another one"}
+    with (
+        lp.local("mlp", MODEL, Layout(tp=2)),
+        pytest.raises(lp.LlamaparError, match=r"^a local run inside another one\n"),
+    ):
+        lp.run("mlp", MODEL, Layout(tp=4))
+
+
+# -- room ------------------------------------------------------------------------------------------
+
+
+def test_more_ranks_than_a_machine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "memory_available", lambda: 10**12)
+    with pytest.raises(lp.LayoutError, match=r"^128 ranks, and at most 64 run on one machine\n") as refused:
+        lp.run("mlp", MODEL, Layout(tp=8, cp=16), kv_replication=True)
+    task, _, _ = execute.prepare("mlp", MODEL, Layout(tp=8, cp=16))
+    assert str(refused.value) == (
+        "128 ranks, and at most 64 run on one machine\n"
+        f"  why  they would take about {room.need(task, 'local'):,} bytes; 1,000,000,000,000 are free\n"
+        '  try  tp=8 cp=8 pp=1 dp=1, or model="tiny"'
+    )
+
+
+def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "memory_available", lambda: 2**30)
+    layout = Layout(tp=8)
+    task, _, _ = execute.prepare("mlp", "llama3.1-405b", layout)
+    bytes_needed = room.need(task, "local")
+    weights = 3 * 16384 * 53248 * 4
+    assert 2 * weights < bytes_needed < 10 * weights
+    with pytest.raises(lp.LayoutError, match=r"^8 ranks would take about") as refused:
+        lp.run("mlp", "llama3.1-405b", layout)
+    assert str(refused.value) == (
+        f"8 ranks would take about {bytes_needed:,} bytes; 1,073,741,824 are free\n"
+        "  why  parameters, gradients, activations and the unsharded reference are all held at once\n"
+        '  try  lp.fit(model, layout): head_dim 8, dim 1024, 1024 tokens, or model="tiny"'
+    )
+    with pytest.raises(lp.LayoutError, match=r"^8 ranks would take about"):
+        lp.local("mlp", "llama3.1-405b", layout)
+    fitted = lp.fit(lp.model("llama3.1-405b"), layout)  # what it says to try has room
+    room.require_room(execute.prepare("mlp", fitted.model, fitted.layout)[0], "local")
+
+
+def test_processes_need_room_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "memory_available", lambda: 4 * room.RANK_BYTES)
+    assert lp.run("mlp", MODEL, Layout(tp=4)).ok
+    with pytest.raises(
+        lp.LayoutError, match=r"^4 ranks would take about [\d,]+ bytes; 629,145,600 are free\n"
+    ):
+        lp.run("mlp", MODEL, Layout(tp=4), engine="processes")
+
+
+# -- stepping through ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [Layout(tp=4, cp=2), Layout(tp=8, sequence_parallel=False)], ids=str)
+def test_attention_line_by_line_is_the_programs(layout: Layout) -> None:
+    options: dict[str, Any] = {"dtype": "float64", "seq_len": 64}
+    result = lp.run("attention", MODEL, layout, **options)
+    ranks = lp.local("attention", MODEL, layout, **options)
+    t, mesh, setting = ranks.tensors, ranks.mesh, ranks.setting
+    own, whole = 64 // layout.cp // (layout.tp if layout.sp else 1), 64 // layout.cp
+    everyone = range(layout.world)
+    assert ranks.shapes(t["x"]) == dict.fromkeys(everyone, (1, own, 64))
+    assert ranks.shapes(t["wk"]) == dict.fromkeys(everyone, (32 // layout.tp, 64))
+    with ranks:
+        x = column_input(t["x"], mesh, setting)
+    assert ranks.shapes(x) == dict.fromkeys(everyone, (1, whole, 64))
+    with ranks:
+        q, k, v = (split_heads(x @ t[name].mT, MODEL.head_dim) for name in ("wq", "wk", "wv"))
+        q, k = rope(q, t["positions"], MODEL), rope(k, t["positions"], MODEL)
+    assert ranks.shapes(q) == dict.fromkeys(everyone, (1, whole, 16 // layout.tp, 4))
+    assert ranks.shapes(k) == dict.fromkeys(everyone, (1, whole, 8 // layout.tp, 4))
+    with ranks:
+        heads = causal(q, k, v, mesh, setting)
+        out = row_output(heads.flatten(2) @ t["wo"].mT, mesh, setting)
+    values = ranks.values(out)
+    assert list(values) == list(everyone)
+    for rank in everyone:
+        assert torch.equal(values[rank], result.outputs[rank]["out"])
+    assert not torch.equal(values[0], values[1]) or not layout.sp
+    ranks.close()
+
+
+def test_local_ranks_end_with_the_next_local_run() -> None:
+    first = lp.local("mlp", MODEL, Layout(tp=2))
+    with first:
+        assert first.shapes(first.tensors["w1"] * 2) == {0: (48, 64), 1: (48, 64)}
+    second = lp.local("mlp", MODEL, Layout(tp=4))
+    message = (
+        r"^these local ranks are closed\n  why  a later local run took their place\n"
+        r"  try  lp\.local\(\.\.\.\)$"
+    )
+    with pytest.raises(lp.LlamaparError, match=message):
+        first.__enter__()
+    first.close()  # does not end the second
+    with second:
+        assert second.shapes(second.tensors["w1"] * 2)[3] == (24, 64)
+    assert lp.run("mlp", MODEL, Layout(tp=2)).ok
+    with pytest.raises(lp.LlamaparError, match=message):
+        second.__enter__()
+
+
+def test_all_weights_of_a_model_by_rank() -> None:
+    ranks = lp.local("llama", MODEL, Layout(tp=4), padding=Padding(8, per_tp=True))
+    weights = ranks.tensors["weights"]
+    assert set(weights) >= {p.name for p in MODEL.parameters()}
+    assert ranks.shapes(weights["output.weight"])[3] == (32, 64)
+    last = ranks.values(weights["output.weight"])[3]  # rows 96 to 127, of which 100 and on are pads
+    assert last[4:].abs().max() == 0
+    assert last[:4].abs().min() > 0
+    ranks.close()
+
+
+# -- cancelling, and what a result says -------------------------------------------------------------
+
+
+def test_a_local_run_is_cancelled_wherever_it_is(soak: bool) -> None:
+    """An error raised where torch's C++ asks a tensor for its size would end this process."""
+    asked, last = 0, 10**9
+
+    def cancel() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > last
+
+    def run() -> bool:
+        return lp.run("mlp", MODEL, Layout(tp=2, cp=2), seq_len=8, cancel=cancel).ok
+
+    assert run()
+    operations = asked
+    assert operations > 100
+    for before in range(0, operations, 1 if soak else 40):
+        asked, last = 0, before
+        with pytest.raises(Cancelled, match=r"^the run was cancelled$"):
+            run()
+    assert lp.run("mlp", MODEL, Layout(tp=2, cp=2)).ok
+
+
+def test_the_cancelling_question_is_asked_where_an_error_is_safe() -> None:
+    sizes = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_contiguous", "dim")
+    assert not any(record._makes_tensors(getattr(torch.ops.aten, name).default) for name in sizes)
+    for operation in (torch.ops.aten.mm.default, torch.ops.aten.split.Tensor, torch.ops.aten.add_.Tensor):
+        assert record._makes_tensors(operation)
+
+
+def test_without_a_backward_there_are_outputs_alone() -> None:
+    result = lp.run("block", MODEL, Layout(tp=2, cp=2), backward=False, dtype="float64")
+    assert result.ok
+    assert result.max_grad_error is None
+    assert result.gradients == {r: {} for r in range(4)}
+    assert {e.phase for e in result.trace.events} == {"forward"}
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    def out(**options: Any) -> Tensor:
+        return lp.run("mlp", MODEL, Layout(tp=2), dtype="float64", **options).outputs[0]["out"]
+
+    assert torch.equal(out(), out(seed=0))
+    assert not torch.equal(out(), out(seed=1))
+
+
+def test_what_a_result_says() -> None:
+    result = lp.run("mlp", MODEL, Layout(tp=2), seq_len=16, device="cpu", dtype="float64")
+    lines = str(result).splitlines()
+    assert lines[0] == "mlp  tp=2 cp=1 pp=1 dp=1 (2 ranks, local, cpu): equal to the reference"
+    assert lines[1].split("  ")[0] == "what"
+    assert [line.split()[:2] for line in lines[2:7]] == [
+        ["output", "out"], ["gradient", "x"], ["gradient", "w1"], ["gradient", "w2"], ["gradient", "w3"],
+    ]  # fmt: skip
+    assert lines[7:] == ["rank 0: 4 collectives: tp 32,768 B", "device cpu: asked for"]
+    assert result.as_dict() | {"max_error": 0, "max_grad_error": 0} == {
+        "ok": True, "max_error": 0, "max_grad_error": 0, "engine": "local", "device": "cpu", "ranks": 2,
+        "events": 4, "bytes": {"tp": 32768}, "errors": {}, "notes": ["device cpu: asked for"],
+    }  # fmt: skip
+    assert "<b>mlp  tp=2" in result._repr_html_()

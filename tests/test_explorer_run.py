@@ -1,0 +1,380 @@
+"""The Explorer's Run tab without a browser: what runs, what is shown of it, and that it can be stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+import llamapar.execute
+from llamapar.errors import LlamaparError
+from llamapar.panels import Explorer, runs
+from llamapar.panels.runner import CANCELLED, DONE, FAILED, IDLE, RUNNING, Run
+from llamapar.panels.state import DEFAULTS, SCHEMA
+from llamapar.spmd import faults, local, programs, setting
+from llamapar.spmd.watch import operations, ranks_ticked
+from test_explorer import HOSTILE, receive
+from test_imports import loaded
+
+TINY = {
+    "preset": "tiny",
+    "tp": 2,
+    "cp": 1,
+    "pp": 1,
+    "dp": 1,
+    "seq_len": 1024,
+    "program": "attention",
+    "tab": "run",
+}
+LONG = {"preset": "llama3.1-8b", "tp": 8, "cp": 4, "pp": 1, "dp": 2, "program": "llama", "tab": "run"}
+"""Half a minute on a small machine, so that it is always stopped."""
+
+STOPPED = 2.0
+"""Seconds within which a cancelled run has ended."""
+
+
+def told(panel: Explorer) -> dict[str, Any]:
+    """What the browser is shown of the result."""
+    assert panel.wait(120)
+    found = json.loads(json.dumps(panel.running, allow_nan=False))["told"]
+    assert found is not None, panel.running
+    return dict(found)
+
+
+def table(panel: Explorer, name: str) -> dict[str, Any]:
+    return next(t for t in told(panel)["tables"] if t["name"] == name)
+
+
+def until(panel: Explorer, done: Any, what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not done(panel.running):
+        assert time.monotonic() < deadline, f"{what}: {panel.running}"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Explorer:
+    """A quick run that has ended."""
+    panel = lp.explorer(**TINY)
+    assert panel.wait(120)
+    return panel
+
+
+# -- what starts a run, and what does not ----------------------------------------------------------
+
+
+def test_the_names_of_choices_are_those_that_run_knows() -> None:
+    assert set(runs.PROGRAMS) <= set(programs.PROGRAMS)
+    assert {p for p in programs.PROGRAMS if "_" not in p} == set(runs.PROGRAMS)
+    assert {*runs.ENGINES, "torchrun"} == set(llamapar.execute.ENGINES)
+    assert tuple(setting.DTYPES) == runs.DTYPES
+    assert tuple(runs.CP_METHODS) == llamapar.execute.CP_METHODS
+    assert tuple(faults.FAULTS) == runs.FAULTS
+
+
+def test_opening_and_moving_import_no_torch_and_start_nothing() -> None:
+    moves = (
+        "import llamapar as lp\np = lp.explorer()\n"
+        "for tab in ('heads', 'vocab', 'sequence', 'stages', 'ranks', 'run'):\n    p.set(tab=tab, tp=4)\n"
+        "assert p.running['state'] == 'idle', p.running\n"
+        "assert p.result is None\np.snapshot()"
+    )
+    assert loaded(moves, "torch", "llamapar.execute") == set()
+
+
+def test_other_tabs_start_no_run() -> None:
+    panel = lp.explorer(**TINY | {"tab": "heads"})
+    panel.set(tp=1)
+    assert panel.running == {}
+    receive(panel, kind="run")
+    assert panel.running == {}
+
+
+def test_a_quick_run_follows_the_controls(tiny: Explorer) -> None:
+    panel = lp.explorer(**TINY)
+    until(panel, lambda now: now["state"] == DONE, "first run")
+    panel.set(tp=4)
+    assert told(panel)["ok"] is True
+    assert panel.result is not None
+    assert panel.result.layout.tp == 4
+    panel.set(tab="heads")
+    panel.set(tab="run")
+    assert panel.running["state"] == DONE  # nothing changed, so nothing runs again
+
+
+def test_what_is_long_waits_for_its_button() -> None:
+    panel = lp.explorer(**TINY | {"program": "block", "tp": 4, "cp": 4})
+    assert panel.running["state"] == IDLE
+    assert panel.running["quick"] is False
+    receive(panel, kind="run")
+    assert panel.running["state"] == RUNNING
+    panel.cancel()
+    assert panel.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("changes", "quick"),
+    [
+        ({}, True),
+        ({"tp": 4, "cp": 2}, True),
+        ({"tp": 4, "cp": 2, "program": "block"}, True),
+        ({"tp": 4, "cp": 2, "program": "llama"}, False),
+        ({"cp": 8, "cp_method": "ring"}, False),
+        ({"engine": "processes"}, False),
+        ({"preset": "llama3.1-8b", "tp": 16}, True),
+        ({"preset": "llama3.1-405b", "tp": 8}, False),
+        ({"preset": "llama3.1-405b", "tp": 128}, True),  # refused at once
+    ],
+)
+def test_quick_is_little_work_on_few_ranks(changes: dict[str, Any], quick: bool) -> None:
+    state = lp.explorer(**TINY | {"tab": "heads"})._state.change(changes)
+    assert state.plan().quick is quick
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def test_shows_errors_tape_trace_and_device(tiny: Explorer) -> None:
+    shown = told(tiny)
+    assert shown["ok"] is True
+    assert shown["verdict"].startswith("equal to the unsharded model: largest error of outputs ")
+    assert shown["verdict"].endswith("where 2e-05 counts as equal (2 ranks, engine local on cpu)")
+    assert [note for note in shown["notes"] if note.startswith("device cpu: ")]
+    assert [t["name"] for t in shown["tables"]] == ["tape", "errors", "volumes"]
+    tape, errors, volumes = shown["tables"]
+    assert ["q", "[1, 64, 16, 8]", "[1, 64, 8, 8]", "dim 2 by tp"] in [row[:4] for row in tape["rows"]]
+    assert [row[1] for row in errors["rows"]] == ["out", "x", "wq", "wk", "wv", "wo"]
+    assert volumes["rows"] == [["tp", "4", "65,536", "65,536", "0", "131,072"]]
+    assert [t["wrong"] for t in shown["tables"]] == [[], [], []]
+    assert shown["figure"]["data"]
+
+
+def test_the_genuine_error_stands_beside_the_reason() -> None:
+    panel = lp.explorer(**TINY | {"preset": "llama3.1-8b", "tp": 16})
+    shown = told(panel)
+    assert shown["ok"] is False
+    assert shown["verdict"] == "ranks 0–15 of 16 raised RuntimeError (engine local on cpu)"
+    assert [card["what"] for card in shown["cards"]] == [
+        "ranks 0–15: RuntimeError: shape '[1, 64, -1, 8]' is invalid for input of size 256"
+    ]
+    why = shown["cards"][0]["why"]
+    assert why.startswith("at attention:")
+    assert "k = split_heads(x @ wk.mT, setting.model.head_dim)" in why
+    assert why.endswith(
+        "tp=16 does not divide n_kv_heads=8 (small llama3.1-8b): a rank would need half a KV head"
+    )
+    tape = table(panel, "tape")
+    assert tape["wrong"] == [len(tape["rows"]) - 1]
+    assert tape["rows"][-1][:3] == ["k", "[1, 64, 8, 8]", "raises on ranks 0–15"]
+
+
+@pytest.mark.parametrize("name", runs.FAULTS)
+def test_each_fault_is_shown_where_it_shows(name: str) -> None:
+    fault = faults.FAULTS[name]
+    layout = {axis: fault.layout.get(axis, 1) for axis in ("tp", "cp", "dp")}
+    panel = lp.explorer(**TINY | layout)
+    panel.cancel()
+    panel.set(
+        program=fault.program,
+        fault=name,
+        sequence_parallel=fault.layout.get("sequence_parallel", True),
+        kv_replication=fault.changes.get("kv_replication", False),
+        padding="8",
+        n_kv_heads=8,
+        vocab_size=1001,
+    )
+    assert panel.run().ok is False
+    shown = told(panel)
+    assert shown["verdict"].startswith("DIFFERS from the unsharded model")
+    assert table(panel, "errors")["wrong"]
+    assert [note for note in shown["notes"] if note == f"{name}: still right is {fault.looks_fine}"]
+
+
+def test_a_layout_larger_than_the_machine_is_refused_with_both_numbers() -> None:
+    panel = lp.explorer(**TINY | {"preset": "llama3.1-405b", "tp": 128})
+    assert panel.wait(60)
+    assert panel.running["state"] == FAILED
+    problem = panel.running["problem"]
+    assert problem["what"] == "128 ranks, and at most 64 run on one machine"
+    assert "bytes; " in problem["why"]
+    assert problem["choose"]
+    assert panel.result is None
+    with pytest.raises(lp.LayoutError, match="128 ranks, and at most 64 run on one machine"):
+        panel.run()
+
+
+def test_whatever_goes_wrong_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(llamapar.execute, "run", fails)
+    panel = lp.explorer(**TINY)
+    assert panel.wait(60)
+    assert panel.running["problem"]["what"] == "MemoryError: no room"
+    with pytest.raises(LlamaparError, match="MemoryError: no room"):
+        panel.run()
+    monkeypatch.undo()
+    assert panel.run().ok
+
+
+def test_the_snapshot_is_the_same_on_every_machine(tiny: Explorer) -> None:
+    text = tiny.snapshot().summary
+    assert "attention of small tiny, tp=2 cp=1 pp=1 dp=1 (engine local): done" in text
+    assert "equal to the unsharded model within 2e-05" in text
+    assert "rank 0: 4 collectives: tp 131,072 B" in text
+    assert "dim 2 by tp" in text
+    assert "device" not in text
+    again = lp.explorer(**TINY)
+    assert again.snapshot().summary == text  # waits for the run
+    assert again.snapshot().spec == tiny.snapshot().spec != {"data": [], "layout": {}}
+
+
+# -- one at a time, and it can be stopped ----------------------------------------------------------
+
+
+def test_a_run_is_cancelled_within_two_seconds(sample: Any, soak: bool) -> None:
+    panel = lp.explorer(**LONG | ({"preset": "llama3.1-405b"} if soak else {}))
+    for wait in sample([0.0, 0.05, 0.3, 1.0, 2.5, 5.0], 2):  # counting, cutting, forward, …
+        receive(panel, kind="run")
+        until(panel, lambda now: now["fraction"], "progress")
+        time.sleep(wait)
+        asked = time.monotonic()
+        receive(panel, kind="cancel")
+        assert panel.wait(60)
+        assert time.monotonic() - asked < STOPPED
+        assert panel.running["state"] == CANCELLED
+        assert panel.running["told"] is None
+        assert panel.result is None
+    panel.set(**TINY)
+    assert told(panel)["ok"] is True
+
+
+def test_the_latest_wins() -> None:
+    panel = lp.explorer(**LONG)
+    receive(panel, kind="run")
+    until(panel, lambda now: now["fraction"], "progress")
+    begun: list[tuple[str, str]] = []
+    panel.observe(lambda change: begun.append((change.new["title"], change.new["state"])), "running")
+    for tp in (1, 2, 4, 2, 1, 4):
+        panel.set(**TINY | {"tp": tp})
+    assert told(panel)["ok"] is True
+    assert panel.result is not None
+    assert panel.result.layout.tp == 4
+    ended = [title for title, state in begun if state not in (RUNNING, IDLE)]
+    assert ended == ["attention of small tiny, tp=4 cp=1 pp=1 dp=1"]
+
+
+def test_progress_is_counted_against_what_was_expected() -> None:
+    panel = lp.explorer(**TINY | {"program": "block", "tp": 4, "cp": 4})
+    seen: list[float] = []
+    panel.observe(lambda change: seen.append(change.new["fraction"]), "running")
+    assert panel.run().ok
+    far = [fraction for fraction in seen if fraction is not None]
+    assert far == sorted(far)
+    assert 0 < far[0] < far[-1] <= 1
+
+
+@pytest.mark.parametrize("method", runs.CP_METHODS)
+@pytest.mark.parametrize("program", ["attention", "loss", "block"])
+def test_the_expected_count_is_near_the_real_one(program: str, method: str) -> None:
+    made = 0
+
+    def count() -> None:
+        nonlocal made
+        made += ranks_ticked(layout.world)
+
+    layout = lp.Layout(tp=2, cp=2)
+    task = llamapar.execute.prepare(program, "tiny", layout, cp_method=method)[0]
+    local.run(task, tick=count)
+    assert operations(task) == pytest.approx(made, rel=0.15)
+
+
+def test_an_interrupt_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = lp.explorer(**LONG)
+    monkeypatch.setattr(type(panel._runner), "wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        panel.run()
+    monkeypatch.undo()
+    assert panel.wait(60)
+    assert panel.running["state"] == CANCELLED
+
+
+def test_a_run_of_a_cell_and_of_the_panel_wait_for_each_other() -> None:
+    panel = lp.explorer(**LONG)
+    receive(panel, kind="run")
+    until(panel, lambda now: now["fraction"], "progress")
+    panel.set(**TINY | {"fault": "drop_all_reduce", "sequence_parallel": False})
+    for _ in range(3):
+        assert lp.run("attention", "tiny", {"tp": 2}).ok
+        assert lp.tape("attention", "tiny", {"tp": 2}).failed is None
+    assert told(panel)["ok"] is False
+
+
+def test_real_processes_run_and_stop() -> None:
+    panel = lp.explorer(**TINY | {"engine": "processes"})
+    assert panel.running["state"] == IDLE
+    assert panel.run().engine == "processes"
+    assert told(panel)["ok"] is True
+    panel.set(**LONG | {"tp": 2, "cp": 1})
+    receive(panel, kind="run")
+    until(panel, lambda now: "running on" in now["phase"], "start")
+    time.sleep(0.3)
+    asked = time.monotonic()
+    panel.cancel()
+    assert panel.wait(60)
+    assert time.monotonic() - asked < 2 * STOPPED
+    assert panel.running["state"] == CANCELLED
+
+
+@pytest.mark.parametrize("name", ["program", "engine", "dtype", "cp_method", "fault", "chunking"])
+def test_a_value_that_is_no_choice_is_a_problem_and_runs_nothing(name: str) -> None:
+    panel = lp.explorer(**LONG)
+    for value in HOSTILE:
+        panel.set(**{name: value})
+        if value or name != "fault":
+            assert panel.payload["problem"]["what"].startswith(f"{name}=")
+        assert panel.running["state"] == IDLE
+        assert panel.snapshot().summary
+
+
+def test_random_moves_never_raise(soak: bool) -> None:
+    draw = random.Random(16)
+    panel = lp.explorer(**TINY)
+    controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] == "choice"]
+    small = TINY | {
+        name: DEFAULTS[name] for name in ("engine", "fault", "dtype", "padding", "layer_split", "order")
+    }
+    small |= {name: DEFAULTS[name] for name in ("chunking", "cp_method", "framework", "zero")}
+    for move in range(1_000 if soak else 60):
+        roll = draw.random()
+        control = draw.choice(controls)
+        if roll < 0.3:
+            change = {draw.choice(["tp", "cp", "dp"]): draw.choice([1, 2, 3, 4, 8, 16, 128, 2**20])}
+        elif roll < 0.6:
+            change = {control["name"]: draw.choice([value for value, _ in control["options"]])}
+        elif roll < 0.65:
+            change = {control["name"]: draw.choice(HOSTILE)}
+        elif roll < 0.75:
+            change = {"tab": draw.choice(["heads", "run"])}
+        else:
+            change = small
+        receive(panel, kind="set", changes=change, seq=move)
+        if draw.random() < 0.1:
+            receive(panel, kind=draw.choice(["cancel", "run"]))
+        json.dumps(panel.running, allow_nan=False)
+        time.sleep(draw.choice([0, 0, 0.02, 0.2]))
+    panel.cancel()
+    assert panel.wait(60)
+    assert panel.running["state"] != RUNNING
+    panel.set(**small | {"tp": 4})
+    assert told(panel)["ok"] is True
+
+
+def test_a_run_is_a_value() -> None:
+    plan = lp.explorer(**LONG)._state.plan()
+    assert Run(plan).text == "\n".join([f"{plan.title} (engine local): idle", *plan.notes])
+    assert plan.notes[0].startswith("made small to run here: llama3.1-405b with head_dim 8, dim 1024")

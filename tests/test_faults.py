@@ -1,0 +1,142 @@
+"""Faults made on purpose: what still looks fine with each, and that the comparison catches the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import llamapar as lp
+from llamapar import Layout, ModelConfig, Padding
+from llamapar.result import RunResult
+from llamapar.spmd import faults, pool
+
+MODEL = ModelConfig(
+    dim=64, n_layers=1, n_heads=16, n_kv_heads=8, head_dim=4, ffn_dim=96, vocab_size=100, name="small"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_ranks_left() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors here are tiny
+    yield
+    torch.set_num_threads(threads)
+    pool.close_pool()
+
+
+@dataclass(frozen=True)
+class Caught:
+    """The outputs and gradients that differ from the reference under a fault; all others stay equal.
+
+    factor: by which those gradients are too large, where it is one number.
+    """
+
+    outputs: str = ""
+    gradients: str = ""
+    factor: float | None = None
+
+
+CAUGHT = {
+    "drop_all_reduce": Caught("out"),
+    "drop_backward_all_reduce": Caught(gradients="x"),
+    "sum_twice": Caught(gradients="x w1 w2 w3", factor=2),
+    "no_kv_grad_sum": Caught(gradients="wk wv"),
+    "tile_kv": Caught("out", "x wq wk wv wo"),
+    "no_norm_grad_sum": Caught(gradients="attention_norm ffn_norm"),
+    "contiguous_positions": Caught("out", "x wq wk wv wo"),
+    "no_context_grad_sum": Caught(gradients="wq wk wv wo"),
+    "no_data_grad_sum": Caught(gradients="w1 w2 w3"),
+    "pad_in_softmax": Caught("loss", "x output"),
+}
+"""Fault → what the comparison catches, in the program and layout where the fault shows."""
+
+
+def run(name: str, *, broken: bool, **options: Any) -> RunResult:
+    """The program and layout of a fault, with it or without."""
+    fault = faults.FAULTS[name]
+    known: dict[str, Any] = {"dtype": "float64"}
+    if fault.layout.get("tp", 1) > MODEL.n_kv_heads:
+        known["kv_replication"] = True
+    if name == "pad_in_softmax":
+        known["padding"] = Padding(16, per_tp=True)
+    layout = Layout(**fault.layout)
+    return lp.run(fault.program, MODEL, layout, fault=name if broken else None, **{**known, **options})
+
+
+def shapes(result: RunResult) -> dict[int, dict[str, torch.Size]]:
+    pieces = (result.outputs, result.gradients)
+    return {r: {n: t.shape for of in pieces for n, t in of[r].items()} for r in range(result.ranks)}
+
+
+def differing(result: RunResult) -> tuple[set[str], set[str]]:
+    """Names of the outputs and of the gradients that are not equal to the reference's."""
+    found = []
+    for errors in (result.output_errors, result.gradient_errors):
+        found.append({name for name, error in errors.items() if error > result.tolerance})
+    return found[0], found[1]
+
+
+def test_every_fault_has_its_row() -> None:
+    assert list(CAUGHT) == list(lp.FAULTS)
+    for fault in lp.FAULTS.values():
+        assert fault.looks_fine
+        assert fault.caught_by
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_a_fault_is_caught_by_exactly_what_it_breaks(name: str) -> None:
+    whole, broken, after = run(name, broken=False), run(name, broken=True), run(name, broken=False)
+    assert whole.ok, whole
+    assert not broken.errors  # it runs
+    assert not broken.ok  # and is wrong
+    caught = CAUGHT[name]
+    assert differing(broken) == (set(caught.outputs.split()), set(caught.gradients.split()))
+    errors = [*broken.output_errors.values(), *broken.gradient_errors.values()]
+    assert min(error for error in errors if error > broken.tolerance) > 1e-3  # by far, not by rounding
+    assert shapes(broken) == shapes(whole)
+    if caught.factor is not None:
+        for rank, own in broken.gradients.items():
+            for gradient in caught.gradients.split():
+                torch.testing.assert_close(own[gradient], caught.factor * whole.gradients[rank][gradient])
+    if name == "pad_in_softmax":
+        assert all(broken.outputs[r]["loss"] > whole.outputs[r]["loss"] for r in range(8))
+    assert "DIFFERS from the reference" in str(broken)
+    assert f"with {name}" in broken.summary
+
+    assert after.ok, after  # the fault ended with its run
+    assert after.traces == whole.traces
+
+
+@pytest.mark.parametrize("name", ["drop_all_reduce", "no_data_grad_sum"])
+def test_a_fault_is_the_same_in_processes_and_ends_there_too(name: str) -> None:
+    broken, local = run(name, broken=True, engine="processes"), run(name, broken=True)
+    after = run(name, broken=False, engine="processes")  # the same processes
+    assert differing(broken) == differing(local)
+    assert broken.traces == local.traces
+    assert after.ok, after
+
+
+def test_a_fault_ends_when_its_run_raises() -> None:
+    def raises(mesh: Any, setting: Any, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("mine")
+
+    result = lp.run(raises, MODEL, Layout(tp=2), fault="drop_all_reduce")
+    assert [str(e) for e in result.errors.values()] == ["'mine'", "'mine'"]
+    assert run("drop_all_reduce", broken=False).ok
+
+
+def test_what_a_fault_drops_is_missing_in_the_trace() -> None:
+    for name, phase, kind in [
+        ("drop_all_reduce", "forward", "all_reduce"),
+        ("drop_backward_all_reduce", "backward", "all_reduce"),
+        ("no_norm_grad_sum", "gradients", "all_reduce"),
+        ("no_data_grad_sum", "gradients", "all_reduce"),
+    ]:
+        whole, broken = run(name, broken=False).trace, run(name, broken=True).trace
+        assert (phase, kind) in {(e.phase, e.kind) for e in whole.events}, name
+        assert phase not in {e.phase for e in broken.events}, name
+        assert [e for e in whole.events if e.phase != phase] == list(broken.events), name

@@ -1,0 +1,446 @@
+"""The sharded programs against the unsharded model: outputs and gradients, memory, and what is sent.
+
+Each run is compared with its reference by `lp.run` itself; here stand the layouts, and the witnesses that
+do not go through that comparison: runs compared with one another, and formulas written out again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import llamapar as lp
+from llamapar import Layout, ModelConfig, Padding
+from llamapar.model import RopeScaling
+from llamapar.result import RunResult
+from llamapar.spmd import collectives, pool
+from llamapar.spmd.programs.parts import rope_frequencies
+
+PROGRAMS = list(lp.PROGRAMS)
+HEADS = 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_ranks_left() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors here are tiny
+    yield
+    torch.set_num_threads(threads)
+    pool.close_pool()
+
+
+def small(n_kv_heads: int = 4, **changes: Any) -> ModelConfig:
+    """16 query heads of width 4, one layer, 112 tokens in the vocabulary: no two dims have one size."""
+    sizes = dict(dim=48, n_layers=1, n_heads=HEADS, n_kv_heads=n_kv_heads, head_dim=4, ffn_dim=96)
+    return ModelConfig(**{**sizes, "vocab_size": 112, "name": f"{HEADS}/{n_kv_heads} heads", **changes})
+
+
+# -- the grid --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model in a layout, with options of `lp.run`."""
+
+    model: ModelConfig
+    layout: Layout
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, program: Any, **options: Any) -> RunResult:
+        return lp.run(program, self.model, self.layout, **{"dtype": "float64", **self.options, **options})
+
+    def __str__(self) -> str:
+        return f"{self.model.name}, {self.layout}, {self.layout.order}, sp={self.layout.sp}, {self.options}"
+
+
+DEGREES = [(t, c) for t, c in itertools.product((1, 2, 4, 8, 16), repeat=2) if t * c <= 16]
+GROUPS = (1, 2, 4, 8, 16)  # query heads to a KV head
+
+VARIATIONS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {}),
+    ({"sequence_parallel": False}, {"cp_method": "ring"}),
+    ({"dp": 2}, {"batch": 4}),
+    ({"order": "dp-cp-tp-pp"}, {"padding": Padding(48, per_tp=True)}),
+    ({}, {"chunking": "contiguous"}),
+    ({"dp": 2, "sequence_parallel": False, "order": "cp-pp-dp-tp"}, {"cp_method": "ring"}),
+    ({"sequence_parallel": False}, {"documents": (5, 40, 19)}),
+)
+"""Changes of the layout and options that the grid takes in turn; there are 7, so that each meets them all."""
+
+
+def grid() -> list[Case]:
+    """Every tp × cp up to 16 ranks with every GQA ratio, 75 layouts, the variations in turn."""
+    made = []
+    turn = itertools.cycle(VARIATIONS)
+    for (tp, cp), group in itertools.product(DEGREES, GROUPS):
+        on_layout, options = next(turn)
+        if tp * cp == 16:
+            on_layout = {k: v for k, v in on_layout.items() if k != "dp"}
+        model = small(HEADS // group)
+        options = {**options, "seq_len": 64, "kv_replication": tp > model.n_kv_heads}
+        made.append(Case(model, Layout(tp=tp, cp=cp, **on_layout), options))
+    return made
+
+
+GRID = grid()
+
+
+def of_program(program: str) -> list[Case]:
+    """The grid from another start for each program, without what the program refuses."""
+    start = 11 * PROGRAMS.index(program)
+    turned = GRID[start:] + GRID[:start]
+    if program != "meta_attention":
+        return turned
+    return [case for case in turned if not case.options["kv_replication"]]
+
+
+def test_the_grid_has_every_kind_of_layout() -> None:
+    assert len(set(map(str, GRID))) == len(GRID) == 75
+    assert max(case.layout.tp * case.layout.cp for case in GRID) == 16
+    assert {case.model.group_size for case in GRID} == {1, 2, 4, 8, 16}
+    assert sum(case.layout.tp > case.model.n_kv_heads for case in GRID) > 10
+    for part in ("padding", "documents", "chunking", "cp_method", "batch"):
+        assert sum(part in case.options and case.layout.cp > 1 for case in GRID) > 4, part
+    assert len({case.layout.order for case in GRID if case.layout.tp > 1 and case.layout.cp > 1}) == 3
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_float64_equals_the_reference(program: str, sample: Callable[[list[Case], int], list[Case]]) -> None:
+    for case in sample(of_program(program), 3):
+        result = case.run(program)
+        assert result.ok, f"{case}\n{result}"
+        assert result.tolerance == 1e-12
+        assert set(result.gradients[0]) == set(result.gradient_errors), case
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 5e-2)])
+def test_narrow_floats_equal_the_reference_within_their_tolerance(
+    dtype: str, tolerance: float, sample: Callable[[list[Case], int], list[Case]]
+) -> None:
+    wide = [case for case in GRID[::6] if case.layout.cp > 1]
+    for case in sample(wide, 2):
+        for program in ("block", "loss"):
+            result = case.run(program, dtype=dtype)
+            assert result.ok, f"{case}\n{result}"
+            assert result.tolerance == tolerance
+            assert result.max_grad_error is not None
+            assert result.max_grad_error > 1e-12  # it did compute in the narrow type
+            assert {str(t.dtype) for t in result.gradients[0].values()} == {f"torch.{dtype}"}
+
+
+@pytest.mark.parametrize("case", [
+    Case(small(3, n_heads=6), Layout(tp=3, cp=3), {"seq_len": 36}),
+    Case(small(2, n_heads=6), Layout(tp=6, dp=3), {"seq_len": 36, "kv_replication": True, "batch": 3}),
+    Case(small(5, n_heads=5, dim=37), Layout(tp=5, cp=2, order="pp-cp-dp-tp"), {"seq_len": 20}),
+    Case(small(1), Layout(tp=4), {"kv_replication": True}),
+], ids=str)  # fmt: skip
+def test_degrees_that_are_no_powers_of_two(case: Case) -> None:
+    changed = case.model.ffn_dim // case.layout.tp * case.layout.tp
+    model = case.model.replace(ffn_dim=changed, head_dim=case.model.head_dim)
+    result = Case(model, case.layout, case.options).run("llama")
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_llama_of_two_layers_in_every_axis_at_once(tied: bool, soak: bool) -> None:
+    model = small(4, n_layers=2, tied=tied)
+    for order in ("tp-cp-pp-dp", "dp-cp-tp-pp", "cp-dp-pp-tp") if soak else ("dp-cp-tp-pp",):
+        case = Case(model, Layout(tp=2, cp=2, dp=2, order=order), {"batch": 4, "seq_len": 16})
+        result = case.run("llama")
+        assert result.ok, result
+        assert ("output.weight" in result.gradients[0]) is not tied
+        assert "layers.1.feed_forward.w2.weight" in result.gradient_errors
+
+
+def test_a_tied_embedding_gets_both_gradients() -> None:
+    """The lookup's and the head's: a model with the same two tensors untied has them apart."""
+    layout, options = Layout(tp=4, cp=2), {"seq_len": 16, "dtype": "float64"}
+    model = small(4)
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(model.vocab_size, model.dim, generator=generator, dtype=torch.float64)
+    tied = lp.run(
+        "llama",
+        model.replace(tied=True, head_dim=4),
+        layout,
+        inputs={"tok_embeddings.weight": rows},
+        **options,
+    )
+    apart = lp.run(
+        "llama", model, layout, inputs={"tok_embeddings.weight": rows, "output.weight": rows}, **options
+    )
+    for rank in range(layout.world):
+        ends = apart.gradients[rank]
+        both = ends["tok_embeddings.weight"] + ends["output.weight"]
+        torch.testing.assert_close(tied.gradients[rank]["tok_embeddings.weight"], both, rtol=0, atol=1e-13)
+
+
+# -- runs compared with one another ----------------------------------------------------------------
+
+
+def joined(result: RunResult, name: str, dim: int, axis: str) -> Tensor:
+    """The pieces of the ranks along one axis, joined."""
+    ranks = result.layout.group(axis, 0)
+    return torch.cat([result.gradients[r][name] for r in ranks], dim)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool((a - b).abs().max() <= 1e-12 * b.abs().max())
+
+
+def test_data_parallel_gradients_are_those_of_the_full_batch() -> None:
+    model, options = small(), {"batch": 4, "seq_len": 16}
+    whole = Case(model, Layout(), options).run("block")
+    for layout in (Layout(dp=4), Layout(tp=2, cp=2, dp=2), Layout(dp=2, tp=2, order="dp-tp-cp-pp")):
+        result = Case(model, layout, options).run("block")
+        assert result.ok
+        for rank in range(layout.world):  # every dp way has the average
+            tp = layout.coord_of(rank).tp
+            own, full = result.gradients[rank]["wq"], whole.gradients[0]["wq"]
+            rows = len(full) // layout.tp
+            assert same(own, full[tp * rows : (tp + 1) * rows])
+        assert result.outputs[0]["out"].shape[0] == 4 // layout.dp  # and its own sequences
+
+
+@pytest.mark.parametrize("chunking", ["head-tail", "contiguous"])
+@pytest.mark.parametrize("documents", [None, (3, 30, 31)])
+def test_ring_equals_all_gather(chunking: str, documents: tuple[int, ...] | None) -> None:
+    case = Case(small(), Layout(cp=4, tp=2), {"seq_len": 64, "chunking": chunking, "documents": documents})
+    ring, gathered = case.run("attention", cp_method="ring"), case.run("attention")
+    assert ring.ok
+    assert gathered.ok
+    for rank in range(8):
+        assert same(ring.outputs[rank]["out"], gathered.outputs[rank]["out"])
+        assert all(same(g, gathered.gradients[rank][n]) for n, g in ring.gradients[rank].items())
+    kinds = [
+        {e.kind for e in r.trace.events if e.axis == "cp" and e.phase != "gradients"}
+        for r in (ring, gathered)
+    ]
+    assert kinds == [{"all_to_all"}, {"all_gather", "reduce_scatter"}]
+
+
+def test_documents_are_independent_sequences() -> None:
+    """The mask changes nothing for the first document; the first token of the next one sees itself alone."""
+    model, layout = small(), Layout(cp=2)
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"x": (1, 32, 48), "wv": (16, 48), "wo": (48, 64)}
+    inputs = {n: torch.randn(s, generator=generator, dtype=torch.float64) for n, s in shapes.items()}
+    case = Case(model, layout, {"seq_len": 32, "inputs": inputs})
+    masked, plain = case.run("attention", documents=(6, 16, 10)), case.run("attention")
+    assert masked.ok
+    out, without = masked.outputs[0]["out"], plain.outputs[0]["out"]  # tokens 0 to 7, and the last 8
+    assert same(out[:, :6], without[:, :6])
+    assert not same(out[:, 6], without[:, 6])
+    value = (inputs["wv"] @ inputs["x"][0, 6]).view(4, 4)
+    assert same(out[0, 6], inputs["wo"] @ value.repeat_interleave(4, 0).flatten())
+
+
+def test_kv_heads_stored_in_copies_give_the_same_model() -> None:
+    """Incident 1: llama3.1-405b-mp16 stores 16 KV heads, each of the 8 twice, and its outputs are the same.
+
+    Meta's own arithmetic of heads divides by n_kv_heads // 16 = 0 with the 8-head model.
+    """
+    model, layout = lp.model("tiny"), Layout(tp=16)  # 16 heads, 8 KV heads, as many to a rank as 405B's
+    with pytest.raises(lp.LayoutError, match=r"LP104 error  tp=16 does not divide n_kv_heads=8"):
+        lp.run("meta_attention", model, layout)
+    broken = lp.run("meta_attention", model, layout, force=True)
+    assert set(broken.errors) == set(range(16))
+    for error in broken.errors.values():
+        assert type(error) is ZeroDivisionError
+        assert str(error) == "integer division or modulo by zero"
+
+    generator = torch.Generator().manual_seed(0)
+    inputs = {
+        n: torch.randn(s, generator=generator, dtype=torch.float64) / 8
+        for n, s in {
+            "x": (1, 64, 128),
+            "wq": (128, 128),
+            "wk": (64, 128),
+            "wv": (64, 128),
+            "wo": (128, 128),
+        }.items()
+    }
+    eight = lp.run("meta_attention", model, Layout(tp=8), dtype="float64", inputs=inputs)
+    assert eight.ok
+
+    def stored(order: str) -> RunResult:
+        def copied(w: Tensor) -> Tensor:
+            heads = w.view(8, 8, 128)
+            twice = heads.repeat_interleave(2, 0) if order == "interleaved" else heads.repeat(2, 1, 1)
+            return twice.reshape(128, 128)
+
+        both = {"wk": copied(inputs["wk"]), "wv": copied(inputs["wv"])}
+        wide = model.replace(n_kv_heads=16)
+        return lp.run("meta_attention", wide, layout, dtype="float64", inputs=inputs | both)
+
+    def out(result: RunResult) -> Tensor:
+        return torch.cat([result.outputs[r]["out"] for r in range(result.ranks)], 1)
+
+    interleaved, tiled = stored("interleaved"), stored("tiled")
+    assert interleaved.ok
+    assert tiled.ok  # it is the right answer for that model, which is another one
+    assert same(out(interleaved), out(eight))
+    assert (out(tiled) - out(eight)).abs().max() > 0.1 * out(eight).abs().max()
+    replicated = lp.run("attention", model, layout, dtype="float64", inputs=inputs, kv_replication=True)
+    assert same(out(replicated), out(eight))
+    pairs = [interleaved.gradients[2 * h]["wk"] + interleaved.gradients[2 * h + 1]["wk"] for h in range(8)]
+    assert all(same(replicated.gradients[2 * h]["wk"], pairs[h]) for h in range(8))
+
+
+def test_both_engines_leave_the_same_trace_and_numbers(soak: bool) -> None:
+    layouts = [Layout(tp=2, cp=2), Layout(tp=2, dp=2, sequence_parallel=False), Layout(cp=2, dp=2)]
+    if soak:
+        layouts += [Layout(tp=4, cp=2, order="cp-tp-pp-dp"), Layout(tp=2, cp=2, dp=2), Layout(tp=8)]
+    for layout, method in itertools.product(layouts, ("all_gather", "ring")):
+        for program in PROGRAMS if soak else ("attention", "llama", "mlp_unfused"):
+            case = Case(small(8), layout, {"cp_method": method, "batch": 2, "seq_len": 16})
+            one, other = case.run(program), case.run(program, engine="processes")
+            assert one.ok, one
+            assert other.ok, other
+            assert one.traces == other.traces, case
+            for rank in range(layout.world):
+                assert one.outputs[rank].keys() == other.outputs[rank].keys()
+                assert all(same(t, other.outputs[rank][n]) for n, t in one.outputs[rank].items())
+                assert all(same(t, other.gradients[rank][n]) for n, t in one.gradients[rank].items())
+            assert other.trace.events, case
+
+
+# -- positions and RoPE ----------------------------------------------------------------------------
+
+STRETCHED = RopeScaling(factor=8.0, original_max_seq_len=16)
+
+
+def scaled_frequencies(model: ModelConfig) -> list[float]:
+    """Llama 3.1's, one pair of dims after another (llama-models, `apply_scaling`)."""
+    found, s = [], model.rope_scaling
+    for i in range(0, model.head_dim, 2):
+        f = 1.0 / model.rope_theta ** (i / model.head_dim)
+        if s is not None:
+            length = 2 * math.pi / f
+            if length > s.original_max_seq_len / s.low_freq_factor:
+                f = f / s.factor
+            elif length >= s.original_max_seq_len / s.high_freq_factor:
+                smooth = (s.original_max_seq_len / length - s.low_freq_factor) / (
+                    s.high_freq_factor - s.low_freq_factor
+                )
+                f = (1 - smooth) * f / s.factor + smooth * f
+        found.append(f)
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "llama3.1-405b", "llama3.2-1b", "mistral-7b"])
+def test_rope_frequencies(name: str) -> None:
+    model = lp.model(name)
+    mine = rope_frequencies(model, torch.device("cpu")).double()
+    assert mine.tolist() == pytest.approx(scaled_frequencies(model), rel=1e-6)
+
+
+@pytest.mark.parametrize("chunking", ["head-tail", "contiguous"])
+def test_rope_of_llama_3_1_turns_by_true_positions_past_the_first_context(chunking: str) -> None:
+    model = small(4, head_dim=8, rope_theta=100.0, rope_scaling=STRETCHED, max_seq_len=128)
+    lengths = [2 * math.pi / f for f in scaled_frequencies(model.replace(rope_scaling=None, head_dim=8))]
+    assert {n > 16 for n in lengths} == {True, False}  # some frequencies are stretched, some kept
+    case = Case(model, Layout(cp=4, tp=2), {"seq_len": 64, "chunking": chunking})
+    scaled = case.run("llama")
+    assert scaled.ok, scaled
+    unscaled = Case(model.replace(rope_scaling=None, head_dim=8), case.layout, case.options).run("llama")
+    assert not same(scaled.outputs[0]["loss"], unscaled.outputs[0]["loss"])
+    assert not case.run("attention", fault="contiguous_positions").ok or chunking == "contiguous"
+
+
+# -- memory of the two ends of the model -----------------------------------------------------------
+
+
+def widest(result: RunResult) -> int:
+    """The largest dim of any tensor that any rank made, forward or backward."""
+    return max(n for trace in result.traces.values() for shape in trace.shapes for n in shape)
+
+
+def gathered_logits(mesh: Any, setting: Any, x: Tensor, output: Tensor) -> Tensor:
+    """What must not be done: every rank with all columns of the logits."""
+    x = collectives.all_gather(x, mesh, "tp", 1)
+    return collectives.all_gather(x @ output.mT, mesh, "tp", 2)
+
+
+def all_rows(mesh: Any, setting: Any, x: Tensor, output: Tensor) -> Tensor:
+    """What must not be done: a tensor of all rows that no other tensor is the source of."""
+    return (x @ output.mT) + torch.zeros(1, 1, setting.model.vocab_size, dtype=x.dtype).sum()
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_no_rank_holds_a_tensor_of_the_vocabulary_width(engine: str) -> None:
+    model = small(4, vocab_size=1000)
+    for padding, rows in ((None, 1000), (Padding(128, per_tp=True), 1024)):
+        options = {"padding": padding, "seq_len": 16, "engine": engine}
+        for program in ("embedding", "loss", "llama"):
+            result = Case(model, Layout(tp=4), options).run(program)
+            assert result.ok, result
+            assert widest(result) == rows // 4, program
+    full = {"seq_len": 16, "engine": engine}
+    assert widest(Case(model, Layout(tp=4), full).run(gathered_logits, backward=False)) == 1000
+    assert widest(Case(model, Layout(tp=4), full).run(all_rows, backward=False)) == 1000
+
+
+@pytest.mark.parametrize(("vocab", "tp", "widths"), [(100, 8, [13] * 7 + [9]), (101, 4, [26] * 3 + [23])])
+def test_an_uneven_vocabulary_runs_without_padding(vocab: int, tp: int, widths: list[int]) -> None:
+    model = small(8, vocab_size=vocab)
+    layout = Layout(tp=tp)
+    assert [f.code for f in lp.check(model, layout).findings if f.severity == "note"] == ["LP105"]
+    for program in ("embedding", "loss", "llama"):
+        result = Case(model, layout).run(program)
+        assert result.ok, result
+        ends = {"embedding": "tok_embeddings", "loss": "output", "llama": "output.weight"}[program]
+        assert [len(result.gradients[r][ends]) for r in range(tp)] == widths
+
+
+def test_pad_rows_get_no_gradient() -> None:
+    model = small(8, vocab_size=101)  # 192 rows: ranks 5 to 7 hold pad rows only
+    result = Case(model, Layout(tp=8), {"padding": Padding(24, per_tp=True)}).run("loss")
+    assert result.ok, result
+    rows = joined(result, "output", 0, "tp")
+    assert rows.shape == (192, model.dim)
+    assert rows[101:].abs().max() == 0
+    assert rows[:101].abs().max(1).values.min() > 0
+
+
+# -- what is sent ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sp", "back"), [(False, "all_reduce"), (True, "reduce_scatter")])
+def test_a_fused_pair_has_one_collective_backward(sp: bool, back: str) -> None:
+    layout = Layout(tp=4, sequence_parallel=sp)
+
+    def backward(program: str) -> Counter[str]:
+        result = Case(small(), layout).run(program)
+        assert result.ok
+        for trace in result.traces.values():
+            assert trace.events[0].group == (0, 1, 2, 3)
+        return Counter(e.kind for e in result.trace.events if e.phase == "backward")
+
+    row_output = {"all_gather": 1} if sp else {}
+    assert backward("mlp") == {back: 1, **row_output}
+    assert backward("mlp_unfused") == {back: 2, **row_output}
+
+
+def test_traffic_of_megatrons_four_and_their_halves() -> None:
+    """A block: 2 all-reduces forward and 2 backward; under sequence parallelism as many bytes in 8 halves.
+
+    arXiv:1909.08053, section 3 and arXiv:2205.05198, section 4.2.2.
+    """
+    model, numbers = small(), {}
+    for sp in (False, True):
+        result = Case(model, Layout(tp=4, sequence_parallel=sp), {"seq_len": 32}).run("block")
+        events = [e for e in result.trace.events if e.phase != "gradients"]
+        numbers[sp] = Counter((e.phase, e.kind) for e in events)
+        full = 32 * model.dim * 8  # bytes of [batch, seq, dim]
+        assert {e.bytes for e in events} == {full}
+    assert numbers[False] == {("forward", "all_reduce"): 2, ("backward", "all_reduce"): 2}
+    halves = itertools.product(("forward", "backward"), ("all_gather", "reduce_scatter"))
+    assert numbers[True] == dict.fromkeys(halves, 2)

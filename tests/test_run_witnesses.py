@@ -1,0 +1,377 @@
+"""Sharded runs beside others' models: transformers' Llama, torch's DTensor, and finite differences."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+import llamapar as lp
+from llamapar.model import RopeScaling
+from llamapar.spmd.programs.parts import rope_frequencies
+
+SMALL = lp.ModelConfig(
+    dim=32,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=8,
+    ffn_dim=48,
+    vocab_size=97,
+    rope_theta=10000.0,
+    rope_scaling=RopeScaling(factor=8.0, original_max_seq_len=128),  # wavelengths 6, 63, 628, 6283: all cases
+    name="small",
+)
+
+
+def filled(model: lp.ModelConfig, seed: int) -> dict[str, Tensor]:
+    """Random weights by Meta's names, norms around one."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for p in model.parameters():
+        drawn = torch.randn(p.shape, generator=generator)
+        made[p.name] = 1 + drawn / 8 if p.key == "norm" else drawn / math.sqrt(p.shape[-1])
+    return made
+
+
+def largest(a: Tensor, b: Tensor) -> float:
+    """max|a - b| / max|b|; NaN is never small."""
+    assert a.shape == b.shape
+    return ((a - b).abs().max() / b.abs().max()).item()
+
+
+# -- transformers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Iterator[Any]:
+    """The module, kept from the network; what its dependencies warn of at import is theirs."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+            patch.setenv(name, "1")
+        warnings.simplefilter("ignore")
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        assert os.environ["HF_HUB_OFFLINE"] == "1"
+        yield transformers
+
+
+def config(transformers: Any, model: lp.ModelConfig) -> Any:
+    """The model as a LlamaConfig."""
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": model.rope_theta}
+    if (scaling := model.rope_scaling) is not None:
+        rope |= {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_seq_len,
+        }
+    return transformers.LlamaConfig(
+        hidden_size=model.dim,
+        num_hidden_layers=model.n_layers,
+        num_attention_heads=model.n_heads,
+        num_key_value_heads=model.n_kv_heads,
+        head_dim=model.head_dim,
+        intermediate_size=model.ffn_dim,
+        vocab_size=model.vocab_size,
+        max_position_embeddings=model.max_seq_len,
+        rms_norm_eps=model.norm_eps,
+        tie_word_embeddings=model.tied,
+        rope_parameters=rope,
+        attn_implementation="eager",
+        use_cache=False,
+    )
+
+
+def half_split(w: Tensor, n_heads: int) -> Tensor:
+    """Rows of wq or wk from Meta's neighbouring pairs to two halves of a head: `permute` of transformers'
+    convert_llama_weights_to_hf.py."""
+    rows, columns = w.shape
+    return w.view(n_heads, rows // n_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+
+
+def to_hf(model: lp.ModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights by transformers' names."""
+    heads = {"wq": model.n_heads, "wk": model.n_kv_heads}
+    return {
+        p.hf_name: half_split(weights[p.name], heads[p.key]) if p.key in heads else weights[p.name]
+        for p in model.parameters()
+    }
+
+
+def whole_logits(result: Any) -> Tensor:
+    """[batch, seq, vocab]: the ranks' logits put where the maps say, pad columns dropped."""
+    setting, lay = result.task.setting, result.layout
+    full = torch.full((setting.batch, setting.seq_len, setting.vocab.padded), torch.nan)
+    each = setting.batch // lay.dp
+    for rank, made in result.outputs.items():
+        at = lay.coord_of(rank)
+        columns = setting.vocab.rank(at.tp).rows
+        tokens = [p for chunk in setting.sequence.rank(at.cp).chunks for p in chunk]
+        rows = full[at.dp * each : (at.dp + 1) * each]
+        rows[:, tokens, columns.start : columns.stop] = made["logits"]
+    return full[..., : setting.model.vocab_size]
+
+
+HF_CASES = {
+    "tp2-cp2, ring": ({"tp": 2, "cp": 2}, {"cp_method": "ring", "padding": "64"}, {}),
+    "tp4-cp2, KV copies, tied": (
+        {"tp": 4, "cp": 2},
+        {"kv_replication": True, "padding": "4*tp"},
+        {"tied": True, "rope_scaling": RopeScaling(factor=32.0, original_max_seq_len=128)},
+    ),
+    "tp2-dp2, no SP, no scaling": (
+        {"tp": 2, "dp": 2, "sequence_parallel": False},
+        {},
+        {"rope_scaling": None, "vocab_size": 96},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HF_CASES)
+def test_a_sharded_llama_is_that_of_transformers(transformers: Any, case: str) -> None:
+    layout, options, changes = HF_CASES[case]
+    model = SMALL.replace(**changes)
+    weights = filled(model, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    tokens, targets = torch.randint(model.vocab_size, (2, 2, 64), generator=generator)
+
+    theirs = transformers.LlamaForCausalLM(config(transformers, model)).eval()
+    leaves = {name: w.clone().requires_grad_() for name, w in weights.items()}
+    logits = torch.func.functional_call(theirs, to_hf(model, leaves), (tokens,)).logits
+    loss = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
+    gradients = dict(zip(leaves, torch.autograd.grad(loss.mean(), list(leaves.values())), strict=True))
+
+    given = {"tokens": tokens, "targets": targets, **weights}
+    result = lp.run("llama", model, layout, seq_len=64, batch=2, inputs=given, **options)
+    assert result.ok
+    assert largest(whole_logits(result), logits.detach()) < 1e-5
+    setting = result.task.setting
+    for rank, made in result.gradients.items():
+        coord = result.layout.coord_of(rank)._asdict()
+        own = loss.detach() if result.layout.dp == 1 else loss.detach()[coord["dp"]][None]
+        torch.testing.assert_close(result.outputs[rank]["loss"], own, rtol=1e-5, atol=0)
+        assert set(made) == set(weights)
+        for name, gradient in made.items():
+            assert largest(gradient, setting.part(name, gradients[name], coord)) < 1e-5, name
+
+
+def test_the_comparison_would_notice_the_wrong_pairs(transformers: Any) -> None:
+    """Meta's weights in transformers' model without the change of convention: another model."""
+    weights = filled(SMALL, seed=1)
+    theirs = transformers.LlamaForCausalLM(config(transformers, SMALL)).eval()
+    tokens = torch.arange(64)[None]
+    right = torch.func.functional_call(theirs, to_hf(SMALL, weights), (tokens,)).logits
+    unturned = {p.hf_name: weights[p.name] for p in SMALL.parameters()}
+    wrong = torch.func.functional_call(theirs, unturned, (tokens,)).logits
+    assert largest(wrong, right) > 0.1
+
+
+# -- RoPE's frequencies ----------------------------------------------------------------------------
+
+SCALED = ["llama3.1-8b", "llama3.1-405b", "llama3.2-1b"]
+
+
+@pytest.mark.parametrize("name", [*SCALED, "llama3-8b"])
+def test_frequencies_are_those_of_transformers(transformers: Any, name: str) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    model = lp.model(name)
+    theirs = config(transformers, model)
+    function = LlamaRotaryEmbedding.compute_default_rope_parameters
+    if model.rope_scaling is not None:
+        function = ROPE_INIT_FUNCTIONS["llama3"]
+    expected, factor = function(theirs)
+    assert factor == 1.0
+    torch.testing.assert_close(rope_frequencies(model, torch.device("cpu")), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_frequencies_are_metas_formula(name: str) -> None:
+    """`apply_scaling` of llama-models, models/llama3/model.py @a9c89c4, one number at a time in float64."""
+    model = lp.model(name)
+    factor, old = {"llama3.2-1b": 32}.get(name, 8), 8192
+    cases = Counter[str]()
+    for i, ours in enumerate(rope_frequencies(model, torch.device("cpu")).tolist()):
+        frequency = 500_000.0 ** (-2 * i / model.head_dim)
+        length = 2 * math.pi / frequency
+        if length < old / 4:
+            expected, case = frequency, "kept"
+        elif length > old:
+            expected, case = frequency / factor, "divided"
+        else:
+            smooth = (old / length - 1) / (4 - 1)
+            expected, case = (1 - smooth) * frequency / factor + smooth * frequency, "between"
+        cases[case] += 1
+        assert ours == pytest.approx(expected, rel=1e-5)
+    assert set(cases) == {"kept", "between", "divided"}
+
+
+# -- torch's DTensor -------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    def __init__(self, m: lp.ModelConfig) -> None:
+        super().__init__()
+        self.m = m
+        self.wq = nn.Linear(m.dim, m.q_dim, bias=False)
+        self.wk, self.wv = (nn.Linear(m.dim, m.kv_dim, bias=False) for _ in range(2))
+        self.wo = nn.Linear(m.q_dim, m.dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (w(x).unflatten(-1, (-1, self.m.head_dim)) for w in (self.wq, self.wk, self.wv))
+        q, k, v = (t.transpose(1, 2) for t in (self.turn(q), self.turn(k), v))
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.wo(heads.transpose(1, 2).flatten(2))
+
+    def turn(self, x: Tensor) -> Tensor:
+        """RoPE as multiplication by complex numbers."""
+        angles = torch.arange(x.shape[1])[:, None].float() * rope_frequencies(self.m, x.device)
+        turns = torch.complex(angles.cos().double(), angles.sin().double())[:, None]
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * turns).flatten(-2)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, m: lp.ModelConfig) -> None:
+        super().__init__()
+        self.w1, self.w3 = (nn.Linear(m.dim, m.ffn_dim, bias=False) for _ in range(2))
+        self.w2 = nn.Linear(m.ffn_dim, m.dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class Block(nn.Module):
+    def __init__(self, m: lp.ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm, self.ffn_norm = (nn.RMSNorm(m.dim, eps=m.norm_eps) for _ in range(2))
+        self.attention, self.feed_forward = Attention(m), FeedForward(m)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed_forward(self.ffn_norm(x))
+
+
+def plan(sp: bool) -> dict[str, Any]:
+    """torch's tensor parallelism of a Llama block, with and without sequence parallelism."""
+    stream = Shard(1) if sp else Replicate()
+    columns = ("attention.wq", "attention.wk", "attention.wv", "feed_forward.w1", "feed_forward.w3")
+    made: dict[str, Any] = {name: ColwiseParallel() for name in columns}
+    for name in ("attention.wo", "feed_forward.w2"):
+        made[name] = RowwiseParallel(output_layouts=stream)
+    for name in ("attention", "feed_forward"):
+        made[name] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
+    return made | ({name: SequenceParallel() for name in ("attention_norm", "ffn_norm")} if sp else {})
+
+
+def kinds(comm: CommDebugMode) -> Counter[str]:
+    """What CommDebugMode counted, by our names."""
+    ours = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
+    ours |= {"all_reduce": "all_reduce", "all_to_all_single": "all_to_all"}
+    return Counter({ours[op.__name__]: n for op, n in comm.get_comm_counts().items()})
+
+
+@pytest.mark.parametrize("sp", [True, False])
+def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
+    layout = {"tp": 2, "dp": 2, "sequence_parallel": sp}
+    options: dict[str, Any] = {"seq_len": 16, "batch": 4, "dtype": "float64"}
+    result = lp.run("block", SMALL, layout, **options)
+    assert result.ok
+    setting = result.task.setting
+    block = Block(SMALL).double()
+    names = {name.removesuffix(".weight").rpartition(".")[2]: name for name, _ in block.named_parameters()}
+    with torch.no_grad():
+        for name, full in names.items():
+            block.get_parameter(full).copy_(setting.make(name, setting.shape(name)))
+
+    with lp.local("block", SMALL, layout, **options) as ranks:
+        block = parallelize_module(block, ranks.mesh["tp"], plan(sp))
+        x = ranks.tensors["x"]
+        cotangent = ranks.cut("residual", lambda: setting.make("cotangent", setting.shape("residual")))
+        with lp.record() as trace, CommDebugMode() as comm:
+            y = block(x)
+            ((y * cotangent).sum() / 4).backward()
+        found = {"out": ranks.values(y), "x": ranks.values(x.grad)}
+        for name, full in names.items():
+            gradient = block.get_parameter(full).grad
+            if isinstance(gradient, DTensor):  # a norm's is a sum not yet made
+                summed = [Replicate()] if gradient.placements[0].is_partial() else gradient.placements
+                gradient = gradient.redistribute(placements=summed).to_local()
+            found[name] = ranks.values(gradient)
+    for rank in range(4):
+        assert largest(found["out"][rank], result.outputs[rank]["out"]) < 1e-12
+        assert largest(found["x"][rank], result.gradients[rank]["x"]) < 1e-12
+        for name in names:  # the sum over dp is left to the data parallelism
+            made = found[name][rank] + found[name][(rank + 2) % 4]
+            assert largest(made, result.gradients[rank][name]) < 1e-12, name
+
+    ours = [e for e in result.trace.events if e.phase != "gradients"]
+    said = Counter((e.phase, e.kind, e.axis, e.group, e.bytes) for e in trace.events)
+    assert said == Counter((e.phase, e.kind, e.axis, e.group, e.bytes) for e in ours)
+    assert len(ours) == (8 if sp else 4)
+    assert kinds(comm) == Counter(e.kind for e in trace.events)
+    predicted = lp.volume("block", SMALL, layout, **options)
+    for phase in ("forward", "backward"):
+        assert trace.trace.bytes("tp", phase) == predicted.bytes("tp", phase) > 0
+
+
+@pytest.mark.parametrize("cp_method", ["all_gather", "ring"])
+def test_torchs_counter_sees_the_collectives_that_ours_sees(cp_method: str) -> None:
+    options: dict[str, Any] = {"seq_len": 16, "cp_method": cp_method}
+    ranks = lp.local("block", SMALL, {"tp": 2, "cp": 2}, **options)
+    with ranks, lp.record() as trace, CommDebugMode() as comm:
+        y = lp.PROGRAMS["block"].function(ranks.mesh, ranks.setting, **ranks.tensors)
+        y.sum().backward()
+    assert kinds(comm) == Counter(e.kind for e in trace.events)
+    assert len(trace.events) == {"all_gather": 12, "ring": 16}[cp_method]
+
+
+# -- finite differences ----------------------------------------------------------------------------
+
+
+def test_gradients_are_the_slope_of_the_sharded_loss() -> None:
+    """The loss along one random direction of all weights, by two more sharded forwards."""
+    layout = {"tp": 4, "cp": 2}
+    options: dict[str, Any] = {"dtype": "float64", "seq_len": 16, "kv_replication": True, "padding": "4*tp"}
+    model = SMALL.replace(n_layers=1)
+    result = lp.run("llama", model, layout, **options)
+    setting, lay = result.task.setting, result.layout
+    weights = {name: setting.make(name, shape) for name, shape in setting.weights().items()}
+    direction = {name: w.double() for name, w in filled(model, seed=3).items()}
+
+    slope = 0.0
+    for tp in range(lay.tp):
+        held = result.gradients[lay.rank_of(tp=tp)]
+        for p in model.parameters():
+            holders = {"wk": 2, "wv": 2, "norm": lay.tp}.get(p.key, 1)  # TP ranks with the same numbers
+            piece = setting.part(p.name, direction[p.name], {"tp": tp, "cp": 0, "dp": 0})
+            slope += (held[p.name] * piece).sum().item() / holders
+
+    def loss(step: float) -> float:
+        given = {name: w + step * direction[name] for name, w in weights.items()}
+        moved = lp.run("llama", model, layout, inputs=given, backward=False, **options)
+        return moved.outputs[0]["loss"].item()
+
+    h = 1e-5
+    assert slope == pytest.approx((loss(h) - loss(-h)) / (2 * h), rel=1e-7)

@@ -1,0 +1,243 @@
+"""The torchrun engine: two agents on one machine, and what becomes of ranks that raise, hang or die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import llamapar as lp
+
+PROJECT = Path(__file__).resolve().parent.parent
+RUN = "attention --model tiny --tp 2 --cp 2 --dtype float64 --device cpu --json"
+LIMIT = 150  # seconds within which everything here has to end
+
+BODY = """
+import os, signal, sys, time
+import torch.distributed as dist
+import llamapar as lp
+from llamapar.spmd import collectives
+
+def body(mesh, setting, x):
+    y = mean(x, mesh, setting)
+    if dist.get_rank() == 1:
+        FAULT
+    return mean(y, mesh, setting)
+
+def mean(x, mesh, setting):
+    return collectives.all_reduce(collectives.copy(x, mesh, "tp") / setting.layout.tp, mesh, "tp")
+
+def reference(setting, x):
+    return x * 1.0
+
+layout = lp.Layout(tp=TP, sequence_parallel=False)
+for _ in range(TIMES):
+    try:
+        result = lp.run(body, "tiny", layout, engine="torchrun", timeout=3.0, seq_len=8, reference=reference)
+        told = [result.summary, *(f"{rank}: {error}" for rank, error in result.errors.items())]
+        told.append(f"outputs of {len(result.outputs[0])}, {len(result.trace.events)} events")
+    except lp.LlamaparError as error:
+        told = [f"{type(error).__name__}: {error}"]
+    print("\\n".join(told), flush=True)
+"""
+HERE = "all_reduce over tp, [1, 8, 128] float32"
+
+
+@pytest.fixture
+def times(soak: bool) -> range:
+    """How often it is shown."""
+    return range(20 if soak else 1)
+
+
+@pytest.fixture
+def world(soak: bool) -> int:
+    """How many ranks, where torchrun itself is left out."""
+    return 4 if soak else 2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def started(
+    commands: list[list[str]], environments: list[dict[str, str]]
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """The processes, each the first of a session of its own; nothing of the sessions is left after it."""
+    base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    base |= {"PYTHONPATH": str(PROJECT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**base, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for command, environment in zip(commands, environments, strict=True)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                stream.close()
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Exit status, stdout and stderr of each; and none of their sessions has a process left."""
+    end = time.monotonic() + LIMIT
+    told = []
+    for process in processes:
+        out, err = process.communicate(timeout=max(1.0, end - time.monotonic()))
+        told.append((process.returncode, out, err))
+    sessions = {process.pid for process in processes}
+    deadline = time.monotonic() + 10
+    while left := [p for p in psutil.pids() if session(p) in sessions]:
+        assert time.monotonic() < deadline, f"left over: {left}"
+        time.sleep(0.1)
+    return told
+
+
+def session(pid: int) -> int:
+    with contextlib.suppress(OSError, psutil.Error):
+        if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            return os.getsid(pid)
+    return -1
+
+
+def agents(words: list[str], static: bool = False) -> list[tuple[int, str, str]]:
+    """Two torchrun agents of two ranks each."""
+    port = free_port()
+    commands = []
+    for node in range(2):
+        meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test"]
+        if static:
+            meet = ["--node-rank", f"{node}", "--master-addr", "127.0.0.1", "--master-port", f"{port}"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+        commands.append([*torchrun, "--local-addr", "127.0.0.1", *meet, *words])
+    with started(commands, [{}, {}]) as processes:
+        return ended(processes)
+
+
+def ranks(tmp_path: Path, world: int, fault: str, count: int = 1) -> list[tuple[int, str, str]]:
+    """The ranks alone, in the environment that torchrun gives them."""
+    text = BODY.replace("FAULT", fault).replace("TP", str(world)).replace("TIMES", str(count))
+    (tmp_path / "body.py").write_text(text)
+    port = str(free_port())
+    environments = [{"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(world)} for r in range(world)]
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": str(world)}
+    command = [sys.executable, str(tmp_path / "body.py")]
+    with started([command] * world, [{**own, **meet} for own in environments]) as processes:
+        return ended(processes)
+
+
+# -- torchrun itself -----------------------------------------------------------------------------
+
+
+def test_two_agents_tell_what_processes_tell(times: range) -> None:
+    expected = lp.run("attention", "tiny", lp.Layout(tp=2, cp=2), dtype="float64", device="cpu")
+    for i in times:
+        told = agents(["-m", "llamapar", "run", *RUN.split()], static=i % 2 == 1)
+        assert [status for status, _, _ in told] == [0, 0], told
+        [line] = "".join(out for _, out, _ in told).splitlines()  # of rank 0 alone, which is on either agent
+        result = json.loads(line)
+        assert (result["ok"], result["engine"], result["ranks"]) == (True, "torchrun", 4)
+        assert (result["bytes"], result["events"]) == (expected.trace.by_axis, len(expected.trace.events))
+        assert result["max_error"] < 1e-12
+        assert result["max_grad_error"] < 1e-12
+        assert result["notes"] == ["device cpu over gloo: asked for"]
+
+
+@pytest.mark.soak
+def test_two_agents_with_a_run_that_differs(times: range) -> None:
+    for _ in times:
+        told = agents(["-m", "llamapar", "run", *RUN.split(), "--fault", "no_context_grad_sum"])
+        assert [status for status, _, _ in told] == [1, 1], told
+        [line] = "".join(out for _, out, _ in told).splitlines()
+        assert (json.loads(line)["ok"], json.loads(line)["errors"]) == (False, {})
+
+
+@pytest.mark.soak
+def test_two_agents_with_bad_input(times: range) -> None:
+    for _ in times:
+        told = agents(["-m", "llamapar", "run", *RUN.split(), "--tp", "8"])
+        assert [status for status, _, _ in told] == [1, 1], told  # torchrun's own, for the 2 of its ranks
+        [line] = "".join(out for _, out, _ in told).splitlines()
+        assert json.loads(line)["error"]["message"] == "the layout has 16 ranks, torchrun started 4"
+        assert "".join(err for _, _, err in told).count("llamapar: the layout has 16 ranks") == 1
+
+
+# -- its ranks -----------------------------------------------------------------------------------
+
+
+def test_every_rank_returns_the_result(tmp_path: Path, world: int) -> None:
+    told = ranks(tmp_path, world, "pass", count=2)
+    assert [status for status, _, _ in told] == [0] * world, told
+    summary = f"body  tp={world} cp=1 pp=1 dp=1 ({world} ranks, torchrun, cpu): equal to the reference"
+    assert [out.splitlines() for _, out, _ in told] == [
+        [summary, f"outputs of {int(rank == 0)}, 4 events"] * 2 for rank in range(world)
+    ]
+
+
+def test_a_rank_that_raises(tmp_path: Path, times: range, world: int) -> None:
+    others = [rank for rank in range(world) if rank != 1]
+    waited = f"was waiting in {HERE} when rank 1 raised ValueError: no luck"
+    lines = [
+        f"body  tp={world} cp=1 pp=1 dp=1 ({world} ranks, torchrun, cpu): rank 1 raised ValueError",
+        *("1: no luck", *(f"{rank}: rank {rank} {waited}" for rank in others)),
+        "outputs of 0, 0 events",
+    ]
+    for _ in times:
+        told = ranks(tmp_path, world, 'raise ValueError("no luck")')
+        assert [out.splitlines() for _, out, _ in told] == [lines] * world, told
+        assert all(status in (0, 1) for status, _, _ in told)  # 1 where a thread still hangs as Python ends
+
+
+def test_a_rank_that_never_comes(tmp_path: Path, times: range, world: int) -> None:
+    arrived = "rank 0" if world == 2 else "ranks 0, 2, 3"
+    text = (
+        "RankFailure: time-out: no rank made progress for 3 s\n"
+        f"  why  {HERE}: {arrived} arrived; rank 1 never did, it is computing\n"
+        "  try  timeout=6 if a rank only computes for long\n"
+    )
+    for _ in times:
+        told = ranks(tmp_path, world, "time.sleep(100)")
+        assert [(status, out) for status, out, _ in told] == [(1, text)] * world, told
+
+
+def test_a_rank_that_is_killed(tmp_path: Path, times: range, world: int) -> None:
+    for _ in times:
+        told = ranks(tmp_path, world, "os.kill(os.getpid(), signal.SIGKILL)")
+        assert told.pop(1)[:2] == (-signal.SIGKILL, "")
+        for status, out, _ in told:
+            assert status in (0, 1), told
+            assert out.splitlines()[0] == "RankFailure: rank 1 is gone: no sign of life for 10 s", told
+
+
+@pytest.mark.soak
+def test_rank_0_that_is_killed(tmp_path: Path, times: range, world: int) -> None:
+    for _ in times:
+        fault = "pass\n    if dist.get_rank() == 0: os.kill(os.getpid(), signal.SIGKILL)"
+        told = ranks(tmp_path, world, fault)
+        assert told.pop(0)[:2] == (-signal.SIGKILL, "")
+        for status, out, _ in told:
+            assert status in (0, 1), told
+            assert out.startswith("RankFailure: rank 0 is gone"), told
