@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
@@ -225,13 +226,16 @@ class Recording:
 
 
 @contextmanager
-def record() -> Iterator[Recording]:
+def record(mesh: DeviceMesh | None = None) -> Iterator[Recording]:
     """Every collective that this process runs in the block, DTensor's and torch.distributed's own included.
 
     `with lp.record() as trace: …`; then `trace.events`, `trace.by_axis`, `lp.view(trace)`. The axis is
-    the DeviceMesh's name of the group, "world" for the default group.
+    the DeviceMesh's name of the group. A mesh axis of all ranks is torch's default group, named "world"
+    unless `mesh` is given.
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     recorder = Recorder(rank)
+    if mesh is not None:
+        recorder.axes = compat.axis_names(mesh)
     with recorder:
         yield Recording(recorder)
