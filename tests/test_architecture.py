@@ -29,6 +29,7 @@ LAYERS = {
     "repairs": 2,
     "rules": 2,
     "fixes": 2,
+    "diagnosis": 2,
     "report": 2,
     "export": 2,
     "exercises": 2,
@@ -39,6 +40,8 @@ LAYERS = {
     "execute": 4,
     "figures": 5,
     "panels": 6,
+    "words": 6,
+    "running": 6,
     "cli": 6,
     "__main__": 6,
 }

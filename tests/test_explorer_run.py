@@ -377,4 +377,4 @@ def test_random_moves_never_raise(soak: bool) -> None:
 def test_a_run_is_a_value() -> None:
     plan = lp.explorer(**LONG)._state.plan()
     assert Run(plan).text == "\n".join([f"{plan.title} (engine local): idle", *plan.notes])
-    assert plan.notes[0].startswith("made small to run here: llama3.1-405b with head_dim 8, dim 1024")
+    assert plan.notes[0].startswith("made small to run here: llama3.1-8b with head_dim 8, dim 256")
