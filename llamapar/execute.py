@@ -6,13 +6,18 @@ each rank's outputs and gradients are compared with its piece of the reference's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from .errors import LayoutError, LlamaparError, flag, one_of, shown, whole
+from .errors import LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from .frameworks import padding_rule
 from .job import Job
 from .layout import Layout
@@ -69,8 +74,9 @@ def run(
     run that does not fit the machine, RankFailure for a killed rank or one that never comes, Cancelled.
     What ranks raise is in `errors`.
     """
-    task, notes, report = prepare(program, model, layout, **options)
+    task, notes, report = _prepared(program, model, layout, options)
     one_of("engine", engine, ENGINES)
+    real("timeout", timeout, 0.1, 1e6)
     here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
     used, backend, why = choose_device(device, engine, here)
     require_room(task, engine)
@@ -214,12 +220,22 @@ def _inputs(given: Any, task: Task) -> dict[str, Tensor]:
     return found
 
 
+def _prepared(
+    program: Any, model: Any, layout: Any, options: dict[str, Any]
+) -> tuple[Task, tuple[str, ...], Report]:
+    """`prepare`, with a word for an option that is not there."""
+    known = list(inspect.signature(prepare).parameters)[3:]
+    for name in options:
+        one_of("option", name, known, LlamaparError)
+    return prepare(program, model, layout, **options)
+
+
 def tape(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> Tape:
     """The shape tape of `program` at its true size, from the meta device: nothing is allocated.
 
     Arguments as in `run`; layouts that check refuses are taped up to the line that raises.
     """
-    task, _, report = prepare(program, model, layout, **{"force": True, **options})
+    task, _, report = _prepared(program, model, layout, {"force": True, **options})
     return tapes.tape(task, _reason(report))
 
 
@@ -228,15 +244,13 @@ def local(program: Any, model: Any, layout: Layout | Mapping[str, Any], **option
 
     Arguments as in `run`.
     """
-    task, _, _ = prepare(program, model, layout, **options)
+    task, _, _ = _prepared(program, model, layout, options)
     require_room(task, "local")
     return local_engine.local(task)
 
 
 def show_source(program: Any) -> str:
     """The source of a program, as it runs."""
-    import inspect
-
     return inspect.getsource(programs.program(program).function)
 
 
@@ -258,18 +272,39 @@ def _reports(
             for line in answer.output.splitlines():
                 print(f"rank {answer.rank}: {line}")
         return [
-            a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback)
+            a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback, at=a.at)
             for a in told
         ]
-    reports = local_engine.run(task, device, _ticker(cancel))
+    with _interrupted() as interrupted:
+        reports = local_engine.run(task, device, _ticker(cancel, interrupted))
     for report in reports:
         if isinstance(report.error, answers.Cancelled):
             raise report.error
     return reports
 
 
-def _ticker(cancel: Callable[[], bool] | None) -> Callable[[], None]:
+@contextmanager
+def _interrupted() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or Jupyter's interrupt came: kept for the next tick, for torch's C++ cannot bear it."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came and sys.exception() is None:
+            raise KeyboardInterrupt
+
+
+def _ticker(
+    cancel: Callable[[], bool] | None, interrupted: Callable[[], bool] = lambda: False
+) -> Callable[[], None]:
     def tick() -> None:
+        if interrupted():
+            raise KeyboardInterrupt
         if cancel is not None and cancel():
             raise answers.Cancelled("the run was cancelled")
 

@@ -64,7 +64,7 @@ class RunResult:
     def errors(self) -> dict[int, BaseException]:
         """rank → what it raised, or was waiting in; the first to raise comes first."""
         raised = [r for r in self.reports if r.error is not None]
-        raised.sort(key=lambda r: isinstance(r.error, PeerError))
+        raised.sort(key=lambda r: (isinstance(r.error, PeerError), r.at))
         return {r.rank: r.error for r in raised if r.error is not None}
 
     @property

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -11,7 +14,7 @@ from .errors import LayoutError, LlamaparError, one_of
 from .fit import MAX_RANKS, fit
 from .shard import PARAMETERS
 from .spmd.body import Task, shapes
-from .spmd.setting import kind
+from .spmd.setting import Setting, kind
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -75,6 +78,15 @@ def memory_available() -> int:
     return min(known) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+def _halves(setting: Setting) -> Iterator[int]:
+    """seq_len / 2, / 4, … as long as the ranks divide it."""
+    layout, n = setting.layout, setting.seq_len
+    unit = 2 * layout.cp * (layout.tp if layout.sp else 1)
+    while n % (2 * unit) == 0:
+        n //= 2
+        yield n
+
+
 def require_room(task: Task, engine: str) -> None:
     """LayoutError where the machine cannot hold the run, with what it would need and what fits."""
     setting, layout = task.setting, task.setting.layout
@@ -88,7 +100,17 @@ def require_room(task: Task, engine: str) -> None:
     else:
         what = f"{ranks} ranks would take about {bytes_needed:,} bytes; {there:,} are free"
         why = "parameters, gradients, activations and the unsharded reference are all held at once"
-    choose = [f"{small.layout}"] if small.layout != layout else []
+
+    def fits(**changes: Any) -> bool:
+        other = replace(task, setting=replace(setting, **changes))
+        return other.setting.layout.world <= MAX_RANKS and need(other, engine) <= there
+
+    choose = []
+    if small.layout != layout and fits(layout=small.layout, batch=small.layout.dp):
+        choose.append(f"{small.layout}")
+    shorter = next((n for n in _halves(setting) if fits(seq_len=n)), None)
+    if shorter is not None:
+        choose.append(f"seq_len={shorter}")
     if small.model != setting.model:
         choose.append(
             f"lp.fit(model, layout): head_dim {small.model.head_dim}, dim {small.model.dim}, "

@@ -50,6 +50,7 @@ class RankReport:
     trace: Trace | None = None
     error: BaseException | None = None
     traceback: str = ""
+    at: float = 0.0  # when it raised, on a clock that all ranks share
 
 
 def wants(function: Callable[..., Any]) -> list[str]:
@@ -95,7 +96,7 @@ def called(
 ) -> dict[str, Tensor]:
     """function(*first, …) with the tensors it asks for; a returned tensor is named "out"."""
     names = list(inspect.signature(function).parameters)[len(first) :]
-    chosen = {n: dict(tensors) if n == "weights" else tensors[n] for n in names}
+    chosen = {n: parameters(tensors) if n == "weights" else tensors[n] for n in names}
     made = function(*first, **chosen)
     if isinstance(made, Tensor):
         return {"out": made}
@@ -106,6 +107,11 @@ def called(
         "a tensor or a dict of tensors is needed",
         field="program",
     )
+
+
+def parameters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a program gets for "weights": the tensors with the full names of the model's parameters."""
+    return {name: t for name, t in tensors.items() if name.endswith(".weight")}
 
 
 def placement(program: Program, name: str) -> str | None:
@@ -126,7 +132,15 @@ def objective(task: Task, outputs: Mapping[str, Tensor], sequences: int, cut: Cu
             continue
         if row is not None and row != "loss":
             shape, device = task.setting.shape(row), "meta" if y.is_meta else "cpu"
-            y = y * cut(row, lambda: task.setting.make("cotangent", shape, device)).detach()  # noqa: B023
+            dy = cut(row, lambda: task.setting.make("cotangent", shape, device)).detach()  # noqa: B023
+            if y.shape != dy.shape:
+                raise LlamaparError(
+                    f"output {name!r} is {list(y.shape)}, and a rank's piece of {row} {list(dy.shape)}",
+                    "that is what the placement table says of it",
+                    [f"out={row!r} of another row", 'a dict, {"a name of your own": tensor}'],
+                    "out",
+                )
+            y = y * dy
         total = y.sum() if total is None else total + y.sum()
     if total is None:
         raise LlamaparError("no output of the program depends on a parameter", field="program")

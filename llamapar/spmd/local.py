@@ -15,7 +15,7 @@ from torch import Tensor
 from llamapar.errors import LlamaparError
 
 from . import compat
-from .body import RankReport, Task, makers, run_rank, shapes, wants
+from .body import RankReport, Task, makers, parameters, run_rank, shapes, wants
 from .compat import LocalTensor, LocalTensorMode
 from .record import Recorder
 from .setting import Setting
@@ -102,7 +102,9 @@ def local(task: Task, device: str = "cpu") -> LocalRanks:
     with one_run:
         ranks = LocalRanks(task.setting, device)
     found = {name: ranks.cut(name, make) for name, make in makers(task).items()}
-    ranks.tensors = {"weights": found} | found if "weights" in wants(task.program.function) else found
+    ranks.tensors = found
+    if "weights" in wants(task.program.function):
+        ranks.tensors = found | {"weights": parameters(found)}
     return ranks
 
 

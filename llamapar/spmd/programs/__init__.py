@@ -56,6 +56,12 @@ def program(given: object, reference: Callable[..., Any] | None = None, out: str
     if isinstance(given, Program):
         return given
     if isinstance(given, str):
+        if reference is not None or out != "residual":
+            raise LlamaparError(
+                f"program={given!r} has its own reference and output",
+                "reference and out are for a function of your own",
+                field="reference" if reference is not None else "out",
+            )
         return PROGRAMS[one_of("program", given, PROGRAMS)]
     if not callable(given):
         raise LlamaparError(
