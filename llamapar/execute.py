@@ -33,7 +33,7 @@ from .spmd import tape as tapes
 from .spmd.body import RankReport, Task, shapes
 from .spmd.local import LocalRanks
 from .spmd.setting import DTYPES, Setting, kind
-from .spmd.watch import Watch
+from .spmd.watch import Watch, few_threads
 from .trace import Tape
 
 ENGINES = ("local", "processes", "torchrun")
@@ -91,7 +91,8 @@ def run(
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
-    return result(_reports(task, engine, used, backend, timeout, cancel))
+    with local_engine.one_run, few_threads(task):
+        return result(_reports(task, engine, used, backend, timeout, cancel))
 
 
 def _without_tensors(result: RunResult) -> RunResult:

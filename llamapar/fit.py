@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from .frameworks import padding_rule
 from .layout import Layout, divisors
 from .model import ModelConfig
-from .shard import NO_PADDING, Padding
+from .model import model as find_model
+from .shard import Padding
 
 MAX_RANKS = 64
 """Most ranks that an engine runs on one machine."""
@@ -22,20 +26,22 @@ class Fitted:
 
 
 def fit(
-    model: ModelConfig,
-    layout: Layout,
+    model: Any,
+    layout: Layout | Mapping[str, Any],
     *,
     ranks: int = MAX_RANKS,
-    padding: Padding = NO_PADDING,
+    padding: str | Padding | None = None,
     layers: int = 2,
 ) -> Fitted:
     """The same heads, KV heads and degree of tp over narrow heads and few rows, on at most `ranks` ranks.
 
+    model, layout, padding: as in `check`. layers: most transformer layers kept.
     What does not divide still does not: FFN columns and vocabulary rows keep their remainder over tp and
     their pad rows. pp becomes 1 (a run covers the ranks of one stage), dp and then cp shrink to divisors.
     """
+    model, layout = find_model(model), Layout.of(layout)
     tp = layout.tp
-    small = _small(model, tp, padding, layers)
+    small = _small(model, tp, padding_rule(padding), layers)
     most = max(1, ranks // tp)
     cp = max(d for d in divisors(layout.cp) if d <= most)
     dp = max(d for d in divisors(layout.dp) if d <= min(2, most // cp))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 from .errors import LlamaparError
 from .maps.tables import Record
@@ -169,9 +170,24 @@ class Tape(Record):
                     _by_shape(step),
                 ]
             )
-        failed = self.failed
-        foot = "; ".join(filter(None, [_by_text(self.errors), failed.why])) if failed else ""
-        return title, ["line", "code", "name", "global shape", "cut", "on a rank"], rows, foot
+        why = self.failed.why if self.failed else ""
+        return title, ["line", "code", "name", "global shape", "cut", "on a rank"], rows, why
+
+    def _repr_html_(self) -> str:
+        title, head, rows, foot = self._table()
+        left = 'style="text-align:left"'
+        body = "".join(f"<tr>{''.join(_cell(i, text) for i, text in enumerate(row))}</tr>" for row in rows)
+        top = "".join(f"<th {left}>{escape(name)}</th>" for name in head)
+        end = f"<p>{escape(foot)}</p>" if foot else ""
+        return f"<p><b>{escape(title)}</b></p><table><tr>{top}</tr>{body}</table>{end}"
+
+
+def _cell(column: int, text: object) -> str:
+    """A cell of the tape; code and shapes are kept on a line."""
+    inner = escape(str(text))
+    if column in (1, 3) and inner:
+        inner = f'<code style="white-space:nowrap">{inner}</code>'
+    return f'<td style="text-align:left">{inner}</td>'
 
 
 def _by_shape(step: TapeStep) -> str:

@@ -148,7 +148,7 @@ class Runner:
         from llamapar.execute import prepare
         from llamapar.execute import run as execute
         from llamapar.spmd import answers, local
-        from llamapar.spmd.watch import Watch, one_thread, operations, ranks_ticked
+        from llamapar.spmd.watch import Watch, operations, ranks_ticked
 
         asked, world = run.plan.arguments(), run.plan.layout.world
         done, total, shown_at = 0, 0, time.monotonic()
@@ -173,16 +173,15 @@ class Runner:
         while not local.one_run.acquire(timeout=STEP):
             tick()
         try:
-            with one_thread():
-                run, done = replace(run, phase=f"running on {world} ranks"), 0
-                if run.plan.engine == "local" and not run.plan.quick:
-                    task = prepare(**{name: value for name, value in asked.items() if name != "engine"})[0]
-                    total, done = _expected(lambda: operations(task, tick)), 0
-                result = execute(**asked, cancel=cancelled)
-                run = replace(run, phase="writing the shape tape", result=result)
-                self._put(stop, run)
-                with Watch(tick):
-                    tape = result.tape
+            run, done = replace(run, phase=f"running on {world} ranks"), 0
+            if run.plan.engine == "local" and not run.plan.quick:
+                task = prepare(**{name: value for name, value in asked.items() if name != "engine"})[0]
+                total, done = _expected(lambda: operations(task, tick)), 0
+            result = execute(**asked, cancel=cancelled)
+            run = replace(run, phase="writing the shape tape", result=result)
+            self._put(stop, run)
+            with Watch(tick):
+                tape = result.tape
             tick()  # a tape keeps what its programs raise, and so a cancel too
         finally:
             local.one_run.release()

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from llamapar.errors import LlamaparError
 
 from . import compat
-from .body import RankReport, Task, makers, parameters, run_rank, shapes, wants
+from .body import RankReport, Task, makers, parameters, run_rank, wants
 from .compat import LocalTensor, LocalTensorMode
 from .record import Recorder
 from .setting import Setting
 
 one_run = threading.RLock()
 """Held by whatever runs: the fake process group, and a fault, are the whole process's."""
-
-SMALL = 2**21
-"""Numbers in the greatest tensor of a run that torch is given one thread for: each operation is on a rank's
-piece, and threads that wait for the next one take more of the processor than they give (measured)."""
 
 
 class LocalRanks:
@@ -119,7 +113,7 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
             tick()
         return ranks.cut(name, make)
 
-    with one_run, _few_threads(task), closing(LocalRanks(task.setting, device)) as ranks, ranks:
+    with one_run, closing(LocalRanks(task.setting, device)) as ranks, ranks:
         try:
             outputs, gradients = run_rank(ranks.mesh, task, recorder, cut)
         except Exception as error:
@@ -138,15 +132,3 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
     for rank, trace in recorder.traces.items():
         reports[rank].trace = trace
     return reports
-
-
-@contextmanager
-def _few_threads(task: Task) -> Iterator[None]:
-    """One thread for torch while a small task runs."""
-    before = torch.get_num_threads()
-    if max(map(math.prod, shapes(task).values()), default=0) <= SMALL:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -97,9 +97,9 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.tick is not None and _makes_tensors(func):
-            self.tick()
         name = func.overloadpacket.__name__
+        if self.tick is not None and name != "wait_tensor" and _makes_tensors(func):
+            self.tick()
         kind, sent = None, None
         if func.namespace == "_c10d_functional" and name in _FUNCTIONAL:
             kind, sent, group = _FUNCTIONAL[name], args[0], compat.group_named(args[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import compat
-from .body import Task, leaf, run_rank
+from .body import Task, leaf, run_rank, shapes
 from .record import Recorder
 
 
@@ -27,7 +28,8 @@ class Watch(TorchDispatchMode):
         self.tick = tick
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.tick()
+        if func.overloadpacket.__name__ != "wait_tensor":  # what was sent is waited for
+            self.tick()
         return func(*args, **(kwargs or {}))
 
 
@@ -38,12 +40,19 @@ def ranks_ticked(world: int) -> int:
     return world if compat.in_local_mode() else 1
 
 
+SMALL = 2**21
+"""Numbers of a run's largest tensor up to which one thread is the faster for it (measured)."""
+
+
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread to an operation, until the block ends: on small tensors a second one costs more than it
-    helps, and where other work shares the cores it costs ten times as much (measured)."""
+def few_threads(task: Task) -> Iterator[None]:
+    """One thread for torch while a small task runs: a second one costs more than it helps.
+
+    Where other work shares the cores it costs ten times as much (measured).
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if max(map(math.prod, shapes(task).values()), default=0) <= SMALL:
+        torch.set_num_threads(1)
     try:
         yield
     finally:

@@ -66,12 +66,16 @@ def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Noteb
 def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> None:
     seen = []
     panel_of(notebook).get_by_role("tab", name="Heads").focus()
-    for name in ("Vocabulary", "Sequence", "Layers", "Ranks", "Heads"):
+    for name in ("Vocabulary", "Sequence", "Layers", "Ranks", "Run", "Heads"):
         notebook.page.keyboard.press("ArrowRight")
         tab = panel_of(notebook).get_by_role("tab", name=name)
         expect(tab).to_be_focused()
         expect(tab).to_have_attribute("aria-selected", "true")
         title = panel_of(notebook).locator(".gtitle").first
+        if name == "Run":  # 405B is not quick: nothing runs before it is asked for
+            expect(panel_of(notebook).locator(".lp-verdict")).to_have_text("not run yet")
+            expect(title).not_to_be_visible()
+            continue
         expect(title).not_to_have_text(seen[-1] if seen else "")
         seen.append(title.text_content())
     assert len(set(seen)) == 5

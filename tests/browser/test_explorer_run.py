@@ -1,0 +1,97 @@
+"""The Run tab as a person meets it: a run at each move, a bar and a way out of a long one, no errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from browser.lab import Lab, Notebook, scratch_notebook
+
+pytestmark = pytest.mark.browser
+
+CREATE = 'import llamapar as lp\npanel = lp.explorer("tiny", tp=2, cp=1, pp=1, dp=1, seq_len=1024)\npanel'
+KV = 'panel.set(preset="llama3.1-8b", tp=16)'
+LONG = 'panel.set(preset="llama3.1-8b", tp=8, cp=4, dp=2, program="llama")'
+SLOW = 120_000
+"""Milliseconds: the first run imports torch, on a machine that may be busy."""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab() as running:
+        yield running
+
+
+@pytest.fixture
+def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
+    path = scratch_notebook(tmp_path / "run.ipynb", CREATE, KV, LONG, "panel.running['state']")
+    with lab.open(path, height=1700) as opened:
+        opened.run(0)
+        opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+        opened.page.locator(".llamapar").get_by_role("tab", name="Run").click()
+        yield opened
+        assert opened.console_errors() == []
+
+
+def panel_of(notebook: Notebook) -> Locator:
+    return notebook.page.locator(".llamapar")
+
+
+def button(notebook: Notebook, name: str) -> Locator:
+    return panel_of(notebook).get_by_role("button", name=name, exact=True)
+
+
+def test_a_move_runs_and_the_genuine_error_stands_in_the_tape(notebook: Notebook) -> None:
+    verdict = panel_of(notebook).locator(".lp-verdict")
+    expect(verdict).to_contain_text("equal to the unsharded model", timeout=SLOW)
+    tape = panel_of(notebook).locator("[data-table=tape]")
+    expect(tape).to_contain_text("[1, 64, 8, 8]", timeout=SLOW)
+    expect(panel_of(notebook).locator(".gtitle").first).to_contain_text("Rank 0: 4 collectives")
+    slider = panel_of(notebook).get_by_label("TP in powers of two")
+    slider.focus()
+    notebook.page.keyboard.press("ArrowRight")
+    expect(verdict).to_contain_text("(4 ranks, engine local", timeout=SLOW)
+    expect(tape).to_contain_text("[1, 64, 4, 8]", timeout=SLOW)
+    notebook.run(1)
+    expect(verdict).to_have_text("ranks 0–15 of 16 raised RuntimeError (engine local on cpu)", timeout=SLOW)
+    expect(tape.locator(".lp-wrong")).to_contain_text("k = split_heads(x @ wk.mT", timeout=SLOW)
+    expect(tape.locator(".lp-wrong")).to_be_in_viewport(ratio=0.3)
+    box = tape.locator("..").bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 1280
+    panel_of(notebook).get_by_role("tab", name="Heads").click()
+    expect(panel_of(notebook).locator(".gtitle").first).to_contain_text("tp=16")
+    expect(tape).not_to_be_visible()
+    expect(panel_of(notebook).locator("[data-control=fault]")).not_to_be_visible()
+
+
+def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
+    notebook: Notebook, sample: Callable[[Any, int], list[float]]
+) -> None:
+    notebook.run(2)
+    verdict = panel_of(notebook).locator(".lp-verdict")
+    expect(verdict).to_have_text("not run yet", timeout=SLOW)
+    for wait in sample([0, 0.5, 1, 2, 4, 8], 1):
+        button(notebook, "Run").focus()
+        notebook.page.keyboard.press("Enter")
+        bar = panel_of(notebook).get_by_role("progressbar")
+        bar.wait_for()
+        expect(panel_of(notebook).locator(".lp-phase")).to_contain_text("%", timeout=SLOW)
+        assert bar.evaluate("bar => bar.position") >= 0
+        time.sleep(wait)
+        expect(button(notebook, "Cancel")).to_be_focused()
+        notebook.page.keyboard.press("Enter")
+        expect(verdict).to_contain_text("cancelled", timeout=10_000)
+        expect(bar).not_to_be_visible()
+        expect(button(notebook, "Run")).to_be_focused()
+    notebook.run(3)
+    assert notebook.outputs(3)[0]["data"]["text/plain"] == "'cancelled'"
+    slider = panel_of(notebook).get_by_label("DP in powers of two")  # the page still answers
+    slider.focus()
+    notebook.page.keyboard.press("ArrowLeft")
+    expect(panel_of(notebook).get_by_role("status")).to_contain_text("dp=1")
