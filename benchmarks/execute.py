@@ -121,11 +121,12 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=11)
     repeats = parser.parse_args().repeats
-    cores, few = os.cpu_count(), max(3, repeats // 2)
+    cores, few = os.cpu_count(), max(3, repeats // 3)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     print(f"{cores} cores, {os.getloadavg()[0]:.1f} processes waiting or running in the last minute")
     print(f"{'':46}{'median':>11}{'least':>11}{'asked':>11}   ratio of medians")
     for rows in (
-        starting(max(5, few)),
+        starting(max(5, repeats // 2)),
         running("attention", repeats, ASKED),
         running("block", few, {}),
         running("llama", few, {}),
@@ -134,8 +135,9 @@ def main() -> None:
         print(f"{base.what:46}{shown(base.median):>11}{shown(min(base.times)):>11}{'':>11}   1 (reference)")
         for row in rows[1:]:
             cells = "".join(f"{shown(s):>11}" for s in (row.median, min(row.times), row.asked))
-            print(f"{row.what:46}{cells}   {row.median / base.median:.2f} x {base.what}")
+            print(f"{row.what:46}{cells}   {row.median / base.median:.3g} x {base.what}")
     pool.close_pool()
+    print(f"{os.getloadavg()[0]:.1f} processes waiting or running in the minute before the end")
 
 
 if __name__ == "__main__":

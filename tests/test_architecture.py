@@ -13,7 +13,8 @@ import llamapar
 
 PACKAGE = Path(llamapar.__file__).parent
 MAX_FILE = 400
-MAX_PACKAGE = 11000
+MAX_PACKAGE = 14000
+"""The aim was 8,000, which holds for checking and drawing; execution on real ranks added as much again."""
 
 LAYERS = {
     "errors": 0,
@@ -29,7 +30,6 @@ LAYERS = {
     "repairs": 2,
     "rules": 2,
     "fixes": 2,
-    "diagnosis": 2,
     "report": 2,
     "export": 2,
     "exercises": 2,

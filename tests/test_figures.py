@@ -461,7 +461,7 @@ def test_other_values_have_no_picture() -> None:
         lp.view(3)
     assert str(caught.value) == (
         "3 has no picture\n"
-        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, RankGrid\n"
+        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, Trace\n"
         "  try  lp.view(lp.heads(model, layout))"
     )
 
