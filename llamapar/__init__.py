@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .budget import memory
-from .diagnosis import explain, explain_stream
 from .errors import LayoutError, LlamaparError, ModelError
 from .fit import fit
 from .frameworks import FRAMEWORKS
@@ -40,14 +38,12 @@ __all__ = [
     "Padding",
     "Report",
     "check",
-    "explain",
     "explain_stream",
     "explorer",
     "ffn",
     "fit",
     "heads",
     "local",
-    "memory",
     "model",
     "ranks",
     "record",
