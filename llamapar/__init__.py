@@ -1,8 +1,8 @@
 """llamapar: how Llama-style transformers are cut across GPUs, checked, drawn and explained.
 
 One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
-`ranks`, `view`, `explorer`) and executed (`run`, `local`, `tape`, `record`). Importing
-this needs no third-party package.
+`ranks`, `view`, `explorer`) and executed (`run`, `local`, `tape`, `record`).
+Importing this needs no third-party package.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ __all__ = [
     "Padding",
     "Report",
     "check",
-    "explain_stream",
     "explorer",
     "ffn",
     "fit",

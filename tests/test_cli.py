@@ -364,7 +364,7 @@ def test_readme_command(run: Any, command: str, output: str) -> None:
 
 def test_readme_python() -> None:
     blocks = _blocks("pycon")
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "README", "README.md", 0)
     told: list[str] = []
     doctest.DocTestRunner(verbose=False).run(test, out=told.append)
@@ -381,6 +381,7 @@ def test_readme_numbers_are_printed() -> None:
         r"`[^`]*`",
         r"\[[^]]*\]\([^)]*\)",
         "Llama 3",
+        "Compose v2",
         "Apache-2.0",
         re.escape(f"Python {python[1]}"),
     ):
