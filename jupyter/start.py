@@ -5,7 +5,8 @@
 `jupyter/labconfig` holds the settings that come with the project (no news pop-up, no update
 check). What JupyterLab writes while it runs (layout, chosen theme, history, connection files) goes
 to the state folder, `.jupyter/` unless told, which git ignores. The server listens on loopback only,
-unless told otherwise, and asks for its token. The process becomes JupyterLab itself, so whoever started it can end it.
+unless told otherwise, and asks for its token. The process becomes JupyterLab itself, so whoever
+started it can end it.
 """
 
 from __future__ import annotations
