@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -502,3 +504,31 @@ def test_what_a_result_says() -> None:
         "events": 4, "bytes": {"tp": 32768}, "errors": {}, "notes": ["device cpu: asked for"],
     }  # fmt: skip
     assert "<b>mlp  tp=2" in result._repr_html_()
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import llamapar as lp
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+lp.run("mlp", "tiny", {"tp": 2})
+ended = 0
+for i in range(int(sys.argv[1])):
+    timer = threading.Timer(0.02 + 0.03 * i, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        while True:
+            lp.run("block", "tiny", {"tp": 4})
+    except KeyboardInterrupt:
+        ended += 1
+    timer.join()
+assert lp.run("mlp", "tiny", {"tp": 2}).ok
+print(ended)
+"""
+
+
+def test_an_interrupt_ends_a_local_run_and_not_the_process(soak: bool) -> None:
+    times = "25" if soak else "4"
+    script = [sys.executable, "-c", INTERRUPTED, times]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (0, f"{times}\n"), done.stderr

@@ -396,6 +396,15 @@ def stuck(context: Any) -> None:
         x @ x
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as Python has it by default: a shell may have started the tests with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_run(times: range) -> None:
     for _ in times:
         ranks = pool(4)
