@@ -87,7 +87,12 @@ def run(
             return made
         with Watch(_ticker(cancel)):
             output_errors, gradient_errors = compare(task, reports)
-        return replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
+        made = replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
+        if task.fault is None or not made.ok:
+            return made
+        fault = faults.FAULTS[task.fault]
+        shows = f"it shows in {fault.program} with {', '.join(f'{k}={v}' for k, v in fault.layout.items())}"
+        return replace(made, notes=(*made.notes, f"{task.fault} changes nothing here; {shows}"))
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)

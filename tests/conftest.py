@@ -20,12 +20,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
-from browser.lab import NAMES, find_chromium
+try:
+    import hypothesis
+
+    from browser.lab import NAMES, find_chromium
+except ImportError:  # a bare GPU machine: torch, numpy and pytest
+    hypothesis = None  # type: ignore[assignment]
 
 PROJECT = Path(__file__).resolve().parent.parent
+BARE = "test_gpu.py"  # what needs no more than that
+HERE = Path(__file__).parent
+collect_ignore = (
+    [] if hypothesis else ["browser", *(p.name for p in HERE.glob("test_*.py") if p.name != BARE)]
+)
 FULL_COUNTS = {"soak", "sample"}  # the fixtures that make a test longer under --soak
 
 
@@ -38,7 +47,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_report_header() -> list[str]:
+    return [] if hypothesis else [f"no hypothesis here: tests/{BARE} is all that is collected"]
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if hypothesis:
+        _set_profiles(config)
+
+    # Kernels that tests start know the project's Jupyter settings, not those of whoever runs them.
+    state = Path(tempfile.mkdtemp(prefix="llamapar-tests-"))
+    config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
+    environment = runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](state)
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
+
+
+def _set_profiles(config: pytest.Config) -> None:
     hypothesis.settings.register_profile(
         "test", derandomize=True, database=None, deadline=None, max_examples=50
     )
@@ -53,14 +79,6 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     hypothesis.settings.load_profile("soak" if config.getoption("soak") else "test")
 
-    # Kernels that tests start know the project's Jupyter settings, not those of whoever runs them.
-    state = Path(tempfile.mkdtemp(prefix="llamapar-tests-"))
-    config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
-    environment = runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](state)
-    for name in set(os.environ) - set(environment):
-        del os.environ[name]
-    os.environ.update(environment)
-
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("soak"):
@@ -74,7 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         if not torch.cuda.is_available():
             _skip(items, "gpu", "no CUDA device")
-    if find_chromium() is None:
+    if hypothesis and find_chromium() is None:
         _skip(
             items,
             "browser",

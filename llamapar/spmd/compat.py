@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.overrides import TorchFunctionMode
 
 from llamapar.errors import LlamaparError
 from llamapar.layout import Layout
@@ -39,6 +40,34 @@ Coord = dict[str, int]
 
 _c10d: Any = dist.distributed_c10d
 _ops = torch.ops._c10d_functional  # the functional collectives that all their wrappers of 2.11 to 2.13 call
+
+
+class _FlatMatmul(TorchFunctionMode):
+    """x [..., n] @ w [n, m] as one mm: before 2.13 torch's matmul asks for sizes that are plain integers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.matmul, torch.matmul) and len(args) == 2:  # @ is the first
+            x, w = args
+            if isinstance(w, LocalTensor) and w.dim() == 2 and x.dim() > 2:
+                return torch.mm(x.reshape(-1, w.shape[0]), w).view(*x.shape[:-1], w.shape[1])
+        return func(*args, **(kwargs or {}))
+
+
+class LocalMode(LocalTensorMode):
+    """torch's mode in which operations run rank by rank; uneven pieces can be multiplied in every torch."""
+
+    def __enter__(self) -> LocalMode:
+        self._matmul = _FlatMatmul() if torch.__version__ < "2.13" else None
+        if self._matmul is not None:
+            self._matmul.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self._matmul is not None:
+            self._matmul.__exit__(*error)
+
 
 acting_rank: ContextVar[int | None] = ContextVar("acting_rank", default=None)
 """The rank for which the local engine is running a rank's own arithmetic just now."""

@@ -14,7 +14,7 @@ from llamapar.errors import LlamaparError
 
 from . import compat
 from .body import RankReport, Task, makers, parameters, run_rank, wants
-from .compat import LocalTensor, LocalTensorMode
+from .compat import LocalMode, LocalTensor
 from .record import Recorder
 from .setting import Setting
 
@@ -43,7 +43,7 @@ class LocalRanks:
         self._stack = ExitStack()
         self._stack.enter_context(compat.fake_world(size))
         self.mesh = compat.make_mesh(setting.layout, "cpu")
-        self._mode = LocalTensorMode(size)
+        self._mode = LocalMode(size)
         self._open = True
         _open = self
 
