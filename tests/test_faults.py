@@ -140,3 +140,13 @@ def test_what_a_fault_drops_is_missing_in_the_trace() -> None:
         assert (phase, kind) in {(e.phase, e.kind) for e in whole.events}, name
         assert phase not in {e.phase for e in broken.events}, name
         assert [e for e in whole.events if e.phase != phase] == list(broken.events), name
+
+
+def test_the_faults_show_themselves_as_a_table() -> None:
+    text, html = str(lp.FAULTS), lp.FAULTS._repr_html_()
+    assert text.splitlines()[1].split("  ")[0] == "fault"
+    for name, fault in lp.FAULTS.items():
+        assert f"\n{name} " in text
+        assert f">{name}</td>" in html
+        assert fault.looks_fine in text
+    assert "readers&#x27;" in html

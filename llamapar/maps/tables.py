@@ -31,11 +31,14 @@ def text_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]
     return "\n".join([title, *lines, *([foot] if foot else [])])
 
 
-def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], foot: str = "") -> str:
-    """The same as an HTML table; every text is escaped."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+def html_table(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[object]], foot: str = "", left: bool = False
+) -> str:
+    """The same as an HTML table; every text is escaped. left: cells of words, set to the left."""
+    style = ' style="text-align:left"' if left else ""
+    top = "".join(f"<th{style}>{escape(cell)}</th>" for cell in head)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{style}>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
     end = f"<p>{escape(foot)}</p>" if foot else ""
     return f"<p><b>{escape(title)}</b></p><table><tr>{top}</tr>{body}</table>{end}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from llamapar.errors import one_of
+from llamapar.maps.tables import Record, html_table
 
 from . import collectives, compat, gradients, setting
 
@@ -68,79 +69,100 @@ def _contiguous_positions(true: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 _NO_SP = {"sequence_parallel": False}
 
-FAULTS: dict[str, Fault] = {
-    "drop_all_reduce": Fault(
-        "every shape; the backward runs",
-        "forward: each rank has its own summand",
-        "attention",
-        {"tp": 2, **_NO_SP},
-        patch=((collectives, "all_reduce", _keep),),
-    ),
-    "drop_backward_all_reduce": Fault(
-        "every shape and the whole forward, to the last bit",
-        "gradient of x and of all that lies before it",
-        "mlp",
-        {"tp": 2, **_NO_SP},
-        patch=((collectives, "copy", _keep),),
-    ),
-    "sum_twice": Fault(
-        "every shape and the whole forward",
-        "gradients are tp times too large",
-        "mlp",
-        {"tp": 2, **_NO_SP},
-        patch=((collectives, "all_reduce", _sum_twice),),
-    ),
-    "no_kv_grad_sum": Fault(
-        "every shape, the forward, and the gradient of x",
-        "gradients of wk and wv: each copy has only its own readers'",
-        "attention",
-        {"tp": 16},
-        changes={"kv_replication": True},
-        patch=((gradients, "sum_copies", _first),),
-    ),
-    "tile_kv": Fault(
-        "every shape",
-        "forward: most ranks attend with another KV head",
-        "attention",
-        {"tp": 16},
-        changes={"kv_replication": True, "interleave": False},
-    ),
-    "no_norm_grad_sum": Fault(
-        "every shape, the forward, and the gradients of all matrices",
-        "gradients of the norms: each rank saw its own tokens only",
-        "block",
-        {"tp": 2},
-        patch=((gradients, "sum_tokens", _first),),
-    ),
-    "contiguous_positions": Fault(
-        "every shape; causality, for the mask knows the chunks",
-        "forward: RoPE turns each token by another one's position",
-        "attention",
-        {"cp": 2},
-        patch=((setting.Setting, "part", _contiguous_positions(setting.Setting.part)),),
-    ),
-    "no_context_grad_sum": Fault(
-        "every shape, the forward, and the gradient of x",
-        "gradients of parameters: each CP rank saw its own tokens only",
-        "attention",
-        {"cp": 2},
-        patch=((gradients, "sum_context", _first),),
-    ),
-    "no_data_grad_sum": Fault(
-        "every shape and the forward; the losses of the dp ways even fall",
-        "gradients: dp ways drift apart",
-        "mlp",
-        {"dp": 2},
-        patch=((gradients, "sum_data", _first),),
-    ),
-    "pad_in_softmax": Fault(
-        "every shape, and a loss that falls",
-        "forward: the loss is too high by what the pad rows' exponentials add",
-        "loss",
-        {"tp": 8},
-        changes={"pads_in_softmax": True},
-    ),
-}
+
+class Faults(dict[str, Fault], Record):
+    """The faults by name; shown as a table."""
+
+    __str__ = Record.__str__
+    __repr__ = Record.__repr__
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._table(), left=True)
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        rows: list[list[object]] = []
+        for name, fault in self.items():
+            where = ", ".join(f"{axis}={n}" for axis, n in fault.layout.items())
+            rows.append([name, f"{fault.program}, {where}", fault.looks_fine, fault.caught_by])
+        head = ["fault", "shows in", "what still looks fine", "the check that catches it"]
+        return "Faults that lp.run(..., fault=name) injects", head, rows, ""
+
+
+FAULTS = Faults(
+    {
+        "drop_all_reduce": Fault(
+            "every shape; the backward runs",
+            "forward: each rank has its own summand",
+            "attention",
+            {"tp": 2, **_NO_SP},
+            patch=((collectives, "all_reduce", _keep),),
+        ),
+        "drop_backward_all_reduce": Fault(
+            "every shape and the whole forward, to the last bit",
+            "gradient of x and of all that lies before it",
+            "mlp",
+            {"tp": 2, **_NO_SP},
+            patch=((collectives, "copy", _keep),),
+        ),
+        "sum_twice": Fault(
+            "every shape and the whole forward",
+            "gradients are tp times too large",
+            "mlp",
+            {"tp": 2, **_NO_SP},
+            patch=((collectives, "all_reduce", _sum_twice),),
+        ),
+        "no_kv_grad_sum": Fault(
+            "every shape, the forward, and the gradient of x",
+            "gradients of wk and wv: each copy has only its own readers'",
+            "attention",
+            {"tp": 16},
+            changes={"kv_replication": True},
+            patch=((gradients, "sum_copies", _first),),
+        ),
+        "tile_kv": Fault(
+            "every shape",
+            "forward: most ranks attend with another KV head",
+            "attention",
+            {"tp": 16},
+            changes={"kv_replication": True, "interleave": False},
+        ),
+        "no_norm_grad_sum": Fault(
+            "every shape, the forward, and the gradients of all matrices",
+            "gradients of the norms: each rank saw its own tokens only",
+            "block",
+            {"tp": 2},
+            patch=((gradients, "sum_tokens", _first),),
+        ),
+        "contiguous_positions": Fault(
+            "every shape; causality, for the mask knows the chunks",
+            "forward: RoPE turns each token by another one's position",
+            "attention",
+            {"cp": 2},
+            patch=((setting.Setting, "part", _contiguous_positions(setting.Setting.part)),),
+        ),
+        "no_context_grad_sum": Fault(
+            "every shape, the forward, and the gradient of x",
+            "gradients of parameters: each CP rank saw its own tokens only",
+            "attention",
+            {"cp": 2},
+            patch=((gradients, "sum_context", _first),),
+        ),
+        "no_data_grad_sum": Fault(
+            "every shape, the forward, and the gradient of x",
+            "gradients: dp ways drift apart",
+            "mlp",
+            {"dp": 2},
+            patch=((gradients, "sum_data", _first),),
+        ),
+        "pad_in_softmax": Fault(
+            "every shape, and a loss that is only a little off",
+            "forward: the loss is too high by what the pad rows' exponentials add",
+            "loss",
+            {"tp": 8},
+            changes={"pads_in_softmax": True},
+        ),
+    }
+)
 """name → fault."""
 
 
