@@ -71,9 +71,9 @@ def rope_frequencies(model: ModelConfig, device: torch.device) -> Tensor:
 
 def rope(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
     """Turn each pair of dims of x [batch, seq, heads, head_dim] by its position [seq] (arXiv:2104.09864)."""
-    angles = positions[:, None].float() * rope_frequencies(model, x.device)
+    angles = positions.unsqueeze(-1).float() * rope_frequencies(model, x.device)
     wide = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = angles.cos().to(wide)[:, None], angles.sin().to(wide)[:, None]  # [seq, 1, head_dim/2]
+    cos, sin = (t.to(wide).unsqueeze(1) for t in (angles.cos(), angles.sin()))  # [seq, 1, head_dim/2]
     even, odd = x.to(wide).unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
     return turned.flatten(-2).to(x.dtype)
