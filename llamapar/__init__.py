@@ -1,19 +1,22 @@
 """llamapar: how Llama-style transformers are cut across GPUs, checked, drawn and explained.
 
 One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
-`ranks`, `view`, `explorer`) and executed (`run`, `local`, `tape`, `record`).
-Importing this needs no third-party package.
+`ranks`, `view`, `explorer`) and executed (`run`, `local`, `tape`, `record`). Importing
+this needs no third-party package.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from .budget import memory, reconcile
+from .diagnosis import explain, explain_stream
 from .errors import LayoutError, LlamaparError, ModelError
 from .fit import fit
 from .frameworks import FRAMEWORKS
 from .job import Job
 from .layout import AXES, Layout
+from .loading import load
 from .maps import ffn, heads, ranks, sequence, stages, vocab
 from .model import PRESETS, ModelConfig, model
 from .report import Finding, Report, check, require
@@ -38,13 +41,18 @@ __all__ = [
     "Padding",
     "Report",
     "check",
+    "explain",
+    "explain_stream",
     "explorer",
     "ffn",
     "fit",
     "heads",
+    "load",
     "local",
+    "memory",
     "model",
     "ranks",
+    "reconcile",
     "record",
     "require",
     "run",
@@ -83,3 +91,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def load_ipython_extension(ip: Any) -> None:
+    """`%load_ext llamapar`: diagnoses under the tracebacks of shape-like errors, and `%explain`."""
+    from importlib import import_module
+
+    import_module(".magics", __name__).load(ip)
+
+
+def unload_ipython_extension(ip: Any) -> None:
+    """`%unload_ext llamapar`: takes both away."""
+    from importlib import import_module
+
+    import_module(".magics", __name__).unload(ip)

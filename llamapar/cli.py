@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from . import running, words
+from . import asking, running, sizing, words
 from .errors import LayoutError, LlamaparError
 from .frameworks import padding_rule
 from .layout import AXES
@@ -134,14 +134,17 @@ COMMANDS: dict[str, Command] = {
         "  llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345 --order megatron-lm",
     ),
     "run": running.RUN,
+    "memory": sizing.MEMORY,
+    "load": sizing.LOAD,
+    "explain": asking.EXPLAIN,
 }
 """The commands by name."""
 
 _DESCRIPTION = """See how a Llama-style model is cut over GPUs by tensor (TP), context (CP), pipeline
 (PP) and data (DP) parallelism, and whether that works, before it costs a GPU-hour."""
 
-_STATUS = """exit status: 0 fine, 1 the layout has errors or the run differs, 2 bad usage or bad input
-Bad input is told on stderr; with --json, {"error": {"field", "message", "why", "choose"}} on stdout too."""
+_STATUS = """Bad input is told on stderr; with --json, {"error": {"field", "message", "why", "choose"}} on
+stdout too."""
 
 
 def _answered(argv: Sequence[str]) -> Answer:

@@ -13,12 +13,17 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple, NoReturn
 
+from .budget import ACCOUNTINGS, GPUS
+from .budget.saved import RECOMPUTE
+from .budget.schedule import SCHEDULES
 from .errors import LayoutError, LlamaparError, one_of, shown, whole
 from .frameworks import FRAMEWORKS
 from .frameworks import framework as find_framework
 from .layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
+from .loading import BLOCKS
 from .maps.sequence import CHUNKINGS
 from .model import PRESETS, ModelConfig
 from .model import model as find_model
@@ -30,6 +35,13 @@ Answer = tuple[int, str]
 _SPLITS = [split.replace(" ", "-") for split in LAYER_SPLITS]
 
 MODEL_HELP = "a preset's name, a config.json or params.json, the folder that holds one, or JSON text"
+
+
+def _any(names: Iterable[str], default: str) -> str:
+    """ "a, b (default) or c"."""
+    *most, last = (f"{name} (default)" if name == default else name for name in names)
+    return f"{', '.join(most)} or {last}"
+
 
 OPTIONS: dict[str, tuple[str, str]] = {
     "model": ("MODEL", MODEL_HELP),
@@ -61,6 +73,15 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "documents": ("N,N,...", "tokens of each document of a sequence, which attend to their own"),
     "fault": ("NAME", "break the run on purpose; any other word lists the names"),
     "timeout": ("SECONDS", "without progress, after which ranks are given up (default 60)"),
+    "recompute": ("NAME", f"what the backward computes again: {_any(RECOMPUTE, 'selective')}"),
+    "schedule": ("NAME", f"of the pipeline: {_any(SCHEDULES, '1f1b')}"),
+    "accounting": ("RULE", f"who counts: {_any(ACCOUNTINGS, 'exact')}"),
+    "gpu": ("GPU", f"whose memory there is: {_any(GPUS, 'h100-80gb')}"),
+    "format": ("FORMAT", f"of the file: {_any(BLOCKS, 'q40')}"),
+    "nodes": ("N", "machines, which are TP ranks (default 1)"),
+    "memory_gb": ("GB", "memory of each machine, in 2^30 bytes (default 64)"),
+    "file": ("FILE", "a log to read instead, of any size"),
+    "context": ("JSON", 'what is known besides: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'),
 }
 """Metavar and help of every option that takes a value, by field name."""
 
@@ -79,13 +100,18 @@ SWITCHES = {
 
 
 class Command(NamedTuple):
-    """answer: what it does. what: its help. options: of OPTIONS and SWITCHES. first: the word after it."""
+    """answer: what it does. what: its help. options: of OPTIONS and SWITCHES. first: the word after it.
+
+    exits: what its statuses 0 and 1 mean. helps: of options that mean something else here.
+    """
 
     answer: Callable[[argparse.Namespace], Answer]
     what: str
     options: tuple[str, ...]
     example: str
     first: tuple[str, str] | None = None
+    exits: str = "0 fine, 1 the layout has errors or the run differs"
+    helps: Mapping[str, str] = MappingProxyType({})
 
 
 # -- reading what people write -----------------------------------------------------------------
@@ -144,7 +170,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "layer_split": _layer_split,
     "framework": lambda text: find_framework(text).name,
     "documents": _documents,
-    **dict.fromkeys(("engine", "device", "dtype", "chunking", "cp_method", "fault"), str),
+    **dict.fromkeys(("engine", "device", "dtype", "chunking", "cp_method", "fault", "recompute"), str),
+    **dict.fromkeys(("schedule", "accounting", "gpu", "format", "file", "context"), str),
 }
 """How the options that are not numbers are read."""
 
@@ -204,12 +231,19 @@ class _Parser(argparse.ArgumentParser):
         write(file or sys.stdout, message)
 
 
+_OWN_STATUSES = "What 0 and 1 mean to each command is in its own help.\n"
+
+
+def _statuses(exits: str, status: str) -> str:
+    return f"exit status: {exits}, 2 bad usage or bad input\n{status}"
+
+
 def _parser(
     commands: Mapping[str, Command], description: str, status: str
 ) -> tuple[_Parser, dict[str, _Parser]]:
     """The whole parser, and those of the commands; its example is the first command's."""
     first = next(iter(commands.values()))
-    epilog = f"example:\n  {first.example}\n\n{status}"
+    epilog = f"example:\n  {first.example}\n\n{_statuses(first.exits, f'{_OWN_STATUSES}{status}')}"
     top = _Parser(prog="llamapar", description=description, epilog=epilog)
     made = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in commands.items():
@@ -217,7 +251,7 @@ def _parser(
             name,
             help=command.what,
             description=f"{command.what[0].upper()}{command.what[1:]}.",
-            epilog=f"example:\n  {command.example}\n\n{status}",
+            epilog=f"example:\n  {command.example}\n\n{_statuses(command.exits, status)}",
         )
         if command.first:
             field, help_text = command.first
@@ -225,6 +259,7 @@ def _parser(
         for field in (*command.options, "json"):
             if field in OPTIONS:
                 metavar, help_text = OPTIONS[field]
+                help_text = command.helps.get(field, help_text)
                 parser.add_argument(option(field), metavar=metavar, help=help_text)
             elif field == "sequence_parallel":
                 switch = argparse.BooleanOptionalAction
@@ -256,10 +291,12 @@ def read(
         raise LlamaparError(
             f"{shown(word)} is not an option of llamapar {args.command}", "", near or [help_of]
         )
-    wanted = "model" in commands[args.command].options and args.model is None
-    raise LlamaparError(
-        f"{shown(word)} is one word too many", "", [f"--model {word}"] if wanted else [help_of]
-    )
+    command, near = commands[args.command], [help_of]
+    if command.first and command.first[0] == "text":
+        near = ["the whole text in quotes", help_of]
+    elif "model" in command.options and args.model is None:
+        near = [f"--model {word}"]
+    raise LlamaparError(f"{shown(word)} is one word too many", "", near)
 
 
 # -- writing -----------------------------------------------------------------------------------
@@ -289,10 +326,15 @@ def write(stream: IO[str] | None, text: str) -> str:
         stream.write(f"{text}\n")
         stream.flush()
     except OSError as problem:
-        with suppress(OSError, ValueError):  # or the interpreter would try again, and complain, as it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        mute(stream)
         return "" if isinstance(problem, BrokenPipeError) else f"cannot write: {problem.strerror}"
     return ""
+
+
+def mute(stream: IO[Any]) -> None:
+    """Nothing more goes to a stream that failed, or the interpreter would try again, and complain."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def as_dict(error: LlamaparError) -> dict[str, Any]:

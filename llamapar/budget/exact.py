@@ -1,0 +1,165 @@
+"""The exact account: every tensor of the step that is known, counted; the rest stated as an assumption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .saved import end, layer
+from .schedule import in_flight
+from .sizes import ITEMSIZE, Sizes, StageHold
+from .terms import GIB, Breakdown, Term
+
+ALLOCATOR = GIB // 2
+"""Assumed: workspaces of cuBLAS and NCCL and the allocator's slack, within torch's own peak."""
+
+CONTEXT = GIB // 2
+"""Assumed: CUDA's context and the driver's share, which torch's counters do not see."""
+
+LOSSES = {
+    "vocab_parallel": (
+        "logits * wide",
+        "Megatron-LM core/tensor_parallel/cross_entropy.py: exponentials in place",
+    ),
+    "torch": (
+        "2 * logits * wide",
+        "torch.nn.functional.cross_entropy: log-softmax, its gradient and its own",
+    ),
+    "loss_parallel": (
+        "3 * logits * wide",
+        "torch/distributed/tensor/parallel/loss.py: three temporaries more",
+    ),
+}
+"""Cross-entropy → what it holds at its peak past what it keeps for the backward."""
+
+_ADAM = "arXiv:1910.02054 section 3.1: Adam with float32 states"
+_ZERO = "arXiv:1910.02054 section 5, over dp_shard · cp ranks (arXiv:2407.21783 section 3.3.2)"
+_FSDP = (
+    "torch.distributed.fsdp.fully_shard: dim 0 by torch.chunk, the sharded parameters are the master weights"
+)
+
+
+@dataclass(frozen=True)
+class Account:
+    """The settings of an exact account besides model and layout: see `memory`."""
+
+    grad_dtype: str
+    recompute: str
+    kernels: str
+    schedule: str
+    micro_batches: int
+    grad_buckets: bool
+    loss: str
+
+
+def states(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
+    """Parameters, gradients, master weights and optimizer states of a PP rank."""
+    layout = sizes.layout
+    shard = layout.dp_shard * layout.cp
+    item, grad = sizes.item, ITEMSIZE[account.grad_dtype]
+    fsdp = layout.zero == 3
+    inputs = {
+        "params": sizes.params(hold),
+        "own": sizes.params(hold, shard, by_row=fsdp) if layout.zero else sizes.params(hold),
+        "item": item,
+        "grad": grad,
+        "wide": max(item, 4),
+    }
+    inputs["buckets"] = item if account.grad_buckets and shard * layout.dp_replicate > 1 else 0
+    source = _FSDP if fsdp else _ZERO
+    master = item < 4 and not fsdp
+    rows = [
+        ("parameters", "own * wide" if fsdp else "params * item", source if fsdp else "bytes of the dtype"),
+        ("gradients", "own * grad" if layout.zero >= 2 else "params * grad", source),
+        (
+            "gradient buckets",
+            "params * buckets" if inputs["buckets"] else "0",
+            "torch DDP's buckets, in dtype",
+        ),
+        ("master weights", "own * 4" if master else "0", source),
+        ("optimizer states", "2 * own * wide", f"{_ADAM}; {source}"),
+    ]
+    return [Term(name, formula, inputs, why) for name, formula, why in rows]
+
+
+def buffers(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
+    """Buffers of communication: ZeRO 3's gathered parameters, the pipeline's, the gradient's on its way."""
+    layout = sizes.layout
+    inputs: dict[str, float] = dict(sizes.activations)
+    for name, parts in sizes.parts.items():
+        inputs[f"{name}_params"] = sum(part.numel for part in parts)
+    inputs["grad"] = ITEMSIZE[account.grad_dtype]
+    terms = []
+    if layout.zero == 3 and layout.dp_shard * layout.cp > 1:
+        units = "2 * layer_params"
+        units += " + embedding_params" * hold.embedding + " + head_params" * hold.head
+        terms.append(
+            Term("gathered parameters", f"({units}) * item", inputs, f"{_FSDP}; the next layer prefetched")
+        )
+        units = "layer_params * (item + grad)"
+        terms.append(Term("gradients in flight", units, inputs, "one layer's, before and in its reduction"))
+    if layout.pp > 1:
+        sent = "2 * residual * item"
+        terms.append(
+            Term("pipeline buffers", sent, inputs, "a micro-batch received, one sent: arXiv:2104.04473")
+        )
+    return terms
+
+
+def layer_terms(inputs: Mapping[str, float], kernels: str, recompute: str, times: str = "") -> list[Term]:
+    """What autograd keeps of `times` layers and micro-batches (an input's name; one by default)."""
+    front = f"{times} * " if times else ""
+    return [
+        Term(f"activations: {row.part}", f"{front}({row.formula})", inputs, row.source)
+        for row in layer(kernels, recompute)
+    ]
+
+
+def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> list[Term]:
+    """What autograd keeps at the peak of a PP rank, the logits, and what the backward needs besides."""
+    layout = sizes.layout
+    flying = in_flight(account.schedule, rank, layout.pp, layout.virtual_stages, account.micro_batches)
+    inputs: dict[str, float] = dict(sizes.activations)
+    inputs["layers"] = sum(n * held for n, held in zip(hold.layers, flying, strict=True))
+    inputs["first"], inputs["last"] = flying[0], flying[-1]
+    kernels, recompute = account.kernels, account.recompute
+    terms = layer_terms(inputs, kernels, recompute, "layers")
+    if hold.embedding:
+        row = end("embedding", kernels)
+        terms.append(Term("activations: embedding", f"first * ({row.formula})", inputs, row.source))
+    kept, every = (" + ".join(s.formula for s in layer(kernels, r)) for r in (recompute, "none"))
+    again = f"({every}) - ({kept})" if recompute != "none" else "0"
+    work = f"{again} + (3 * ffn + 2 * gathered) * item" if any(hold.layers) else "0"
+    source = "gradients of w1, w3 and w2's inputs and of the residual stream, and what is recomputed"
+    if hold.head:
+        row = end("head", kernels)
+        terms.append(Term("activations: head", f"last * ({row.formula})", inputs, row.source))
+        row = end("loss", kernels)
+        more, why = LOSSES[account.loss]
+        loss = f"{row.formula} + {more}"
+        terms.append(Term("logits and loss", loss, inputs, f"{row.source}; {why}"))
+        work = f"max(0, {work} - ({loss}))"
+        source += ", past what the logits have freed by then"
+    return [*terms, Term("backward workspace", work, inputs, source)]
+
+
+def breakdown(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> Breakdown:
+    """All terms of a PP rank; those of no bytes are left out."""
+    assumed = [
+        Term(
+            "allocator (assumed)", "allocator", {"allocator": ALLOCATOR}, "assumption: budget.exact.ALLOCATOR"
+        ),
+        Term("CUDA context (assumed)", "context", {"context": CONTEXT}, "assumption: budget.exact.CONTEXT"),
+    ]
+    known = [
+        *states(sizes, hold, account),
+        *buffers(sizes, hold, account),
+        *activations(sizes, hold, rank, account),
+    ]
+    return Breakdown(rank, tuple(t for t in known if t.bytes) + tuple(assumed))
+
+
+def exact(sizes: Sizes, split: Any, account: Account) -> list[Breakdown]:
+    """Every PP rank's breakdown."""
+    return [breakdown(sizes, hold, r, account) for r, hold in enumerate(sizes.stages(split))]

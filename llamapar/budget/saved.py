@@ -1,0 +1,84 @@
+"""What autograd keeps of a Llama block for the backward, tensor by tensor.
+
+kernels="eager" is this project's own programs (llamapar/spmd/programs), operation by operation: what is
+said of them is what torch keeps, to the byte. kernels="fused" is the same block with RMSNorm and RoPE as one
+kernel each, as GPU training frameworks have them: RMSNorm keeps its input and one number a row, RoPE nothing.
+
+Names in formulas are those of `Sizes.activations`. Selective recomputation is counted with one call of
+attention: a CP rank of ours makes three (two squares and a rectangle), each of which would be kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KERNELS = ("eager", "fused")
+RECOMPUTE = ("none", "selective", "full")
+
+_OWN = "llamapar/spmd/programs, saved_tensors_hooks"
+_FUSED = "arXiv:2205.05198 section 4.1 with SwiGLU, RMSNorm and flash attention (arXiv:2205.14135)"
+SELECTIVE_SOURCE = (
+    "torchtitan's policy: outputs of attention, of reduce-scatters and of every second matmul are kept "
+    "(pytorch/torchtitan, torchtitan/parallelisms/parallelize_llama.py @004b3148a9)"
+)
+FULL_SOURCE = "arXiv:2205.05198 section 5: a recomputed layer keeps its input"
+
+
+class Saved(NamedTuple):
+    """One part's saved tensors: the bytes of a layer's, or of an end's, for one micro-batch."""
+
+    part: str
+    formula: str
+    source: str
+
+
+_NORM = {"eager": "residual * wide + residual * item + rows * wide", "fused": "residual * item + rows * 4"}
+"""RMSNorm. eager: x in float32 (x itself where it is), the normalised x, and 1/rms; fused: x and 1/rms."""
+
+_COLUMN = {
+    # matmuls of a gathered batch of several sequences fold it by a copy each
+    "eager": "column * item * (1 + {more} * folds)",
+    "fused": "column * item",
+}
+
+_SAVED: dict[str, tuple[Saved, ...]] = {
+    kernels: (
+        Saved("norms", f"2 * ({_NORM[kernels]})", source),
+        Saved(
+            "attention",
+            _COLUMN[kernels].format(more=2)
+            + " + (2 * q + 2 * keys) * item + lse * wide"
+            + (" + 2 * rope * wide + 2 * 8 * reordered" if kernels == "eager" else ""),
+            source,
+        ),
+        Saved("MLP", _COLUMN[kernels].format(more=1) + " + 4 * ffn * item", source),
+    )
+    for kernels, source in (("eager", _OWN), ("fused", _FUSED))
+}
+
+_SELECTIVE = (
+    Saved("layer inputs", "residual * item", FULL_SOURCE),
+    Saved("attention", "(2 * q + k) * item + lse * wide + residual * item * (gathered > residual)", ""),
+    Saved("MLP", "(ffn + gathered) * item + residual * item * (gathered > residual)", ""),
+)
+
+_ENDS = {
+    "embedding": {"eager": "tokens * 9", "fused": "tokens * 9"},  # int64 rows, and which are other ranks'
+    "head": {kernels: f"{_NORM[kernels]} + column * item" for kernels in KERNELS},
+    "loss": {"eager": "2 * logits * wide + columns + tokens * (wide + 9)", "fused": "logits * wide"},
+}
+"""eager loss: float32 logits, their exponentials, a mask of pad columns; by token the sum and whose row."""
+
+
+def layer(kernels: str, recompute: str) -> tuple[Saved, ...]:
+    """What is kept of one layer, part by part."""
+    if recompute == "full":
+        return _SELECTIVE[:1]
+    if recompute == "selective":
+        return tuple(row._replace(source=row.source or SELECTIVE_SOURCE) for row in _SELECTIVE)
+    return _SAVED[kernels]
+
+
+def end(name: str, kernels: str) -> Saved:
+    """What is kept of the "embedding", the "head" (final norm and its matmul's input) or the "loss"."""
+    return Saved(name, _ENDS[name][kernels], _OWN if kernels == "eager" else _FUSED)

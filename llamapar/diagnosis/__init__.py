@@ -1,0 +1,84 @@
+"""From an error text, an exception or an observed shape to its cause: an inverse problem.
+
+A text becomes observations (`observations`: relations and roles, not whole messages); each observation
+becomes hypotheses (`causes`, `views`, `weights`, `limits`, `topics`): which model, tensor, axis, degree and
+padding would make these numbers come out, by the placement table and the framework data that `check` reads;
+`engine` ranks them. Nothing of the text is ever evaluated. Left out: learning, a table of whole messages.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llamapar.errors import shown
+
+from .result import Diagnosis, Explanation, Said
+from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
+
+
+def explain(
+    what: Any, model: Any = None, layout: Any = None, framework: str | None = None, **context: Any
+) -> Explanation:
+    """Why this error, or this shape, came about.
+
+    what: a text of any length (a line, a traceback, a log), an exception, a shape such as (16064, 8192),
+        or a mapping from a tensor's name to its shape.
+    model: a preset's name, a ModelConfig, a config.json or its dict; a public model's name in free words
+        ("Llama-2-70b-hf") also does. layout: a Layout or a dict of degrees, in part if need be.
+    framework: whose wording and rules to prefer.
+    context: single facts: tp, pp, cp, dp, world, seq, hidden, heads, kv_heads, layers, vocab, ffn,
+        micro_batch, global_batch, quant_group (`known.FACTS` lists all); a change is told as "1->2".
+        Other names are ignored.
+
+    Raises ModelError or LayoutError for a model, layout or framework that is itself broken.
+    """
+    from .engine import explain_text  # the patterns are compiled when the first text comes
+
+    if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
+        told = explain_text("".join(traceback.format_exception_only(what)), model, layout, framework, context)
+        if told.diagnoses:
+            return told
+        what = "".join(traceback.format_exception(what, limit=-12))
+    elif isinstance(what, bytes | bytearray):
+        what = bytes(what).decode("utf-8", "replace")
+    elif not isinstance(what, str):
+        what = _shape_text(what)
+    return explain_text(what, model, layout, framework, context)
+
+
+def explain_stream(
+    lines: Iterable[str], model: Any = None, layout: Any = None, framework: str | None = None, **context: Any
+) -> Explanation:
+    """`explain` for a log that is read line by line, of any size, in bounded memory."""
+    from .engine import explain_lines
+
+    return explain_lines(lines, model, layout, framework, context)
+
+
+def _shape_text(what: Any) -> str:
+    if isinstance(what, Mapping):
+        return "\n".join(f"{name} is {_shape(s)}" for name, s in list(what.items())[:50])
+    return f"tensor is {_shape(what)}"
+
+
+def _shape(what: Any) -> str:
+    """A shape, or a tensor's, as "[16064, 8192]"."""
+    shape = getattr(what, "shape", what)
+    return str(list(shape)) if isinstance(shape, list | tuple) else shown(what, 2000)
+
+
+__all__ = [
+    "CATEGORIES",
+    "NOT_SHARDING",
+    "SHARDING",
+    "SUBTYPES",
+    "UNKNOWN",
+    "VERDICTS",
+    "Diagnosis",
+    "Explanation",
+    "Said",
+    "explain",
+    "explain_stream",
+]

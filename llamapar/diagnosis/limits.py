@@ -1,0 +1,224 @@
+"""Hypotheses that words name and numbers support: memory, 32 bits, quantised groups, another layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .hypothesis import Hypothesis, found, over, times
+from .known import Known
+from .reading import Reading
+from .topics import PARALLEL
+
+
+def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Zero division, memory, counters, checkpoints, quantised groups and positions."""
+    yield from _zero_division(r, known)
+    yield from _memory(r, known)
+    yield from _counter(r, known)
+    yield from _checkpoint(r, known)
+    yield from _quantised(r, known)
+    yield from _positions(r, known)
+
+
+_ZERO = re.compile(r"zerodivisionerror|division (?:or modulo )?by zero|modulo by zero|divide by zero|sigfpe")
+_LOCAL = re.compile(r"kv|n_rep|local_heads|head|attention|llama|rank|parallel")
+
+
+def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    if not _ZERO.search(r.low) or "float division" in r.low:
+        return
+    tp, kv = known.get("tp"), known.get("n_kv_heads")
+    if tp and kv and tp > kv:
+        cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides"
+        yield found("kv_heads_lt_tp", 0.92, cause, f"{kv}//{tp} = 0", facts={"tp": tp, "n_kv_heads": kv})
+        return
+    other = bool(tp and kv) or known.alone("tp")
+    hint = bool(_LOCAL.search(r.low))
+    cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
+    score, blame = 0.2 if other else 0.75 if hint else 0.6, True if hint and not other else None
+    yield found(
+        "kv_heads_lt_tp", score, cause, "n_kv_heads // tp = 0", parallel=blame, needs="tp, n_kv_heads"
+    )
+    if known.get("micro_batch") or re.search(r"batch|accumul|steps|loader", r.low):
+        cause = "a number of batches or steps rounds down to 0"
+        yield found(
+            "microbatch_divisibility", 0.55, cause, parallel=None, needs="global_batch, micro_batch, dp"
+        )
+
+
+_OOM = re.compile(
+    r"out ?of ?memory|\boom\b|(?:cannot|failed to|unable to|tried to) allocate|allocation failed|bad_alloc|"
+    r"resource_exhausted|no available memory|not enough (?:gpu |device )?memory|insufficient memory|"
+    r"mmap failed|"
+    r"kv[ _]cache .{0,80}(?:larger|exceed|memory)|memory (?:estimate|footprint)|cuda(?:host)?malloc|"
+    r"(?:under|over)estimate.{0,60}(?:byte|memory)|exceeds? .{0,30}memory"
+)
+_SIZE = re.compile(r"allocat\w{1,4}\D{0,30}(\d{1,20}(?:\.\d{1,6})?) ?(gib|mib|kib|gb|mb|kb|bytes|b\b)")
+_UNIT = {"gib": 2**30, "gb": 2**30, "mib": 2**20, "mb": 2**20, "kib": 2**10, "kb": 2**10, "bytes": 1, "b": 1}
+_ASKED = re.compile(
+    r"parallel|layout|pipeline|stage|shard|zero|\btp\b|per (?:gpu|rank)|memory estimate|underestimate"
+)
+
+
+def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Does the allocation equal a weight of the model, or do the weights alone not fit?"""
+    if not _OOM.search(r.low):
+        return
+    told = list(_allocated(r, known))
+    blame = True if told or _ASKED.search(r.low) or known.changes else None
+    cause = "a rank holds more than its memory" + (f": {told[0]}" if told else "")
+    needs = "" if told else "model, layout, memory of a GPU"
+    yield found("memory_oom_layout", 0.8, cause, *told, parallel=blame, needs=needs)
+
+
+def _allocated(r: Reading, known: Known) -> Iterator[str]:
+    size, m, tp = _SIZE.search(r.low), known.model, known.get("tp") or 1
+    if not size or not m:
+        return
+    number, unit = float(size.group(1)), _UNIT[size.group(2)]
+    rows = {"wq, wk and wv": m.q_dim + 2 * m.kv_dim, "w1 and w3": 2 * m.ffn_dim, "w2": m.ffn_dim}
+    for name, n in {**rows, "the embedding": m.vocab_size, "wq": m.q_dim}.items():
+        for width in (2, 4, 1):
+            if n % tp == 0 and abs(n // tp * m.dim * width / unit - number) < 0.006 * (unit > 1) + 1e-9:
+                yield f"{name}: {times(n // tp, m.dim, width)} B = {size.group(1)} {size.group(2)} at tp={tp}"
+    if m.n_params * 2 > 60 * 2**30 * (known.get("world") or 1):
+        yield f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"
+
+
+_OVERFLOW = re.compile(
+    r"missing ?bytes|illegal memory access|integer overflow|int_?32|\b2 ?(?:\^|\*\*) ?3[12]\b|2147483\d{3}|"
+    r"2,147,\d{3},\d{3}|429496729\d|4,294,967,29\d|overflow|\bwraps?\b|wrapped|32[- ]bit|int_max|narrowing|"
+    r"out of range for int|negative (?:dimension|size|alloc)|too large (?:for|to) .{0,20}(?:int|index)"
+)
+_FLOAT = re.compile(
+    r"overflow.{0,40}(?:loss|grad|fp16|float|scale|softmax|warning)|stack ?overflow|recursion|"
+    r"overflow ?error: (?:cannot convert|math)|(?:loss|grad\w{0,8}|fp16|scale|nan).{0,40}overflow"
+)
+_COUNTER = re.compile(
+    r"missing ?bytes|int_?(?:32|max)|wraps|32-bit|integer overflow|2 ?(?:\^|\*\*) ?3|illegal memory"
+)
+
+
+def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Sizes past 2^31 elements or 2^32 bytes."""
+    worded = _OVERFLOW.search(r.low) and not _FLOAT.search(r.low)
+    if not worded and not any(value in (2**31, 2**32) for _, value in r.products):
+        return
+    equations = [f"{times(*row)} ≥ 2^{31 + (n >= 2**32)}" for row, n in r.products if 2**31 <= n < 2**35]
+    equations += [f"{n} ≥ 2^31 = 2147483648" for n in r.values if 2**31 <= n < 2**34][:1]
+    m = known.model
+    if m and m.vocab_size * m.dim * 4 > 2**32:
+        size = m.vocab_size * m.dim * 4
+        equations.append(f"embedding {times(m.vocab_size, m.dim, 4)} B > 2^32, read as {size % 2**32}")
+    named = _COUNTER.search(r.low)
+    cause = f"a size {'passes' if equations else 'or an address may pass'} what 32 bits can count"
+    blame = True if equations or (named and "illegal" not in r.low) else None
+    score, needs = (
+        0.88 if equations else 0.7 if named else 0.4,
+        "" if equations else "shapes and element size",
+    )
+    yield found(
+        "counter_overflow: scale_not_layout", score, cause, *equations[:3], parallel=blame, needs=needs
+    )
+
+
+_CHECKPOINT = re.compile(
+    r"checkpoint|ckpt|mp_rank_\d|zero_pp_rank|consolidated\.\d|state_?dict|resum|\bload(?:ing|ed)?\b|reshard|"
+    r"convert|\bsaved?\b"
+)
+_TWO_LAYOUTS = re.compile(
+    r"(?:was|were|is) (?:saved|trained|sharded|created|generated|converted|written)|value from checkpoint|"
+    r"used a .{0,30}(?:size|degree)|from checkpoint \(|for mp ?=|mp_rank_\d|zero_pp_rank|old mp size|"
+    r"(?:different|mismatch\w{0,2}|another|changed?|changing|new|old|original) .{0,40}"
+    r"(?:parallel|tp\b|mp\b|pp\b|dp\b|world|topology|ranks|shards|partition|gpus)|"
+    r"but (?:the )?(?:current )?(?:world|tp|mp|model|tensor|dp)|shards? .{0,30}(?:expected|found|but)|"
+    r"(?:expected|found|got|only) \d{1,6} (?:\w{1,12} )?(?:shards?|files|partitions|ranks)|consolidated\.\d|"
+    r"number of (?:shards|files|checkpoints|ckpts?)|universal checkpoint|partition_count|"
+    r"not currently supported|"
+    r"(?:tp|mp|dp|pp|world|parallel)\w{0,12} ?(?:size)? ?(?:of )?\(?=? ?\d{1,6}\)? ?(?:->|→|to|vs) ?\d|"
+    r"multiple of the other|(?:checkpoint|ckpt).{0,80}\d.{0,40}\b(?:but|current|while|whereas|now)\b.{0,60}\d"
+)
+_NO_FILES = re.compile(
+    r"mp ?= ?0|\b0 (?:shards|files|checkpoints|ckpts?)|no (?:checkpoint|\.pth|files?|weights)"
+)
+_ABSENT = re.compile(r"no such file.{0,200}(?:consolidated\.00|mp_rank_00\b|rank_0\b)")
+_FILES = re.compile(r"mp_rank|zero_pp_rank|consolidated\.\d|shards?\b|\.pth")
+_LAYOUTS = "layout of the checkpoint, layout of this run"
+
+
+def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """A checkpoint that was cut for one layout and is read under another."""
+    spoken = bool(_CHECKPOINT.search(r.low))
+    if not spoken and not (known.changes and PARALLEL.search(r.low)):
+        return
+    unlike = re.search(r"not equal|mismatch|differ|!=", r.low)
+    if unlike and re.search(r"padded_vocab|vocab\w{0,10} .{0,40}checkpoint", r.low):
+        numbers = [f"{n} = {n // 128}·128" for n in r.values if n > 1000 and n % 128 == 0]
+        cause = "the checkpoint's vocabulary is padded to another multiple"
+        yield found("vocab_padding", 0.9, cause, *numbers[:2], needs="tp, padding")
+        return
+    axes = r.concepts & {"tp", "pp", "dp", "world", "cp"}
+    if (axes or _FILES.search(r.low)) and _TWO_LAYOUTS.search(r.low):
+        if _NO_FILES.search(r.low):
+            cause = "no file of the checkpoint was found: a wrong path, not a layout"
+            yield found("checkpoint_tp_mismatch", 0.86, cause, parallel=False)
+            return
+        if _ABSENT.search(r.low):
+            cause = "the checkpoint's first file is not there: look at the path, then at the number of shards"
+            needs = "files of the checkpoint, tp"
+            yield found("checkpoint_tp_mismatch", 0.7, cause, parallel=None, needs=needs)
+            return
+        sizes = [t.number for t in r.terms if t.concept in axes and t.number]
+        differ = f"{sizes[0]} ≠ {sizes[1]}" if len(sizes) > 1 and sizes[0] != sizes[1] else ""
+        cause = "the checkpoint was cut for another layout than the one that reads it"
+        yield found("checkpoint_tp_mismatch", 0.86, cause, differ, needs="" if differ else _LAYOUTS)
+    elif changed := sorted(known.changes.keys() & {"tp", "pp", "dp", "world", "cp"}):
+        old, new = known.changes[changed[0]]
+        cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"
+        yield found("checkpoint_tp_mismatch", 0.7 if spoken else 0.5, cause, f"{old} ≠ {new}")
+
+
+_QUANT = re.compile(
+    r"quantized weight|thread_[kn]\b|thread config|group_?size|min_thread|marlin|\bawq|\bgptq|"
+    r"exllama|q4_\d|block_[nk]\b|"
+    r"scales?\b.{0,40}shape|"
+    r"quantiz\w{0,6} .{0,60}(?:block|group|align|divis|multiple|shape|size|partition)|(?:in|"
+    r"out)put_partition|"
+    r"input_size_per_partition|super-?block"
+)
+
+
+def _quantised(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    if not (
+        _QUANT.search(r.low)
+        and re.search(r"align|divis|multiple|shape|size|partition|support|group|config", r.low)
+    ):
+        return
+    tp, ffn, group = known.get("tp"), known.get("ffn_dim"), known.get("quant_group") or 128
+    cut = f"{ffn}/{tp}/{group} = {ffn / tp / group:g} groups" if tp and ffn and ffn % (tp * group) else ""
+    cause = "a rank's slice of a quantised weight does not fit its groups or tiles"
+    if tp == 1:
+        cause = "the quantised weight's own size does not fit its groups: the same text comes at tp=1"
+    blame = True if (tp or 0) > 1 else None
+    yield found(
+        "quant_group_vs_tp", 0.72, cause, cut, parallel=blame, needs="" if tp else "tp, ffn_dim, group size"
+    )
+
+
+_POSITION = re.compile(
+    r"rotary|\brope\b|freqs_cis|position[_ ]?(?:ids?|embed)|cos_cached|max_position|inv_freq|max_seq_?len|"
+    r"max_model_len|context length|n_ctx|model's context"
+)
+_BEYOND = re.compile(
+    r"size|shape|must|exceed|out of|length|mismatch|longer|larger|greater|between|assert|offset|position"
+)
+
+
+def _positions(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    if _POSITION.search(r.low) and _BEYOND.search(r.low):
+        seq, k = known.get("seq_len"), known.get("cp")
+        blame = True if (k or 1) > 1 else None
+        equation = over(seq, k) if seq and k and k > 1 else ""
+        cause = "positions or rotary tables and the sequence do not agree"
+        yield found("position/rope", 0.6, cause, equation, parallel=blame, needs="seq_len, max_seq_len, cp")

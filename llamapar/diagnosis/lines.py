@@ -1,0 +1,225 @@
+"""The root cause among the lines of a log: streamed, in bounded memory, from many ranks at once.
+
+Big blocks of text are searched for a few short anchors with plain `str.find`; only lines that hold one
+are looked at closely, each wording once. Causes come before their consequences: a rank that died of
+an assertion before the peers whose connection was reset by that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from .reading import LIMIT, plain
+
+_BLOCK = 1 << 20
+_CLOSE = 20_000
+"""Lines that are looked at closely in one log."""
+
+_KEPT = 64
+"""Distinct candidates that are kept."""
+
+_AROUND = 1500
+"""Characters before and after a candidate that are kept with it."""
+
+_PER_BLOCK = 150
+"""Lines of one block that one anchor may mark: a word that is on every line marks nothing."""
+
+EXACT_ANCHORS = (
+    "divi", "invalid for", "ut of memory", "multiple of", "must match", "size of tensor", "multiplied",
+    "not equal", "ismatch", "missingBytes", "MP=", "compatible with", "evenly", "by zero",
+)  # fmt: skip
+ANCHORS = (
+    *EXACT_ANCHORS, "rror", "ssert", "xception", "RROR", "heck failed", "imeout", "must be", "annot ", "atal",
+)  # fmt: skip
+
+_PREFIX = re.compile(
+    r"^(?:"
+    r"\[default\d{1,4}\]:|"
+    r"\[?(?:rank|Rank|RANK)[ _:]?(?P<rank>\d{1,6})\]?[:|]? ?|"
+    r"\([A-Za-z_]\w{0,40} ?(?:pid=\d{1,9})?[^()\n]{0,60}\)? ?|"
+    r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?,? ?|"
+    r"\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? ?|"
+    r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\]? ?|"
+    r"\[?(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL|stderr|stdout)\]?[:|]? |"
+    r"[\w.-]{1,60}: (?=\[?rank)|"
+    r"\d{1,5}: |"
+    r"\[\d{1,6},\d{1,6}\](?:<std(?:err|out)>)?:? ?|"
+    r"\[(?:[\w.-]{1,40}:)?\d{1,7}(?::\d{1,7})?\]:? ?|"
+    r"[\w./-]{1,60}\.(?:py|cc|cpp):\d{1,6}\]? ?|"
+    r"E  {1,8}|[|+>] ?"
+    r")"
+)
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception|Failure|Exit|Interrupt|Warning)\b(?::|$)"
+)
+_CONSEQUENCE = re.compile(
+    r"ChildFailedError|SIGTERM|SIGABRT|SIGKILL|exitcode|exit code|Connection (?:reset|closed|refused)|"
+    r"Broken ?pipe|EOFError|nccl(?:Unhandled|System|Remote)|NCCL (?:error|WARN)|DistBackendError|TCPStore|"
+    r"store->get|SystemExit|KeyboardInterrupt|Engine core|EngineDead|WorkerProc|worker .{0,40}died|"
+    r"(?:Ray)?Actor(?:Error|Died)|terminate called|Root Cause|failed \(|Closing process|"
+    r"destroy_process_group|"
+    r"Sending process|CalledProcessError|returned non-zero|aborted|resource_tracker|request failed|"
+    r"\bexiting\b|"
+    r"torch\.distributed\.elastic|leaked|Fatal Python error|Segmentation|error_file|"
+    r"(?:Deprecation|User|Future)Warning"
+)
+_EXACT = re.compile(
+    r"divisible|divide\b|multiple of|invalid for input|cannot be multiplied|must match|(?:size|"
+    r"shape) mismatch|"
+    r"not compatible with sharding|cannot reshape|not equal|% ?\w{1,40} ?== ?0|evenly|reduction dim|"
+    r"broadcast|"
+    r"missingBytes|by zero|value from checkpoint|Loading a checkpoint|world[_ ]?size|not aligned|Parallelism|"
+    r"parallel dims|unflatten|exceeds dimension|can't be split|cannot be (?:split|sharded)|number of layers|"
+    r"illegal memory|out of memory|OutOfMemory|shape in current model|does not match|heads|copying a param|"
+    r"expected .{0,40} got|Mesh should not"
+)
+_WATCHDOG = re.compile(r"[Ww]atchdog|[Tt]imed? ?out|collective operation timeout")
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+_FRAME = re.compile(r'^File "|^Traceback|^    at |^\^+$|^During handling|^The above exception')
+
+
+@dataclass
+class Candidate:
+    """A line that may be the cause, with the text around its first appearance."""
+
+    line: str
+    score: float
+    order: int
+    before: str
+    after: str
+    ranks: set[int] = field(default_factory=set)
+
+    @property
+    def message(self) -> str:
+        """The line, the source line above a bare assert, and the lines that continue it."""
+        told = [self.line]
+        above = [s for s in (strip(x)[0] for x in self.before.splitlines()[-6:]) if s]
+        if len(self.line) < 40 and above:
+            code = next((s for s in reversed(above) if not _FRAME.match(s) and set(s) - set("^~ ")), "")
+            told.insert(0, code)
+        for row in self.after.splitlines()[:12]:
+            text, _ = strip(row)
+            if not text or _EXCEPTION.match(text) or _FRAME.match(text):
+                break
+            if row[:1] in " \t" or _EXACT.search(text[:400]):
+                told.append(text)
+            else:
+                break
+        return "\n".join(told)[:LIMIT]
+
+
+def strip(line: str) -> tuple[str, int | None]:
+    """`line` without colours, timestamps and rank prefixes, and the rank that they named."""
+    text, rank = plain(line[:LIMIT]), None
+    for _ in range(6):
+        match = _PREFIX.match(text)
+        if match is None or not match.end():
+            break
+        rank = int(match.group("rank")) if match.group("rank") else rank
+        text = text[match.end() :].lstrip()
+    return text, rank
+
+
+def score(text: str) -> float:
+    """How much a line looks like a cause: 0 for none, up to 10."""
+    if not text or _FRAME.match(text):
+        return 0.0
+    exact = bool(_EXACT.search(text[:2000]))
+    worth = 5.0 * exact + 1.5 * any(c.isdigit() for c in text[:400])
+    if _EXCEPTION.match(text[:200]):
+        worth += 3.0
+    elif "ssert" in text or "heck failed" in text:
+        worth += 2.0
+    if _WATCHDOG.search(text[:400]):
+        worth = 2.0
+    if _CONSEQUENCE.search(text[:400]):
+        worth = min(worth, 3.0) * 0.3
+    return worth
+
+
+def blocks(lines: Iterable[str]) -> Iterator[str]:
+    """Lines joined into blocks of about a megabyte, over-long ones cut."""
+    held: list[str] = []
+    size = 0
+    for line in lines:
+        if len(line) > _BLOCK:
+            line = line[:LIMIT] + "\n" + line[-LIMIT:]
+        held.append(line if line.endswith("\n") else line + "\n")
+        size += len(line)
+        if size >= _BLOCK:
+            yield "".join(held)
+            held, size = [], 0
+    if held:
+        yield "".join(held)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text in blocks of whole lines."""
+    at = 0
+    while at < len(text):
+        end = text.rfind("\n", at, at + _BLOCK) + 1 if at + _BLOCK < len(text) else len(text)
+        end = end or at + _BLOCK
+        yield text[at:end]
+        at = end
+
+
+_SURE = 8.0
+"""Score of a line that is an exception with numbers: its ranks are gathered to the end of the log."""
+
+
+def causes(parts: Iterable[str]) -> list[Candidate]:
+    """The candidates of a log, likeliest first; of equals, the one that came first."""
+    kept: dict[str, Candidate] = {}
+    seen: set[str] = set()
+    sure: dict[str, Candidate] = {}
+    close = 0
+    tail = ""
+    for block in parts:
+        for start, end in _marked(block, ANCHORS if close < _CLOSE else EXACT_ANCHORS):
+            line = block[start : min(end, start + LIMIT)]
+            sign = line[-200:].translate(_NO_DIGITS)
+            if close >= 2 * _CLOSE or (sign in seen and close > _CLOSE // 4):
+                if sign in sure and len(sure[sign].ranks) < 4096:  # no more candidates, but whose it is
+                    sure[sign].ranks |= {rank for rank in strip(line)[1:] if rank is not None}
+                continue
+            close += 1
+            seen.add(sign)
+            text, rank = strip(line)
+            worth = score(text)
+            if worth <= 0:
+                continue
+            found = kept.get(text[:300])
+            if found is None:
+                if len(kept) >= _KEPT:
+                    least = min(kept, key=lambda k: (kept[k].score, -kept[k].order))
+                    if kept[least].score >= worth:
+                        continue
+                    del kept[least]
+                before = (tail if start < _AROUND else "") + block[max(0, start - _AROUND) : start]
+                found = kept[text[:300]] = Candidate(
+                    text, worth, close, before[-_AROUND:], block[end : end + _AROUND].lstrip("\n")
+                )
+            if worth >= _SURE:
+                sure[sign] = found
+            if rank is not None and len(found.ranks) < 4096:
+                found.ranks.add(rank)
+        tail = block[-_AROUND:]
+    return sorted(kept.values(), key=lambda c: (-c.score, c.order))
+
+
+def _marked(block: str, anchors: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """Start and end of every line that holds an anchor, in order, each once."""
+    marks: dict[int, int] = {}
+    for anchor in anchors:
+        at = block.find(anchor)
+        for _ in range(_PER_BLOCK):
+            if at < 0:
+                break
+            end = block.find("\n", at)
+            end = end if end >= 0 else len(block)
+            start = max(block.rfind("\n", 0, at) + 1, at - 1000)
+            marks[start] = end
+            at = block.find(anchor, end)
+    yield from sorted(marks.items())

@@ -1,0 +1,292 @@
+"""What a message states, by relation and roles rather than by its whole wording.
+
+"A must be divisible by B", "B must divide A", "assert A % B == 0" and "cannot split A over B" are one
+observation, `Divides`; so are the many ways to say that two sizes differ (`Pair`) or that a view does
+not fit (`View`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from .reading import Reading, Shape, Term
+
+
+@dataclass(frozen=True)
+class Divides:
+    """`number` of `subject` has to be a multiple of `divisor`, a size of the concepts in `by`."""
+
+    subject: str
+    number: int | None
+    by: frozenset[str]
+    divisor: int | None
+    beside: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor of `numel` elements is asked to have shape `target` (-1: whatever is left)."""
+
+    target: Shape
+    numel: int
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """[..., a] times [b, ...], where a should be b."""
+
+    a: int
+    b: int
+    rest: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sizes of one dim that should agree; `name` is the tensor's where it is told."""
+
+    a: int
+    b: int
+    dim: int | None = None
+    name: str = ""
+    shapes: tuple[Shape, Shape] | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor has this shape; no other is told."""
+
+    name: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Order:
+    """A list that has every number from 0 up once, taken in steps of `stride`."""
+
+    count: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Unequal:
+    """Two counts differ that should be one: ranks, layers, samples."""
+
+    terms: tuple[Term, ...]
+    values: tuple[int, ...]
+
+
+Observation = Divides | View | Matmul | Pair | Held | Order | Unequal
+
+_NOT = r"(?:not |n't |no |never |cannot |can't |couldn't )?"
+_LEFT = re.compile(  # the divided thing stands on the left
+    rf"{_NOT}(?:be |evenly |exactly |equally ){{0,3}}(?:divisible|dividable|devisible)(?: evenly)?|"
+    r"(?:could ?n.t|cannot|can not|can.t|must) be (?:evenly |equally )?"
+    r"(?:split|sharded|partitioned|divided|devided|distributed|sliced|chunked|scattered|spread)|"
+    r" over (?:the )?(?:mesh )?axis|multiple(?: or (?:a )?divisor)? of|not compatible with sharding|"
+    r"n.t evenly distributed|"
+    r"not (?:evenly|equally) (?:distributed|divided|split|sharded)|not aligned|aligned with|"
+    r"(?:does not|doesn't|do not) divide(?: evenly)?(?= (?:over|into|by|among|across|why)\b| ?[\n.,;)]|$)|"
+    r"不能被|无法被|teilbar durch|divisible par|"
+    r"uneven(?:ly)?(?: shard\w{0,4})?|divided? without remainder|not split evenly|"
+    r"% [\w.()\[\] +*-]{1,60}[=!]= ?0|%[\w.]{1,40} ?[=!]= ?0"
+)
+_RIGHT = re.compile(  # the divided thing stands on the right
+    r"(?:must|should|does not|doesn't|do not|to|cannot|not) (?:evenly )?divide "
+    r"(?!over|into|by|among|evenly|why)|"
+    r"(?:a |be )(?:divisor|factor) of|divides evenly into"
+)
+MOST = 8
+"""Relations of one kind that are read in one message."""
+
+_STOP = re.compile(r"(?<=[a-z)\]'\"])\. |\n|;|error: |failed: ?|assert ")
+_AXES = frozenset(("tp", "pp", "cp", "dp", "ep"))
+_WEAK = frozenset(("dimension", "hidden", "checkpoint", "lora", "fused"))
+
+
+def divides(r: Reading) -> Iterator[Divides]:
+    """Every divisibility that the text speaks of."""
+    stops = list(_STOP.finditer(r.low))
+    for pattern in (_LEFT, _RIGHT):
+        for match in islice(pattern.finditer(r.low), MOST):
+            start = max((m.end() for m in stops if m.end() <= match.start()), default=0)
+            end = min((m.start() for m in stops if m.start() >= match.end()), default=len(r.low))
+            middle = match.start() + 1 if match.group().startswith("%") else match.end()
+            left, right = (start, match.start()), (middle, end)
+            if pattern is _RIGHT:
+                left, right = right, left
+            yield _divides(r, left, right)
+
+
+def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divides:
+    ours, theirs = r.within(*left), r.within(*right)
+    strong = [t for t in ours if t.concept not in _AXES | _WEAK | {"world"}]
+    widths = [t for t in ours if t.concept == "hidden"]
+    ranks = [t for t in ours if t.concept == "world"] or [t for t in ours if t.concept in _AXES]
+    subject = next(iter(strong + widths + ranks + ours), None)
+    number = subject.number if subject else None
+    nearest = -1 if left < right else 0  # of the numbers of a side, the one next to the relation
+    told = _FOUND.search(r.low, *right) if left < right else None
+    if number is None:
+        inside = [int(told.group(1))] if told else _counts(r, *left)
+        number = inside[nearest] if inside else None
+    divisor = next((t.number for t in theirs if t.number is not None and t.concept != "dimension"), None)
+    if divisor is None:
+        inside = _counts(r, *right)
+        divisor = inside[-1 - nearest] if inside else None
+    concept = subject.concept if subject else ""
+    part = _DIM_OF.search(r.text, *left)
+    shape = next((s for s, at in r.shapes if part and at == part.end()), ())
+    dim = int(part.group(1)) if part else 0
+    if dim < len(
+        shape
+    ):  # "dim 1 of [1, 500, 3072] does not divide": of three dims the second is the sequence
+        number, concept = shape[dim], "seq" if (len(shape), dim) == (3, 1) else concept
+    return Divides(
+        concept,
+        number,
+        frozenset(t.concept for t in theirs),
+        divisor,
+        frozenset(t.concept for t in ours),
+    )
+
+
+_DIM_OF = re.compile(r"dim(?:ension)? (\d) of (?:a |the )?(?:tensor )?(?:of )?(?:shape )?(?=[\[(])")
+_FOUND = re.compile(
+    r"(?:but it is|but is|is equal to|but got|got|found|was|with size) (?:equal to )?\(?(\d{1,20})"
+)
+_INDEX = re.compile(
+    r"(?:axis|dim|dimension|index|rank|tensor|gpu|device|layers?|stage|line|cuda:|version)[ .:#]?$|"
+    r"\.\w{1,4}[:(]$"
+)
+
+
+def _counts(r: Reading, start: int, end: int) -> list[int]:
+    """Numbers between two places that count something, so not the 0 of "dimension 0"."""
+    return [n for n, at in r.numbers if start <= at < end and not _INDEX.search(r.low[max(0, at - 12) : at])]
+
+
+_VIEW = re.compile(
+    r"invalid for input|reshape|cannot (?:be )?view|unflatten|multiply up to|\bview\b.{0,40}size"
+)
+_MATMUL = re.compile(
+    r"multiplied|matmul|reduction dim|contract|mat1|\bm1\b|inner dim|\bgemm\b|batch1|dot_general"
+)
+_LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor")
+_SIZES = re.compile(
+    r"\((\d{1,20})\)(?: at)? (?:must|should) match (?:the )?(?:existing )?(?:size of )?[\w ]{0,20}"
+    r"\((\d{1,20})\)(?: at non-singleton dimension (\d{1,2}))?"
+)
+_EXPECTED = re.compile(
+    r"expected (?:input |hidden |tensor )?(?:size|dim\w{0,7}|length)? ?\(?(\d{1,20})\)?,? "
+    r"(?:but )?(?:got|found|received|was) (?:tensor )?(?:size|of size)? ?\(?(\d{1,20})"
+)
+_EXCEEDS = re.compile(r"start \(\d{1,20}\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
+_NAME = re.compile(
+    r"[A-Za-z_]\w{0,60}(?:\.\w{1,60}){1,12}|\b[A-Za-z_]\w{0,30}(?:_proj|_embeddings?|_tokens|_head)\b"
+)
+_NO_NAME = re.compile(
+    r"^(torch|self|np|jnp|aten)\.|\.(py|cu|cpp|cc|h|pt|pth|bin|json|safetensors|size)$|Error$", re.I
+)
+
+
+def names(r: Reading) -> list[str]:
+    """Dotted names of tensors."""
+    return [n for n in _NAME.findall(r.text) if not _NO_NAME.search(n)]
+
+
+def shapes(r: Reading) -> Iterator[Observation]:
+    """Views, products and pairs of sizes."""
+    found = [shape for shape, _ in r.shapes if len(shape) > 1 or shape[0] >= 0]
+    wide = [shape for shape in found if len(shape) > 1]
+    spans = [
+        (at, at + len(r.text[at:].split("]", 1)[0].split(")", 1)[0])) for s, at in r.shapes if len(s) > 1
+    ]
+    free = [n for n, at in r.numbers if not any(a <= at <= b for a, b in spans)]
+    if _VIEW.search(r.low) and wide:
+        target = wide[-1]
+        size = free[-1:] if "input of size" in r.low else [max(free, default=0)]
+        numel = math.prod(wide[0] if len(wide) > 1 else size)
+        if numel > 0:
+            yield View(target, numel)
+            return
+    if _MATMUL.search(r.low) and len(wide) > 1:
+        a, b = wide[0], wide[1]
+        if a[-1] != b[-2]:
+            yield Matmul(a[-1], b[-2], b[-1])
+            return
+    sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low) or _EXCEEDS.search(r.low)
+    name = next(iter(names(r)), "")
+    if sizes:
+        dim = sizes.group(3) if sizes.re is _SIZES else None
+        yield Pair(int(sizes.group(1)), int(sizes.group(2)), int(dim) if dim else None, name)
+    elif found:
+        yield from _pairs(found, name, r.low)
+    if not sizes and len(set(found)) == 1 and (name or found == wide[:1]):
+        yield Held(name, found[0])
+
+
+def _pairs(found: list[Shape], name: str, low: str) -> Iterator[Pair]:
+    loaded = _LOADED.search(low)
+    for first, second in pairwise(found):
+        while len(second) > len(first) and second[-1] == 1:  # ggml writes every shape with four dims
+            second = second[:-1]
+        if len(first) == len(second) and first != second:
+            off = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+            if len(off) > (2 if loaded else 1):
+                continue
+            dim = off[0]
+            yield Pair(first[dim], second[dim], dim, name, (first, second))
+            return
+        if len(first) != len(second) and "broadcast" in low:
+            yield from _broadcast(first, second, name)
+            return
+        if 0 in (math.prod(first), math.prod(second)) and first != second:
+            yield Pair(math.prod(first), math.prod(second), 0, name, (first, second))
+            return
+
+
+def _broadcast(first: Shape, second: Shape, name: str) -> Iterator[Pair]:
+    """Shapes are aligned at their last dims; the dim is counted in the longer one."""
+    n = max(len(first), len(second))
+    a, b = ((1,) * (n - len(shape)) + shape for shape in (first, second))
+    for dim, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x != y and 1 not in (x, y):
+            yield Pair(x, y, dim, name, (a, b))
+            return
+
+
+_DIFFER = re.compile(
+    r"!=|not equal|\bequal\b|does ?n.t match|not match|mismatch|inconsistent|requires|bigger than|exceeds?\b|"
+    r"(?:greater|less|larger|smaller) than|at least|only \d{1,6}|instead of|but (?:got|found|only|there)|"
+    r"should be|must be|invalid parallel|expected|but world|== "
+)
+
+
+def unequal(r: Reading) -> Iterator[Unequal]:
+    """Counts that should agree."""
+    written = bool(r.products) and len(r.values) > len(r.products[0][0])
+    if written or r.concepts & {"layers", "vocab"} or _DIFFER.search(r.low):
+        yield Unequal(tuple(r.terms), tuple(r.values))
+
+
+_LIST = re.compile(r"\[\d{1,4}(?:, ?\d{1,4}){3,127}\]")
+
+
+def orders(r: Reading) -> Iterator[Order]:
+    """Permutations that are written out: [0, 2, 4, 6, 1, 3, 5, 7] has stride 2."""
+    for match in _LIST.finditer(r.text):
+        row = [int(n) for n in match.group()[1:-1].split(",")]
+        n, stride = len(row), row[1] - row[0]
+        if 1 < stride < n and row == [i for first in range(stride) for i in range(first, n, stride)]:
+            yield Order(n, stride)
+
+
+def observe(r: Reading) -> list[Observation]:
+    """Everything the text states, in the order of how exact it is."""
+    cut = list(dict.fromkeys(divides(r)))
+    counts = all(o.subject in ("world", "tp") or (not o.subject and "world" in o.by) for o in cut)
+    return [*shapes(r), *orders(r), *cut, *(unequal(r) if counts else ())]

@@ -1,0 +1,159 @@
+"""What `explain` gives back: a verdict and ranked diagnoses, as text, HTML and plain values."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from llamapar.fixes import Fix
+from llamapar.frameworks import FRAMEWORKS
+
+from .vocabulary import CATEGORIES, SHARDING
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Said:
+    """A framework that says this, or whose rule it is: its name, its own words, and where they stand."""
+
+    framework: str
+    message: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{FRAMEWORKS[self.framework].title}: {self.message} ({self.source})"
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """One candidate cause, with the arithmetic that supports it.
+
+    equations: relations of the text's own numbers that hold. fixes: layouts that pass `check`, or
+    words where model and layout are not known. needs: facts that would separate it from its rivals.
+    parallel: whether sharding is to blame; None where that cannot be told. confidence: from 0 to 1.
+    facts: what it implies of model and layout, by field name.
+    """
+
+    category: str
+    subtype: str | None
+    cause: str
+    equations: tuple[str, ...]
+    fixes: tuple[Fix | str, ...]
+    needs: tuple[str, ...]
+    frameworks: tuple[Said, ...]
+    confidence: float
+    parallel: bool | None
+    facts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Codes of the rules of `check` that say the same."""
+        return CATEGORIES[self.category].rules
+
+    @property
+    def title(self) -> str:
+        return f"{self.category} / {self.subtype}" if self.subtype else self.category
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "category": self.category,
+            "subtype": self.subtype,
+            "cause": self.cause,
+            "equations": list(self.equations),
+            "fixes": [fix.as_dict() if isinstance(fix, Fix) else {"text": fix} for fix in self.fixes],
+            "needs": list(self.needs),
+            "frameworks": [
+                {"framework": s.framework, "message": s.message, "source": s.source} for s in self.frameworks
+            ],
+            "confidence": round(self.confidence, 3),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.title} ({self.confidence:.0%})  {self.cause}"]
+        rows = [("", equation) for equation in self.equations]
+        rows += [("try" if i == 0 else "or", str(fix)) for i, fix in enumerate(self.fixes)]
+        rows += [("says", str(said)) for said in self.frameworks]
+        rows += [("tell", ", ".join(self.needs))] if self.needs else []
+        for word, text in rows:
+            lines += textwrap.wrap(text, _WIDTH, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9,
+                                   break_on_hyphens=False)  # fmt: skip
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        equations = "".join(f"<br><code>{escape(equation)}</code>" for equation in self.equations)
+        fixes = ", or ".join(f"<code>{escape(str(fix))}</code>" for fix in self.fixes)
+        said = "".join(
+            f"<tr><td>{escape(FRAMEWORKS[s.framework].title)}</td><td>{escape(s.message)}</td>"
+            f"<td>{escape(s.source)}</td></tr>"
+            for s in self.frameworks
+        )
+        return (
+            f"<p><b>{escape(self.title)}</b> ({self.confidence:.0%}) {escape(self.cause)}{equations}"
+            + (f"<br>try {fixes}" if fixes else "")
+            + (f"<br><i>tell {escape(', '.join(self.needs))}</i>" if self.needs else "")
+            + "</p>"
+            + (f"<details><summary>who says so</summary><table>{said}</table></details>" if said else "")
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """The verdict ("sharding", "not_sharding" or "unknown"), why, and the diagnoses, likeliest first.
+
+    line: the root cause as it stands in the text. ranks: the ranks that reported it, where told.
+    """
+
+    verdict: str
+    reason: str
+    diagnoses: tuple[Diagnosis, ...]
+    line: str = ""
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def best(self) -> Diagnosis | None:
+        return self.diagnoses[0] if self.diagnoses else None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Facts to supply next, those of the likeliest diagnosis first."""
+        return tuple(dict.fromkeys(need for d in self.diagnoses[:2] for need in d.needs))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: {"verdict": …, "reason": …, "diagnoses": [...]}."""
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "diagnoses": [d.as_dict() for d in self.diagnoses],
+        }
+
+    @property
+    def summary(self) -> str:
+        """One line: the verdict and its reason."""
+        words = {"sharding": "A sharding problem", "not_sharding": "Not a sharding problem"}
+        return f"{words.get(self.verdict, 'Cannot tell from this')}: {self.reason}"
+
+    def __str__(self) -> str:
+        head = [self.summary]
+        if self.line:
+            where = f"  (ranks {', '.join(map(str, self.ranks[:8]))})" if self.ranks else ""
+            head.append(f"    from {self.line[:300]}{where}")
+        return "\n".join([*head, *(str(d) for d in self.diagnoses)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        line = f"<br><code>{escape(self.line[:300])}</code>" if self.line else ""
+        first, *rest = [d._repr_html_() for d in self.diagnoses] or [""]
+        more = f"<details><summary>or else</summary>{''.join(rest)}</details>" if rest else ""
+        return f"<p><b>{escape(self.summary)}</b>{line}</p>{first}{more}"
+
+    def __bool__(self) -> bool:
+        """Whether a sharding problem was found."""
+        return self.verdict == SHARDING

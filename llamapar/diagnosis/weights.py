@@ -1,0 +1,301 @@
+"""Hypotheses from the shapes of weights: a rank's shard, another padding, another model?
+
+The placement of each tensor is that of `shard.PARAMETERS`; a name is read as a key of that table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from llamapar.shard import PARAMETERS, Padding, Shard
+
+from .hypothesis import Hypothesis, found, over, times
+from .known import Known, degrees, zoo
+from .observations import Held, Pair
+from .reading import Reading, Shape
+from .views import PACKED, explain_widths
+
+_KEYS: tuple[tuple[str, str], ...] = (
+    ("lora", r"lora"),
+    ("position", r"position_embed|wpe|rotary|rope|freqs|inv_freq|cos_cached|alibi|relative_attention"),
+    ("fused", r"qkv|query_key_value|c_attn|w_pack|in_proj|gate_up|dense_h_to_4h|w13|fc1_"),
+    ("tok_embeddings", r"embed_tokens|tok_embed|word_embed|\bwte\b|embed_in|embedding|token_emb|\bshared\b"),
+    ("output", r"lm_head|output_layer|embed_out|^output\.|\.output\.weight$"),
+    ("wq", r"q_proj|\bwq\b|query"),
+    ("wk", r"k_proj|\bwk\b|key"),
+    ("wv", r"v_proj|\bwv\b|value"),
+    ("wo", r"o_proj|\bwo\b|out_proj|attn.*dense|attention.*dense|linear_proj"),
+    ("w1", r"gate_proj|\bw1\b|fc1|h_to_4h|c_fc|wi_?\d?|linear_fc1"),
+    ("w3", r"up_proj|\bw3\b"),
+    ("w2", r"down_proj|\bw2\b|fc2|4h_to_h|mlp\.c_proj|linear_fc2"),
+    ("norm", r"norm|\bln_"),
+)
+_FIELD = {
+    "query head": "q_dim", "KV head": "kv_dim", "FFN column": "ffn_dim", "vocabulary row": "vocab_size",
+}  # fmt: skip
+
+
+def key_of(name: str) -> str:
+    """The row of the placement table that a tensor's name means; "lora", "fused", "position" or ""."""
+    low = name.lower()
+    return next((key for key, pattern in _KEYS if re.search(pattern, low)), "")
+
+
+def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Two sizes of one dim, of a named tensor or of two that meet."""
+    key = key_of(o.name)
+    small, big = sorted((o.a, o.b))
+    if o.name and o.shapes and sum(a != b for a, b in zip(*o.shapes, strict=False)) > 1:
+        cause = f"{o.name} differs in more than one dim: the weights of two models"
+        yield found(
+            "other: model_config", 0.75, cause, f"{_told(o.shapes[0])} ≠ {_told(o.shapes[1])}", parallel=False
+        )
+        return
+    both = f"{o.a} ≠ {o.b}"
+    if key == "lora" or (not key and "lora" in r.concepts):
+        ranks = big <= 512 and o.shapes is not None
+        cause = "two LoRA ranks differ" if ranks else "LoRA and base weights are cut or padded differently"
+        yield found("lora_tp", 0.85, cause, both, parallel=not ranks)
+    elif small == 0 and (o.shapes is None or (0,) in o.shapes):
+        cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
+        yield found("other: zero3_unmaterialised_param", 0.85, cause, both, needs="zero")
+    elif small < 1:
+        return
+    elif key == "position" or (not key and "position" in r.concepts):
+        cause = f"position tables of {o.a} and {o.b} rows: another sequence length"
+        yield found("position/rope", 0.8, cause, both, parallel=(known.get("cp") or 1) > 1)
+    elif key == "fused":
+        yield from _fused(small, big, known)
+    elif small > 2**21 and not key:
+        whole = big % small == 0
+        ranks_told = f"{big // small} times as many" if whole else "another number of"
+        cause = f"flat partitions of {small} and {big} elements: optimizer state cut for {ranks_told} ranks"
+        ask = "layout of the checkpoint, layout of this run"
+        yield found("checkpoint_tp_mismatch", 0.8 if whole else 0.55, cause, over(big, small), needs=ask)
+    else:
+        yield from _plain(o, key, small, big, r, known)
+
+
+def _plain(o: Pair, key: str, small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """A pair that is no adapter, placeholder, position table, fused or flat tensor."""
+    if o.shapes and 1 in (o.shapes[0][-1], o.shapes[1][-1]) and len(o.shapes[0]) > 1:
+        yield found("other", 0.5, PACKED, parallel=False)
+    near = small > 20000 and small % 64 == big % 64 == 0 and small * 1.02 >= big
+    uneven = "evenly" in r.low and "shard" in r.low and big > 30000
+    if key in ("tok_embeddings", "output") or near or uneven or _is_vocab(big, known):
+        yield from _vocabulary(small, big, r, known, bool(key))
+        return
+    if o.shapes and isinstance(PARAMETERS.get(key), Shard):
+        yield from _parameter(o, key, small, big, known)
+        return
+    if o.shapes and o.dim == 1 and len(o.shapes[0]) >= 3 and big % small:
+        yield from _tokens(small, big, known)
+        return
+    k, seq = big // small, known.get("seq_len")
+    if seq in (o.a, o.b) and big % small == 0 and (known.get("cp") or known.get("tp")) == k:
+        cause = f"{small} is 1/{k} of the {big} tokens: a rank's part of the sequence meets the whole"
+        yield found("other: global_dim_not_localized", 0.8, cause, over(big, k))
+    yield from explain_widths(small, big, r, known)
+    if small > 1:
+        cause = f"{o.a} and {o.b} differ by no factor that a split would leave"
+        blame = False if big % small else None
+        yield found("other", 0.3, cause, over(big, small), parallel=blame, needs="model, layout")
+
+
+def _tokens(small: int, big: int, known: Known) -> Iterator[Hypothesis]:
+    """Two lengths of a sequence, [batch, seq, …]: one may be the other cut unevenly and gathered again."""
+    for k in (k for axis in ("tp", "cp") for k in degrees(known, axis)):
+        if small % k and -(-small // k) * k == big:
+            told = k in (known.get("tp"), known.get("cp"))
+            cause = f"{small} tokens over {k} ranks are {big // k} on each, {big} when gathered"
+            both = over(small, k), f"{times(big // k, k)} ≠ {small}"
+            ask = "" if told else "seq_len, tp, cp"
+            yield found(
+                "seq_not_divisible", 0.88 if told else 0.6, cause, *both, parallel=told or None, needs=ask
+            )
+            return
+    yield found(
+        "position/rope",
+        0.4,
+        f"sequences of {small} and {big} tokens meet",
+        parallel=None,
+        needs="seq_len, cp",
+    )
+
+
+def _told(shape: Shape) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _is_vocab(n: int, known: Known) -> bool:
+    public = n > 20000 and any(m.vocab_size == n for m in zoo().values())
+    return n == known.get("vocab_size") or public or (60000 < n < 2**20 and n % 1024 > 0)
+
+
+def _fused(small: int, big: int, known: Known) -> Iterator[Hypothesis]:
+    tp, (k, rest) = known.get("tp"), divmod(big, small)
+    equation = over(big, small)
+    if rest == 0 and (tp == k or (tp is None and k in (2, 4, 8, 16) and not known.alone("tp"))):
+        cause = f"a fused weight of {big} rows against {small}: 1/{k} of it"
+        ask = "" if tp == k else "tp"
+        yield found(
+            "checkpoint_tp_mismatch", 0.7 if tp == k else 0.5, cause, equation, needs=ask, facts={"tp": k}
+        )
+    cause = f"Q, K and V in one tensor: {small} against {big} rows"
+    blame = True if (tp or 1) > 1 else None
+    yield found("fused_qkv_layout", 0.62, cause, equation, parallel=blame, needs="n_heads, n_kv_heads, tp")
+
+
+def _parameter(o: Pair, key: str, small: int, big: int, known: Known) -> Iterator[Hypothesis]:
+    """A named weight in two shapes: which axis or model makes one of the other?"""
+    tp, (k, rest) = known.get("tp"), divmod(big, small)
+    equation, kv = over(big, small), key in ("wk", "wv")
+    if rest:
+        rounded = list(explain_widths(small, big, Reading(""), known))
+        yield from rounded
+        if not rounded:
+            cause = f"{o.a} and {o.b} are the widths of two different models: {equation} is no shard"
+            yield found("other", 0.6, cause, equation, parallel=False)
+        return
+    heads, kv_heads = known.get("n_heads"), known.get("n_kv_heads")
+    if kv and heads and kv_heads and heads == k * kv_heads and tp != k:
+        cause = f"{key} of {small} and {big} rows: KV heads read as query heads"
+        yield found("fused_qkv_layout", 0.8, cause, equation, parallel=False)
+    placement = PARAMETERS[key]
+    cut = isinstance(placement, Shard) and o.dim == placement.dim
+    score = (0.82 if tp == k else 0.68 if tp is None and k & (k - 1) == 0 else 0.4) - 0.15 * (not cut)
+    score = 0.15 if known.alone("tp") else score
+    cause = f"{small} is 1/{k} of {big}: a shard of a checkpoint cut for tp={k} against the whole weight"
+    blame = None if kv and tp is None else True
+    ask = "n_kv_heads, tp" if tp is None else ""
+    yield found("checkpoint_tp_mismatch", score, cause, equation, parallel=blame, needs=ask, facts={"tp": k})
+    if kv and tp is None:
+        cause = f"{small} rows may be grouped KV heads where {big} rows of query heads are expected"
+        yield found("fused_qkv_layout", 0.6, cause, equation, parallel=None, needs="n_kv_heads, tp")
+
+
+# -- the vocabulary --------------------------------------------------------------------------------
+
+EXTRA = 256
+"""Rows that vLLM adds to the vocabulary for tokens of adapters (`lora_extra_vocab_size`, vLLM 0.8)."""
+
+PADDED = (
+    Padding(64), Padding(64, True), Padding(128, True), Padding(128), Padding(32, True), Padding(256),
+    Padding(1, True),
+)  # fmt: skip
+"""Padding rules in use: vLLM's, ColossalAI's, Megatron's and their usual settings (see `frameworks`)."""
+
+
+def _adapter_rows(small: int, big: int) -> bool:
+    """Whether both are a public vocabulary plus EXTRA rows, padded before or after."""
+    for m in zoo().values():
+        after = {-(-(m.vocab_size + EXTRA) // unit) * unit for unit in (64, 128, 256)}
+        before = {-(-m.vocab_size // unit) * unit + EXTRA for unit in (64, 128, 256)}
+        if {small, big} <= after | before:
+            return True
+    return False
+
+
+def _shards(rows: int, vocab: int, known: Known) -> tuple[int, int] | None:
+    """(tp, padded vocabulary) such that padded / tp = rows, plain shards first."""
+    for tp in degrees(known):
+        if rows * tp == vocab:
+            return tp, vocab
+    for tp in degrees(known):
+        if any(p.padded(vocab, tp) == rows * tp for p in PADDED):
+            return tp, rows * tp
+    return (vocab // rows, vocab) if vocab % rows == 0 else None
+
+
+def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> Iterator[Hypothesis]:
+    tp = known.get("tp")
+    if small * 1.02 >= big:  # two paddings of nearly the same vocabulary
+        lora = "lora" in r.concepts or "lora" in known.name.lower() or _adapter_rows(small, big)
+        padded = small % 64 == big % 64 == 0
+        why = "padded to different multiples" if padded else "tokens were added on one side"
+        pads = (
+            f"{small} = {small // 64}·64, {big} = {big // 64}·64"
+            if padded
+            else f"{big} - {small} = {big - small}"
+        )
+        cause = f"vocabularies of {small} and {big} rows: {why}"
+        yield found(
+            "lora_tp" if lora else "vocab_padding", 0.8, cause, pads, parallel=padded, needs="padding, tp"
+        )
+        return
+    shards = _shards(small, big, known)
+    if shards is None:
+        cause = f"vocabularies of {small} and {big} rows are of two models: {over(big, small)} is no shard"
+        yield found("other: model_config", 0.75, cause, over(big, small), parallel=False, needs="vocab_size")
+        return
+    k, padded_to = shards
+    facts = {"tp": k, "vocab_size": big}
+    ours = tp in (None, k) or known.get("world") == 1
+    score, ask = 0.88 if ours else 0.5, "" if tp else "tp"
+    if padded_to == big:
+        if named and "checkpoint" in r.low:
+            cause = f"the checkpoint's {small} rows are one of {k} shards of {big}: it was cut for tp={k}"
+            yield found("checkpoint_tp_mismatch", score + 0.02, cause, over(big, k), needs=ask, facts=facts)
+        cause = f"{small} rows are one of {k} shards of a vocabulary of {big}"
+        yield found("embed_checkpoint_shape", score, cause, over(big, k), needs=ask, facts=facts)
+        cause = f"{big} rows are laid out as if they were the {small} of one rank, or the reverse"
+        yield found("vocab_padding", score - 0.2, cause, over(big, k), facts=facts)
+        return
+    equation = f"{times(small, k)} = {big} + {padded_to - big} pad rows"
+    cause = f"{small} rows are one of {k} shards of a vocabulary of {big} padded to {padded_to}"
+    yield found(
+        "embed_checkpoint_shape", score - 0.02, cause, equation, needs=ask and "tp, padding", facts=facts
+    )
+    cause = f"{big} rows are padded to {padded_to} before they are cut over {k} ranks"
+    pads_told = re.search(r"\bpad|divisible_by|evenly", r.low)
+    yield found("vocab_padding", 0.9 if pads_told else 0.8, cause, equation, facts=facts)
+
+
+# -- one observed shape ----------------------------------------------------------------------------
+
+
+def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """A tensor's shape alone: which model's tensor, cut how, is it?"""
+    key, shape = key_of(o.name), o.shape
+    if 0 in shape or shape == (1,):
+        cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
+        yield found("other: zero3_unmaterialised_param", 0.8, cause, needs="zero")
+        return
+    if not key and known.model and len(shape) == 2:
+        for name in ("tok_embeddings", "w1", "wq"):
+            yield from explain_held(Held(name, shape), r, known)
+    if not key and "rank" in r.low:
+        cause = f"a rank holds {list(shape)}: padded or short where the ranks do not divide the dim"
+        yield found("fsdp_uneven", 0.45, cause, parallel=None, needs="shape of the whole tensor, world")
+    placement = PARAMETERS.get(key)
+    if not isinstance(placement, Shard) or placement.dim >= len(shape):
+        return
+    rows, fact = shape[placement.dim], _FIELD[placement.unit]
+    for model in known.models():
+        whole = int(getattr(model, fact))
+        if (len(shape) == 2 and shape[1 - placement.dim] != model.dim) or rows < 1:
+            continue
+        if whole == rows:
+            cause = f"{o.name} has its whole width of {rows} ({model.name})"
+            yield found("other", 0.2, cause, parallel=False)
+            continue
+        shards = _shards(rows, whole, known) if fact == "vocab_size" else _chunk(rows, whole, known)
+        if shards is None or shards[0] > 128:
+            continue
+        tp, total = shards
+        pad = f" + {total - whole} pad rows" if fact == "vocab_size" and total != whole else ""
+        ask = "" if known.model and known.get("tp") else "model, tp"
+        category, score = (
+            ("embed_checkpoint_shape", 0.8) if fact == "vocab_size" else ("checkpoint_tp_mismatch", 0.6)
+        )
+        cause = f"{rows} rows are one of {tp} shards of {model.name}'s {placement.unit}s"
+        yield found(
+            category, score - 0.05 * bool(pad), cause + (" after padding" if pad else ""),
+            f"{times(rows, tp)} = {whole}{pad}" if pad or rows * tp == whole else over(whole, tp),
+            needs=ask, facts={"tp": tp},
+        )  # fmt: skip
+
+
+def _chunk(rows: int, whole: int, known: Known) -> tuple[int, int] | None:
+    return next(((tp, whole) for tp in degrees(known) if -(-whole // tp) == rows), None)

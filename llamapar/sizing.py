@@ -1,0 +1,70 @@
+"""`llamapar memory` and `llamapar load`: bytes on every pipeline stage, and on every machine that loads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from . import words
+from .budget import memory
+from .errors import LlamaparError
+from .layout import AXES
+from .loading import Count, held, load
+from .maps.tables import cut
+from .words import Answer, Command, given
+
+_LAYOUT = (*AXES, "dp_replicate", "virtual_stages", "zero")
+_STEP = ("seq_len", "micro_batch", "global_batch", "recompute", "schedule", "accounting", "gpu")
+_MORE = ("padding", "layer_split", "cp_method")
+_LOADING = ("format", "nodes", "memory_gb", "seq_len")
+_EXITS = "0 it fits, 1 it does not fit"
+
+
+def _memory(args: argparse.Namespace) -> Answer:
+    """Status 0 where the worst stage stays within the GPU's HBM, 1 where it does not."""
+    model, layout = words.model(args), words.layout(args, *_LAYOUT)
+    options = given(args, *_STEP, *_MORE)
+    if "seq_len" not in options:
+        choose = ["--seq-len 8192", "llamapar memory --help"]
+        raise LlamaparError("a sequence length is needed", "activations grow with it", choose, "seq_len")
+    found = memory(model, layout, kv_replication=args.kv_replication, **options)
+    return 0 if found.fits else 1, json.dumps(found.as_dict()) if args.json else str(found)
+
+
+def _load(args: argparse.Namespace) -> Answer:
+    """Status 0 where the model fits the machines, 1 where it does not."""
+    found = load(words.model(args), **given(args, *_LOADING))
+    if args.json:
+        return 0 if found.fits else 1, json.dumps(found.as_dict())
+    wrapping = [_wrap(count) for count in found.overflows]
+    shown = [wrapping[i] for i in cut(len(wrapping))]
+    return 0 if found.fits else 1, "\n".join([str(found), *shown])
+
+
+def _wrap(count: Count) -> str:
+    holds = ", ".join(f"{name} holds {held(count.value, name):,}" for name in count.wraps)
+    return f"{count.tensor}: {count.what} = {count.value:,}; {holds}"
+
+
+MEMORY = Command(
+    _memory,
+    "memory of a rank of every pipeline stage, term by term, beside a GPU's",
+    ("model", "sequence_parallel", "kv_replication", *_LAYOUT, *_STEP, *_MORE),
+    "llamapar memory --model llama3.1-405b --tp 8 --pp 16 --dp 128 --seq-len 8192 --micro-batch 1 "
+    "--global-batch 2048\n"
+    "  llamapar memory --model llama3.1-8b --dp 8 --seq-len 8192 --accounting megatron --json",
+    exits=_EXITS,
+    helps={
+        "micro_batch": "sequences of a micro-batch (default 1)",
+        "global_batch": "sequences of a step, all DP groups together (default: enough for a full pipeline)",
+    },
+)
+
+LOAD = Command(
+    _load,
+    "bytes of a model's file and of every machine it is spread over, and counters that wrap",
+    ("model", *_LOADING),
+    "llamapar load --model llama3.1-405b --format q40 --nodes 4 --memory-gb 64",
+    exits=_EXITS,
+    helps={"seq_len": "tokens that the KV cache holds (default 4096)"},
+)

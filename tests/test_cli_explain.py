@@ -1,0 +1,372 @@
+"""`llamapar explain`: texts, files and pipes, what is known besides, statuses, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import llamapar as lp
+from llamapar import asking, cli
+from llamapar.diagnosis import VERDICTS
+
+PROJECT = Path(__file__).resolve().parent.parent
+CASES = [
+    json.loads(line) for line in (PROJECT / "tests/oracles/error-cases.jsonl").read_text("utf-8").splitlines()
+]
+TITAN = "ValueError: tensor_parallel_degree (16) must divide n_kv_heads (8)."
+FOUND, LOST = TITAN, "the sky is blue"
+OTHER = "Loading a checkpoint for MP=0 but world size is 1"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """`run("explain", "text")`: exit status, stdout, stderr."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = cli.main(["explain", *words])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def piped(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`piped(b"log", …)`: the same with `-`, and these bytes on stdin."""
+
+    def call(log: bytes, *words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(log)))
+        status, out, err = run("-", *words)
+        return status, out, err
+
+    return call
+
+
+def shell(command: str) -> subprocess.CompletedProcess[bytes]:
+    """`command` in a real shell, where `llamapar` is this one."""
+    program = f"{shlex.quote(sys.executable)} -m llamapar "
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    command = command.replace("llamapar ", program)
+    return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=60)
+
+
+# -- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"), [(FOUND, "sharding"), (OTHER, "not_sharding"), (LOST, "unknown")]
+)
+def test_verdict_and_status(run: Any, piped: Any, tmp_path: Path, text: str, verdict: str) -> None:
+    status = 1 if verdict == "unknown" else 0
+    told = lp.explain(text)
+    assert told.verdict == verdict
+    assert run(text) == (status, f"{told}\n", "")
+    assert run(text, "--json") == (status, f"{json.dumps(told.as_dict())}\n", "")
+    (tmp_path / "log").write_text(text)
+    assert run("--file", str(tmp_path / "log"), "--json") == (status, f"{json.dumps(told.as_dict())}\n", "")
+    assert piped(text.encode(), "--json") == (status, f"{json.dumps(told.as_dict())}\n", text)
+
+
+def test_the_form_of_json(run: Any) -> None:
+    told = json.loads(run(FOUND, "--json")[1])
+    assert {"verdict", "diagnoses"} <= set(told)
+    keys = ["category", "subtype", "cause", "equations", "fixes", "needs", "frameworks", "confidence"]
+    assert list(told["diagnoses"][0]) == keys
+    assert told["diagnoses"][0]["category"] == "kv_heads_lt_tp"
+
+
+def test_bad_bytes_of_an_argument_are_replaced(run: Any) -> None:
+    status, out, err = run(f"{TITAN} \udcff\udcfe", "--json")
+    assert (status, err) == (0, "")
+    assert out == f"{json.dumps(lp.explain(f'{TITAN} ��').as_dict())}\n"
+
+
+# -- what is known besides -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES[::9], ids=lambda case: case["id"])
+def test_a_context_of_the_cases_as_it_stands(run: Any, case: dict[str, Any]) -> None:
+    status, out, err = run("--context", json.dumps(case["context"]), "--json", "--", case["message"])
+    told = lp.explain(case["message"], **case["context"])
+    assert err == ""
+    assert json.loads(out) == told.as_dict()
+    assert status == (told.verdict == "unknown")
+
+
+def test_every_option_reaches_the_library(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def stop(what: Any, **known: Any) -> None:
+        seen.update(known, what=what)
+        raise lp.LlamaparError("stop")
+
+    monkeypatch.setattr(asking, "explain", stop)
+    line = "x --model tiny --tp 2 --cp 3 --pp 4 --dp 5 --gpus 120 --seq-len 64 --micro-batch 6 "
+    line += "--global-batch 60 --quant-group 32 --virtual-stages 7 --framework mcore --context"
+    run(*line.split(), '{"tp": 9, "hidden": 128, "what": 1, "lines": 2, "note": "n", "model": "x"}')
+    assert seen == {
+        "what": b"x",
+        "model": lp.model("tiny"),
+        "framework": "megatron-lm",
+        "hidden": 128,
+        "note": "n",
+        **dict(zip(("tp", "cp", "pp", "dp"), (2, 3, 4, 5), strict=True)),
+        **dict(gpus=120, seq_len=64, micro_batch=6, global_batch=60, quant_group=32, virtual_stages=7),
+    }
+
+
+def test_what_is_known_narrows_the_answer(run: Any) -> None:
+    text = "shape '[4, 512, 40, 128]' is invalid for input of size 5242880"
+    more = ["--tp", "2", "--context", '{"heads": 40}']
+    alone, known = (json.loads(run(text, "--json", *words)[1]) for words in ([], more))
+    assert known == lp.explain(text, tp=2, heads=40).as_dict()
+    assert known["diagnoses"][0]["confidence"] > alone["diagnoses"][0]["confidence"]
+
+
+def test_a_public_models_name_is_taken_and_said_so(run: Any) -> None:
+    status, out, err = run(TITAN, "--model", "Meta-Llama-3-70B-Instruct", "--json")
+    assert json.loads(out) == lp.explain(TITAN, "Meta-Llama-3-70B-Instruct").as_dict()
+    assert status == 0
+    assert err.startswith(
+        "llamapar: model='Meta-Llama-3-70B-Instruct' is neither a preset nor a file: "
+        "read as a public model's name; presets like it are llama3-"
+    )
+    assert run(TITAN, "--model", "llama3-70b")[2] == ""
+
+
+# -- pipes ---------------------------------------------------------------------------------------
+
+RAW = b"\x1b[31mstart\x1b[0m \xff\xfe\r 10%\r 20%\r\n" + TITAN.encode() + b"\r\nend without an end"
+
+
+def test_what_comes_goes_on_byte_for_byte() -> None:
+    log = shlex.quote("".join(f"\\x{byte:02x}" for byte in RAW))
+    done = shell(f"printf {log} | llamapar explain -")
+    assert (done.returncode, done.stderr) == (0, b"")
+    echoed, _, told = done.stdout.partition(b"end without an end\n")
+    assert echoed + b"end without an end" == RAW
+    assert told.startswith(b"A sharding problem: ")
+
+    done = shell(f"printf {log} | llamapar explain - --json")
+    assert (done.returncode, done.stderr) == (0, RAW)
+    assert json.loads(done.stdout)["verdict"] == "sharding"
+
+
+def test_it_comes_before_the_end() -> None:
+    command = [sys.executable, "-m", "llamapar", "explain", "-"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(PROJECT)}, **pipes) as job:
+        job.stdin.write(b"step 1")  # not even a whole line
+        job.stdin.flush()
+        assert os.read(job.stdout.fileno(), 100) == b"step 1"
+        job.stdin.write(b"\n" + TITAN.encode() + b"\n")
+        job.stdin.close()
+        assert job.stdout.read().startswith(b"\n" + TITAN.encode() + b"\n\nA sharding problem: ")
+        assert job.wait(30) == 0
+
+
+def test_nothing_on_the_pipe(piped: Any) -> None:
+    status, out, err = piped(b"")
+    assert (status, err) == (1, "")
+    assert out.startswith("Cannot tell from this: ")
+
+
+def test_a_reader_that_leaves_does_not_end_the_job(tmp_path: Path) -> None:
+    mark = tmp_path / "finished"
+    job = f"(for i in $(seq 200); do echo {'x' * 4000}; done; echo '{TITAN}'; touch {mark})"
+    done = shell(f"{job} | llamapar explain - | head -n 1; echo ${{PIPESTATUS[*]}}")
+    assert done.stderr == b""
+    assert done.stdout.splitlines()[-1] == b"0 0 0"
+    assert mark.exists()
+
+
+def test_a_full_disk_does_not_end_the_job(tmp_path: Path) -> None:
+    job = f"(for i in $(seq 200); do echo {'x' * 4000}; done; echo '{TITAN}'; touch {tmp_path}/finished)"
+    done = shell(f"{job} | llamapar explain - --json 2> /dev/full")
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "sharding")
+    assert (tmp_path / "finished").exists()
+
+
+class Interrupted(io.BytesIO):
+    """Bytes, before each of which comes an interrupt at the keyboard, `times` in all."""
+
+    def __init__(self, log: bytes, times: int) -> None:
+        super().__init__(log)
+        self.times = times
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        if self.times:
+            self.times -= 1
+            raise KeyboardInterrupt
+        return super().read1(size)
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, 0), (2, 130)])
+def test_last_words_are_read_after_an_interrupt(
+    run: Any, monkeypatch: pytest.MonkeyPatch, times: int, status: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Interrupted(TITAN.encode(), times)))
+    assert run("-")[0] == status
+
+
+def test_a_notebooks_streams_have_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(TITAN))
+    monkeypatch.setattr(sys, "stdout", out)
+    assert cli.main(["explain", "-"]) == 0
+    assert out.getvalue() == f"{TITAN}\n{lp.explain(TITAN)}\n"
+
+
+# -- big and hostile files -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """8 MB of a log of many ranks, whose cause stands in the middle."""
+    path = tmp_path_factory.mktemp("big") / "train.log"
+    half = "".join(f"[rank{i % 64}]: 2025-01-01 00:00:00 step {i} loss 2.{i:06d}\n" for i in range(80_000))
+    path.write_text(f"{half}[rank3]: {TITAN}\n{half}")
+    return path
+
+
+def test_a_big_file_is_streamed(run: Any, big: Path) -> None:
+    assert big.stat().st_size > 7e6
+    run(TITAN)  # what is compiled once is not counted
+    tracemalloc.start()
+    try:
+        with big.open("rb") as file:
+            pieces = iter(lambda: file.read(asking._PIECE), b"")
+            read = sum(len(line) for line in asking.lines(pieces))
+        assert read == big.stat().st_size
+        assert tracemalloc.get_traced_memory()[1] < 2e6
+    finally:
+        tracemalloc.stop()
+    start = time.perf_counter()
+    status, out, err = run("--file", str(big), "--json")
+    assert time.perf_counter() - start < 10
+    assert (status, err) == (0, "")
+    assert json.loads(out)["diagnoses"][0]["category"] == "kv_heads_lt_tp"
+
+
+def test_a_big_pipe(big: Path) -> None:
+    done = shell(f"llamapar explain - --json 2>&1 > /dev/null < {big} | cmp - {big} && echo same")
+    assert done.stdout == b"same\n"
+
+
+def test_a_file_without_lines(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(256)).replace(b"\n", b"").replace(b"\r", b"") * 16_000)
+    status, _, err = run("--file", str(path))
+    assert (status, err) == (1, "")
+    with path.open("rb") as file:
+        longest = max(len(line) for line in asking.lines(iter(lambda: file.read(asking._PIECE), b"")))
+    assert longest <= asking._LONGEST + asking._PIECE + 1
+
+
+@given(st.lists(st.binary(max_size=20), max_size=8))
+def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> None:
+    whole = b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    # an empty piece would be the end of a file, and none comes before it
+    assert "".join(asking.lines(piece for piece in pieces if piece)) == whole
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_any_text_and_context_are_answered(text: str, context: str) -> None:
+    words = ["explain", "--json", "--context", json.dumps({"model": text, "tp": context}), "--", text]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+        status = cli.main(words)
+    assert status in (0, 1)
+    assert json.loads(out.getvalue())["verdict"] in VERDICTS
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+REFUSALS = [
+    ([], "a text is needed", "--file FILE"),
+    (["x", "--file", "y"], "a text and a file were given", "--file FILE"),
+    (["x", "y"], "'y' is one word too many", "the whole text in quotes"),
+    (["--file", "no-such.log"], "'no-such.log': No such file or directory", "llamapar explain --help"),
+    (["--file", "/"], "'/': Is a directory", "llamapar explain --help"),
+    (["--file", "a\0b"], "'a\\x00b' cannot be a file's name", "llamapar explain --help"),
+    (["--file", "x" * 5000], "'xxx", "llamapar explain --help"),
+    (["x", "--tp", "0"], "tp=0: tp must be a whole number from 1", "--tp 1"),
+    (["x", "--gpus", "2.5"], "gpus=2.5: gpus must be a whole number", "--gpus 2"),
+    (["x", "--framework", "megatrn"], "framework='megatrn' is not known", "megatron-lm"),
+    (["x", "--model", "no/config.json"], "model='no/config.json' is neither", ""),
+    (["x", "--model", "{"], "this text is not JSON", ""),
+    (["x", "--context", "{"], "--context is not JSON", "--context '{"),
+    (["x", "--context", "tp=8"], "--context is not JSON", "--context '{"),
+    (["x", "--context", "[1]"], "--context holds list, not an object", "--context '{"),
+    (["x", "--context", "[" * 100_000], "--context is not", "--context '{"),
+    (["x", "--context", '{"layout": "tp8"}'], "layout='tp8' in --context: an object", "--context '{"),
+    (["x", "--context", '{"model": 8}'], "model=8", ""),
+    (["x", "--context", '{"framework": [8]}'], "framework=[8] is not known", ""),
+    (["x", "--contxt", "{}"], "'--contxt' is not an option of llamapar explain", "--context"),
+    (["x", "--zero", "1"], "'--zero' is not an option of llamapar explain", ""),
+]
+
+
+@pytest.mark.parametrize(("words", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
+def test_refusal(run: Any, words: list[str], what: str, choice: str) -> None:
+    status, out, err = run(*words)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"llamapar: {what}")
+    assert choice in err.splitlines()[-1]
+    assert len(err) < 1000
+    status, out, _ = run(*words, "--json")
+    assert status == 2
+    assert json.loads(out)["error"]["message"]
+
+
+def test_a_file_of_nearly_that_name(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(TITAN)
+    status, _, err = run("--file", str(tmp_path / "trian.log"))
+    assert (status, err.splitlines()[-1]) == (2, f"  try  --file {tmp_path / 'train.log'}")
+
+
+def test_a_closed_stdin() -> None:
+    done = shell("llamapar explain - <&-")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"llamapar: there is nothing to read: stdin is closed\n")
+
+
+# -- help ----------------------------------------------------------------------------------------
+
+
+def test_help(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run("--help")
+    assert (status, err) == (0, "")
+    assert out.isascii()
+    assert "example:\n  llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n" in out
+    assert "exit status: 0 explained, 1 cannot tell, 2 bad usage or bad input\n" in out
+    assert "default 1" not in out
+    assert cli.main(["--help"]) == 0
+    assert "\n    explain " in capsys.readouterr().out
+
+
+def test_the_first_example(run: Any) -> None:
+    status, out, _ = run(*shlex.split(asking.EXPLAIN.example.splitlines()[0])[2:])
+    assert status == 0
+    assert "16064·8 = 128512" in out
+
+
+def test_explaining_needs_nothing_heavy() -> None:
+    heavy = "torch numpy plotly ipywidgets anywidget traitlets IPython llamapar.figures llamapar.panels"
+    script = "import sys; from llamapar import cli; "
+    script += "cli.main(['explain', 'tp 16 must divide 8 kv heads', '--json']); "
+    script += f"print({{*'{heavy}'.split()}} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == b"set()", done.stderr

@@ -1,0 +1,318 @@
+"""Whatever is pasted into `lp.explain`: an answer or a clear "cannot tell", soon, and nothing is run."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import time
+import tracemalloc
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import llamapar as lp
+from llamapar.diagnosis import causes, limits, lines, observations, reading, topics
+from llamapar.diagnosis.reading import LIMIT, Reading, plain
+
+KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, remote process exited"
+
+
+def forms(told: lp.diagnosis.Explanation) -> str:
+    """Every form of an answer is made; the HTML is returned."""
+    assert told.verdict in lp.diagnosis.VERDICTS
+    assert str(told).startswith(("A sharding", "Not a", "Cannot tell"))
+    assert told.as_dict()["verdict"] == told.verdict
+    return told._repr_html_()
+
+
+# -- strange texts ---------------------------------------------------------------------------------
+
+STRANGE: dict[str, Any] = {
+    "empty": "",
+    "blank": " \n\t ",
+    "nulls": "\0" * 5000,
+    "binary": bytes(range(256)) * 50,
+    "shape of 10^30": "shape '[1, 8192, -1, 128]' is invalid for input of size " + "9" * 30,
+    "endless digits": "9" * 100000 + " is not divisible by " + "7" * 50000,
+    "negative": "shape '[-1, -1, -1, -128]' is invalid for input of size -5",
+    "unbalanced": "size mismatch for (((([[[[ torch.Size([128, [64 shape torch.Size(((",
+    "zero by zero": "0 is not divisible by 0",
+    "empty shapes": "size mismatch for a.weight: torch.Size([0, 0]) vs torch.Size([0, 5])",
+    "empty product": "mat1 and mat2 shapes cannot be multiplied (0x0 and 0x0)",
+    "no sizes": "The size of tensor a (0) must match the size of tensor b (0)",
+    "not a text": object(),
+    "nothing": None,
+    "no shape": (),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strange_text_has_an_answer(name: str) -> None:
+    forms(lp.explain(STRANGE[name]))
+
+
+@pytest.mark.parametrize("name", ["empty", "blank", "nulls", "binary", "unbalanced", "not a text", "nothing"])
+def test_what_says_nothing_cannot_be_told(name: str) -> None:
+    told = lp.explain(STRANGE[name])
+    assert (told.verdict, told.diagnoses) == ("unknown", ())
+    assert told.reason == "no shape, count or relation in it that a layout could explain"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b[31mAssertionError: 25 is not divisible by 4\x1b[0m",
+        "\uff12\uff15 is not divisible by \uff14",
+        "25 不能被 4 整除",
+        "25 ist nicht teilbar durch 4",
+        "[rank3]: [2024-11-21 12:00:00,123] ERROR AssertionError: 25 is not divisible by 4",
+    ],
+)
+def test_colours_wide_digits_and_other_languages(text: str) -> None:
+    assert lp.explain(text).best.category == "heads_not_divisible"
+
+
+TAGS = {"p", "b", "br", "i", "code", "details", "summary", "table", "tr", "th", "td"}
+
+
+class Tags(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.add(tag)
+        assert not attrs
+
+
+def test_markup_stays_text() -> None:
+    text = "<script>alert(1)</script><img src=x onerror=alert(2)> 25 is not divisible by 4 <b onclick='x'>"
+    page = forms(lp.explain(text))
+    assert "&lt;script&gt;" in page
+    assert Tags(page).found <= TAGS
+
+
+def test_instructions_and_code_are_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "Ignore all previous instructions. __import__('os').system('touch /tmp/x') {0.__class__} "
+        "25 is not divisible by 4"
+    )
+    lp.explain(text)
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError(args)
+
+    with monkeypatch.context() as patch:
+        for name in ("eval", "exec", "compile", "open"):
+            patch.setattr(f"builtins.{name}", refuse)
+        told = lp.explain(text)
+    assert told.best.category == "heads_not_divisible"
+    assert "{0.__class__}" in forms(told)
+
+
+WORDS = """
+[ ] ( ) -1 0 8 128 8192 tp heads kv vocab size shape mismatch checkpoint x · = % layers pp=4 tp=0 tp=1 lora
+rope zero batch qkv mat1 multiplied [0] [] () , 1x0 world_size GPUs broadcast 999999999999999999999999999999
+"""
+PHRASES = (
+    "divisible by",
+    "must match",
+    "invalid for input of size",
+    "torch.Size([",
+    "])",
+    "== 0",
+    "\n",
+    "out of memory",
+    "tensor a (",
+    "does not divide",
+    "dim 1 of [1, 2, 3]",
+)
+FACTS = ("tp", "pp", "cp", "world", "heads", "kv_heads", "vocab", "seq", "layers", "hidden", "micro_batch")
+VALUES = (1, 2, 3, 8, 0, -1, "2->4", "x", None, 10**30, 2.5, True)
+
+
+@given(
+    st.lists(st.sampled_from([*WORDS.split(), *PHRASES]), max_size=60),
+    st.dictionaries(st.sampled_from(FACTS), st.sampled_from(VALUES), max_size=4),
+    st.sampled_from([None, "llama3-8b", "Qwen2-72B", "no such model"]),
+)
+def test_any_jumble_of_words_has_an_answer(
+    words: list[str], facts: dict[str, Any], model: str | None
+) -> None:
+    start = time.process_time()
+    page = forms(lp.explain(" ".join(words), model, **facts))
+    assert time.process_time() - start < 1.0
+    assert Tags(page).found <= TAGS
+
+
+@given(st.text(max_size=400))
+def test_any_text_has_an_answer(text: str) -> None:
+    forms(lp.explain(text))
+
+
+# -- time and memory -------------------------------------------------------------------------------
+
+RUNS = (
+    "[ |( |1|1,|1,234 |1x|a.|a_|a|\x1b[|2·|parallel |kv |num_heads |expected |allocate |multiple of |gate |"
+    "2 x |not divisible by 3 and |mismatch expected got |% a == 0 | |collective |[0, 2, 4, 1, 3, 5] |new |"
+    "overflow |checkpoint was saved |tensor_model_parallel_size |quantized |shape [1, 2, 3] |dim 1 of [|"
+    "rank 0 |a.b.c.d |w1 "
+)
+
+
+@pytest.mark.parametrize("run", RUNS.split("|"))
+def test_no_pattern_blows_up(run: str) -> None:
+    text = "size mismatch for x: " + run * (3 * LIMIT // len(run))
+    start = time.process_time()
+    lp.explain(text)
+    assert time.process_time() - start < 0.5
+
+
+def test_no_pattern_repeats_a_repeat() -> None:
+    """The source of every pattern: no unbounded quantifier right after a group that ends in one."""
+    patterns = [
+        value.pattern
+        for module in (causes, limits, lines, observations, reading, topics)
+        for value in vars(module).values()
+        if isinstance(value, re.Pattern)
+    ]
+    patterns += [words for topic in topics.TOPICS for words in (*topic.words, topic.unless)]
+    assert len(patterns) > 30
+    assert [p for p in patterns if re.search(r"[*+]\)[*+{]", p)] == []
+
+
+def log(size: int, ranks: int, noise: str) -> Iterator[str]:
+    """A log of `size` bytes: at half of it every rank's traceback, then the errors that follow from it."""
+    sent = step = 0
+    told = False
+    draw = random.Random(0)
+    while sent < size:
+        step += 1
+        line = noise.format(rank=step % ranks, step=step, loss=draw.random())
+        sent += len(line)
+        yield line
+        if not told and sent > size / 2:
+            told = True
+            for rank in range(ranks):
+                yield f"[rank{rank}]: Traceback (most recent call last):\n"
+                yield f'[rank{rank}]:   File "/opt/model.py", line 123, in forward\n'
+                yield f"[rank{rank}]:     xk = xk.view(bs, seqlen, -1, self.head_dim)\n"
+                yield f"[rank{rank}]: {KV}\n"
+            for rank in range(ranks):
+                yield f"[rank{rank}]: {NCCL}\n"
+
+
+QUIET = (
+    "2024-11-21 12:34:55,123 INFO [rank{rank}] step {step} loss {loss:.5f} tokens/s 12345 mfu 0.43 lr 3e-4\n"
+)
+LOUD = "[Rank {rank}] WARNING checksum error rate {loss} must be retried in {step} ms, mismatch of {step}\n"
+
+
+@pytest.mark.parametrize("noise", [QUIET, LOUD], ids=["quiet", "loud"])
+def test_the_cause_is_found_in_a_long_log(noise: str, soak: bool) -> None:
+    size = 100_000_000 if soak else 5_000_000
+    text = "".join(log(size, 64, noise))
+    start = time.process_time()
+    told = lp.explain_stream(io.StringIO(text))
+    assert time.process_time() - start < 3.0 * max(0.2, size / 1e8)
+    assert told.line == KV
+    assert told.ranks == tuple(range(64))
+    assert told.best.category == "kv_heads_lt_tp"
+
+
+def test_memory_stays_bounded() -> None:
+    tracemalloc.start()
+    lp.explain_stream(log(8_000_000, 64, LOUD))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40_000_000
+
+
+def test_a_line_of_megabytes() -> None:
+    start = time.process_time()
+    told = lp.explain("x" * 3_000_000 + " AssertionError: 25 is not divisible by 4, " + "y" * 3_000_000)
+    assert time.process_time() - start < 1.0
+    assert told.best.category == "heads_not_divisible"
+
+
+def test_a_text_is_read_to_its_limit() -> None:
+    assert len(Reading.of("a " * LIMIT).text) <= LIMIT
+    assert plain("\x1b[31ma\x1b[0m  \x00 b") == "a b"
+
+
+# -- causes before consequences --------------------------------------------------------------------
+
+PREFIXES = (
+    "[rank3]: ",
+    "[Rank 3] ",
+    "[default3]:[rank3]: ",
+    "(RayWorkerWrapper pid=12345, ip=10.0.0.1) [rank3]: ",
+    "2024-11-21 12:00:00,123 ERROR [rank3]: ",
+    "[1,3]<stderr>: [rank3]: ",
+    "\x1b[36m(RayWorkerWrapper pid=7)\x1b[0m rank 3: ",
+    "3: [rank3]: ",
+    "node-17: [rank3]: ",
+)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_prefixes_are_stripped(prefix: str) -> None:
+    text, rank = lines.strip(prefix + KV)
+    assert text == KV
+    assert rank == 3
+
+
+@pytest.mark.parametrize(
+    "consequence",
+    [
+        NCCL,
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+        "[W1121] Warning: destroy_process_group() was not called before exit, an error may follow",
+        "[E1121 ProcessGroupNCCL.cpp:616] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)",
+    ],
+)
+@pytest.mark.parametrize("after", [True, False])
+def test_a_consequence_is_not_the_cause(consequence: str, after: bool) -> None:
+    rows = [f"[rank0]: {KV}", *(f"[rank{r}]: {consequence}" for r in range(1, 8))]
+    filler = [f"INFO step {i}" for i in range(20)]
+    told = lp.explain("\n".join(filler + (rows if after else rows[::-1]) + filler))
+    assert told.line == KV
+
+
+def test_only_a_consequence_is_told_as_such() -> None:
+    text = "\n".join(
+        f"[rank{r}]: Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
+        for r in range(9)
+    )
+    told = lp.explain(text)
+    assert told.best.category == "rank_mapping_hang"
+    assert "stack of every rank" in told.needs
+
+
+def test_a_list_of_mismatches_is_read_on() -> None:
+    text = "\n".join(
+        [
+            "Traceback (most recent call last):",
+            '  File "load.py", line 3, in <module>',
+            "    model.load_state_dict(state)",
+            "RuntimeError: Error(s) in loading state_dict for Transformer:",
+            *(
+                f"\tsize mismatch for layers.{i}.attention.wq.weight: copying a param with shape "
+                "torch.Size([1024, 8192]) from checkpoint, the shape in current model is "
+                "torch.Size([8192, 8192])."
+                for i in range(80)
+            ),
+        ]
+    )
+    told = lp.explain(text)
+    assert told.best.category == "checkpoint_tp_mismatch"
+    assert "8192/1024 = 8" in told.best.equations[0] or "8192/8 = 1024" in told.best.equations[0]

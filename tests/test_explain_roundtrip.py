@@ -1,0 +1,117 @@
+"""One source of truth: what `frameworks` says that a framework gives is explained back to its rule."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.diagnosis.vocabulary import CATEGORIES
+from llamapar.frameworks import FRAMEWORKS
+from llamapar.job import Job
+from llamapar.rules import RULES
+
+MODELS = ("llama3-8b", "llama3.1-405b", "llama3.1-70b", "llama2-13b", "llama3.2-1b", "qwen2.5-7b")
+DEGREES = (
+    (3, 1, 1, 1), (16, 1, 1, 1), (8, 1, 1, 2), (6, 1, 1, 1), (12, 1, 1, 1), (1, 1, 5, 1), (2, 1, 6, 1),
+    (7, 1, 1, 1), (8, 16, 16, 8), (1, 4, 1, 2), (4, 3, 2, 1), (5, 1, 1, 1), (1, 1, 16, 2), (10, 2, 1, 1),
+    (64, 1, 1, 1), (1, 1, 1, 1), (2, 2, 40, 1),
+)  # fmt: skip
+FACTS: tuple[dict[str, Any], ...] = (
+    {}, {"gpus": 24}, {"gpus": 128}, {"seq_len": 8200}, {"seq_len": 8196}, {"seq_len": 300000},
+    {"micro_batches": 3}, {"micro_batches": 9}, {"global_batch": 100, "micro_batch": 3}, {"quant_group": 96},
+    {"layer_split": "balanced ends"}, {"seq_len": 8190, "micro_batch": 2},
+)  # fmt: skip
+OTHERS: tuple[dict[str, Any], ...] = ({}, {"virtual_stages": 3}, {"zero": 3}, {"sequence_parallel": True})
+LAYOUTS_EACH = 4
+"""Layouts that are asked for each framework and set of rules."""
+
+
+def jobs() -> Iterator[Job]:
+    for name, degrees, facts, other in itertools.product(MODELS, DEGREES, FACTS, OTHERS):
+        if facts and other not in OTHERS[:2]:
+            continue
+        axes = dict(zip(("tp", "cp", "pp", "dp"), degrees, strict=True))
+        try:
+            yield Job.of(name, axes | other, **facts)
+        except lp.LlamaparError:
+            continue
+
+
+def told() -> list[tuple[str, str, tuple[str, ...], Job]]:
+    """(framework, message, rules that it stands for, job): each framework and set of rules a few times."""
+    rows, seen = [], defaultdict(int)
+    for job in jobs():
+        for framework in FRAMEWORKS.values():
+            messages = defaultdict(list)
+            for rule in RULES:
+                if rule.applies(job, framework.padding):
+                    message = framework.judge(rule.code, job).message
+                    if message:
+                        messages[message].append(rule.code)
+            for message, codes in messages.items():
+                key = (framework.name, *codes)
+                if seen[key] < LAYOUTS_EACH:
+                    seen[key] += 1
+                    rows.append((framework.name, message, tuple(codes), job))
+    return rows
+
+
+TOLD = told()
+
+
+def wanted(codes: tuple[str, ...]) -> set[str]:
+    return {name for name, category in CATEGORIES.items() if set(category.rules) & set(codes)}
+
+
+def asked(framework: str, message: str, job: Job) -> Any:
+    known = ("seq_len", "micro_batch", "global_batch", "quant_group")
+    facts = {fact: getattr(job, fact) for fact in known if getattr(job, fact)}
+    return lp.explain(
+        message, job.model, job.layout, framework, **facts, **({"gpus": job.gpus} if job.gpus else {})
+    )
+
+
+def test_every_message_of_every_framework_is_here() -> None:
+    spoken = {(framework, code) for framework, _, codes, _ in TOLD for code in codes}
+    there = {
+        (f.name, code)
+        for f in FRAMEWORKS.values()
+        for code, cs in f.cases.items()
+        if any(c.message for c in cs)
+    }
+    assert there - spoken == set()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_message_leads_back_to_its_rule(framework: str) -> None:
+    wrong = []
+    for name, message, codes, job in TOLD:
+        if name == framework:
+            best = asked(framework, message, job).best
+            if best is None or best.category not in wanted(codes):
+                wrong.append((message, codes, str(job.layout), best and best.category))
+    assert wrong == []
+
+
+def test_most_messages_need_no_layout_to_lead_back() -> None:
+    """Bare asserts and one number that is not divisible by another can be many things."""
+    found = [
+        bool(best and best.category in wanted(codes))
+        for _, message, codes, _ in TOLD
+        for best in [lp.explain(message).best]
+    ]
+    assert sum(found) >= 0.85 * len(found)
+
+
+def test_a_framework_that_says_it_is_named() -> None:
+    unnamed = []
+    for framework, message, codes, job in TOLD:
+        best = asked(framework, message, job).best
+        if len(message) > 40 and best and framework not in {said.framework for said in best.frameworks}:
+            unnamed.append((framework, message, codes))
+    assert unnamed == []

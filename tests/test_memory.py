@@ -1,0 +1,318 @@
+"""`memory`: terms that are their formulas, what each axis and option changes, the JSON, and bad input."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
+
+import llamapar as lp
+from llamapar.budget.exact import ALLOCATOR, CONTEXT
+from llamapar.budget.schedule import in_flight
+from llamapar.budget.terms import GPUS, Term
+from llamapar.errors import LayoutError
+
+B8, B405 = "llama3.1-8b", "llama3.1-405b"
+PAPER = lp.Layout(tp=8, pp=16, dp=128)
+ACTIVATIONS = ("activations", "logits and loss")
+
+
+def worst(model: Any, layout: Any, **options: Any) -> lp.budget.Breakdown:
+    return lp.memory(model, layout, **{"seq_len": 8192} | options).worst
+
+
+def kept(model: Any, layout: Any, **options: Any) -> int:
+    return worst(model, layout, **options).bytes("activations")
+
+
+# -- terms -----------------------------------------------------------------------------------------
+
+OPTIONS = [
+    dict(zip(("accounting", "recompute", "kernels"), chosen, strict=True))
+    for chosen in itertools.product(
+        ("exact", "megatron", "korthikanti", "ultrascale"), ("none", "selective", "full"), ("fused", "eager")
+    )
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_term_is_its_formula_of_its_inputs_with_a_source(options: dict[str, str]) -> None:
+    for layout in (lp.Layout(tp=4, pp=2, dp=4, zero=1), lp.Layout(tp=2, cp=2, dp=4, zero=3)):
+        for stage in lp.memory(B8, layout, seq_len=4096, **options).stages:
+            assert len({t.name for t in stage.terms}) == len(stage.terms)
+            assert stage.total_bytes == sum(t.bytes for t in stage.terms)
+            for term in stage.terms:
+                assert term.source
+                text = re.sub(
+                    r"\b[a-zA-Z_]\w*\b", lambda w, t=term: str(t.inputs.get(w[0], w[0])), term.formula
+                )
+                value = eval(text, {"max": max, "min": min})
+                assert term.bytes == round(value) > 0
+                assert set(term.used) <= set(term.inputs)
+                assert term.used or term.formula.isdecimal()
+
+
+def test_a_formula_reaches_nothing_but_its_inputs() -> None:
+    with pytest.raises(NameError, match="__import__"):
+        _ = Term("x", "__import__('os')").bytes
+
+
+def test_text_shows_formula_inputs_and_source() -> None:
+    lines = str(worst(B8, {"dp": 8, "zero": 0})).splitlines()
+    row = next(line for line in lines if line.startswith("optimizer states"))
+    assert re.split(r"  +", row)[:4] == [
+        "optimizer states",
+        "64,242,089,984",
+        "2 * own * wide",
+        "own=8,030,261,248, wide=4",
+    ]
+    text = str(lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192))
+    assert text.startswith("llama3.1-8b, tp=2 cp=1 pp=1 dp=4, seq_len=8192, micro_batch=1: exact accounting")
+    assert text.endswith("of h100-80gb: fits")
+
+
+# -- the JSON --------------------------------------------------------------------------------------
+
+
+def test_json_is_the_form_of_the_command() -> None:
+    found = lp.memory(B405, PAPER, seq_len=8192, micro_batch=1, global_batch=2048)
+    said = json.loads(json.dumps(found.as_dict()))
+    assert list(said) == ["stages", "worst", "fits"]
+    assert [s["stage"] for s in said["stages"]] == list(range(16))
+    for stage in [*said["stages"], said["worst"]]:
+        assert list(stage) == ["stage", "total_bytes", "terms"]
+        assert stage["total_bytes"] == sum(stage["terms"].values())
+    assert said["worst"] == max(said["stages"], key=lambda s: s["total_bytes"])
+    assert said["fits"] is (said["worst"]["total_bytes"] <= GPUS["h100-80gb"])
+
+
+def test_defaults() -> None:
+    plain = lp.memory(B405, PAPER, seq_len=8192).as_dict()
+    spelled = lp.memory(
+        B405,
+        PAPER.replace(zero=1, sequence_parallel=True),
+        seq_len=8192,
+        micro_batch=1,
+        recompute="selective",
+        schedule="1f1b",
+        accounting="exact",
+        gpu="h100-80gb",
+    )
+    assert plain == spelled.as_dict() == lp.memory(B405, PAPER, seq_len=8192, global_batch=2048).as_dict()
+
+
+def test_fits_is_about_the_gpu() -> None:
+    gpus = ("a100-40gb", "h100-80gb")
+    found = {gpu: lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192, gpu=gpu).fits for gpu in gpus}
+    assert found == {"a100-40gb": False, "h100-80gb": True}
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+def test_zero_shares_states_over_dp_and_cp() -> None:
+    n = lp.model(B8).n_params
+    found = [worst(B8, lp.Layout(dp=4, cp=2, zero=zero)) for zero in range(4)]
+    assert [s.bytes("parameters") for s in found] == [2 * n, 2 * n, 2 * n, 4 * n // 8]
+    assert [s.bytes("gradients") for s in found] == [4 * n, 4 * n, 4 * n // 8, 4 * n // 8]
+    assert [s.bytes("master weights") for s in found] == [4 * n, 4 * n // 8, 4 * n // 8, 0]
+    assert [s.bytes("optimizer states") for s in found] == [8 * n, 8 * n // 8, 8 * n // 8, 8 * n // 8]
+    hybrid = worst(B8, lp.Layout(dp=4, dp_replicate=2, cp=2, zero=1))
+    assert hybrid.bytes("optimizer states") == 8 * n // 4
+
+
+def test_fsdp_gathers_two_layers_and_what_the_stage_holds_of_the_ends() -> None:
+    m = lp.model(B8)
+    found = lp.memory(m, lp.Layout(dp=8, pp=2, zero=3), seq_len=128).stages
+    ends = 128256 * 4096
+    assert found[0].bytes("gathered parameters") == 2 * (2 * m.layer_params + ends)
+    assert found[1].bytes("gathered parameters") == 2 * (2 * m.layer_params + ends + 4096)
+    assert found[0].bytes("gradients in flight") == (2 + 4) * m.layer_params
+    assert worst(m, lp.Layout(zero=3), seq_len=128).bytes("gathered parameters") == 0
+
+
+def test_dtypes() -> None:
+    n = lp.model(B8).n_params
+    wide = worst(B8, lp.Layout(zero=0), dtype="float32")
+    assert [wide.bytes(t) for t in ("parameters", "gradients", "master weights")] == [4 * n, 4 * n, 0]
+    half = worst(B8, lp.Layout(zero=0), grad_dtype="bfloat16")
+    assert half.bytes("gradients") == 2 * n
+    buckets = worst(B8, lp.Layout(dp=2, zero=0), grad_buckets=True)
+    assert buckets.bytes("gradient buckets") == 2 * n
+    assert worst(B8, lp.Layout(zero=0), grad_buckets=True).bytes("gradient buckets") == 0
+
+
+def test_stages_hold_all_parameters_once() -> None:
+    m = lp.model(B405)
+    for layout in (lp.Layout(pp=16), lp.Layout(pp=4, virtual_stages=4), lp.Layout(pp=9)):
+        found = lp.memory(m, layout, seq_len=128).stages
+        assert sum(s.bytes("parameters") for s in found) == 2 * m.n_params
+    tied = lp.model("llama3.2-1b")
+    found = lp.memory(tied, lp.Layout(pp=4), seq_len=128).stages  # the last stage has its own copy
+    assert sum(s.bytes("parameters") for s in found) == 2 * (tied.n_params + 128256 * 2048)
+    assert lp.memory(tied, {}, seq_len=128).worst.bytes("parameters") == 2 * tied.n_params
+
+
+def test_pads_and_copies_are_counted() -> None:
+    m = lp.model(B405)
+    each = [worst(m, {"tp": 8}, padding=rule).bytes("parameters") for rule in (None, "megatron")]
+    assert each[1] - each[0] == 2 * 2 * 768 // 8 * m.dim
+    plain, copied = (m.n_params, lp.model("llama3.1-405b-mp16").n_params)
+    norms = (2 * m.n_layers + 1) * m.dim
+    found = worst(m, {"tp": 16}, kv_replication=True).bytes("parameters")
+    assert found == 2 * ((copied - norms) // 16 + norms)
+    assert plain < copied
+
+
+def test_uneven_shards_count_their_largest() -> None:
+    m = lp.model("tiny").replace(vocab_size=1001)
+    rows = 501 * 128 * 2  # of 1001 over 2, embedding and head
+    whole = worst(m, {}, seq_len=64).bytes("parameters")
+    half = worst(m, {"tp": 2}, seq_len=64).bytes("parameters")
+    matrices = 4 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 384 * 128)
+    norms = 9 * 128
+    assert whole == 2 * (matrices + norms + 2 * 1001 * 128)
+    assert half == 2 * (matrices // 2 + norms + rows)
+
+
+# -- activations -----------------------------------------------------------------------------------
+
+
+def test_more_recomputation_keeps_less() -> None:
+    for layout in ({}, {"tp": 8}, {"tp": 8, "cp": 2}, {"tp": 4, "sequence_parallel": False}):
+        found = [kept(B8, layout, recompute=mode) for mode in ("none", "selective", "full")]
+        assert found == sorted(set(found), reverse=True)
+
+
+def test_a_layer_of_8b_by_hand() -> None:
+    """fused, no recomputation: two norms' inputs, their outputs, Q, K, V, the heads, and four of the FFN."""
+    s, h, kv, f = 8192, 4096, 1024, 14336
+    m = lp.model(B8).replace(n_layers=1)
+    found = worst(m, {}, recompute="none")
+    assert found.bytes("activations: norms") == 2 * (2 * s * h + 4 * s)
+    assert found.bytes("activations: attention") == 2 * s * (h + 2 * h + 2 * kv) + 4 * s * 32
+    assert found.bytes("activations: MLP") == 2 * s * (h + 4 * f)
+    assert found.bytes("logits and loss") == 2 * 4 * s * 128256
+    torch = worst(m, {}, recompute="none", loss="torch").bytes("logits and loss")
+    assert torch == 3 * 4 * s * 128256
+    assert found.bytes("allocator (assumed)", "CUDA context (assumed)") == ALLOCATOR + CONTEXT
+
+
+def test_sequence_and_context_parallelism_share_tokens() -> None:
+    plain = worst(B8, {"tp": 8, "sequence_parallel": False}, recompute="none")
+    shared = worst(B8, {"tp": 8}, recompute="none")
+    assert plain.bytes("activations: norms") == 8 * shared.bytes("activations: norms")
+    again = worst(B8, {"tp": 8}, recompute="none", regather=True)
+    residual = 2 * 8192 * 4096
+    lower = shared.bytes("activations") - again.bytes("activations")
+    assert lower == (2 * 32 + 1) * (residual - residual // 8)
+    two = worst(B8, {"cp": 2}, recompute="none", seq_len=16384)
+    one = worst(B8, {}, recompute="none", seq_len=8192)
+    more = two.bytes("activations") - one.bytes("activations")
+    assert more == 32 * 2 * 8192 * 1024 * 2  # K and V of the other half
+    ring = worst(B8, {"cp": 2}, recompute="none", seq_len=16384, cp_method="ring")
+    assert ring.bytes("activations") == one.bytes("activations")
+
+
+def test_a_micro_batch_of_two_keeps_twice_as_much() -> None:
+    one, two = (worst(B8, {"tp": 2}, micro_batch=n) for n in (1, 2))
+    assert two.bytes(*ACTIVATIONS) == 2 * one.bytes(*ACTIVATIONS)
+    assert two.bytes("parameters", "gradients") == one.bytes("parameters", "gradients")
+
+
+def test_uneven_sequences_count_the_longest() -> None:
+    assert kept(B8, {"cp": 2}, seq_len=4099, recompute="full") > kept(
+        B8, {"cp": 2}, seq_len=4096, recompute="full"
+    )
+
+
+# -- schedules -------------------------------------------------------------------------------------
+
+TORCH = {("1f1b", 1): "1F1B", ("gpipe", 1): "GPipe", ("1f1b", 2): "Interleaved1F1B"}
+SCHEDULED = [
+    (schedule, v, pp, m)
+    for (schedule, v), pp, rounds in itertools.product(TORCH, (2, 3, 4, 8), (1, 2, 3, 5))
+    for m in [pp * rounds]
+]
+
+
+@pytest.mark.parametrize(("schedule", "v", "pp", "m"), SCHEDULED)
+def test_micro_batches_in_flight_are_torchs(schedule: str, v: int, pp: int, m: int) -> None:
+    for rank, row in enumerate(get_schedule_ops(TORCH[schedule, v], pp, m, v)):
+        flying, peak = 0, 0
+        for op in filter(None, row):
+            kind = re.sub(r"\d", "", str(op))
+            flying += (kind == "F") - (kind in ("B", "BW"))
+            peak = max(peak, flying)
+        assert sum(in_flight(schedule, rank, pp, v, m)) == peak, rank
+
+
+@given(st.integers(2, 16), st.integers(1, 6), st.integers(1, 8), st.data())
+def test_interleaving_keeps_what_the_paper_says(pp: int, v: int, rounds: int, data: st.DataObject) -> None:
+    """arXiv:2205.05198 section 4.3: 1 + (p - 1)/(p·v) times the model's layers on the first stage."""
+    held = in_flight("1f1b", 0, pp, v, rounds * pp)
+    assert len(held) == v
+    if v == 1:
+        assert held == (pp,)
+    elif rounds > 1:
+        assert sum(held) == min(pp * v + pp - 1, rounds * pp * v)
+    rank = data.draw(st.integers(0, pp - 1))
+    later = in_flight("1f1b", rank, pp, v, rounds * pp)
+    assert sum(later) <= sum(held) <= rounds * pp * v
+
+
+def test_stages_keep_less_the_later_they_are() -> None:
+    found = lp.memory(B405, PAPER, seq_len=8192).stages
+    middle = [s.bytes("activations") for s in found[1:-1]]
+    assert [a - b for a, b in itertools.pairwise(middle)] == [middle[0] // 15] * 13
+    assert found[0].bytes("logits and loss") == 0 < found[-1].bytes("logits and loss")
+    every = lp.memory(B405, PAPER, seq_len=8192, global_batch=128 * 20, schedule="gpipe").stages
+    assert every[1].bytes("activations") == every[14].bytes("activations") == middle[0] // 15 * 20
+    few = lp.memory(B405, PAPER, seq_len=8192, global_batch=128 * 2).stages
+    assert few[1].bytes("activations") == middle[0] // 15 * 2
+
+
+def test_layers_per_stage_may_be_given() -> None:
+    given_ = lp.memory(B8, lp.Layout(pp=2), seq_len=128, layer_split=[20, 12]).stages
+    layer = 2 * lp.model(B8).layer_params
+    embedding = 2 * 128256 * 4096
+    assert given_[0].bytes("parameters") == 20 * layer + embedding
+    assert given_[1].bytes("parameters") == 12 * layer + embedding + 2 * 4096
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "message"),
+    [
+        ({"tp": 16}, {}, r"tp=16 does not divide n_kv_heads=8(.|\n)*tp=8(.|\n)*kv_replication=True"),
+        ({"tp": 3}, {}, r"tp=3 does not divide n_heads=32"),
+        ({}, {"seq_len": 0}, r"seq_len=0: seq_len must be a whole number from 1"),
+        ({}, {"micro_batch": True}, r"micro_batch=True: micro_batch must be a whole number"),
+        ({}, {"recompute": "ful"}, r"recompute='ful' is not known(.|\n)*full"),
+        ({}, {"schedule": "2f2b"}, r"schedule='2f2b' is not known(.|\n)*1f1b"),
+        ({}, {"accounting": "exat"}, r"accounting='exat' is not known(.|\n)*exact"),
+        ({}, {"gpu": "h100"}, r"gpu='h100' is not known(.|\n)*h100-80gb"),
+        ({}, {"dtype": "fp8"}, r"dtype='fp8' is not known"),
+        ({}, {"loss": "mine"}, r"loss='mine' is not known"),
+        ({}, {"grad_buckets": 1}, r"grad_buckets=1: grad_buckets must be True or False"),
+        (
+            {"dp": 8},
+            {"global_batch": 12, "micro_batch": 1},
+            r"global_batch=12 sequences are no whole number of micro-batches(.|\n)*global_batch=8(.|\n)*=16",
+        ),
+        ({"pp": 5}, {"layer_split": "equal"}, r"32 layers do not divide over 5 stages"),
+        ({"pp": 2}, {"layer_split": [30, 3]}, r"layer_split=\[30, 3\]: 2 stages of 32 layers in all"),
+        ({"pp": 40}, {}, r"pp·virtual_stages = 40 stages for 32 layers"),
+    ],
+)
+def test_bad_input(layout: dict[str, int], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(LayoutError, match=message):
+        lp.memory(B8, layout, **{"seq_len": 8192} | options)

@@ -1,0 +1,295 @@
+"""Predicted bytes beside what torch holds: parameters, gradients, Adam, and what autograd saves."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import fully_shard
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import llamapar as lp
+from llamapar import execute
+from llamapar.budget.exact import layer_terms
+from llamapar.budget.saved import end
+from llamapar.budget.sizes import Sizes
+from llamapar.budget.terms import Term
+from llamapar.spmd import compat, local
+from llamapar.spmd.body import called, shapes
+from llamapar.spmd.compat import by_rank
+from llamapar.spmd.setting import kind
+
+SMALL = lp.model("tiny").replace(
+    dim=32, n_layers=2, n_heads=8, n_kv_heads=4, head_dim=4, ffn_dim=48, vocab_size=96, name="small"
+)
+
+
+class Kept:
+    """One tensor that a graph keeps: alive as long as the graph needs it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()  # a node must not be held by its own output
+
+
+def kept_by(call: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
+    """What the call made, and the tensors that autograd then still holds for its backward."""
+    seen: list[weakref.ref[Kept]] = []
+
+    def pack(tensor: Tensor) -> Kept:
+        kept = Kept(tensor)
+        seen.append(weakref.ref(kept))
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+        made = call()
+    return made, [kept.tensor for ref in seen if (kept := ref()) is not None]
+
+
+def storages(tensors: list[Tensor], without: list[Tensor]) -> int:
+    """Bytes of the tensors' storages, each once, those of `without` left out."""
+    apart = {t.untyped_storage()._cdata for t in without}
+    held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+    return sum(size for place, size in held.items() if place not in apart)
+
+
+def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: Any) -> list[int]:
+    """Bytes that autograd keeps for the backward of a program, by rank, in the local engine."""
+    task, _, _ = execute.prepare(program, model, layout, **options)
+    ranks = lp.local(program, model, layout, **options)
+    tensors = dict(ranks.tensors)
+    whole = tensors.pop("weights", None)
+    with ranks:
+        _made, kept = kept_by(
+            lambda: called(task.program.function, (ranks.mesh, task.setting), tensors | (whole or {}))
+        )
+        found = []
+        for rank in range(task.setting.layout.world):
+            params = [by_rank(t)[rank] for name, t in tensors.items() if is_parameter(name)]
+            own = [pieces[rank] if (pieces := by_rank(t)) else t for t in kept]
+            found.append(storages(own, params))
+    ranks.close()
+    return found
+
+
+def is_parameter(name: str) -> bool:
+    return kind(name) in lp.shard.PARAMETERS
+
+
+def sized(model: Any, layout: Any, *, seq_len: int, batch: int = 1, **options: Any) -> Sizes:
+    lay = lp.Layout.of(layout)
+    return Sizes(lp.model(model), lay, seq_len=seq_len, micro_batch=batch // lay.dp, **options)
+
+
+def block_bytes(sizes: Sizes) -> int:
+    return sum(t.bytes for t in layer_terms(sizes.activations, "eager", "none"))
+
+
+# -- activations -----------------------------------------------------------------------------------
+
+LAYOUTS = [
+    {"tp": tp, "cp": cp, "dp": dp, "sequence_parallel": sp}
+    for tp, cp, dp, sp in product((1, 2, 4, 8), (1, 2, 4), (1, 2), (True, False))
+    if tp * cp * dp <= 8 and (sp or tp > 1)
+]
+CASES = [
+    (layout, dtype, each, *cp)
+    for layout, dtype, each, cp in product(
+        LAYOUTS,
+        ("float32", "bfloat16", "float64"),
+        (1, 2),
+        (("head-tail", "all_gather"), ("head-tail", "ring"), ("contiguous", "all_gather")),
+    )
+    if layout["cp"] > 1 or cp == ("head-tail", "all_gather")
+]
+
+
+def test_a_block_keeps_what_the_formulas_say(sample: Any) -> None:
+    for layout, dtype, each, chunking, cp_method in sample(CASES, 10):
+        seq_len = 4 * layout["cp"] * layout["tp"]
+        options = {"dtype": dtype, "chunking": chunking, "cp_method": cp_method, "kv_replication": True}
+        options |= {"seq_len": seq_len, "batch": each * layout["dp"]}
+        said = block_bytes(sized(SMALL, layout, **options))
+        assert saved_on_ranks("block", SMALL, layout, **options) == [said] * lp.Layout.of(layout).world, (
+            layout,
+            options,
+        )
+
+
+WHOLE = list(
+    product(
+        ({}, {"tp": 2}, {"tp": 2, "cp": 2}, {"tp": 4, "cp": 2}, {"tp": 2, "sequence_parallel": False}),
+        ("float32", "bfloat16"),
+        (False, True),
+    )
+)
+
+
+def test_a_whole_model_keeps_what_the_formulas_say(sample: Any) -> None:
+    for layout, dtype, tied in sample(WHOLE, 4):
+        model = SMALL.replace(tied=tied)
+        options: dict[str, Any] = {"seq_len": 32, "batch": 1, "dtype": dtype}
+        sizes = sized(model, layout, **options)
+        ends = [Term(n, end(n, "eager").formula, sizes.activations) for n in ("embedding", "head", "loss")]
+        said = model.n_layers * block_bytes(sizes) + sum(t.bytes for t in ends)
+        assert set(saved_on_ranks("llama", model, layout, **options)) == {said}, (layout, dtype, tied)
+
+
+TRUE_SIZE = [
+    ("llama3.1-8b", {}, 8192, "bfloat16"),
+    ("llama3.1-70b", {"tp": 8, "sequence_parallel": False}, 8192, "bfloat16"),
+    ("llama3.1-405b", {"tp": 8}, 8192, "bfloat16"),
+    ("llama3.1-405b", {"tp": 8, "cp": 16}, 131072, "bfloat16"),
+    ("llama3.1-405b-mp16", {"tp": 16}, 8192, "float32"),
+]
+
+
+@contextmanager
+def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> Iterator[Any]:
+    """(sizes, tensors, block): rank 0's block on fake CPU tensors over a fake process group.
+
+    Real shapes, no memory. block(x) is the program with all else given.
+    """
+    task, _, _ = execute.prepare("block", name, layout, seq_len=seq_len, dtype=dtype)
+    sizes = sized(name, layout, seq_len=seq_len, dtype=dtype)
+    setting, every = task.setting, shapes(task)
+    shape_of = {n: s for n, s in every.items() if n.endswith("_norm")}
+    shape_of["x"] = (1, sizes.activations["rows"], setting.model.dim)
+    for n, cut in {"wq": 0, "wk": 0, "wv": 0, "wo": 1, "w1": 0, "w3": 0, "w2": 1}.items():
+        shape = list(every[n])
+        shape[cut] //= setting.layout.tp
+        shape_of[n] = tuple(shape)
+    with pytest.MonkeyPatch.context() as patch, compat.fake_world(setting.layout.world):
+        patch.setattr(compat, "coord_of", lambda mesh, rank: {"dp": 0, "cp": 0, "tp": 0})
+        mesh = compat.make_mesh(setting.layout, "cpu")
+        with FakeTensorMode():
+            made = {
+                n: torch.empty(s, dtype=setting.torch_dtype, requires_grad=True) for n, s in shape_of.items()
+            }
+            made["positions"] = torch.arange(sizes.tokens_seq)
+
+            def block(x: Tensor) -> Tensor:
+                return called(task.program.function, (mesh, setting), made | {"x": x})["out"]
+
+            yield sizes, made, block
+
+
+@pytest.mark.parametrize(("name", "layout", "seq_len", "dtype"), TRUE_SIZE)
+def test_a_block_at_its_true_size(name: str, layout: dict[str, int], seq_len: int, dtype: str) -> None:
+    with fake_block(name, layout, seq_len, dtype) as (sizes, made, block):
+        _out, kept = kept_by(lambda: block(made["x"]))
+        weights = [t for n, t in made.items() if n not in ("x", "positions")]
+        assert storages(kept, weights) == block_bytes(sizes)
+
+
+RECOMPUTED = [({}, "bfloat16"), ({"tp": 8}, "bfloat16"), ({"tp": 8, "sequence_parallel": False}, "float32")]
+
+
+@pytest.mark.parametrize(("layout", "dtype"), RECOMPUTED)
+def test_a_recomputed_block(layout: dict[str, Any], dtype: str) -> None:
+    """Under torch.utils.checkpoint, whole and by torchtitan's policy: each op's output that is kept."""
+    outputs = {torch.ops.aten.mm.default, torch.ops._c10d_functional.reduce_scatter_tensor.default}
+    outputs.add(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
+    caches: list[Any] = []
+
+    def contexts() -> Any:
+        matmuls = {True: 0, False: 0}
+
+        def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+            matmuls[ctx.is_recompute] += op == torch.ops.aten.mm.default
+            second = op == torch.ops.aten.mm.default and matmuls[ctx.is_recompute] % 2 == 0
+            keep = op in outputs and not second
+            return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+        made = create_selective_checkpoint_contexts(policy)
+        caches.append(made[0])
+        return made
+
+    with fake_block("llama3.1-70b", layout, 2048, dtype) as (sizes, made, block):
+        said = {
+            mode: sum(t.bytes for t in layer_terms(sizes.activations, "eager", mode))
+            for mode in ("selective", "full")
+        }
+        _out, kept = kept_by(lambda: checkpoint(block, made["x"], use_reentrant=False))
+        assert storages(kept, []) == said["full"]
+        _out, kept = kept_by(lambda: checkpoint(block, made["x"], use_reentrant=False, context_fn=contexts))
+        cache = [v.values() if isinstance(v, dict) else v for v in caches[0].storage.values()]
+        held = [getattr(t, "val", t) for entry in cache for t in tree_leaves(list(entry))]
+        tensors = [t for t in held if isinstance(t, Tensor)]
+        assert storages([*kept, *tensors], []) == said["selective"]
+
+
+def test_it_would_notice_a_tensor_more() -> None:
+    x, w = torch.ones(4, 8, requires_grad=True), torch.ones(8, 8, requires_grad=True)
+    _made, kept = kept_by(lambda: (x @ w).exp())
+    assert storages(kept, [w]) == 2 * 4 * 8 * 4
+    assert storages(kept, []) == (2 * 4 * 8 + 8 * 8) * 4
+    gone, kept = kept_by(lambda: (x @ w).exp().detach())
+    assert kept == []
+    assert gone.requires_grad is False
+
+
+# -- parameters, gradients, optimizer --------------------------------------------------------------
+
+HELD = [
+    ({"tp": tp, "sequence_parallel": sp, "cp": cp}, tied, padding)
+    for tp, sp, cp, tied, padding in product(
+        (1, 2, 4, 8), (True, False), (1, 2), (False, True), (None, "megatron")
+    )
+    if (sp or tp > 1) and tp * cp <= 8
+]
+
+
+def test_parameters_gradients_and_adam(sample: Any) -> None:
+    for layout, tied, padding in sample(HELD, 4):
+        model = SMALL.replace(tied=tied)
+        seq_len = 4 * layout["cp"] * layout["tp"]
+        known = {"seq_len": seq_len, "padding": padding, "kv_replication": True, "dtype": "float32"}
+        task, _, _ = execute.prepare("llama", model, layout, **known)
+        reports = local.run(task)
+        with_ranks = lp.local("llama", model, layout, **known)
+        tensors = {n: t for n, t in with_ranks.tensors["weights"].items() if is_parameter(n)}
+        said = lp.memory(model, {**layout, "zero": 0}, **known).worst
+        for report in reports:
+            weights = {n: by_rank(t)[report.rank] for n, t in tensors.items()}
+            made = {n: g for n, g in report.gradients.items() if is_parameter(n)}
+            assert sum(w.nbytes for w in weights.values()) == said.bytes("parameters")
+            assert sum(g.nbytes for g in made.values()) == said.bytes("gradients")
+            assert adam_bytes(weights, made) == said.bytes("optimizer states")
+        with_ranks.close()
+
+
+def adam_bytes(weights: dict[str, Tensor], gradients: dict[str, Tensor]) -> int:
+    """What Adam keeps after a step, its step counters apart."""
+    own = {n: w.detach().clone().requires_grad_() for n, w in weights.items()}
+    for name, w in own.items():
+        w.grad = gradients[name]
+    optimizer = torch.optim.Adam(own.values(), foreach=False)
+    optimizer.step()
+    return sum(t.nbytes for state in optimizer.state.values() for t in state.values() if t.dim())
+
+
+@pytest.mark.parametrize("shard", [2, 3, 8, 64])
+@pytest.mark.parametrize("name", ["llama3.1-8b", "llama3.2-1b"])
+def test_fully_shard_holds_the_same(name: str, shard: int) -> None:
+    """torch's FSDP2 over a fake process group: the first rank's piece of every parameter."""
+    model = lp.model(name).replace(n_layers=2)
+    module = torch.nn.Module()
+    for i, p in enumerate(model.parameters()):
+        weight = torch.nn.Parameter(torch.empty(p.shape, device="meta", dtype=torch.float32))
+        module.register_parameter(f"p{i}", weight)
+    with compat.fake_world(shard):
+        fully_shard(module, mesh=torch.distributed.init_device_mesh("cpu", (shard,)))
+        held = sum(math.prod(p.to_local().shape) * 4 for p in module.parameters())
+    said = lp.memory(model, lp.Layout(dp=shard, zero=3), seq_len=128).worst
+    assert held == said.bytes("parameters") == said.bytes("gradients")
+    assert said.bytes("optimizer states") == 2 * held
+    assert said.bytes("master weights") == 0
