@@ -14,7 +14,7 @@ import llamapar
 PACKAGE = Path(llamapar.__file__).parent
 MAX_FILE = 400
 MAX_PACKAGE = 20000
-"""The aim is 8,000: checking and drawing keep to it; execution takes 6,000 more, diagnosis and bytes 5,000."""
+"""The aim is 8,000: checking and drawing keep to it; execution took 6,000, diagnosis and bytes 5,000."""
 
 LAYERS = {
     "errors": 0,
