@@ -23,7 +23,7 @@ from .job import Job
 from .layout import Layout
 from .maps.sequence import CHUNKINGS
 from .model import model as find_model
-from .report import ERROR, Report, check_job
+from .report import Report, check_job
 from .result import RunResult, compare
 from .room import choose_device, require_room
 from .shard import NO_PADDING, Padding
@@ -91,8 +91,8 @@ def run(
         if task.fault is None or not made.ok:
             return made
         fault = faults.FAULTS[task.fault]
-        shows = f"it shows in {fault.program} with {', '.join(f'{k}={v}' for k, v in fault.layout.items())}"
-        return replace(made, notes=(*made.notes, f"{task.fault} changes nothing here; {shows}"))
+        told = f"{task.fault} changes nothing here; it shows in {fault.program} with {fault.where}"
+        return replace(made, notes=(*made.notes, told))
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
@@ -150,11 +150,8 @@ def prepare(
         padding=rule,
     )
     report = check_job(job)
-    wrong = [f for f in report.findings if f.severity == ERROR]
-    if not flag("force", force) and wrong:
-        refused = LayoutError("\n".join(str(f) for f in wrong))
-        refused.report = report
-        raise refused
+    if not flag("force", force) and not report.ok:
+        raise report.refusal()
     setting = Setting(
         found,
         given.replace(pp=1, virtual_stages=1),
@@ -170,13 +167,11 @@ def prepare(
         flag("pads_in_softmax", pads_in_softmax),
     )
     if fault is not None:
-        setting = replace(
-            setting, **{k: v for k, v in faults.FAULTS[fault].changes.items() if k != "kv_replication"}
-        )
+        setting = replace(setting, **faults.FAULTS[fault].changes)
     task = Task(chosen, setting, fault, backward=flag("backward", backward))
     task = replace(task, given=_inputs(inputs, task))  # an argument that is not known is told now
     notes = [f"pp={given.pp}: the ranks of one stage are run"] if given.pp > 1 else []
-    notes += [f"forced past {f.code}: {f.message}" for f in wrong]
+    notes += [f"forced past {f.code}: {f.message}" for f in report.errors]
     return task, tuple(notes), report
 
 
@@ -262,8 +257,7 @@ def show_source(program: Any) -> str:
 
 def _reason(report: Report) -> str:
     """Why check refuses the layout, in one line; empty where it does not."""
-    wrong = [f for f in report.findings if f.severity == ERROR]
-    return f"{wrong[0].message}: {wrong[0].why}" if wrong else ""
+    return f"{report.errors[0].message}: {report.errors[0].why}" if report.errors else ""
 
 
 def _reports(
@@ -277,16 +271,9 @@ def _reports(
         for answer in told:
             for line in answer.output.splitlines():
                 print(f"rank {answer.rank}: {line}")
-        return [
-            a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback, at=a.at)
-            for a in told
-        ]
+        return processes.reports(told)
     with _interrupted() as interrupted:
-        reports = local_engine.run(task, device, _ticker(cancel, interrupted))
-    for report in reports:
-        if isinstance(report.error, answers.Cancelled):
-            raise report.error
-    return reports
+        return local_engine.run(task, device, _ticker(cancel, interrupted))
 
 
 @contextmanager

@@ -188,7 +188,7 @@ class Loading(Record):
     def limit(self, n: int) -> str:
         """Why the framework does not run on `n` nodes, in one line; empty where it does."""
         report = check(self.model, Layout(tp=n), framework=self.framework)
-        return "" if report.ok else next(f.message for f in report.findings if f.severity == "error")
+        return "" if report.ok else report.errors[0].message
 
     @cached_property
     def fits(self) -> bool:

@@ -134,8 +134,19 @@ class Report:
     findings: tuple[Finding, ...]
 
     @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings for which the layout is refused."""
+        return tuple(f for f in self.findings if f.severity == ERROR)
+
+    @property
     def ok(self) -> bool:
-        return not any(f.severity == ERROR for f in self.findings)
+        return not self.errors
+
+    def refusal(self) -> LayoutError:
+        """The errors as an exception that carries this report."""
+        error = LayoutError("\n".join(map(str, self.errors)))
+        error.report = self
+        return error
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
@@ -211,10 +222,7 @@ def require(model: Any, layout: Layout | Mapping[str, Any], **known: Any) -> Rep
     """
     report = check(model, layout, **known)
     if not report.ok:
-        worst = [f for f in report.findings if f.severity == ERROR]
-        error = LayoutError("\n".join(str(f) for f in worst))
-        error.report = report
-        raise error
+        raise report.refusal()
     return report
 
 

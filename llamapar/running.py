@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from . import words
-from .errors import LayoutError, LlamaparError, real, whole
+from .errors import LayoutError, LlamaparError
 from .fit import fit
 from .frameworks import padding_rule
 from .layout import AXES
@@ -35,8 +35,6 @@ def _answer(args: argparse.Namespace) -> Answer:
     execute, answers, torchrun = _torch()
     options = given(args, *_OPTIONS, "documents", "fault", "timeout")
     options |= {name: getattr(args, name) for name in _SWITCHES}
-    options["timeout"] = real("timeout", options.get("timeout", 60.0), 0.1, 1e6)
-    whole("seed", options.get("seed", 0), 0)
     if torchrun.launched() and options.setdefault("engine", "torchrun") != "torchrun":
         what = f"engine={options['engine']!r} under torchrun: each of its processes would run all ranks"
         raise LlamaparError(what, "", ["engine=torchrun", "the same command without torchrun"], "engine")
@@ -90,7 +88,7 @@ def _refused(report: Report, as_json: bool) -> str:
     """The report of a layout that check refuses."""
     if not as_json:
         return f"{report}\nnot run: --force runs it all the same"
-    first = next(f for f in report.findings if f.severity == "error")
+    first = report.errors[0]
     error = LayoutError(f"{first.code} {first.message}", first.why, [fix.text for fix in first.fixes])
     return json.dumps({**report.as_dict(), "error": words.as_dict(error)})
 

@@ -218,7 +218,7 @@ def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
 def test_what_is_not_given_is_left_to_the_run(run: Any, seen: list[Any]) -> None:
     run("run attention --model tiny")
     switches = dict.fromkeys(("kv_replication", "pads_in_softmax", "force"), False)
-    assert seen == [(("attention", lp.model("tiny"), lp.Layout()), {**switches, "timeout": 60.0})]
+    assert seen == [(("attention", lp.model("tiny"), lp.Layout()), switches)]
 
 
 def test_fit_is_given_the_padding(run: Any, seen: list[Any]) -> None:

@@ -182,7 +182,7 @@ def test_each_fault_is_shown_where_it_shows(name: str) -> None:
         program=fault.program,
         fault=name,
         sequence_parallel=fault.layout.get("sequence_parallel", True),
-        kv_replication=fault.changes.get("kv_replication", False),
+        kv_replication=fault.needs.get("kv_replication", False),
         padding="8",
         n_kv_heads=8,
         vocab_size=1001,

@@ -212,7 +212,7 @@ def _size(result: RunResult) -> list[str]:
         from llamapar.spmd.faults import FAULTS as known
 
         fault = known[result.task.fault]
-        at = " ".join(f"{k}={v}" for k, v in ({**fault.layout, **fault.changes}).items())
+        at = " ".join(f"{k}={v}" for k, v in ({**fault.layout, **fault.needs, **fault.changes}).items())
         lines.append(f"{result.task.fault}: still right is {fault.looks_fine}")
         lines.append(f"caught by {fault.caught_by}; it shows in {fault.program} with {at}")
     return lines

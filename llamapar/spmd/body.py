@@ -147,6 +147,16 @@ def objective(task: Task, outputs: Mapping[str, Tensor], sequences: int, cut: Cu
     return total / sequences
 
 
+def differentiated(
+    task: Task, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor], sequences: int, cut: Cut
+) -> dict[str, Tensor]:
+    """Gradients of the objective by the name of the input, of those that it depends on."""
+    total = objective(task, outputs, sequences, cut)
+    leaves = {name: t for name, t in inputs.items() if t.requires_grad}
+    made = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    return {n: g for n, g in zip(leaves, made, strict=True) if g is not None}
+
+
 def run_rank(
     mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device: str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -159,13 +169,20 @@ def run_rank(
             outputs = called(task.program.function, (mesh, setting), own)
             if not task.backward:
                 return {n: t.detach() for n, t in outputs.items()}, {}
-            total = objective(task, outputs, setting.batch // setting.layout.dp, cut)
-            leaves = {name: t for name, t in own.items() if t.requires_grad}
-            made = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-            found = {n: g for n, g in zip(leaves, made, strict=True) if g is not None}
+            found = differentiated(task, outputs, own, setting.batch // setting.layout.dp, cut)
             recorder.phase = "gradients"
             found = reduce_gradients(mesh, setting, found)
         return {n: t.detach() for n, t in outputs.items()}, found
+
+
+def cut_at(setting: Setting, coord: compat.Coord, device: str | None = None) -> Cut:
+    """The cut of one rank: its own piece, moved to `device` where one is named."""
+
+    def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
+        own = setting.part(name, make(), coord)
+        return leaf(own if device is None else own.to(device))
+
+    return cut
 
 
 def leaf(t: Tensor) -> Tensor:
@@ -180,10 +197,7 @@ def reference(task: Task) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     outputs = called(task.program.reference, (task.setting,), whole)
     if not task.backward:
         return {n: t.detach() for n, t in outputs.items()}, {}
-    total = objective(task, outputs, task.setting.batch, lambda name, make: make())
-    leaves = {name: t for name, t in whole.items() if t.requires_grad}
-    made = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    found = {n: g for n, g in zip(leaves, made, strict=True) if g is not None}
+    found = differentiated(task, outputs, whole, task.setting.batch, lambda name, make: make())
     return {n: t.detach() for n, t in outputs.items()}, found
 
 

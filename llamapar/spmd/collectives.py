@@ -16,11 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from . import compat
 
 
-def size(mesh: DeviceMesh, axis: str) -> int:
-    """Ranks of an axis of the mesh."""
-    return mesh.size((mesh.mesh_dim_names or ()).index(axis))
-
-
 class _Copy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
@@ -66,24 +61,24 @@ class _ReduceScatter(torch.autograd.Function):
 
 def copy(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """Copy forward, all-reduce backward: Megatron's f."""
-    return _Copy.apply(x, mesh, axis) if size(mesh, axis) > 1 else x
+    return _Copy.apply(x, mesh, axis) if compat.size(mesh, axis) > 1 else x
 
 
 def all_reduce(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """All-reduce forward, copy backward: Megatron's g. For a sum that all ranks then use alike."""
-    return _AllReduce.apply(x, mesh, axis) if size(mesh, axis) > 1 else x
+    return _AllReduce.apply(x, mesh, axis) if compat.size(mesh, axis) > 1 else x
 
 
 def all_gather(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """All-gather along `dim` forward, reduce-scatter backward. For ranks that then do different work."""
-    return _AllGather.apply(x, mesh, axis, dim) if size(mesh, axis) > 1 else x
+    return _AllGather.apply(x, mesh, axis, dim) if compat.size(mesh, axis) > 1 else x
 
 
 def reduce_scatter(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """Reduce-scatter along `dim` forward, all-gather backward."""
-    return _ReduceScatter.apply(x, mesh, axis, dim) if size(mesh, axis) > 1 else x
+    return _ReduceScatter.apply(x, mesh, axis, dim) if compat.size(mesh, axis) > 1 else x
 
 
 def maximum(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """The greatest of the ranks' values; a constant for autograd."""
-    return compat.all_reduce(x.detach(), mesh, axis, "max") if size(mesh, axis) > 1 else x.detach()
+    return compat.all_reduce(x.detach(), mesh, axis, "max") if compat.size(mesh, axis) > 1 else x.detach()

@@ -96,35 +96,35 @@ def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tenso
 def all_gather(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """The ranks' tensors joined along `dim`, in the order of the axis; all must have one shape."""
     group = mesh.get_group(axis)
-    size = mesh.size(mesh.mesh_dim_names.index(axis))  # type: ignore[union-attr]
-    moved = t.movedim(dim, 0).contiguous()
-    out = _staged(lambda s: _wait(_ops.all_gather_into_tensor(s, size, group.group_name)), moved, group)
+    moved, ranks = t.movedim(dim, 0).contiguous(), size(mesh, axis)
+    out = _staged(lambda s: _wait(_ops.all_gather_into_tensor(s, ranks, group.group_name)), moved, group)
     return out.movedim(0, dim)
 
 
 def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """Sum of `t` over the axis; each rank keeps its equal piece along `dim`."""
     group = mesh.get_group(axis)
-    size = mesh.size(mesh.mesh_dim_names.index(axis))  # type: ignore[union-attr]
-    if t.shape[dim] % size:
+    ranks = size(mesh, axis)
+    if t.shape[dim] % ranks:
         raise LlamaparError(
-            f"reduce_scatter over {axis}={size}: dim {dim} of {list(t.shape)} does not divide",
-            f"every rank keeps {t.shape[dim]}/{size} of it",
+            f"reduce_scatter over {axis}={ranks}: dim {dim} of {list(t.shape)} does not divide",
+            f"every rank keeps {t.shape[dim]}/{ranks} of it",
         )
     moved = t.movedim(dim, 0).contiguous()
-    out = _staged(lambda s: _wait(_ops.reduce_scatter_tensor(s, "sum", size, group.group_name)), moved, group)
+    out = _staged(
+        lambda s: _wait(_ops.reduce_scatter_tensor(s, "sum", ranks, group.group_name)), moved, group
+    )
     return out.movedim(0, dim)
 
 
 def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """`t` goes to the next rank of the axis; what comes back is the previous rank's."""
     group = mesh.get_group(axis)
-    size = mesh.size(mesh.mesh_dim_names.index(axis))  # type: ignore[union-attr]
-    n = t.numel()
+    ranks, n = size(mesh, axis), t.numel()
 
     def splits(step: int) -> list[Any]:
-        at = per_rank_int(mesh, lambda coord: (coord[axis] + step) % size)
-        return [_where(at, i, n) for i in range(size)]
+        at = per_rank_int(mesh, lambda coord: (coord[axis] + step) % ranks)
+        return [_where(at, i, n) for i in range(ranks)]
 
     received, sent = splits(-1), splits(1)
     flat = t.contiguous().flatten()
@@ -133,6 +133,11 @@ def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
 
 
 # -- rank by rank ------------------------------------------------------------------------------
+
+
+def size(mesh: DeviceMesh, axis: str) -> int:
+    """Ranks of an axis of the mesh."""
+    return mesh.size((mesh.mesh_dim_names or ()).index(axis))
 
 
 def coord_of(mesh: DeviceMesh, rank: int) -> Coord:

@@ -21,15 +21,22 @@ from . import collectives, compat, gradients, setting
 class Fault:
     """looks_fine: what a look at shapes and running does not show. caught_by: the check that fails.
 
-    program, layout: where it shows. changes: fields of the Setting. patch: the function that is replaced.
+    program, layout: where it shows. needs: options of a run that this takes. changes: fields of the Setting.
+    patch: the function that is replaced.
     """
 
     looks_fine: str
     caught_by: str
     program: str
     layout: Mapping[str, Any]
+    needs: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
     patch: tuple[tuple[Any, str, Callable[..., Any]], ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The layout that it shows in: "tp=2, sequence_parallel=False"."""
+        return ", ".join(f"{name}={value}" for name, value in self.layout.items())
 
 
 def _keep(x: Tensor, *_: Any) -> Tensor:
@@ -54,7 +61,7 @@ class _SumTwice(torch.autograd.Function):
 
 
 def _sum_twice(x: Tensor, mesh: Any, axis: str) -> Tensor:
-    return _SumTwice.apply(x, mesh, axis) if collectives.size(mesh, axis) > 1 else x
+    return _SumTwice.apply(x, mesh, axis) if compat.size(mesh, axis) > 1 else x
 
 
 def _contiguous_positions(true: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -82,8 +89,7 @@ class Faults(dict[str, Fault], Record):
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
         for name, fault in self.items():
-            where = ", ".join(f"{axis}={n}" for axis, n in fault.layout.items())
-            rows.append([name, f"{fault.program}, {where}", fault.looks_fine, fault.caught_by])
+            rows.append([name, f"{fault.program}, {fault.where}", fault.looks_fine, fault.caught_by])
         head = ["fault", "shows in", "what still looks fine", "the check that catches it"]
         return "Faults that lp.run(..., fault=name) injects", head, rows, ""
 
@@ -116,7 +122,7 @@ FAULTS = Faults(
             "gradients of wk and wv: each copy has only its own readers'",
             "attention",
             {"tp": 16},
-            changes={"kv_replication": True},
+            needs={"kv_replication": True},
             patch=((gradients, "sum_copies", _first),),
         ),
         "tile_kv": Fault(
@@ -124,7 +130,8 @@ FAULTS = Faults(
             "forward: most ranks attend with another KV head",
             "attention",
             {"tp": 16},
-            changes={"kv_replication": True, "interleave": False},
+            needs={"kv_replication": True},
+            changes={"interleave": False},
         ),
         "no_norm_grad_sum": Fault(
             "every shape, the forward, and the gradients of all matrices",

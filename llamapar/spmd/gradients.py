@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.shard import PARAMETERS
 
-from . import collectives, compat
+from . import compat
 from .setting import Setting, is_replicated, kind
 
 
@@ -46,8 +46,8 @@ def sum_tokens(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
 
 
 def sum_context(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    return compat.all_reduce(gradient, mesh, "cp") if collectives.size(mesh, "cp") > 1 else gradient
+    return compat.all_reduce(gradient, mesh, "cp") if compat.size(mesh, "cp") > 1 else gradient
 
 
 def sum_data(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    return compat.all_reduce(gradient, mesh, "dp") if collectives.size(mesh, "dp") > 1 else gradient
+    return compat.all_reduce(gradient, mesh, "dp") if compat.size(mesh, "dp") > 1 else gradient

@@ -13,6 +13,7 @@ from torch import Tensor
 from llamapar.errors import LlamaparError
 
 from . import compat
+from .answers import Cancelled
 from .body import RankReport, Task, makers, parameters, run_rank, wants
 from .compat import LocalMode, LocalTensor
 from .record import Recorder
@@ -103,7 +104,7 @@ def local(task: Task, device: str = "cpu") -> LocalRanks:
 
 
 def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None) -> list[RankReport]:
-    """The task on all ranks of its layout. An error is told by rank, and not raised."""
+    """The task on all ranks of its layout. Errors are told by rank; a Cancelled of tick is raised."""
     size = task.setting.layout.world
     recorder = Recorder(world=size, tick=tick)
     reports = [RankReport(r) for r in range(size)]
@@ -116,6 +117,8 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
     with one_run, closing(LocalRanks(task.setting, device)) as ranks, ranks:
         try:
             outputs, gradients = run_rank(ranks.mesh, task, recorder, cut)
+        except Cancelled:
+            raise
         except Exception as error:
             where = compat.raising_rank(error)
             found = recorder.errors or (

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.layout import Layout
 
 from . import compat
-from .body import RankReport, Task, leaf, run_rank
+from .answers import RankAnswer
+from .body import RankReport, Task, cut_at, run_rank
 from .record import Recorder
 
 PRELOAD = ("llamapar.spmd.processes",)
@@ -22,24 +22,28 @@ _meshes: dict[tuple[Layout, str], DeviceMesh] = {}
 
 def run_here(context: Any, task: Task) -> RankReport:
     """The task on this rank. context: rank, device, and note(text, group), which says where the rank is."""
-    layout, device = task.setting.layout, str(context.device)
+    layout = task.setting.layout
     key = layout, context.device.type
     if key not in _meshes:
         _meshes[key] = compat.make_mesh(layout, context.device.type)
     mesh = _meshes[key]
     coord = compat.coord_of(mesh, context.rank)
     recorder = Recorder(context.rank, note=context.note)
-
-    def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
-        return leaf(task.setting.part(name, make(), coord).to(device))
-
-    outputs, gradients = run_rank(mesh, task, recorder, cut)
+    outputs, gradients = run_rank(mesh, task, recorder, cut_at(task.setting, coord, str(context.device)))
     return RankReport(
         context.rank,
         {name: t.cpu() for name, t in outputs.items()},
         {name: t.cpu() for name, t in gradients.items()},
         recorder.traces[context.rank],
     )
+
+
+def reports(answers: Iterable[RankAnswer]) -> list[RankReport]:
+    """What ranks that ran `run_here` answered: their reports, or one of the error."""
+    return [
+        a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback, at=a.at)
+        for a in answers
+    ]
 
 
 def forget_meshes() -> None:

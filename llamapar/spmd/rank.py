@@ -147,11 +147,14 @@ class Reply:
     output: str
 
 
-def replied(context: Context, function: Callable[[], Any]) -> Reply:
-    """Call `function` and tell how it went; whatever it raises is an answer too."""
+def replied(context: Context, function: Callable[[], Any], capture: bool = True) -> Reply:
+    """Call `function` and tell how it went; whatever it raises is an answer too.
+
+    capture: take what is printed into the reply. Not for a thread: stdout is the whole process's.
+    """
     ok, data, error, trace, printed = True, None, "", "", io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed) if capture else contextlib.nullcontext():
             data = dumps(function())
     except BaseException as problem:
         ok, error = False, "".join(traceback.format_exception_only(problem)).strip()

@@ -21,7 +21,7 @@ from llamapar.layout import Layout
 from llamapar.trace import Tape, TapeStep
 
 from . import compat, local, programs
-from .body import Task, called, leaf, makers
+from .body import Task, called, cut_at, makers
 from .programs import vocab
 
 SHOWN_RANKS = 64
@@ -117,8 +117,8 @@ def _dry(task: Task, rank: int) -> _Note:
     setting = task.setting
     with compat.fake_world(setting.layout.world, rank):
         mesh = compat.make_mesh(setting.layout, "cpu")
-        coord = compat.coord_of(mesh, rank)
-        own = {name: leaf(setting.part(name, make(), coord)) for name, make in makers(task, "meta").items()}
+        cut = cut_at(setting, compat.coord_of(mesh, rank))
+        own = {name: cut(name, make) for name, make in makers(task, "meta").items()}
         before = sys.gettrace()
         sys.settrace(_Tracer(task.program.function, note))
         try:

@@ -17,7 +17,6 @@ import pickle
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -26,12 +25,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
-from llamapar.errors import LlamaparError, real
+from llamapar.errors import LlamaparError
 
 from . import processes
 from .answers import RankFailure, Scene, grouped, named
 from .body import RankReport, Task
-from .rank import Context, Note, Reply, Slots, Spec, dumps
+from .rank import Context, Note, Reply, Slots, Spec, dumps, replied
 
 T = TypeVar("T")
 
@@ -70,7 +69,6 @@ def run(
     Raises, on every rank alike, what `finish` raises, and RankFailure for a rank that is gone or waits in
     vain for `timeout` seconds. Raises LlamaparError where torchrun did not start the ranks of the layout.
     """
-    timeout = real("timeout", timeout, 0.1, 1e6, LlamaparError)
     world = task.setting.layout.world
     if launched() is None:
         what, why = (
@@ -116,10 +114,7 @@ def _reports(scene: Scene, lost: list[int], timeout: float) -> list[RankReport]:
         )
     if all(reply.ok for reply in scene.replies.values()) and scene.waiting():
         raise scene.timeout(timeout)
-    return [
-        a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback)
-        for a in scene.answers()
-    ]
+    return processes.reports(scene.answers())
 
 
 def _put(store: Store, key: str, data: bytes) -> None:
@@ -146,18 +141,6 @@ class _OwnNote(Slots):
 
     def read(self, rank: int) -> Note:
         return self.now
-
-
-def _replied(note: _OwnNote, function: Callable[[], Any]) -> Reply:
-    """Call `function` and tell how it went: `rank.replied`, which would take stdout from all threads."""
-    try:
-        return Reply(True, dumps(function()), "", "", 0.0, "", "")
-    except BaseException as problem:
-        told = "".join(traceback.format_exception_only(problem)).strip()
-        data = None
-        with contextlib.suppress(Exception):
-            pickle.loads(data := dumps(problem))
-        return Reply(False, data, told, traceback.format_exc(), 0.0, note.now.text, "")
 
 
 class Meeting:
@@ -243,7 +226,7 @@ class _Run:
             )
 
         def work() -> None:
-            reply.append(_replied(note, lambda: self._in_group(context, backend, task)))
+            reply.append(replied(context, lambda: self._in_group(context, backend, task), capture=False))
 
         self.worker = threading.Thread(target=work, name="llamapar rank", daemon=True)
         self.worker.start()
@@ -260,10 +243,8 @@ class _Run:
             self.worker.join(SETTLE)
         own = reply[0] if reply else None
         if own is not None and not own.ok:
-            self.store.set("failed", "")
-            own = replace(
-                own, at=float(self.store.add("raised", 1))
-            )  # clocks of machines differ, this order counts
+            self.store.set("failed", "")  # clocks of machines differ, so the order in the store counts
+            own = replace(own, at=float(self.store.add("raised", 1)))
         _put(self.store, f"told/{self.rank}", pickle.dumps((note.now, own)))
         return self._gathered() if self.rank == 0 else Scene([], {}, {})
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import compat
-from .body import Task, leaf, run_rank, shapes
+from .body import Task, cut_at, run_rank, shapes
 from .record import Recorder
 
 
@@ -74,11 +74,11 @@ def operations(task: Task, tick: Callable[[], None] = lambda: None) -> int:
     setting = task.setting
     with compat.fake_world(setting.layout.world):
         mesh = compat.make_mesh(setting.layout, "cpu")
-        coord = compat.coord_of(mesh, 0)
+        own = cut_at(setting, compat.coord_of(mesh, 0))
 
         def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
             count()
-            return leaf(setting.part(name, make(), coord))
+            return own(name, make)
 
         run_rank(mesh, task, Recorder(tick=count), cut, "meta")
     return setting.layout.world * made
