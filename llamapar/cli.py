@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from . import asking, running, sizing, words
+from . import asking, resharding, running, sizing, words
 from .errors import LayoutError, LlamaparError
 from .frameworks import padding_rule
 from .layout import AXES
@@ -118,7 +118,7 @@ COMMANDS: dict[str, Command] = {
         "dimensions and exact parameter count of a model; every tensor with --inventory",
         ("inventory", *_PLACING),
         "llamapar model llama3.1-405b\n  llamapar model llama3-8b --inventory --tp 8 --pp 4",
-        first=("model", words.MODEL_HELP),
+        positional=(("model", words.MODEL_HELP),),
     ),
     "check": Command(
         _check,
@@ -136,6 +136,7 @@ COMMANDS: dict[str, Command] = {
     "run": running.RUN,
     "memory": sizing.MEMORY,
     "load": sizing.LOAD,
+    "checkpoint": resharding.CHECKPOINT,
     "explain": asking.EXPLAIN,
 }
 """The commands by name."""

@@ -60,8 +60,9 @@ def read_object(source: Any, *names: str) -> tuple[Mapping[str, Any], str]:
     return parse_object(text, path.name), path.resolve().parent.name if generic else path.stem
 
 
-def parse_object(text: str, where: str) -> Mapping[str, Any]:
-    if len(text) > MAX_CONFIG_BYTES:
+def parse_object(text: str, where: str, limit: int = MAX_CONFIG_BYTES) -> Mapping[str, Any]:
+    """The JSON object that a text of at most `limit` characters holds."""
+    if len(text) > limit:
         raise ModelError(f"{where} has {len(text)} characters; a config is smaller", field="model")
     try:
         raw = json.loads(text)

@@ -19,6 +19,7 @@ from .job import Job
 from .layout import AXES, divisors
 from .maps import StageMap
 from .model import PRESETS, ModelConfig, RopeScaling
+from .modelfile import as_hf, is_qwen
 from .shard import NO_PADDING, Padding
 
 
@@ -337,25 +338,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
     lay, m = job.layout, job.model
     told = [f"{name}={value}" for name, value in _said(job) if "batch" in name or name == "seq_len"]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
-    kind = "Qwen2Config" if m.qkv_bias and not m.o_bias else "LlamaConfig"
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": m.rope_theta}
-    if s := m.rope_scaling:
-        rope |= {"rope_type": s.kind, "original_max_position_embeddings": s.original_max_seq_len}
-        rope |= {n: getattr(s, n) for n in ("factor", "low_freq_factor", "high_freq_factor")}
-    dims: dict[str, Any] = {
-        "hidden_size": m.dim,
-        "num_hidden_layers": m.n_layers,
-        "num_attention_heads": m.n_heads,
-        "num_key_value_heads": m.n_kv_heads,
-        "head_dim": m.head_dim,
-        "intermediate_size": m.ffn_dim,
-        "vocab_size": m.vocab_size,
-        "max_position_embeddings": m.max_seq_len,
-        "rope_parameters": rope,
-        "rms_norm_eps": m.norm_eps,
-        "tie_word_embeddings": m.tied,
-        "attention_bias": None if kind == "Qwen2Config" else m.qkv_bias and m.o_bias,
-    }
+    kind = "Qwen2Config" if is_qwen(m) else "LlamaConfig"
     sizes: dict[str, Any] = {"tp_size": lay.tp, "tp_plan": "auto" if lay.tp > 1 else None, "pp_size": lay.pp}
     sizes["fsdp_size"] = lay.dp_shard if lay.zero else 1
     sizes["dp_replicate_size"] = lay.dp_replicate if lay.zero else lay.dp
@@ -380,7 +363,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         *_off(job, "transformers"),
         f"from transformers import AutoModelForCausalLM, DistributedConfig, {kind}",
         "",
-        _call(f"config = {kind}", _named(dims)),
+        _call(f"config = {kind}", _named(as_hf(m))),
         _call("parallel = DistributedConfig", _named(sizes)),
         _call("model = AutoModelForCausalLM.from_pretrained", loaded),
     ]

@@ -146,7 +146,7 @@ RUN = Command(
     "llamapar run attention --model tiny --tp 4 --cp 2\n"
     "  llamapar run attention --model llama3-8b --tp 16 --fit --force --tape\n"
     "  torchrun --nproc-per-node 8 -m llamapar run llama --model tiny --tp 4 --dp 2 --json",
-    first=("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"),
+    positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"),),
 )
 
 

@@ -81,6 +81,8 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "nodes": ("N", "machines, which are TP ranks (default 1)"),
     "memory_gb": ("GB", "memory of each machine, in 2^30 bytes (default 64)"),
     "file": ("FILE", "a log to read instead, of any size"),
+    "n_kv_heads": ("N", "KV heads to store, of copies that are equal, or as copies"),
+    "against": ("PATH", "another checkpoint of the same model, compared bit for bit"),
     "context": ("JSON", 'what is known besides: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'),
 }
 """Metavar and help of every option that takes a value, by field name."""
@@ -100,7 +102,7 @@ SWITCHES = {
 
 
 class Command(NamedTuple):
-    """answer: what it does. what: its help. options: of OPTIONS and SWITCHES. first: the word after it.
+    """answer: what it does. what: its help. options: of OPTIONS and SWITCHES. positional: the words after it.
 
     exits: what its statuses 0 and 1 mean. helps: of options that mean something else here.
     """
@@ -109,7 +111,7 @@ class Command(NamedTuple):
     what: str
     options: tuple[str, ...]
     example: str
-    first: tuple[str, str] | None = None
+    positional: tuple[tuple[str, str], ...] = ()
     exits: str = "0 fine, 1 the layout has errors or the run differs"
     helps: Mapping[str, str] = MappingProxyType({})
 
@@ -171,7 +173,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "framework": lambda text: find_framework(text).name,
     "documents": _documents,
     **dict.fromkeys(("engine", "device", "dtype", "chunking", "cp_method", "fault", "recompute"), str),
-    **dict.fromkeys(("schedule", "accounting", "gpu", "format", "file", "context"), str),
+    **dict.fromkeys(("schedule", "accounting", "gpu", "format", "file", "context", "against"), str),
 }
 """How the options that are not numbers are read."""
 
@@ -253,8 +255,7 @@ def _parser(
             description=f"{command.what[0].upper()}{command.what[1:]}.",
             epilog=f"example:\n  {command.example}\n\n{_statuses(command.exits, status)}",
         )
-        if command.first:
-            field, help_text = command.first
+        for field, help_text in command.positional:
             parser.add_argument(field, nargs="?", metavar=field.upper(), help=help_text)
         for field in (*command.options, "json"):
             if field in OPTIONS:
@@ -265,7 +266,8 @@ def _parser(
                 switch = argparse.BooleanOptionalAction
                 parser.add_argument(option(field), action=switch, default=None, help=SWITCHES[field])
             else:
-                parser.add_argument(option(field), action="store_true", help=SWITCHES[field])
+                help_text = command.helps.get(field, SWITCHES[field])
+                parser.add_argument(option(field), action="store_true", help=help_text)
     return top, dict(made.choices)
 
 
@@ -292,7 +294,7 @@ def read(
             f"{shown(word)} is not an option of llamapar {args.command}", "", near or [help_of]
         )
     command, near = commands[args.command], [help_of]
-    if command.first and command.first[0] == "text":
+    if [field for field, _ in command.positional] == ["text"]:
         near = ["the whole text in quotes", help_of]
     elif "model" in command.options and args.model is None:
         near = [f"--model {word}"]

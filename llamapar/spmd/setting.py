@@ -18,6 +18,7 @@ from torch import Tensor
 from llamapar.errors import LlamaparError, one_of
 from llamapar.layout import Layout
 from llamapar.maps.heads import HeadMap
+from llamapar.maps.held import held
 from llamapar.maps.sequence import SequenceMap
 from llamapar.maps.vocab import VocabMap
 from llamapar.model import ModelConfig
@@ -145,13 +146,7 @@ class Setting:
 
     def _rows(self, placed: Shard, n: int, rank: int) -> range:
         """Units of `placed.dim` that TP rank `rank` holds."""
-        if placed.unit == "vocabulary row":
-            return self.vocab.rank(rank).rows
-        if placed.unit == "query head":
-            return self.heads.rank(rank).q_rows
-        if placed.unit == "KV head":
-            return self.heads.rank(rank).kv_rows
-        return Split(n, self.layout.tp)[rank]
+        return held(placed, n, rank, self.heads, self.vocab)
 
     def _activation(self, key: str, whole: Tensor, coord: Coord) -> Tensor:
         row = ACTIVATIONS[key]

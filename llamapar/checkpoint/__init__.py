@@ -1,0 +1,187 @@
+"""Checkpoints: what lies in one, and from one sharding to another.
+
+`inspect` reads headers only. `gather`, `shard` and `reshard` stream bytes from memory-mapped files into a new
+folder, which is there whole or not at all; `verify` reads every byte of one again. Hugging Face safetensors,
+Meta's consolidated.NN.pth and torch.distributed.checkpoint folders are read; the first two are written.
+Nothing in a file is ever executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llamapar.errors import one_of
+from llamapar.frameworks import padding_rule
+from llamapar.layout import Layout
+from llamapar.model import ModelConfig
+from llamapar.modelfile import config_json, params_json
+from llamapar.report import require
+from llamapar.shard import NO_PADDING, Padding
+
+from . import safetensors
+from .inspection import Inspection, inspect
+from .sharding import Sharding
+from .source import Checkpoint, Placement, as_json, opened, read_json, understood
+from .stored import CheckpointError
+from .verification import Verification, verify
+from .whole import expressions, kv_target
+from .writing import Bar, Output, OutputFile, Progress, write
+
+FORMATS = {"hf": "Hugging Face safetensors", "meta": "Meta's consolidated.NN.pth"}
+"""Formats that are written. A cut checkpoint in "hf" has one safetensors file for each (tp, pp) rank."""
+
+MAX_FILE = 5 * 10**9
+"""Bytes after which an uncut safetensors checkpoint goes on in a next file, as Hugging Face's do."""
+
+
+def gather(
+    source: str | Path,
+    target: str | Path,
+    *,
+    format: str = "hf",
+    model: Any = None,
+    n_kv_heads: int | None = None,
+    progress: Progress | bool = False,
+) -> Checkpoint:
+    """The whole, unpadded model out of any checkpoint, in the new folder `target`.
+
+    format: a name of FORMATS; Q and K rows are put into its order. model: where no config lies beside the
+    files. n_kv_heads: KV heads to store, where the source holds copies of fewer (its copies must be equal).
+    progress: True for a bar on stderr, or a function of (bytes done, bytes in all).
+
+    Peak memory does not depend on the checkpoint's size. Raises CheckpointError; what was finished before
+    an error, an interrupt or a kill is used again by the same call.
+    """
+    return reshard(source, target, format=format, model=model, n_kv_heads=n_kv_heads, progress=progress)
+
+
+def shard(source: str | Path, target: str | Path, *, tp: int = 1, pp: int = 1, **options: Any) -> Checkpoint:
+    """A checkpoint cut for tp × pp ranks; options as for `reshard`."""
+    return reshard(source, target, tp=tp, pp=pp, **options)
+
+
+def reshard(
+    source: str | Path,
+    target: str | Path,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    padding: str | Padding | None = None,
+    kv_replication: bool = False,
+    layer_split: str = "balanced ends",
+    format: str = "hf",
+    model: Any = None,
+    n_kv_heads: int | None = None,
+    progress: Progress | bool = False,
+) -> Checkpoint:
+    """From the sharding a checkpoint has to another one, without the whole in between.
+
+    padding: of the vocabulary: a Padding, "64*tp", or a framework's name for its own. kv_replication: past
+    n_kv_heads, tp / n_kv_heads ranks store each KV head. layer_split: layers of the stages, a name of
+    `shard.LAYER_SPLITS`. The rest as for `gather`. Raises LayoutError for a layout that `check` refuses.
+    """
+    one_of("format", format, FORMATS, CheckpointError)
+    found = understood(opened(source, model))
+    _sound(found)
+    mine = found.sharding.model
+    layout = Layout(tp=tp, pp=pp)
+    wanted = Sharding(
+        kv_target(mine, n_kv_heads),
+        layout.tp,
+        layout.pp,
+        padding_rule(padding) if padding is not None else NO_PADDING,
+        kv_replication,
+        layer_split,
+        format,
+    )
+    require(
+        wanted.model, layout, kv_replication=kv_replication, padding=wanted.padding, layer_split=layer_split
+    )
+    if format == "meta" and layout.pp > 1:
+        raise CheckpointError(
+            f"pp={pp}: Meta's format has no pipeline stages", "", ["pp=1", "format='hf'"], "pp"
+        )
+    files = list(_files(found, wanted))
+    bar = Bar() if progress is True else progress or None
+    write(Path(target), files, _beside(wanted, found.checkpoint, files), {"sharding": wanted.as_dict()}, bar)
+    return opened(target)
+
+
+def _sound(found: Placement) -> None:
+    """Raise for the first thing that does not agree with the model, explained."""
+    if not found.mismatches:
+        return
+    first, more = found.mismatches[0], len(found.mismatches) - 1
+    raise CheckpointError(
+        f"{found.checkpoint.path} is not {found.sharding.model.name} ({found.sharding}): {first}",
+        f"{f'{more} more tensors do not agree; ' if more else ''}llamapar checkpoint inspect tells them all",
+        ["the config of the model that was saved", "llamapar checkpoint inspect"],
+    )
+
+
+def _files(found: Placement, wanted: Sharding) -> Iterator[OutputFile]:
+    """What is written, file by file."""
+    shards: dict[tuple[int, int], dict[str, Output]] = {at: {} for at in wanted}
+    for at, name, dtype, shape, rows in expressions(found, wanted):
+        shards[at][name] = Output(dtype, shape, rows)
+    if wanted.naming == "meta":
+        for at, tensors in shards.items():
+            shared = {}
+            if wanted.model.tied:
+                tensors.pop("output.weight")
+                shared = {"output.weight": "tok_embeddings.weight"}
+            yield OutputFile(f"consolidated.{at[1]:02d}.pth", at, tensors, shared)
+    elif wanted.tp * wanted.pp > 1:
+        for (stage, rank), tensors in shards.items():
+            yield OutputFile(f"tp{rank:02d}-pp{stage:02d}.safetensors", (stage, rank), tensors)
+    else:
+        yield from _split(shards[0, 0])
+
+
+def _split(tensors: dict[str, Output]) -> Iterator[OutputFile]:
+    groups: list[dict[str, Output]] = [{}]
+    held = 0
+    for name, output in tensors.items():
+        if held and held + output.rows.nbytes > MAX_FILE:
+            groups.append({})
+            held = 0
+        groups[-1][name] = output
+        held += output.rows.nbytes
+    for i, group in enumerate(groups, 1):
+        name = f"model-{i:05d}-of-{len(groups):05d}.safetensors" if len(groups) > 1 else "model.safetensors"
+        yield OutputFile(name, (0, 0), group)
+
+
+def _beside(wanted: Sharding, source: Checkpoint, files: list[OutputFile]) -> dict[str, bytes]:
+    """The config, and the index of several uncut files."""
+    if wanted.naming == "meta":
+        return {"params.json": as_json(params_json(wanted.model))}
+    folder = source.path if source.path.is_dir() else source.path.parent
+    config = config_json(wanted.model)
+    if (folder / "config.json").is_file():  # what it says besides the dimensions is kept
+        theirs = read_json(folder / "config.json") | {"num_key_value_heads": wanted.model.n_kv_heads}
+        if ModelConfig.from_hf(theirs, wanted.model.name) == wanted.model:
+            config = theirs
+    beside = {"config.json": as_json(config)}
+    if wanted.tp * wanted.pp == 1 and len(files) > 1:
+        listed = safetensors.index({f.name: f.tensors for f in files}, sum(f.nbytes for f in files))
+        beside[safetensors.INDEX] = as_json(listed)
+    return beside
+
+
+__all__ = [
+    "FORMATS",
+    "Checkpoint",
+    "CheckpointError",
+    "Inspection",
+    "Sharding",
+    "Verification",
+    "gather",
+    "inspect",
+    "opened",
+    "reshard",
+    "shard",
+    "verify",
+]

@@ -1,0 +1,194 @@
+"""Torch's zip files (`consolidated.NN.pth`, any plain state dict): read by their headers, and laid out.
+
+Reading takes the zip's directory and its pickle, both with readers of our own that execute nothing and
+trust no size; a tensor's bytes are only ever mapped. That is stricter than `torch.load(weights_only=True)`
+(see `pickled`), which reads the same files and stands beside it in the tests. Writing lets torch lay out a
+sparse file, to be filled by whoever has the bytes, and then puts in the checksums.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llamapar.checkpoint import pickled
+from llamapar.checkpoint.pickled import Made, Name
+from llamapar.checkpoint.stored import ITEMSIZE, Box, CheckpointError, Stored, checked
+from llamapar.checkpoint.zipped import Record, Window, records, window
+from llamapar.errors import shown
+
+_DTYPES = """float64=F64 float32=F32 float16=F16 bfloat16=BF16 float8_e4m3fn=F8_E4M3 float8_e5m2=F8_E5M2
+    int64=I64 int32=I32 int16=I16 int8=I8 uint64=U64 uint32=U32 uint16=U16 uint8=U8 bool=BOOL"""
+_STORAGES = """DoubleStorage=F64 FloatStorage=F32 HalfStorage=F16 BFloat16Storage=BF16 LongStorage=I64
+    IntStorage=I32 ShortStorage=I16 CharStorage=I8 ByteStorage=U8 BoolStorage=BOOL
+    storage.UntypedStorage=U8"""
+
+DTYPES: dict[str, str] = dict(f"torch.{pair}".split("=") for pair in _DTYPES.split())
+"""safetensors' names of torch's dtypes."""
+
+STORAGES: dict[str, str] = dict(f"torch.{pair}".split("=") for pair in _STORAGES.split())
+"""safetensors' names of the dtypes of torch's storages."""
+
+_V2, _V3, _PARAMETER = (f"torch._utils._rebuild_{n}" for n in ("tensor_v2", "tensor_v3", "parameter"))
+_NAMES = {*STORAGES, *DTYPES, _V2, _V3, _PARAMETER, "collections.OrderedDict", "torch.Size", "torch.device"}
+
+
+def unpickled(zipped: Window) -> tuple[Any, dict[str, Record]]:
+    """What a torch.save'd zip holds, as `pickled.load` tells it, and the records with their short names."""
+    where, found = zipped.where, records(zipped)
+    root = next(iter(found), "").split("/")[0] + "/"
+    short = {name.removeprefix(root): record for name, record in found.items() if name.startswith(root)}
+    if "data.pkl" not in short:
+        raise CheckpointError(f"{where} is a zip file without data.pkl", "torch.save writes one")
+    order = short.get("byteorder")
+    if order and (order.size > 6 or zipped.read(order.data, order.size) != b"little"):
+        raise CheckpointError(f"{where} is not little-endian", "its numbers would be read backwards")
+    main = short["data.pkl"]
+    if main.size > pickled.MAX_PICKLE:
+        raise CheckpointError(
+            f"{where}: its data.pkl has {main.size:,} bytes", f"at most {pickled.MAX_PICKLE:,} are read"
+        )
+    data = zipped.read(main.data, main.size)
+    if main.crc32 and zlib.crc32(data) != main.crc32:
+        raise CheckpointError(
+            f"{where}: its data.pkl is damaged", "its bytes do not have the checksum stored"
+        )
+    return pickled.load(data, _NAMES, where, storages=True), short
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether something that `unpickled` gave stands for a tensor."""
+    return type(value) is Made and value.name in (_V2, _V3, _PARAMETER)
+
+
+def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -> Stored:
+    """The tensor that `made` stands for, as one box. Raises CheckpointError, naming it."""
+    where = f"{zipped.where}: {shown(name)}"
+    if made.name == _PARAMETER:
+        made = made.args[0] if made.args and is_tensor(made.args[0]) else made
+    try:
+        storage, first, shape, strides, *rest = made.args
+        kind, stored_as, key, _, numel = storage.args
+        dtype = DTYPES[rest[2].name] if made.name == _V3 else STORAGES[stored_as.name]
+        if kind != "storage" or storage.name != pickled.STORAGE or type(stored_as) is not Name:
+            raise TypeError
+        if any(type(n) is not int or n < 0 for n in (first, numel, *strides)) or len(strides) != len(shape):
+            raise TypeError
+        record = found.get(f"data/{key}") if type(key) is str else None
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError):
+        raise CheckpointError(f"{where} is no plain tensor") from None
+    shape = checked(shown(name), dtype, shape, zipped.where)
+    if record is None:
+        raise CheckpointError(f"{where} has no data", f"the file holds no record data/{shown(key)}")
+    if numel * ITEMSIZE[STORAGES[stored_as.name]] != record.size:
+        raise CheckpointError(
+            f"{where} tells of {shown(numel)} elements of {stored_as.name}",
+            f"its record data/{shown(key)} has {record.size:,} bytes",
+        )
+    count, item = math.prod(shape), ITEMSIZE[dtype]
+    if (first + count) * item > record.size:
+        raise CheckpointError(
+            f"{where} tells of {count:,} elements from {shown(first)} on",
+            f"its record data/{shown(key)} has room for {record.size // item:,}",
+        )
+    if count and any(
+        n > 1 and s != math.prod(shape[d + 1 :]) for d, (n, s) in enumerate(zip(shape, strides, strict=True))
+    ):
+        raise CheckpointError(
+            f"{where} is a view with strides {list(strides)} of shape {list(shape)}",
+            "only rows that lie one after another are read; save tensor.contiguous()",
+        )
+    crc = record.crc32 if count * item == record.size else 0  # 0: torch was told not to compute it
+    place = zipped.offset + record.data + first * item
+    box = Box(zipped.file, place, (0,) * len(shape), shape, crc or None)
+    return Stored(name, dtype, shape, (box,))
+
+
+def contents(path: Path) -> tuple[dict[str, Stored], list[str]]:
+    """The tensors of a torch zip file by name, and notes of what else is in it; reads headers only.
+
+    {"model": {…}} comes as the one state dict inside. Raises CheckpointError.
+    """
+    with window(path) as zipped:
+        value, found = unpickled(zipped)
+        if type(value) is not dict:
+            raise CheckpointError(f"{path} holds no state dict", "a dict of names and tensors is needed")
+        notes: list[str] = []
+        inner = [k for k, v in value.items() if type(v) is dict and any(map(is_tensor, v.values()))]
+        if inner and not any(map(is_tensor, value.values())):
+            if len(inner) > 1:
+                raise CheckpointError(
+                    f"{path} holds {len(inner)} state dicts: {shown(inner)}", "save one of them"
+                )
+            notes.append(f"{path.name}: the tensors are those of {shown(inner[0])}")
+            value = value[inner[0]]
+        tensors = {}
+        for name, made in value.items():
+            if is_tensor(made):
+                if type(name) is not str:
+                    raise CheckpointError(f"{path} has a tensor whose name is no text")
+                tensors[name] = tensor(name, made, found, zipped)
+        others = [str(k) for k in value if k not in tensors]
+        if others:
+            names = shown(", ".join(others[:4]))[1:-1]
+            notes.append(f"{path.name}: {len(others)} entries that are no tensors: {names}")
+        return tensors, notes
+
+
+def read(path: Path) -> dict[str, Stored]:
+    """The tensors of a torch zip file by name, from its headers alone. Raises CheckpointError."""
+    return contents(path)[0]
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+def lay_out(
+    path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], shared: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Make the file of a state dict with holes for data; returns where the bytes of each tensor go.
+
+    tensors: name → dtype and shape, in the order of the dict. shared: name → the name whose storage it
+    shares (a tied head). The same input makes the same bytes. `seal` ends the work.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    kinds = {name: getattr(torch, full.removeprefix("torch.")) for full, name in DTYPES.items()}
+    shared = shared or {}
+    with FakeTensorMode():
+        state = {n: torch.empty(shape, dtype=kinds[d]) for n, (d, shape) in tensors.items()}
+    state |= {name: state[owner] for name, owner in shared.items()}
+    # into a stream: torch would put the name of a path into the file
+    with torch.serialization.skip_data(materialize_fake_tensors=True), io.FileIO(path, "w") as out:
+        torch.save(state, out)
+    return {name: stored.boxes[0].offset for name, stored in read(path).items()}
+
+
+def seal(path: Path, crcs: Mapping[str, int]) -> None:
+    """Put the CRC-32 of each tensor's bytes into a file that `lay_out` made and that is now filled.
+
+    crcs: of every tensor; one that shares its storage may be left out.
+    """
+    with window(path) as zipped:
+        value, found = unpickled(zipped)
+    made = {name: found[f"data/{m.args[0].args[2]}"] for name, m in value.items()}
+    known = {made[name].header: crc for name, crc in crcs.items()}
+    with path.open("r+b") as out:
+        for name, record in made.items():
+            if not record.size:
+                continue
+            if record.header not in known:
+                raise CheckpointError(f"{path}: no checksum is given for {shown(name)}")
+            # in the directory, and behind the data or before it
+            for at in (
+                record.entry + 16,
+                record.data + record.size + 4 if record.streamed else record.header + 14,
+            ):
+                out.seek(at)
+                out.write(struct.pack("<L", known[record.header]))

@@ -1,0 +1,145 @@
+"""safetensors files: the header read with suspicion, and written.
+
+Eight bytes with the header's length, a JSON object {name: {"dtype", "shape", "data_offsets"}}, then the data
+without a hole (huggingface/safetensors, README, "Format"). A header is believed only where it agrees with
+the file's size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llamapar.configfile import parse_object
+
+from .stored import ITEMSIZE, Box, CheckpointError, Stored, checked
+
+MAX_HEADER = 100_000_000
+"""Longest header; safetensors' own limit."""
+
+INDEX = "model.safetensors.index.json"
+MAX_INDEX = 2**26
+
+
+def read(path: Path) -> dict[str, Stored]:
+    """The tensors of a file by name; only its header is read. Raises CheckpointError."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
+        if not 2 <= length <= min(MAX_HEADER, size - 8):
+            why = "its first eight bytes give the length of its header"
+            raise CheckpointError(
+                f"{path.name} is no safetensors file, or is cut short: a header of {length} bytes in a file "
+                f"of {size}",
+                why,
+            )
+        raw = file.read(length)
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as problem:
+        raise CheckpointError(f"{path.name}: the header is no JSON: {str(problem)[:200]}") from None
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path.name}: the header is no JSON object")
+    header.pop("__metadata__", None)
+    found = {name: _entry(path, name, entry, 8 + length) for name, entry in header.items()}
+    end = 8 + length
+    for stored in sorted(found.values(), key=lambda s: (s.boxes[0].offset, s.nbytes)):
+        if stored.boxes[0].offset != end:
+            raise CheckpointError(
+                f"{path.name}: {stored.name} begins at byte {stored.boxes[0].offset}, and the tensor before "
+                f"it ends at {end}",
+                "tensors lie one after the other without hole or overlap",
+            )
+        end += stored.nbytes
+    if end != size:
+        cut = "it was cut short" if size < end else "something was added to it"
+        raise CheckpointError(
+            f"{path.name} has {size:,} bytes, and its header describes {end:,}", f"{cut} after it was written"
+        )
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held = dict(pairs)
+    if len(held) != len(pairs):
+        raise ValueError("a name stands twice")
+    return held
+
+
+def _entry(path: Path, name: str, entry: Any, base: int) -> Stored:
+    if not isinstance(entry, dict) or not isinstance(dtype := entry.get("dtype"), str):
+        raise CheckpointError(f"{path.name}: {name[:100]} has no dtype")
+    shape = checked(name[:100], dtype, entry.get("shape"), path.name)
+    match entry.get("data_offsets"):
+        case [int(first), int(last)] if last - first == math.prod(shape) * ITEMSIZE[dtype] and first >= 0:
+            return Stored(name, dtype, shape, (Box(path, base + first, (0,) * len(shape), shape),))
+    raise CheckpointError(
+        f"{path.name}: {name[:100]} says data_offsets {str(entry.get('data_offsets'))[:60]}",
+        f"{dtype} {list(shape)} takes {math.prod(shape) * ITEMSIZE[dtype]} bytes",
+    )
+
+
+def read_index(path: Path) -> dict[str, Stored]:
+    """The tensors of an indexed checkpoint. Raises CheckpointError for a missing file or tensor."""
+    if path.stat().st_size > MAX_INDEX:
+        raise CheckpointError(f"{path.name} holds {path.stat().st_size} bytes; an index is smaller")
+    weight_map = parse_object(path.read_text("utf-8"), path.name, MAX_INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path.name} has no weight_map")
+    files = {name: inside(path.parent, name, path.name) for name in dict.fromkeys(weight_map.values())}
+    held = {name: read(file) for name, file in files.items()}
+    found: dict[str, Stored] = {}
+    for tensor, name in weight_map.items():
+        if tensor not in held[name]:
+            raise CheckpointError(f"{path.name} says that {name} holds {tensor[:100]}, and it does not")
+        found[tensor] = held[name][tensor]
+    for name, tensors in held.items():
+        for tensor in tensors:
+            if weight_map.get(tensor) != name:
+                where = f"and in {weight_map[tensor]}" if tensor in weight_map else "and not in the index"
+                raise CheckpointError(f"{tensor[:100]} stands in {name} {where}")
+    return found
+
+
+def inside(folder: Path, name: object, where: str) -> Path:
+    """The file `name` of the folder. Raises CheckpointError for a path that leaves it, or no file."""
+    if (
+        not isinstance(name, str)
+        or not name
+        or name in (".", "..")
+        or Path(name).name != name
+        or "\0" in name
+    ):
+        raise CheckpointError(
+            f"{where} names the file {str(name)[:100]!r}", "a checkpoint's files lie in its own folder"
+        )
+    if not (folder / name).is_file():
+        raise CheckpointError(f"{name}, named in {where}, is missing", f"it is looked for in {folder}")
+    return folder / name
+
+
+def lay_out(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
+    """Write the header of a file of these (dtype, shape) and give it its full size; name → data's offset."""
+    places: dict[str, dict[str, Any]] = {}
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        size = math.prod(shape) * ITEMSIZE[dtype]
+        places[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps({"__metadata__": {"format": "pt"}, **places}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    return {name: 8 + len(text) + place["data_offsets"][0] for name, place in places.items()}
+
+
+def index(files: Mapping[str, Iterable[str]], total: int) -> dict[str, Any]:
+    """The object of an index.json."""
+    weight_map = {tensor: name for name, tensors in files.items() for tensor in tensors}
+    return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}

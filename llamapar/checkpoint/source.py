@@ -1,0 +1,284 @@
+"""Opening a checkpoint: which format it has, where its shards are, and how the model lies in them.
+
+Headers alone are read. What a folder says of itself (manifest, config) is believed only where the shapes of
+its tensors agree; a folder that says nothing is understood by trying the shardings that frameworks make.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llamapar.configfile import parse_object
+from llamapar.errors import LlamaparError
+from llamapar.frameworks import FRAMEWORKS
+from llamapar.model import ModelConfig, Parameter
+from llamapar.model import model as find_model
+from llamapar.shard import NO_PADDING
+
+from . import dcp, pth, safetensors
+from .sharding import NAMINGS, Sharding, named, plain
+from .stored import CheckpointError, Stored
+
+MANIFEST = "llamapar.json"
+MAX_MANIFEST = 2**28
+
+_CONSOLIDATED = re.compile(r"consolidated\.(\d+)\.(pth|pt)")
+
+Shards = Mapping[tuple[int, int], Mapping[str, Stored]]
+"""(stage, tp rank) → tensors by their stored names."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as its headers describe it. format: "safetensors", "meta" (.pth files) or "dcp".
+
+    model: from a config beside the files, or as given; None where neither is. notes: what was left out.
+    manifest: what the folder's own list says, where there is one.
+    """
+
+    path: Path
+    format: str
+    shards: Shards
+    model: ModelConfig | None = None
+    notes: tuple[str, ...] = ()
+    manifest: Mapping[str, Any] | None = None
+
+    @property
+    def tensors(self) -> Iterator[Stored]:
+        return (stored for shard in self.shards.values() for stored in shard.values())
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted({box.file for stored in self.tensors for box in stored.boxes})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors; one that two names share counts once."""
+        places = {(b.file, b.offset): s.nbytes for s in self.tensors for b in s.boxes[:1]}
+        return sum(places.values())
+
+
+def opened(path: str | Path, model: Any = None) -> Checkpoint:
+    """The checkpoint at `path`: a file, a folder or an index. Raises CheckpointError for what is none.
+
+    model: a preset's name, a ModelConfig, a config.json or its dict; it takes the place of the folder's own.
+    """
+    found = Path(path)
+    config = find_model(model) if model is not None else None
+    try:
+        made = _folder(found) if found.is_dir() else _file(found)
+        beside = found if found.is_dir() else found.parent
+        if config is None and made.model is None:
+            config = _config(beside)
+            if config and _shares_head(made):  # params.json has no word for it
+                config = config.replace(tied=True)
+        return replace(made, model=config or made.model)
+    except OSError as problem:
+        raise CheckpointError(f"{problem.filename or found}: {problem.strerror}") from None
+
+
+def _file(path: Path) -> Checkpoint:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file or folder", field="path")
+    if path.name.endswith(".index.json"):
+        return Checkpoint(path, "safetensors", {(0, 0): safetensors.read_index(path)})
+    if path.suffix == ".safetensors":
+        return Checkpoint(path, "safetensors", {(0, 0): safetensors.read(path)})
+    if path.suffix in (".pth", ".pt", ".bin"):
+        return Checkpoint(path, "meta", {(0, 0): pth.read(path)})
+    why = "known are .safetensors, .index.json, .pth, .pt and .bin, and folders of them"
+    raise CheckpointError(f"{path.name} is no checkpoint", why, field="path")
+
+
+def _folder(path: Path) -> Checkpoint:
+    if (path / MANIFEST).is_file():
+        return _own(path)
+    if (path / ".metadata").is_file():
+        tensors, notes = dcp.read(path)
+        return Checkpoint(path, "dcp", {(0, 0): tensors}, notes=tuple(notes))
+    if (path / safetensors.INDEX).is_file():
+        return replace(_file(path / safetensors.INDEX), path=path)
+    shards = {int(m[1]): file for file in path.iterdir() if (m := _CONSOLIDATED.fullmatch(file.name))}
+    if shards:
+        missing = [n for n in range(max(shards) + 1) if n not in shards]
+        if missing:
+            raise CheckpointError(
+                f"consolidated.{missing[0]:02d}.pth is missing: {len(shards)} shards are there, the last is "
+                f"{max(shards):02d}",
+                f"all of them are looked for in {path}",
+            )
+        return Checkpoint(path, "meta", {(0, n): pth.read(shards[n]) for n in sorted(shards)})
+    single = [
+        file for file in sorted(path.iterdir()) if file.suffix in (".safetensors", ".pth", ".pt", ".bin")
+    ]
+    if len(single) == 1:
+        return replace(_file(single[0]), path=path)
+    wanted = (
+        f"{MANIFEST}, {safetensors.INDEX}, consolidated.00.pth, .metadata, or one .safetensors or .pth file"
+    )
+    held = f"{len(single)} such files and no index" if single else "none of these"
+    raise CheckpointError(f"{path} holds {held}", f"looked for: {wanted}", field="path")
+
+
+def _own(path: Path) -> Checkpoint:
+    """A folder that `writing` made: its manifest must agree with its files."""
+    file = path / MANIFEST
+    if file.stat().st_size > MAX_MANIFEST:
+        raise CheckpointError(f"{MANIFEST} holds {file.stat().st_size} bytes; a manifest is smaller")
+    manifest = parse_object(file.read_text("utf-8"), MANIFEST, MAX_MANIFEST)
+    sharding = Sharding.from_dict(manifest.get("sharding"), MANIFEST)
+    shards: dict[tuple[int, int], dict[str, Stored]] = {at: {} for at in sharding}
+    try:
+        for name, entry in manifest["files"].items():
+            held = safetensors.inside(path, name, MANIFEST)
+            if (size := held.stat().st_size) != entry["bytes"]:
+                raise CheckpointError(
+                    f"{name} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}",
+                    "the file was cut short or changed after it was written",
+                )
+            tensors = pth.read(held) if held.suffix == ".pth" else safetensors.read(held)
+            if tensors.keys() != entry["tensors"].keys():
+                odd = sorted(tensors.keys() ^ entry["tensors"].keys())[0]
+                raise CheckpointError(f"{name}: {odd[:100]} stands only in one of the file and {MANIFEST}")
+            stage, rank = entry["shard"]
+            for tensor, crc in entry["tensors"].items():
+                box = replace(tensors[tensor].boxes[0], crc32=int(crc))
+                shards[stage, rank][tensor] = replace(tensors[tensor], boxes=(box,))
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        if isinstance(problem, LlamaparError):
+            raise
+        raise CheckpointError(
+            f"{MANIFEST} is not as it was written: {type(problem).__name__} {problem}"
+        ) from None
+    kind = "meta" if any(name.endswith(".pth") for name in manifest["files"]) else "safetensors"
+    return Checkpoint(path, kind, shards, sharding.model, manifest=manifest)
+
+
+def _shares_head(made: Checkpoint) -> bool:
+    shard = made.shards[0, 0]
+    ends = [shard[n].boxes for n in ("tok_embeddings.weight", "output.weight") if n in shard]
+    return len(ends) == 2 and ends[0] == ends[1]
+
+
+def _config(folder: Path) -> ModelConfig | None:
+    return find_model(folder) if any((folder / n).is_file() for n in ("config.json", "params.json")) else None
+
+
+# -- how the model lies in it ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A tensor that is not as a sharding has it. got, want: shapes; None for one that is not there."""
+
+    name: str
+    shard: tuple[int, int]
+    got: tuple[int, ...] | None
+    want: tuple[int, ...] | None
+    file: str = ""
+
+    def __str__(self) -> str:
+        where = f" in {self.file}" if self.file else ""
+        if self.got is None:
+            return f"{self.name} is missing{where}, {list(self.want or ())} is needed"
+        if self.want is None:
+            return f"{self.name} {list(self.got)}{where} is no tensor of this model"
+        return f"{self.name} is {list(self.got)}{where}, {list(self.want)} is needed"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A checkpoint under a sharding: which stored tensor is which parameter, and what does not agree.
+
+    held: Meta's name of a parameter → [((stage, rank), stored)].
+    """
+
+    checkpoint: Checkpoint
+    sharding: Sharding
+    held: Mapping[str, list[tuple[int, Stored]]]
+    mismatches: tuple[Mismatch, ...]
+    parameters: tuple[Parameter, ...]
+
+
+def placed(checkpoint: Checkpoint, sharding: Sharding) -> Placement:
+    """Every stored tensor beside what the sharding says of it."""
+    held: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
+    odd: list[Mismatch] = []
+    for at in sharding:
+        shard, wanted = checkpoint.shards.get(at, {}), dict(sharding.stages[at[0]])
+        file = next((s.boxes[0].file.name for s in shard.values() if s.boxes), "")
+        head = named(Parameter("output.weight", "lm_head.weight", (), "output"), sharding.naming)
+        if sharding.model.tied and head in shard:  # stored all the same, as older files have it
+            wanted.setdefault(head, next(sharding.model.parameters()))
+        for name, stored in shard.items():
+            try:
+                short = plain(name, wanted)
+            except CheckpointError:
+                odd.append(
+                    Mismatch(name, at, stored.shape, None, stored.boxes[0].file.name if stored.boxes else "")
+                )
+                continue
+            if short is None:
+                continue
+            parameter = wanted.pop(short)
+            if stored.shape != (want := sharding.shape(parameter, at[1])):
+                odd.append(
+                    Mismatch(name, at, stored.shape, want, stored.boxes[0].file.name if stored.boxes else "")
+                )
+            held[parameter.name].append((at[1], stored))
+        optional = {head} if sharding.model.tied else set()
+        odd += [
+            Mismatch(n, at, None, sharding.shape(p, at[1]), file)
+            for n, p in wanted.items()
+            if n not in optional
+        ]
+    return Placement(checkpoint, sharding, held, tuple(odd), tuple(sharding.model.parameters()))
+
+
+def understood(checkpoint: Checkpoint) -> Placement:
+    """The checkpoint under the sharding that fits it, or under the nearest one, with what does not agree.
+
+    Raises CheckpointError where no model is known.
+    """
+    if checkpoint.model is None:
+        raise CheckpointError(
+            f"no config beside {checkpoint.path}",
+            "names and cuts follow from the model's dimensions",
+            ["model='llama3.1-8b'", "a config.json or params.json in the folder"],
+            "model",
+        )
+    if checkpoint.manifest is not None:
+        return placed(checkpoint, Sharding.from_dict(checkpoint.manifest["sharding"], MANIFEST))
+    tries = []
+    for sharding in _candidates(checkpoint, checkpoint.model):
+        tries.append(placed(checkpoint, sharding))
+        if not tries[-1].mismatches:
+            return tries[-1]
+    return min(tries, key=lambda found: len(found.mismatches))
+
+
+def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding]:
+    """Shardings that frameworks make of the model in so many shards, the plainest first."""
+    tp = len(checkpoint.shards)
+    names = {name for shard in checkpoint.shards.values() for name in shard}
+    meta = sum("attention." in n or "tok_embeddings" in n for n in names)
+    naming = NAMINGS[meta > len(names) // 4]
+    paddings = list(dict.fromkeys([NO_PADDING, *(f.padding for f in FRAMEWORKS.values())]))
+    for columns in (False, True) if naming == "meta" and tp > 1 else (False,):
+        for copies in (False, True) if tp > model.n_kv_heads and tp % model.n_kv_heads == 0 else (False,):
+            for padding in paddings:
+                yield Sharding(model, tp, 1, padding, copies, "balanced ends", naming, columns)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A small JSON object beside a checkpoint."""
+    return dict(parse_object(path.read_text("utf-8"), path.name))
+
+
+def as_json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()

@@ -1,0 +1,138 @@
+"""A tensor as it lies in files: where its bytes are, and how to read some of its rows.
+
+Bytes stay bytes: nothing here is turned into numbers, so every dtype passes through unchanged. A tensor is
+rows × bytes of a row; files are memory-mapped, so that a piece that is not asked for is never read.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llamapar.errors import LlamaparError
+
+Bytes = NDArray[np.uint8]
+
+ITEMSIZE = {
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "F32": 4,
+    "I32": 4,
+    "U32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "I16": 2,
+    "U16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
+"""Bytes of an element, by safetensors' names of the dtypes (huggingface/safetensors, README, "Format")."""
+
+MAX_DIMS = 8
+MAX_BYTES = 2**46
+
+
+class CheckpointError(LlamaparError):
+    """A checkpoint that cannot be read, or not be made; the file or tensor is named."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A contiguous piece of a tensor: its corner and shape inside the tensor, its bytes inside a file.
+
+    crc32: checksum of the bytes, where one is known.
+    """
+
+    file: Path
+    offset: int
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    crc32: int | None = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One named tensor of a checkpoint. boxes: one, or several that together cover it without overlap."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    boxes: tuple[Box, ...]
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    @cached_property
+    def rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.itemsize
+
+    def read(self, low: int, high: int) -> Bytes:
+        """Rows low to high as [high - low, row_bytes]; memory-mapped where they lie together."""
+        if len(self.boxes) == 1:
+            box = self.boxes[0]
+            start = box.offset + low * self.row_bytes
+            flat = mapped(box.file)[start : start + (high - low) * self.row_bytes]
+            return flat.reshape(high - low, self.row_bytes)
+        out = np.empty((high - low, *self.shape[1:], self.itemsize), np.uint8)
+        for box in self.boxes:
+            first, last = max(low, box.start[0]), min(high, box.start[0] + box.shape[0])
+            if first >= last:
+                continue
+            row = math.prod(box.shape[1:]) * self.itemsize
+            at = box.offset + (first - box.start[0]) * row
+            piece = mapped(box.file)[at : at + (last - first) * row]
+            where = [slice(first - low, last - low)]
+            where += [slice(s, s + n) for s, n in zip(box.start[1:], box.shape[1:], strict=True)]
+            out[tuple(where)] = piece.reshape(last - first, *box.shape[1:], self.itemsize)
+        return out.reshape(high - low, self.row_bytes)
+
+
+@lru_cache(maxsize=1024)
+def _mapped(file: Path, size: int, changed: int) -> Bytes:
+    with file.open("rb") as handle:
+        return np.frombuffer(mmap.mmap(handle.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
+
+
+def mapped(file: Path) -> Bytes:
+    """The file's bytes, read when they are touched."""
+    found = file.stat()
+    if not found.st_size:
+        return np.empty(0, np.uint8)
+    return _mapped(file, found.st_size, found.st_mtime_ns)
+
+
+def released() -> None:
+    """Let go of all mapped files, so that a deleted one frees its disk space."""
+    _mapped.cache_clear()
+
+
+def checked(name: str, dtype: str, shape: object, where: str) -> tuple[int, ...]:
+    """The shape of a tensor that a file's header tells of. Raises CheckpointError for an impossible one."""
+    if dtype not in ITEMSIZE:
+        raise CheckpointError(
+            f"{where}: {name} has dtype {dtype!r}", f"dtypes of checkpoints are {', '.join(ITEMSIZE)}"
+        )
+    if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMS:
+        raise CheckpointError(f"{where}: the shape of {name} is no list of at most {MAX_DIMS} sizes")
+    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) * ITEMSIZE[dtype] > MAX_BYTES:
+        raise CheckpointError(f"{where}: {name} has the impossible shape {str(list(shape))[:100]}")
+    return tuple(shape)

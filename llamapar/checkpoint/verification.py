@@ -1,0 +1,174 @@
+"""Every byte of a checkpoint read again: against its own checksums, its own copies, or another checkpoint."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llamapar.maps.tables import Record
+
+from .rows import Rows
+from .source import MANIFEST, Checkpoint, Placement, opened, understood
+from .stored import CheckpointError, Stored, released
+from .whole import expressions
+from .writing import BLOCK, Progress, crc_of, frame_of
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Record):
+    """What was compared, and what is wrong. checks: (what, how many, bytes); problems: one line each."""
+
+    path: Path
+    checks: tuple[tuple[str, int, int], ...]
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        names = ("what", "count", "bytes")
+        checks = [dict(zip(names, check, strict=True)) for check in self.checks]
+        return {"path": str(self.path), "ok": self.ok, "checks": checks, "problems": list(self.problems)}
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        state = "is in order" if self.ok else f"has {len(self.problems)} faults"
+        rows: list[list[object]] = [[what, f"{n:,}", f"{size:,}"] for what, n, size in self.checks]
+        return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(self.problems)
+
+
+def verify(
+    path: str | Path,
+    *,
+    against: str | Path | None = None,
+    model: Any = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Read a checkpoint again, every byte.
+
+    Shapes are compared with the config; bytes with the manifest's checksums and a .pth file's own (a plain
+    safetensors file has none: only another checkpoint can vouch for its bytes); tensors that ranks hold
+    alike with one another; and with `against`, another checkpoint of the same model in any format and
+    sharding, every parameter bit for bit, in this one's names and order.
+
+    Raises CheckpointError for what cannot be read at all.
+    """
+    try:
+        found = understood(opened(path, model))
+        problems = [str(odd) for odd in found.mismatches]
+        checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
+        count = _Counter(progress, found.checkpoint.nbytes * (1 if against is None else 2))
+        sums, bad = _checksums(found.checkpoint, count)
+        checks.append(("stored checksums", *sums))
+        problems += bad
+        if not found.mismatches:
+            alike = found if against is None else _other(found, against)
+            numbers, bad = _compared(found, alike, count)
+            checks.append(
+                (
+                    "parameters, copies of ranks alike"
+                    if against is None
+                    else f"parameters like {against}'s",
+                    *numbers,
+                )
+            )
+            problems += bad
+        return Verification(Path(path), tuple(checks), tuple(problems))
+    finally:
+        released()
+
+
+class _Counter:
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def __call__(self, n: int) -> None:
+        self._done = min(self._done + n, self._total)
+        if self._progress:
+            self._progress(self._done, self._total)
+
+
+def _checksums(checkpoint: Checkpoint, count: _Counter) -> tuple[tuple[int, int], list[str]]:
+    """((checksums compared, their bytes), what differs)."""
+    number = size = 0
+    problems = []
+    for stored, offset, nbytes, crc, file in _summed(checkpoint):
+        number, size = number + 1, size + nbytes
+        if crc_of(file, offset, nbytes) != crc:
+            problems.append(f"{file.name}: the bytes of {stored} are not those that were written")
+        count(nbytes)
+    if checkpoint.manifest is not None:
+        for name, entry in checkpoint.manifest["files"].items():
+            spans = {
+                (s.boxes[0].offset, s.nbytes) for s in checkpoint.tensors if s.boxes[0].file.name == name
+            }
+            number += 1
+            if frame_of(checkpoint.path / name, sorted(spans)) != entry.get("frame"):
+                problems.append(f"{name}: its header is not as it was written")
+        for name, crc in checkpoint.manifest.get("others", {}).items():
+            number += 1
+            file = checkpoint.path / Path(name).name
+            if not file.is_file() or zlib.crc32(file.read_bytes()) != crc:
+                problems.append(f"{name} is missing or not as it was written, {MANIFEST} says")
+    return (number, size), problems
+
+
+def _summed(checkpoint: Checkpoint) -> Iterator[tuple[str, int, int, int, Path]]:
+    for stored in checkpoint.tensors:
+        for box in stored.boxes:
+            if box.crc32 is not None:
+                nbytes = stored.itemsize * int(np.prod(box.shape, dtype=np.int64))
+                yield stored.name, box.offset, nbytes, box.crc32, box.file
+
+
+def _other(found: Placement, against: str | Path) -> Placement:
+    """The other checkpoint, of the same model."""
+    made = opened(against)
+    other = understood(made if made.model else opened(against, found.sharding.model))
+    if other.mismatches:
+        raise CheckpointError(f"{against} is not {other.sharding.model.name}: {other.mismatches[0]}")
+    return other
+
+
+def _compared(found: Placement, other: Placement, count: _Counter) -> tuple[tuple[int, int], list[str]]:
+    """Every stored tensor against what it would be if it were made from `other`."""
+    number = size = 0
+    problems = []
+    for at, name, dtype, _, rows in expressions(other, found.sharding):
+        parameter = found.sharding.stages[at[0]][name]
+        mine = [stored for rank, stored in found.held[parameter.name] if rank == at[1]]
+        for stored in mine:
+            if rows.sources == (stored,):
+                continue  # there is nothing else to compare it with
+            number, size = number + 1, size + stored.nbytes
+            try:
+                fault = (
+                    f"is {stored.dtype}, not {dtype}"
+                    if stored.dtype != dtype
+                    else _first_difference(stored, rows)
+                )
+            except CheckpointError as problem:  # copies that differ
+                fault = str(problem).splitlines()[0]
+            if fault:
+                problems.append(f"{stored.boxes[0].file.name}: {stored.name} {fault}")
+            count(stored.nbytes)
+    return (number, size), problems
+
+
+def _first_difference(stored: Stored, rows: Rows) -> str:
+    step = max(1, BLOCK // max(1, rows.row_bytes))
+    for low in range(0, rows.rows if rows.row_bytes else 0, step):
+        mine, theirs = (
+            stored.read(low, min(low + step, rows.rows)),
+            rows.read(low, min(low + step, rows.rows)),
+        )
+        if not np.array_equal(mine, theirs):
+            row = low + int(np.flatnonzero((mine != theirs).any(axis=1))[0])
+            return f"differs from row {row} on"
+    return ""

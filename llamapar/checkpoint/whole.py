@@ -1,0 +1,121 @@
+"""Gather and cut as expressions: the whole parameter out of its shards, and a shard out of the whole.
+
+reshard(a → b) is `shard` of b over `whole` of a; nothing lies in between, in memory or on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from llamapar.errors import LayoutError
+from llamapar.model import ModelConfig, Parameter
+from llamapar.shard import PARAMETERS, Shard
+
+from .rows import Rows, agreed, beside, columns_of, of, picked, rows_of, stacked
+from .sharding import Sharding, reordered
+from .source import Placement
+from .stored import CheckpointError
+
+
+def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
+    """(dtype, the parameter unsharded and unpadded, rows in the order of the source's family of names).
+
+    Copies that ranks hold alike are compared while they are read. Raises CheckpointError where the shards
+    are of different dtypes.
+    """
+    held = source.held[parameter.name]
+    dtypes = {stored.dtype: stored for _, stored in held}
+    if len(dtypes) > 1:
+        first, second = list(dtypes.values())[:2]
+        raise CheckpointError(
+            f"{parameter.name} is {first.dtype} in {first.boxes[0].file.name} and {second.dtype} in "
+            f"{second.boxes[0].file.name}",
+            "shards of one tensor have one dtype",
+        )
+    parts: dict[tuple[int, int], list[Rows]] = {}
+    dim = 0
+    for rank, stored in held:
+        cut = source.sharding.cut(parameter, rank)
+        dim, span = cut or (0, range(1))
+        parts.setdefault((span.start, span.stop), []).append(of(stored))
+    ordered = [agreed(parameter.name, parts[span]) for span in sorted(parts)]
+    joined = (beside if dim == 1 else stacked)([part for part in ordered if part.nbytes] or ordered[:1])
+    return held[0][1].dtype, rows_of(joined, range(parameter.shape[0]))
+
+
+def converted(source: ModelConfig, target: ModelConfig, parameter: Parameter, rows: Rows) -> Rows:
+    """The parameter for a model that differs in n_kv_heads alone: KV heads stored more or fewer times.
+
+    Copies lie side by side (0, 0, 1, 1, …), as in Meta's 405B for 16 ranks. Raises CheckpointError, while
+    reading, where heads that would become one are not alike.
+    """
+    placed = PARAMETERS[parameter.key]
+    old, new = source.n_kv_heads, target.n_kv_heads
+    if old == new or not isinstance(placed, Shard) or placed.unit != "KV head":
+        return rows
+    head = np.arange(source.head_dim)
+    if new > old:
+        index = np.repeat(np.arange(old), new // old)[:, None] * source.head_dim + head
+        return picked(rows, index.reshape(-1))
+    copies = [
+        picked(
+            rows,
+            (np.arange(new)[:, None] * source.head_dim * (old // new) + i * source.head_dim + head).ravel(),
+        )
+        for i in range(old // new)
+    ]
+    return agreed(f"{parameter.name} with {new} KV heads for {old}", copies)
+
+
+def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
+    """The model with other stored KV heads. Raises LayoutError where neither number divides the other."""
+    if n_kv_heads is None or n_kv_heads == source.n_kv_heads:
+        return source
+    few, many = sorted((source.n_kv_heads, n_kv_heads))
+    if few < 1 or many % few:
+        raise LayoutError(
+            f"n_kv_heads={n_kv_heads}: {source.name} has {source.n_kv_heads}",
+            "KV heads are stored a whole number of times",
+            [f"n_kv_heads={source.n_kv_heads * n}" for n in (1, 2)],
+            "n_kv_heads",
+        )
+    return source.replace(n_kv_heads=n_kv_heads)
+
+
+def shard(target: Sharding, parameter: Parameter, rank: int, rows: Rows, itemsize: int) -> Rows:
+    """What TP rank `rank` of the target stores, from the whole parameter; pad rows are zeros."""
+    cut = target.cut(parameter, rank)
+    if cut is None:
+        return rows
+    dim, span = cut
+    if dim == 0:
+        return rows_of(rows, span)
+    return columns_of(rows, range(span.start * itemsize, span.stop * itemsize))
+
+
+def expressions(
+    source: Placement, target: Sharding
+) -> Iterable[tuple[tuple[int, int], str, str, tuple[int, ...], Rows]]:
+    """((stage, rank), stored name, dtype, shape, rows) of everything that the target stores."""
+    model = source.sharding.model
+    theirs = {p.name: p for p in model.parameters()}
+    made: dict[str, tuple[str, int, Rows]] = {}
+    for at in target:
+        for name, parameter in target.stages[at[0]].items():
+            if parameter.name not in made:
+                dtype, rows = whole(source, theirs[parameter.name])
+                itemsize = source.held[parameter.name][0][1].itemsize
+                rows = _in_order(
+                    converted(model, target.model, parameter, rows), parameter, source.sharding, target
+                )
+                made[parameter.name] = dtype, itemsize, rows
+            dtype, itemsize, rows = made[parameter.name]
+            shape = target.shape(parameter, at[1])
+            yield at, name, dtype, shape, shard(target, parameter, at[1], rows, itemsize)
+
+
+def _in_order(rows: Rows, parameter: Parameter, source: Sharding, target: Sharding) -> Rows:
+    index = reordered(target.model, parameter.key, source.naming, target.naming)
+    return rows if index is None else picked(rows, index)

@@ -1,0 +1,357 @@
+"""Writing a checkpoint so that it is there whole or not at all.
+
+Everything goes into FOLDER.partial first: files are laid out at full size, then filled block by block, each
+finished tensor with its checksum put down in a journal. At the end come the manifest, fsync and one rename.
+An interrupted run goes on where the journal ends, after it has checked what the journal says. Nothing that
+was there before is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import shutil
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from . import pth, safetensors
+from .rows import Rows
+from .source import MANIFEST
+from .stored import CheckpointError, Stored, released
+
+BLOCK = 4 * 2**20
+"""Bytes that a worker reads and writes at once."""
+
+WORKERS = min(4, os.cpu_count() or 1)
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor to be written."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file of a checkpoint. shared: second names of tensors of the file."""
+
+    name: str
+    shard: tuple[int, int]
+    tensors: Mapping[str, Output]
+    shared: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(output.rows.nbytes for output in self.tensors.values())
+
+
+class Stopped(Exception):
+    """A worker gives up because another one failed."""
+
+
+class Sources:
+    """Checks each stored tensor with a known checksum once, before its first use."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[Path, int], threading.Event] = {}
+        self._lock = threading.Lock()
+
+    def prove(self, stored: Stored, stop: threading.Event) -> None:
+        for box in stored.boxes:
+            if box.crc32 is None:
+                continue
+            with self._lock:
+                first = (box.file, box.offset) not in self._seen
+                done = self._seen.setdefault((box.file, box.offset), threading.Event())
+            if not first:
+                while not done.wait(0.05):
+                    _go_on(stop)
+                continue
+            n = stored.itemsize * math.prod(box.shape)
+            if crc_of(box.file, box.offset, n, stop) != box.crc32:
+                raise CheckpointError(
+                    f"{box.file.name}: the bytes of {stored.name} are not those that were written",
+                    f"their crc32 is not the stored {box.crc32:08x}; the file is damaged",
+                )
+            done.set()
+
+
+def _go_on(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise Stopped
+
+
+def crc_of(file: Path, offset: int, nbytes: int, stop: threading.Event | None = None) -> int:
+    """crc32 of a span of a file; of what is left of it where the file ends before."""
+    crc, left = 0, nbytes
+    with file.open("rb", buffering=0) as data:
+        data.seek(offset)
+        while left and (block := data.read(min(BLOCK, left))):
+            if stop is not None:
+                _go_on(stop)
+            crc, left = zlib.crc32(block, crc), left - len(block)
+    return crc
+
+
+# -- the journal -------------------------------------------------------------------------------------
+
+
+class Journal:
+    """What is finished, a line of JSON each, behind a lock that one process at a time can hold."""
+
+    def __init__(self, path: Path, plan: int) -> None:
+        self.crcs: dict[str, dict[str, int]] = {}
+        self._file: IO[str] = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise CheckpointError(f"{path.parent} is being written by another process") from None
+        self._file.seek(0)
+        lines = self._file.read().splitlines()
+        for line in lines:
+            with contextlib.suppress(ValueError):  # the last line of a killed run may be cut short
+                told = json.loads(line)
+                if "plan" in told and told["plan"] != plan:
+                    self._file.close()
+                    raise CheckpointError(
+                        f"{path.parent} holds an unfinished checkpoint of another source or other options",
+                        "only the same command can go on with it",
+                        [f"rm -r {path.parent}", "the command that began it"],
+                    )
+                if "tensor" in told:
+                    self.crcs.setdefault(told["file"], {})[told["tensor"]] = told["crc32"]
+                elif "laid_out" in told:
+                    self.crcs.setdefault(told["laid_out"], {})
+        self.note({"plan": plan})
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        self._file.write("\n" + json.dumps(entry))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+# -- the run -----------------------------------------------------------------------------------------
+
+
+def write(
+    target: Path,
+    files: Sequence[OutputFile],
+    beside: Mapping[str, bytes],
+    about: Mapping[str, Any],
+    progress: Progress | None = None,
+) -> None:
+    """Write the files, `beside` (small files by name) and the manifest into the new folder `target`.
+
+    about: what the manifest says besides the checksums. Raises CheckpointError where the target is there
+    already, the disk is too small or a source is damaged; what is finished then waits in TARGET.partial.
+    """
+    if os.path.lexists(target):
+        raise CheckpointError(f"{target} is there already", "nothing is ever overwritten", field="target")
+    room = target.with_name(target.name + ".partial")
+    work = room / "new"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(Journal(room / "journal", _plan(files, beside, about))) as journal:
+            _need_room(room, files, journal)
+            listed = _fill(work, files, journal, progress)
+            for name, text in beside.items():
+                _durable(work / name, text)
+            others = {name: zlib.crc32(text) for name, text in beside.items()}
+            manifest = {"llamapar": 1, **about, "files": listed, "others": others}
+            _durable(work / MANIFEST, json.dumps(manifest).encode())
+            _sync(work)
+            os.rename(work, target)
+            _sync(target.parent)
+        shutil.rmtree(room, ignore_errors=True)
+    except OSError as problem:
+        raise CheckpointError(
+            f"{problem.filename or target}: {problem.strerror}",
+            f"what is finished waits in {room}; the same command goes on with it",
+        ) from None
+    finally:
+        released()
+
+
+def _plan(files: Sequence[OutputFile], beside: Mapping[str, bytes], about: Mapping[str, Any]) -> int:
+    """A fingerprint of all that the result depends on: sources as they are now, and what is made of them."""
+    crc = zlib.crc32(json.dumps([about, sorted(beside)], default=str).encode())
+    sources: set[Path] = set()
+    for file in files:
+        for name, output in file.tensors.items():
+            crc = zlib.crc32(f"{file.name} {name} {output.dtype} {output.shape}".encode(), crc)
+            sources |= {box.file for stored in output.rows.sources for box in stored.boxes}
+    for path in sorted(sources):
+        found = path.stat()
+        crc = zlib.crc32(f"{path.resolve()} {found.st_size} {found.st_mtime_ns}".encode(), crc)
+    return crc
+
+
+def _need_room(room: Path, files: Sequence[OutputFile], journal: Journal) -> None:
+    total = sum(
+        output.rows.nbytes
+        for file in files
+        for name, output in file.tensors.items()
+        if name not in journal.crcs.get(file.name, {})
+    )
+    free = shutil.disk_usage(room).free
+    if total > free:
+        raise CheckpointError(
+            f"{total:,} bytes are to be written, and {free:,} are free where {room.name} lies",
+            "nothing has been written; the old checkpoint is as it was",
+        )
+
+
+def _fill(
+    work: Path, files: Sequence[OutputFile], journal: Journal, progress: Progress | None
+) -> dict[str, dict[str, Any]]:
+    """Fill all files; the manifest's list of them."""
+    offsets = {file.name: _laid_out(work, file, journal) for file in files}
+    stop, lock, sources = threading.Event(), threading.Lock(), Sources()
+    total, done = sum(file.nbytes for file in files), 0
+
+    def count(n: int) -> None:
+        nonlocal done
+        with lock:
+            done += n
+            if progress:
+                progress(done, total)
+
+    def one(file: OutputFile, name: str, output: Output) -> None:
+        offset = offsets[file.name][name]
+        known = journal.crcs[file.name].get(name)
+        if known is not None and crc_of(work / file.name, offset, output.rows.nbytes, stop) == known:
+            count(output.rows.nbytes)
+            return
+        for stored in output.rows.sources:
+            sources.prove(stored, stop)
+        with (work / file.name).open("r+b", buffering=0) as out:
+            out.seek(offset)
+            crc = 0
+            for block in _blocks(output.rows):
+                _go_on(stop)
+                data = memoryview(block).cast("B")
+                crc = zlib.crc32(data, crc)
+                while data:
+                    data = data[out.write(data) :]
+                count(block.nbytes)
+        with lock:
+            journal.crcs[file.name][name] = crc
+            journal.note({"file": file.name, "tensor": name, "crc32": crc})
+
+    with ThreadPoolExecutor(WORKERS, "llamapar-write") as pool:
+        jobs = [pool.submit(one, file, name, out) for file in files for name, out in file.tensors.items()]
+        try:
+            wait(jobs, return_when=FIRST_EXCEPTION)
+        finally:  # also an interrupt
+            if not all(job.done() for job in jobs):
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+        for problem in [job.exception() for job in jobs if job.done() and not job.cancelled()]:
+            if problem is not None and not isinstance(problem, Stopped):
+                raise problem
+    return {file.name: _finished(work, file, offsets[file.name], journal) for file in files}
+
+
+def _blocks(rows: Rows) -> Iterator[Any]:
+    step = max(1, BLOCK // max(1, rows.row_bytes))
+    for low in range(0, rows.rows if rows.row_bytes else 0, step):
+        block = rows.read(low, min(low + step, rows.rows))
+        yield block if block.flags.c_contiguous else block.copy()
+
+
+def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
+    """Byte offsets of the file's tensors, once it has its header and its full size."""
+    shapes = {name: (out.dtype, out.shape) for name, out in file.tensors.items()}
+    path = work / file.name
+    if file.name in journal.crcs:
+        held = pth.read(path) if path.suffix == ".pth" else safetensors.read(path)
+        return {name: held[name].boxes[0].offset for name in shapes}
+    places = (
+        pth.lay_out(path, shapes, file.shared) if path.suffix == ".pth" else safetensors.lay_out(path, shapes)
+    )
+    journal.crcs[file.name] = {}
+    journal.note({"laid_out": file.name})
+    return places
+
+
+def _finished(work: Path, file: OutputFile, offsets: Mapping[str, int], journal: Journal) -> dict[str, Any]:
+    """Seal and sync a file; its entry in the manifest. frame: crc32 of all that is no tensor's data."""
+    path, crcs = work / file.name, dict(journal.crcs[file.name])
+    if path.suffix == ".pth":
+        pth.seal(path, crcs)
+    crcs |= {alias: crcs[name] for alias, name in file.shared.items()}
+    _sync(path)
+    spans = sorted((offsets[name], out.rows.nbytes) for name, out in file.tensors.items())
+    return {
+        "bytes": path.stat().st_size,
+        "shard": list(file.shard),
+        "frame": frame_of(path, spans),
+        "tensors": crcs,
+    }
+
+
+def frame_of(path: Path, spans: Sequence[tuple[int, int]]) -> int:
+    """crc32 of a file's bytes outside of the (offset, length) spans of its tensors."""
+    crc, at = 0, 0
+    with path.open("rb") as data:
+        for offset, length in [*sorted(spans), (path.stat().st_size, 0)]:
+            data.seek(at)
+            crc = zlib.crc32(data.read(max(0, offset - at)), crc)
+            at = max(at, offset + length)
+    return crc
+
+
+def _durable(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Bar:
+    """Progress on stderr: bytes, rate and the time that is left; one line that is written over."""
+
+    def __init__(self, out: IO[str] | None = None) -> None:
+        self._out = out or sys.stderr
+        self._begun = time.monotonic()
+        self._last = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < 0.2 and done < total:
+            return
+        self._last = now
+        rate = done / max(now - self._begun, 1e-9)
+        left = (total - done) / rate if rate else 0.0
+        end = "\n" if done >= total else ""
+        share = 20 * done // total if total else 20
+        self._out.write(
+            f"\r[{'#' * share}{'.' * (20 - share)}] {done / 1e9:.2f} of {total / 1e9:.2f} GB, "
+            f"{rate / 1e6:.0f} MB/s, {left:.0f} s left {end}"
+        )
+        self._out.flush()

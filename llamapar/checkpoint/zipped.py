@@ -1,0 +1,163 @@
+"""The zip files that torch writes, by their directory: each record stored as it is, its place checked.
+
+Python's zipfile would do for one file; a torch.distributed.checkpoint holds a zip for each chunk of each
+tensor, and there it costs ten times as much and checks less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from llamapar.checkpoint.stored import CheckpointError
+from llamapar.errors import shown
+
+_END, _END64, _LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
+_ENTRY, _LOCAL = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
+_AGAIN = "a file of torch older than 1.6 is saved again with torch.save in a newer one"
+_BLOCK = 4096
+
+MAX_DIRECTORY = 2**28
+"""Bytes of the largest directory that is read; a record takes about 80."""
+
+
+@dataclass
+class Window:
+    """A file, or `length` bytes of it from `offset` on; nothing outside can be read."""
+
+    file: Path
+    handle: int
+    offset: int
+    length: int
+    where: str
+    kept: dict[int, bytes] = field(default_factory=dict)
+
+    def read(self, at: int, size: int) -> bytes:
+        if at < 0 or size < 0 or at + size > self.length:
+            raise CheckpointError(
+                f"{self.where} is damaged or cut off",
+                f"it has {self.length:,} bytes and tells of some at {shown(at)}",
+            )
+        if size > _BLOCK or self.length <= _BLOCK or at // _BLOCK != (at + size - 1) // _BLOCK:
+            return self._pread(at, size)
+        block = at - at % _BLOCK  # the small things of a zip lie together
+        if block not in self.kept:
+            self.kept = {block: self._pread(block, min(_BLOCK, self.length - block))}
+        return self.kept[block][at - block : at - block + size]
+
+    def _pread(self, at: int, size: int) -> bytes:
+        found = os.pread(self.handle, size, self.offset + at)
+        if len(found) != size:
+            raise CheckpointError(f"{self.where} became shorter while it was read")
+        return found
+
+
+@contextmanager
+def window(path: Path) -> Iterator[Window]:
+    """The whole of a regular file, open to be read. Raises CheckpointError."""
+    try:
+        found = path.stat()  # before it is opened: a pipe would wait for a writer
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{path} is no file")
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as problem:
+        raise CheckpointError(f"{path} cannot be read", problem.strerror or "") from None
+    try:
+        yield Window(path, handle, 0, found.st_size, str(path))
+    finally:
+        os.close(handle)
+
+
+class Record(NamedTuple):
+    """A record of a zip: where its directory entry, header and bytes start, and how many bytes."""
+
+    entry: int
+    header: int
+    data: int
+    size: int
+    crc32: int
+    streamed: bool
+    """Whether the checksum stands behind the data, not before it."""
+
+
+def records(zipped: Window) -> dict[str, Record]:
+    """The records of a zip file by name, each stored as it is, within the file and apart from the others.
+
+    Raises CheckpointError for anything torch would not write.
+    """
+    where, length = zipped.where, zipped.length
+
+    def refuse(what: str, why: str = "") -> CheckpointError:
+        return CheckpointError(f"{where} {what}", why)
+
+    if zipped.read(0, min(4, length)) != b"PK\3\4":
+        raise refuse("is no zip file as torch.save writes it", _AGAIN)
+    end = length - _END.size
+    magic, disk, other, here, count, size, start, comment = _END.unpack(zipped.read(end, _END.size))
+    if magic != b"PK\5\6" or disk or other or comment:
+        raise refuse("is cut off, or something follows the end of its zip")
+    if end >= _LOCATOR.size and zipped.read(end - _LOCATOR.size, 4) == b"PK\6\7":
+        _, disk, place, disks = _LOCATOR.unpack(zipped.read(end - _LOCATOR.size, _LOCATOR.size))
+        end = place
+        magic, rest, _, _, disk, other, here, count, size, start = _END64.unpack(
+            zipped.read(end, _END64.size)
+        )
+        if magic != b"PK\6\6" or rest != _END64.size - 12 or disk or other or disks > 1:
+            raise refuse("has a damaged zip directory")
+    if here != count or start + size != end or size < count * _ENTRY.size:
+        raise refuse("has a damaged zip directory", f"{count:,} records in {size:,} bytes at {start:,}")
+    if size > MAX_DIRECTORY:
+        raise refuse(f"has a zip directory of {size:,} bytes", f"at most {MAX_DIRECTORY:,} are read")
+    listed, at, found = zipped.read(start, size), 0, dict[str, Record]()
+    for _ in range(count):
+        if at + _ENTRY.size > size:
+            raise refuse("has a damaged zip directory")
+        magic, _, _, flags, method, _, _, crc, packed, full, n, extra, note, _, _, _, header = (
+            _ENTRY.unpack_from(listed, at)
+        )
+        raw = listed[at + _ENTRY.size : at + _ENTRY.size + n]
+        more = listed[at + _ENTRY.size + n : at + _ENTRY.size + n + extra]
+        name = raw.decode("utf-8", "replace")
+        if 0xFFFFFFFF in (packed, full, header):
+            wide = iter(_zip64(more))
+            full, packed, header = (next(wide, -1) if v == 0xFFFFFFFF else v for v in (full, packed, header))
+        if magic != b"PK\1\2" or flags & ~0x808 or len(more) != extra or header < 0:
+            raise refuse("has a damaged zip directory", f"at record {shown(name)}")
+        if method or packed != full:
+            raise refuse(f"holds {shown(name)} compressed", "torch.save never compresses")
+        if name in found:
+            raise refuse(f"holds {shown(name)} twice")
+        local = _LOCAL.unpack(zipped.read(header, _LOCAL.size))
+        data = header + _LOCAL.size + local[9] + local[10]
+        if local[0] != b"PK\3\4" or local[3] or zipped.read(header + _LOCAL.size, local[9]) != raw:
+            raise refuse(f"has a damaged header of record {shown(name)}")
+        if data + full > start:
+            raise refuse(
+                f"is damaged or cut off at record {shown(name)}",
+                f"{full:,} bytes are announced from {data:,} on, the records end at {start:,}",
+            )
+        found[name] = Record(start + at, header, data, full, crc, bool(flags & 8))
+        at += _ENTRY.size + n + extra + note
+    if at != size:
+        raise refuse("has a damaged zip directory")
+    order = sorted(found.values(), key=lambda r: r.header)
+    if any(a.data + a.size > b.header for a, b in itertools.pairwise(order)):
+        raise refuse("holds records that overlap")
+    return found
+
+
+def _zip64(extra: bytes) -> tuple[int, ...]:
+    at = 0
+    while at + 4 <= len(extra):
+        kind, size = struct.unpack_from("<2H", extra, at)
+        if kind == 1 and size % 8 == 0 and at + 4 + size <= len(extra):
+            return struct.unpack_from(f"<{size // 8}Q", extra, at + 4)
+        at += 4 + size
+    return ()
