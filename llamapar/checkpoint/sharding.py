@@ -25,7 +25,9 @@ from llamapar.shard import LAYER_SPLITS, NO_PADDING, PARAMETERS, Padding, Shard,
 
 from .stored import CheckpointError
 
-NAMINGS = ("hf", "meta")
+HEAD = {"hf": "lm_head.weight", "meta": "output.weight"}
+"""Families of names, each with its name of the output head."""
+
 _ROTARY = ("wq", "wk", "bq", "bk")
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "_fsdp_wrapped_module.")
 _COMPUTED = ("rope.freqs", "freqs_cis", "rotary_emb.inv_freq")
@@ -65,7 +67,7 @@ class Sharding:
             found[placed.stage][named(placed.parameter, self.naming)] = placed.parameter
         if self.model.tied and (self.naming == "meta" or self.pp > 1):
             embedding = next(self.model.parameters())
-            found[-1]["output.weight" if self.naming == "meta" else "lm_head.weight"] = embedding
+            found[-1][HEAD[self.naming]] = embedding
         return found
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -112,7 +114,7 @@ class Sharding:
             model = ModelConfig(**dims, rope_scaling=RopeScaling(**scaling) if scaling else None)
             layout = Layout(tp=values["tp"], pp=values["pp"])
             one_of("layer_split", values["layer_split"], LAYER_SPLITS)
-            one_of("naming", values["naming"], NAMINGS)
+            one_of("naming", values["naming"], HEAD)
             values |= {"tp": layout.tp, "pp": layout.pp, "padding": Padding(**values["padding"])}
             made = cls(model, **values)
             _ = made.stages  # the layer split may refuse

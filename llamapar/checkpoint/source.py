@@ -21,7 +21,7 @@ from llamapar.model import model as find_model
 from llamapar.shard import NO_PADDING
 
 from . import dcp, pth, safetensors
-from .sharding import NAMINGS, Sharding, named, plain
+from .sharding import HEAD, Sharding, plain
 from .stored import CheckpointError, Stored
 
 MANIFEST = "llamapar.json"
@@ -113,16 +113,37 @@ def _folder(path: Path) -> Checkpoint:
                 f"all of them are looked for in {path}",
             )
         return Checkpoint(path, "meta", {(0, n): pth.read(shards[n]) for n in sorted(shards)})
-    single = [
-        file for file in sorted(path.iterdir()) if file.suffix in (".safetensors", ".pth", ".pt", ".bin")
-    ]
-    if len(single) == 1:
-        return replace(_file(single[0]), path=path)
-    wanted = (
-        f"{MANIFEST}, {safetensors.INDEX}, consolidated.00.pth, .metadata, or one .safetensors or .pth file"
+    files = [file for file in path.iterdir() if file.suffix in (".safetensors", ".pth", ".pt", ".bin")]
+    if files:
+        return _several(path, sorted(files, key=_by_number))
+    wanted = f"{MANIFEST}, {safetensors.INDEX}, consolidated.00.pth, .metadata, .safetensors and .pth files"
+    raise CheckpointError(f"{path} holds no checkpoint", f"looked for: {wanted}", field="path")
+
+
+def _by_number(file: Path) -> tuple[list[int], str]:
+    return [int(n) for n in re.findall(r"\d{1,9}", file.name)], file.name
+
+
+def _several(path: Path, files: list[Path]) -> Checkpoint:
+    """Files without an index: parts of one checkpoint, or the shards of its TP ranks."""
+    parts = [_file(file) for file in files]
+    held = [part.shards[0, 0] for part in parts]
+    together = {name: stored for tensors in held for name, stored in tensors.items()}
+    if len(together) == sum(len(tensors) for tensors in held):
+        return Checkpoint(path, parts[0].format, {(0, 0): together})
+    if len({frozenset(tensors) for tensors in held}) > 1:
+        raise CheckpointError(
+            f"{len(files)} files of {path} hold some tensors twice, and not all the same ones",
+            "parts of a checkpoint hold each tensor once; shards of TP ranks all hold the same names",
+            [str(files[0])],
+            "path",
+        )
+    note = (
+        f"{len(files)} files hold the same names: taken as TP shards 0 to {len(files) - 1}, by their numbers"
     )
-    held = f"{len(single)} such files and no index" if single else "none of these"
-    raise CheckpointError(f"{path} holds {held}", f"looked for: {wanted}", field="path")
+    return Checkpoint(
+        path, parts[0].format, {(0, n): tensors for n, tensors in enumerate(held)}, notes=(note,)
+    )
 
 
 def _own(path: Path) -> Checkpoint:
@@ -212,7 +233,7 @@ def placed(checkpoint: Checkpoint, sharding: Sharding) -> Placement:
     for at in sharding:
         shard, wanted = checkpoint.shards.get(at, {}), dict(sharding.stages[at[0]])
         file = next((s.boxes[0].file.name for s in shard.values() if s.boxes), "")
-        head = named(Parameter("output.weight", "lm_head.weight", (), "output"), sharding.naming)
+        head = HEAD[sharding.naming]
         if sharding.model.tied and head in shard:  # stored all the same, as older files have it
             wanted.setdefault(head, next(sharding.model.parameters()))
         for name, stored in shard.items():
@@ -267,7 +288,7 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
     tp = len(checkpoint.shards)
     names = {name for shard in checkpoint.shards.values() for name in shard}
     meta = sum("attention." in n or "tok_embeddings" in n for n in names)
-    naming = NAMINGS[meta > len(names) // 4]
+    naming = "meta" if meta > len(names) // 4 else "hf"
     paddings = list(dict.fromkeys([NO_PADDING, *(f.padding for f in FRAMEWORKS.values())]))
     for columns in (False, True) if naming == "meta" and tp > 1 else (False,):
         for copies in (False, True) if tp > model.n_kv_heads and tp % model.n_kv_heads == 0 else (False,):
