@@ -8,11 +8,12 @@ Nothing in a file is ever executed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llamapar.errors import one_of
+from llamapar.errors import LlamaparError, one_of
 from llamapar.frameworks import padding_rule
 from llamapar.layout import Layout
 from llamapar.model import ModelConfig
@@ -21,10 +22,10 @@ from llamapar.report import require
 from llamapar.shard import NO_PADDING, Padding
 
 from . import safetensors
-from .inspection import Inspection, inspect
+from .inspection import Inspection, inspect, reason
 from .sharding import Sharding
-from .source import Checkpoint, Placement, as_json, opened, read_json, understood
-from .stored import CheckpointError
+from .source import Checkpoint, Placement, as_json, opened, understood
+from .stored import CheckpointError, read_json
 from .verification import Verification, verify
 from .whole import expressions, kv_target
 from .writing import Bar, Output, OutputFile, Progress, write
@@ -115,8 +116,8 @@ def _sound(found: Placement) -> None:
         return
     first, more = found.mismatches[0], len(found.mismatches) - 1
     raise CheckpointError(
-        f"{found.checkpoint.path} is not {found.sharding.model.name} ({found.sharding}): {first}",
-        f"{f'{more} more tensors do not agree; ' if more else ''}llamapar checkpoint inspect tells them all",
+        f"{found.checkpoint.path} does not agree with its config: {first}{reason(first, found.sharding)}",
+        f"{more} more tensors do not agree" if more else "",
         ["the config of the model that was saved", "llamapar checkpoint inspect"],
     )
 
@@ -162,8 +163,9 @@ def _beside(wanted: Sharding, source: Checkpoint, files: list[OutputFile]) -> di
     config = config_json(wanted.model)
     if (folder / "config.json").is_file():  # what it says besides the dimensions is kept
         theirs = read_json(folder / "config.json") | {"num_key_value_heads": wanted.model.n_kv_heads}
-        if ModelConfig.from_hf(theirs, wanted.model.name) == wanted.model:
-            config = theirs
+        with contextlib.suppress(LlamaparError):  # another model's: `model` was given
+            if ModelConfig.from_hf(theirs, wanted.model.name) == wanted.model:
+                config = theirs
     beside = {"config.json": as_json(config)}
     if wanted.tp * wanted.pp == 1 and len(files) > 1:
         listed = safetensors.index({f.name: f.tensors for f in files}, sum(f.nbytes for f in files))

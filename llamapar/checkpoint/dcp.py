@@ -43,6 +43,11 @@ def read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
     shape or dtype than `.metadata` tells, outside its file, or in a file outside the folder, and for
     chunks that do not cover their tensor exactly once.
     """
+    with pickled.uncollected():
+        return _read(folder)
+
+
+def _read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
     with window(folder / METADATA) as file:
         if file.length > pickled.MAX_PICKLE:
             raise CheckpointError(
@@ -95,7 +100,7 @@ def _told(
         path, offset, length, start = info["relative_path"], info["offset"], info["length"], index["offset"]
         if type(path) is not str or type(index["fqn"]) is not str or type(start) is not tuple:
             raise TypeError
-        if any(type(n) is not int or n < 0 for n in (offset, length, *start)):
+        if any(type(n) is not int or not 0 <= n < 2**60 for n in (offset, length, *start)):
             raise TypeError
         if info.get("transform_descriptors"):
             raise CheckpointError(
@@ -151,9 +156,13 @@ def _chunks(
             path, offset, length = places[name, start]
             by_file.setdefault(path, []).append((offset, length, name, start))
     root, found = folder.resolve(), dict[str, list[Box]]()
-    alike: dict[Any, _Seen] = {}
+    alike: dict[Any, _Seen | None] = {}
     for path, chunks in by_file.items():
-        if "\0" in path or not (folder / path).resolve().is_relative_to(root):
+        try:
+            inside = len(path) < 256 and (folder / path).resolve().is_relative_to(root)
+        except (OSError, RuntimeError, ValueError):  # a link to itself, a null byte
+            inside = False
+        if not inside:
             raise CheckpointError(f"{where} names {shown(path)}, which is outside the folder")
         with window(folder / path) as file:
             for offset, length, name, start in sorted(chunks):
@@ -163,31 +172,49 @@ def _chunks(
                         f"the chunk of {shown(name)} at {list(start)} ends at {offset + length:,}",
                     )
                 dtype, _, pieces = tensors[name]
-                label = f"{file.where}: the chunk of {shown(name)} at {list(start)}"
-                inside = Window(file.file, file.handle, offset, length, label)
-                found.setdefault(name, []).append(_chunk(inside, name, dtype, start, pieces[start], alike))
+                size = pieces[start]
+                seen = alike.get(key := (length, dtype, size))
+                box = seen and seen.again(file, offset, length, start, size)
+                if not box:
+                    label = f"{file.where}: the chunk of {shown(name)} at {list(start)}"
+                    zipped = Window(file.file, file.handle, offset, length, label)
+                    box, alike[key] = _chunk(zipped, name, dtype, start, size)
+                found.setdefault(name, []).append(box)
     return found
 
 
-def _chunk(
-    zipped: Window,
-    name: str,
-    dtype: str,
-    start: tuple[int, ...],
-    size: tuple[int, ...],
-    alike: dict[Any, _Seen],
-) -> Box:
-    """The box of one chunk. alike: what chunks of a length, dtype and shape were read, to compare the next with.
+class _Seen(NamedTuple):
+    """A chunk that was read: what precedes its data, its directory, and where in it are two checksums.
 
-    Chunks of one shape differ in their bytes, their checksums and a hash of them, and in nothing else.
+    Chunks of one shape differ in their bytes, the checksum of these, a hash and its checksum, and in
+    nothing else; so the next one is compared with the last.
     """
-    seen = alike.get(key := (zipped.length, dtype, size))
-    if seen and zipped.read(0, len(seen.head)) == seen.head:
-        listed = zipped.read(zipped.length - len(seen.listed), len(seen.listed))
-        crc, other = seen.crcs
-        if _without(listed, crc, other) == _without(seen.listed, crc, other):
-            known = int.from_bytes(listed[crc : crc + 4], "little") or None
-            return Box(zipped.file, zipped.offset + len(seen.head), start, size, known)
+
+    head: bytes
+    listed: bytes
+    main: int
+    other: int
+
+    def again(
+        self, file: Window, offset: int, length: int, start: tuple[int, ...], size: tuple[int, ...]
+    ) -> Box | None:
+        """The box of another chunk, if it is like this one."""
+        if file.pread(offset, len(self.head)) != self.head:
+            return None
+        mine, size_of = self.listed, len(self.listed)
+        listed = file.pread(offset + length - size_of, size_of)
+        first, second = sorted((self.main, self.other))
+        for low, high in ((0, first), (first + 4, second), (second + 4, size_of)):
+            if listed[low:high] != mine[low:high]:
+                return None
+        crc = int.from_bytes(listed[self.main : self.main + 4], "little")
+        return Box(file.file, offset + len(self.head), start, size, crc or None)
+
+
+def _chunk(
+    zipped: Window, name: str, dtype: str, start: tuple[int, ...], size: tuple[int, ...]
+) -> tuple[Box, _Seen | None]:
+    """The box of one chunk, and what to compare the next with."""
     value, records = unpickled(zipped)
     if not is_tensor(value):
         raise CheckpointError(f"{zipped.where} is no tensor")
@@ -198,26 +225,12 @@ def _chunk(
             f"{METADATA} tells of {dtype} of shape {list(size)}",
         )
     (box,) = stored.boxes
-    main, hashed = records.get("data/0"), records.get(".data/serialization_id")
-    if main and hashed and box.crc32 and box.offset - zipped.offset == main.data <= 2**16:
+    main, hashed, seen = records.get("data/0"), records.get(".data/serialization_id"), None
+    if main and hashed and stored.nbytes == main.size and box.offset - zipped.offset == main.data <= 2**16:
         first = min(record.entry for record in records.values())
         listed = zipped.read(first, zipped.length - first)
-        crcs = main.entry + 16 - first, hashed.entry + 16 - first
-        alike[key] = _Seen(zipped.read(0, main.data), listed, crcs)
-    return Box(box.file, box.offset, start, size, box.crc32)
-
-
-class _Seen(NamedTuple):
-    """A chunk that was read: what precedes its data, its directory, and where in it are the two checksums."""
-
-    head: bytes
-    listed: bytes
-    crcs: tuple[int, int]
-
-
-def _without(listed: bytes, *holes: int) -> list[bytes]:
-    first, second = sorted(holes)
-    return [listed[:first], listed[first + 4 : second], listed[second + 4 :]]
+        seen = _Seen(zipped.read(0, main.data), listed, main.entry + 16 - first, hashed.entry + 16 - first)
+    return Box(box.file, box.offset, start, size, box.crc32), seen
 
 
 def _covers(name: str, shape: tuple[int, ...], boxes: Sequence[Box], where: str) -> None:

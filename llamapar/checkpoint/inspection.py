@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from llamapar.diagnosis import explain
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.maps.tables import Record, cut, span
-from llamapar.model import PRESETS, ModelConfig
+from llamapar.maps.tables import Record, cut, html_table, span
+from llamapar.model import PRESETS
+from llamapar.shard import NO_PADDING, PARAMETERS, Shard
 
+from .sharding import Sharding, plain
 from .source import Checkpoint, Mismatch, Placement, opened, understood
 from .stored import CheckpointError
 
+MAX_TP = 128
+"""Shards that a tensor is looked at as one of."""
+
+_PADDINGS = list(dict.fromkeys([NO_PADDING, *(f.padding for f in FRAMEWORKS.values())]))
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
@@ -63,15 +70,19 @@ class Inspection(Record):
             "tensors": tensors,
         }
 
+    def _repr_html_(self) -> str:
+        return html_table(*self._table(), left=True)
+
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        made = self.checkpoint
-        what = (
-            f"{self.placement.sharding.model.name}, {self.placement.sharding}"
-            if self.placement
-            else "no model known"
-        )
+        made, names = self.checkpoint, [self.checkpoint.format]
+        if self.placement:
+            sharding = self.placement.sharding
+            named = [sharding.model.name] if sharding.model.name != made.path.name else []
+            names += [*named, str(sharding)]
+        else:
+            names.append("no model known")
         count = sum(len(shard) for shard in made.shards.values())
-        title = f"{made.path.name}: {made.format}, {what}; {count:,} tensors, {made.nbytes:,} bytes"
+        title = f"{made.path.name}: {', '.join(names)}; {count:,} tensors, {made.nbytes:,} bytes"
         listed = _alike(made)
         rows = [listed[i] for i in cut(len(listed))]
         return title, ["tensor", "shards", "shape", "dtype", "bytes"], rows, "\n".join(self.findings)
@@ -99,8 +110,6 @@ def inspect(path: str | Path, *, model: Any = None) -> Inspection:
 
 def _guess(made: Checkpoint) -> Placement | None:
     """The checkpoint as the first preset of which every shape fits."""
-    from dataclasses import replace
-
     for preset in PRESETS.values():
         found = understood(replace(made, model=preset))
         if not found.mismatches:
@@ -154,15 +163,12 @@ def _told(found: Placement) -> Iterator[str]:
     if pads and not found.mismatches:
         yield f"the vocabulary is padded to {sharding.vocab.padded} rows: {pads} of them stand for no token"
     yield from _layers(found)
-    seen = set()
+    groups: dict[tuple[object, ...], list[Mismatch]] = {}
     for odd in found.mismatches:
-        kind = (_LAYER.sub(".", odd.name), odd.got, odd.want)
-        alike = [o for o in found.mismatches if (_LAYER.sub(".", o.name), o.got, o.want) == kind]
-        if kind in seen or ((odd.got is None or odd.want is None) and _LAYER.search(odd.name)):
-            continue
-        seen.add(kind)
-        more = f" (and {len(alike) - 1} alike)" if len(alike) > 1 else ""
-        yield f"{odd}{more}{_reason(odd, model)}"
+        if (odd.got and odd.want) or not _LAYER.search(odd.name):
+            groups.setdefault((_LAYER.sub(".", odd.name), odd.got, odd.want), []).append(odd)
+    for odd, *alike in groups.values():
+        yield f"{odd}{f' (and {len(alike)} alike)' if alike else ''}{reason(odd, sharding)}"
 
 
 def _layers(found: Placement) -> Iterator[str]:
@@ -186,20 +192,42 @@ def _layers(found: Placement) -> Iterator[str]:
             yield said[kind].format(_spans(list(layers)), sum(layers.values()), model.n_layers)
 
 
-def _reason(odd: Mismatch, model: ModelConfig) -> str:
+def reason(odd: Mismatch, sharding: Sharding) -> str:
     """What the wrong shape looks like: a shard, a wrong join, another model's."""
     if odd.got is None or odd.want is None:
         return ""
     if len(odd.got) == 2 and odd.got == odd.want[::-1]:
         return ": the tensor is transposed"
-    if joined := _wrong_join(odd.got, odd.want):
-        return f": {joined}"
-    best = explain({odd.name: odd.got}, model=model).best
+    stage = sharding.stages[odd.shard[0]]
+    parameter = stage.get(plain(odd.name, stage) or "")
+    if told := (parameter and _part(odd.got, odd.want, parameter.key)) or _wrong_join(odd.got, odd.want):
+        return f": {told}"
+    best = explain({odd.name: odd.got}, model=sharding.model).best
     if best is None:
         return ": a size of another model, or of another config"
-    told = "; ".join([best.cause, *best.equations])
-    whole = ", not the whole tensor" if "shard" in best.cause else ""
-    return f": {told}{whole}"
+    return f": {'; '.join([best.cause, *best.equations])}"
+
+
+def _part(got: tuple[int, ...], want: tuple[int, ...], key: str) -> str:
+    """A shard in the place of the whole, or pad rows that were left in."""
+    placed = PARAMETERS[key]
+    if not isinstance(placed, Shard) or len(got) != len(want):
+        return ""
+    dim, of_vocabulary = placed.dim, placed.unit == "vocabulary row"
+    n, whole = got[dim], want[dim]
+    if not n or got[:dim] + got[dim + 1 :] != want[:dim] + want[dim + 1 :]:
+        return ""
+    what = {"tok_embeddings": "embedding", "output": "head"}.get(key, "tensor")
+    for tp, padding in product(range(1, MAX_TP + 1), _PADDINGS if of_vocabulary else _PADDINGS[:1]):
+        padded = padding.padded(whole, tp)
+        factors = [padding.multiple, *([tp] if padding.per_tp else []), padded // padding.unit(tp)]
+        made = f"a vocabulary padded to {padded} = {'·'.join(map(str, factors))}"
+        if n == padded > whole:
+            return f"{made}, of which the last {n - whole} rows stand for no token"
+        if tp > 1 and n * tp == padded:
+            made = f"{whole} {('rows', 'columns')[dim]}" if padded == whole else made
+            return f"it is one of {tp} shards of {made}, not the whole {what}"
+    return ""
 
 
 def _wrong_join(got: tuple[int, ...], want: tuple[int, ...]) -> str:
@@ -207,8 +235,7 @@ def _wrong_join(got: tuple[int, ...], want: tuple[int, ...]) -> str:
     if len(got) != 2 or len(want) != 2 or not got[0] or not want[1]:
         return ""
     k, rest = divmod(got[1], want[1])
-    paddings = {framework.padding for framework in FRAMEWORKS.values()}
-    if rest == 0 and k > 1 and got[0] * k in {want[0], *(p.padded(want[0], k) for p in paddings)}:
+    if rest == 0 and k > 1 and got[0] * k in {p.padded(want[0], k) for p in _PADDINGS}:
         return f"{k} shards of {got[0]} rows were joined along dim 1; along dim 0 they are {got[0] * k} rows"
     k, rest = divmod(got[0], want[0])
     if rest == 0 and k > 1 and got[1] * k == want[1]:

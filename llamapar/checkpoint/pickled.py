@@ -9,8 +9,10 @@ allocate more than a fixed multiple of the bytes that the file really holds.
 
 from __future__ import annotations
 
+import gc
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llamapar.checkpoint.stored import MAX_DIMS, CheckpointError
@@ -55,7 +57,8 @@ def load(data: bytes, allowed: Collection[str], where: str, storages: bool = Fal
     Raises CheckpointError.
     """
     try:
-        return _run(data, allowed, where, storages)
+        with uncollected():
+            return _run(data, allowed, where, storages)
     except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error) as problem:
         if isinstance(problem, CheckpointError):
             raise
@@ -64,20 +67,30 @@ def load(data: bytes, allowed: Collection[str], where: str, storages: bool = Fal
         ) from None
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection inside: many small objects and no garbage are made, a third faster."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def _run(data: bytes, allowed: Collection[str], where: str, storages: bool) -> Any:
     stack: list[Any] = []
     marks: list[list[Any]] = []
     memo: dict[int, Any] = {}
     at, end = 0, len(data)
 
-    def take(size: int) -> bytes:
-        nonlocal at
+    def piece(at: int, size: int) -> bytes:
         if size > end - at:
             raise CheckpointError(
                 f"{where}: its pickle is cut off", f"{size} bytes are announced and {end - at} are there"
             )
-        at += size
-        return data[at - size : at]
+        return data[at : at + size]
 
     def named(module: str, name: str) -> Name:
         full = f"{module}.{name}"
@@ -106,21 +119,26 @@ def _run(data: bytes, allowed: Collection[str], where: str, storages: bool) -> A
             memo[data[at]] = stack[-1]
             at += 1
         elif op == 0x72:  # LONG_BINPUT
-            memo[int.from_bytes(take(4), "little")] = stack[-1]
+            memo[int.from_bytes(piece(at, 4), "little")] = stack[-1]
+            at += 4
         elif op == 0x68:  # BINGET
             stack.append(memo[data[at]])
             at += 1
         elif op == 0x6A:  # LONG_BINGET
-            stack.append(memo[int.from_bytes(take(4), "little")])
+            stack.append(memo[int.from_bytes(piece(at, 4), "little")])
+            at += 4
         elif op == 0x4B:  # BININT1
             stack.append(data[at])
             at += 1
         elif op == 0x4D:  # BININT2
-            stack.append(int.from_bytes(take(2), "little"))
+            stack.append(int.from_bytes(piece(at, 2), "little"))
+            at += 2
         elif op == 0x4A:  # BININT
-            stack.append(int.from_bytes(take(4), "little", signed=True))
+            stack.append(int.from_bytes(piece(at, 4), "little", signed=True))
+            at += 4
         elif op == 0x8A:  # LONG1
-            stack.append(int.from_bytes(take(data[(at := at + 1) - 1]), "little", signed=True))
+            stack.append(int.from_bytes(piece(at + 1, data[at]), "little", signed=True))
+            at += 1 + data[at]
         elif op == 0x85:  # TUPLE1
             stack[-1] = (stack[-1],)
         elif op == 0x86:  # TUPLE2
@@ -164,9 +182,12 @@ def _run(data: bytes, allowed: Collection[str], where: str, storages: bool) -> A
             elif type(stack[-1]) is not dict:  # attributes of an OrderedDict are no part of it
                 raise TypeError
         elif op == 0x58:  # BINUNICODE
-            stack.append(take(int.from_bytes(take(4), "little")).decode())
+            text = piece(at + 4, int.from_bytes(piece(at, 4), "little"))
+            stack.append(text.decode())
+            at += 4 + len(text)
         elif op == 0x8C:  # SHORT_BINUNICODE
-            stack.append(take(data[(at := at + 1) - 1]).decode())
+            stack.append(piece(at + 1, data[at]).decode())
+            at += 1 + data[at]
         elif op == 0x63:  # GLOBAL
             first = data.index(b"\n", at)
             second = data.index(b"\n", first + 1)
@@ -194,11 +215,12 @@ def _run(data: bytes, allowed: Collection[str], where: str, storages: bool) -> A
         elif op in (0x4E, 0x88, 0x89):  # NONE, NEWTRUE, NEWFALSE
             stack.append({0x4E: None, 0x88: True, 0x89: False}[op])
         elif op == 0x47:  # BINFLOAT
-            stack.append(struct.unpack(">d", take(8))[0])
+            stack.append(struct.unpack(">d", piece(at, 8))[0])
+            at += 8
         elif op == 0x95:  # FRAME
-            take(8)
+            at += 8
         elif op == 0x80:  # PROTO
-            take(1)
+            at += 1
         elif op == 0x2E:  # STOP
             (value,) = stack
             return value

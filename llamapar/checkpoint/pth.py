@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import io
 import math
+import pickle
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from llamapar.checkpoint import pickled
 from llamapar.checkpoint.pickled import Made, Name
@@ -74,6 +77,7 @@ def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -
     try:
         storage, first, shape, strides, *rest = made.args
         kind, stored_as, key, _, numel = storage.args
+        unit = ITEMSIZE[STORAGES[stored_as.name]]
         dtype = DTYPES[rest[2].name] if made.name == _V3 else STORAGES[stored_as.name]
         if kind != "storage" or storage.name != pickled.STORAGE or type(stored_as) is not Name:
             raise TypeError
@@ -85,7 +89,7 @@ def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -
     shape = checked(shown(name), dtype, shape, zipped.where)
     if record is None:
         raise CheckpointError(f"{where} has no data", f"the file holds no record data/{shown(key)}")
-    if numel * ITEMSIZE[STORAGES[stored_as.name]] != record.size:
+    if numel * unit != record.size:
         raise CheckpointError(
             f"{where} tells of {shown(numel)} elements of {stored_as.name}",
             f"its record data/{shown(key)} has {record.size:,} bytes",
@@ -192,3 +196,34 @@ def seal(path: Path, crcs: Mapping[str, int]) -> None:
             ):
                 out.seek(at)
                 out.write(struct.pack("<L", known[record.header]))
+
+
+def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:
+    """What torch itself reads otherwise: `torch.load`, weights_only and mapped, once `read` has no objection.
+
+    Names, dtypes, shapes and the bytes of the first and last row are compared.
+    """
+    import torch
+
+    try:
+        theirs = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, pickle.UnpicklingError, ValueError, EOFError) as problem:
+        return [
+            f"{path.name}: torch.load(weights_only=True) refuses it: {str(problem).splitlines()[0][:200]}"
+        ]
+    inner = [v for v in theirs.values() if isinstance(v, dict)]  # {"model": {…}}, as `contents` takes it
+    named = {**{k: v for d in inner for k, v in d.items()}, **theirs}
+    found = []
+    for stored in tensors:
+        held = named.get(stored.name)
+        if not isinstance(held, torch.Tensor) or (DTYPES.get(str(held.dtype)), tuple(held.shape)) != (
+            stored.dtype,
+            stored.shape,
+        ):
+            found.append(f"{path.name}: torch.load reads {stored.name} otherwise")
+        elif stored.nbytes:
+            rows = held.detach().reshape(stored.rows, -1).view(torch.uint8).numpy()
+            ends = [(rows[i : i + 1], stored.read(i, i + 1)) for i in (0, stored.rows - 1)]
+            if any(not np.array_equal(mine, his) for mine, his in ends):
+                found.append(f"{path.name}: torch.load finds other bytes in {stored.name}")
+    return found

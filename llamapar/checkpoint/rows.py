@@ -80,8 +80,8 @@ def agreed(name: str, parts: Sequence[Rows]) -> Rows:
                 raise CheckpointError(
                     f"{name}: the copies in {files[0]} and {files[1]} differ (copies 0 and {i}, rows {low} "
                     f"to {high - 1})",
-                    "ranks that replicate a tensor must hold the same bytes; one of the files is of another "
-                    "step or damaged",
+                    "ranks that replicate a tensor must hold the same bytes; a file is of another step or "
+                    "damaged, or KV heads lie as 0, 1, …, 0, 1, … and not as 0, 0, 1, 1, …",
                 )
         return kept
 

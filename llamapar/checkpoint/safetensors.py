@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llamapar.configfile import parse_object
-
-from .stored import ITEMSIZE, Box, CheckpointError, Stored, checked
+from .stored import ITEMSIZE, Box, CheckpointError, Stored, checked, read_json
 
 MAX_HEADER = 2**25
 """Longest header that is read; that of a whole 405B model has 150 KB."""
@@ -86,9 +84,7 @@ def _entry(path: Path, name: str, entry: Any, base: int) -> Stored:
 
 def read_index(path: Path) -> dict[str, Stored]:
     """The tensors of an indexed checkpoint. Raises CheckpointError for a missing file or tensor."""
-    if path.stat().st_size > MAX_INDEX:
-        raise CheckpointError(f"{path.name} holds {path.stat().st_size} bytes; an index is smaller")
-    weight_map = parse_object(path.read_text("utf-8"), path.name, MAX_INDEX).get("weight_map")
+    weight_map = read_json(path, MAX_INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path.name} has no weight_map")
     files = {name: inside(path.parent, name, path.name) for name in dict.fromkeys(weight_map.values())}
@@ -127,7 +123,7 @@ def lay_out(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> d
     """Write the header of a file of these (dtype, shape) and give it its full size; name → data's offset."""
     places: dict[str, dict[str, Any]] = {}
     end = 0
-    for name, (dtype, shape) in tensors.items():
+    for name, (dtype, shape) in sorted(tensors.items(), key=lambda entry: -ITEMSIZE[entry[1][0]]):  # aligned
         size = math.prod(shape) * ITEMSIZE[dtype]
         places[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
         end += size

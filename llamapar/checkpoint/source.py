@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llamapar.configfile import parse_object
-from llamapar.errors import LlamaparError
+from llamapar.errors import LlamaparError, shown
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.model import ModelConfig, Parameter
 from llamapar.model import model as find_model
@@ -22,7 +22,7 @@ from llamapar.shard import NO_PADDING
 
 from . import dcp, pth, safetensors
 from .sharding import HEAD, Sharding, plain
-from .stored import CheckpointError, Stored
+from .stored import CheckpointError, Stored, read_json
 
 MANIFEST = "llamapar.json"
 MAX_MANIFEST = 2**28
@@ -33,9 +33,10 @@ Shards = Mapping[tuple[int, int], Mapping[str, Stored]]
 """(stage, tp rank) → tensors by their stored names."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkpoint:
-    """A checkpoint as its headers describe it. format: "safetensors", "meta" (.pth files) or "dcp".
+    """A checkpoint as its headers describe it. format: "safetensors", "meta" (consolidated.NN.pth),
+    "torch" (other .pth, .pt and .bin files) or "dcp".
 
     model: from a config beside the files, or as given; None where neither is. notes: what was left out.
     manifest: what the folder's own list says, where there is one.
@@ -48,6 +49,11 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     manifest: Mapping[str, Any] | None = None
 
+    def __repr__(self) -> str:
+        count, files = sum(1 for _ in self.tensors), len(self.files)
+        what = f"{self.format}, {files} file{'s' * (files != 1)}"
+        return f"{self.path}: {what}, {count:,} tensors, {self.nbytes:,} bytes"
+
     @property
     def tensors(self) -> Iterator[Stored]:
         return (stored for shard in self.shards.values() for stored in shard.values())
@@ -59,8 +65,7 @@ class Checkpoint:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors; one that two names share counts once."""
-        places = {(b.file, b.offset): s.nbytes for s in self.tensors for b in s.boxes[:1]}
-        return sum(places.values())
+        return sum({s.boxes[:1]: s.nbytes for s in self.tensors}.values())
 
 
 def opened(path: str | Path, model: Any = None) -> Checkpoint:
@@ -72,6 +77,8 @@ def opened(path: str | Path, model: Any = None) -> Checkpoint:
     config = find_model(model) if model is not None else None
     try:
         made = _folder(found) if found.is_dir() else _file(found)
+        if odd := [stored.name for stored in made.tensors if not stored.name.isprintable()]:
+            raise CheckpointError(f"{found}: the name {shown(odd[0])} is no plain text")
         beside = found if found.is_dir() else found.parent
         if config is None and made.model is None:
             config = _config(beside)
@@ -90,7 +97,7 @@ def _file(path: Path) -> Checkpoint:
     if path.suffix == ".safetensors":
         return Checkpoint(path, "safetensors", {(0, 0): safetensors.read(path)})
     if path.suffix in (".pth", ".pt", ".bin"):
-        return Checkpoint(path, "meta", {(0, 0): pth.read(path)})
+        return Checkpoint(path, "torch", {(0, 0): pth.read(path)})
     why = "known are .safetensors, .index.json, .pth, .pt and .bin, and folders of them"
     raise CheckpointError(f"{path.name} is no checkpoint", why, field="path")
 
@@ -148,13 +155,14 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
 
 def _own(path: Path) -> Checkpoint:
     """A folder that `writing` made: its manifest must agree with its files."""
-    file = path / MANIFEST
-    if file.stat().st_size > MAX_MANIFEST:
-        raise CheckpointError(f"{MANIFEST} holds {file.stat().st_size} bytes; a manifest is smaller")
-    manifest = parse_object(file.read_text("utf-8"), MANIFEST, MAX_MANIFEST)
+    manifest = read_json(path / MANIFEST, MAX_MANIFEST)
+    if manifest.get("crc32") != _crc_of(manifest):
+        raise CheckpointError(f"{MANIFEST} is not as it was written", "its own crc32 does not agree")
     sharding = Sharding.from_dict(manifest.get("sharding"), MANIFEST)
-    shards: dict[tuple[int, int], dict[str, Stored]] = {at: {} for at in sharding}
     try:
+        if sharding.tp * sharding.pp > len(manifest["files"]):
+            raise CheckpointError(f"{MANIFEST} lists {len(manifest['files'])} files for {sharding}")
+        shards: dict[tuple[int, int], dict[str, Stored]] = {at: {} for at in sharding}
         for name, entry in manifest["files"].items():
             held = safetensors.inside(path, name, MANIFEST)
             if (size := held.stat().st_size) != entry["bytes"]:
@@ -274,7 +282,8 @@ def understood(checkpoint: Checkpoint) -> Placement:
             "model",
         )
     if checkpoint.manifest is not None:
-        return placed(checkpoint, Sharding.from_dict(checkpoint.manifest["sharding"], MANIFEST))
+        sharding = Sharding.from_dict(checkpoint.manifest["sharding"], MANIFEST)
+        return placed(checkpoint, replace(sharding, model=checkpoint.model))
     tries = []
     for sharding in _candidates(checkpoint, checkpoint.model):
         tries.append(placed(checkpoint, sharding))
@@ -296,9 +305,13 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
                 yield Sharding(model, tp, 1, padding, copies, "balanced ends", naming, columns)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A small JSON object beside a checkpoint."""
-    return dict(parse_object(path.read_text("utf-8"), path.name))
+def signed(manifest: dict[str, Any]) -> bytes:
+    """A manifest's text, with the crc32 of all that it says."""
+    return json.dumps({**manifest, "crc32": _crc_of(manifest)}).encode()
+
+
+def _crc_of(manifest: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps({k: v for k, v in manifest.items() if k != "crc32"}).encode())
 
 
 def as_json(value: Any) -> bytes:

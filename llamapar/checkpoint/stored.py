@@ -11,10 +11,12 @@ import mmap
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llamapar.configfile import MAX_CONFIG_BYTES, parse_object
 from llamapar.errors import LlamaparError
 
 Bytes = NDArray[np.uint8]
@@ -37,6 +39,8 @@ ITEMSIZE = {
     "BOOL": 1,
 }
 """Bytes of an element, by safetensors' names of the dtypes (huggingface/safetensors, README, "Format")."""
+
+_NOTHING = np.empty(0, np.uint8)
 
 MAX_DIMS = 8
 MAX_BYTES = 2**46
@@ -90,8 +94,7 @@ class Stored:
         if len(self.boxes) == 1:
             box = self.boxes[0]
             start = box.offset + low * self.row_bytes
-            flat = mapped(box.file)[start : start + (high - low) * self.row_bytes]
-            return flat.reshape(high - low, self.row_bytes)
+            return _span(box.file, start, (high - low) * self.row_bytes).reshape(high - low, self.row_bytes)
         out = np.empty((high - low, *self.shape[1:], self.itemsize), np.uint8)
         for box in self.boxes:
             first, last = max(low, box.start[0]), min(high, box.start[0] + box.shape[0])
@@ -99,7 +102,7 @@ class Stored:
                 continue
             row = math.prod(box.shape[1:]) * self.itemsize
             at = box.offset + (first - box.start[0]) * row
-            piece = mapped(box.file)[at : at + (last - first) * row]
+            piece = _span(box.file, at, (last - first) * row)
             where = [slice(first - low, last - low)]
             where += [slice(s, s + n) for s, n in zip(box.start[1:], box.shape[1:], strict=True)]
             out[tuple(where)] = piece.reshape(last - first, *box.shape[1:], self.itemsize)
@@ -112,17 +115,27 @@ def _mapped(file: Path, size: int, changed: int) -> Bytes:
         return np.frombuffer(mmap.mmap(handle.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
 
 
-def mapped(file: Path) -> Bytes:
-    """The file's bytes, read when they are touched."""
+def _span(file: Path, start: int, nbytes: int) -> Bytes:
+    """Bytes of the file, read when they are touched."""
     found = file.stat()
-    if not found.st_size:
-        return np.empty(0, np.uint8)
-    return _mapped(file, found.st_size, found.st_mtime_ns)
+    if start + nbytes > found.st_size:
+        raise CheckpointError(f"{file.name} became shorter while it was read")
+    return _mapped(file, found.st_size, found.st_mtime_ns)[start : start + nbytes] if nbytes else _NOTHING
 
 
 def released() -> None:
     """Let go of all mapped files, so that a deleted one frees its disk space."""
     _mapped.cache_clear()
+
+
+def read_json(path: Path, limit: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
+    """The JSON object in a file of at most `limit` bytes. Raises LlamaparError."""
+    if (size := path.stat().st_size) > limit:
+        raise CheckpointError(f"{path.name} holds {size:,} bytes", f"at most {limit:,} are read")
+    try:
+        return dict(parse_object(path.read_text("utf-8"), path.name, limit))
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path.name} is not UTF-8 text") from None
 
 
 def checked(name: str, dtype: str, shape: object, where: str) -> tuple[int, ...]:

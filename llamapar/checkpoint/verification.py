@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from llamapar.maps.tables import Record
+from llamapar.maps.tables import SHOWN, Record, html_table
 
+from . import pth
+from .inspection import reason
 from .rows import Rows
 from .source import MANIFEST, Checkpoint, Placement, opened, understood
 from .stored import CheckpointError, Stored, released
@@ -37,10 +39,15 @@ class Verification(Record):
         checks = [dict(zip(names, check, strict=True)) for check in self.checks]
         return {"path": str(self.path), "ok": self.ok, "checks": checks, "problems": list(self.problems)}
 
+    def _repr_html_(self) -> str:
+        return html_table(*self._table(), left=True)
+
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        state = "is in order" if self.ok else f"has {len(self.problems)} faults"
+        n = len(self.problems)
+        state = f"has {n} fault{'s' * (n > 1)}" if n else "is in order"
         rows: list[list[object]] = [[what, f"{n:,}", f"{size:,}"] for what, n, size in self.checks]
-        return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(self.problems)
+        told = [*self.problems[:SHOWN], *([f"… and {n - SHOWN} more"] if n > SHOWN else [])]
+        return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(told)
 
 
 def verify(
@@ -61,12 +68,17 @@ def verify(
     """
     try:
         found = understood(opened(path, model))
-        problems = [str(odd) for odd in found.mismatches]
+        problems = [f"{odd}{reason(odd, found.sharding)}" for odd in found.mismatches]
         checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
         count = _Counter(progress, found.checkpoint.nbytes * (1 if against is None else 2))
         sums, bad = _checksums(found.checkpoint, count)
         checks.append(("stored checksums", *sums))
         problems += bad
+        if files := [file for file in found.checkpoint.files if file.suffix in (".pth", ".pt", ".bin")]:
+            held = list(found.checkpoint.tensors)
+            for file in files:
+                problems += pth.confirmed(file, [s for s in held if s.boxes[0].file == file])
+            checks.append(("files that torch.load(weights_only=True) reads alike", len(files), 0))
         if not found.mismatches:
             alike = found if against is None else _other(found, against)
             numbers, bad = _compared(found, alike, count)
@@ -148,15 +160,11 @@ def _compared(found: Placement, other: Placement, count: _Counter) -> tuple[tupl
                 continue  # there is nothing else to compare it with
             number, size = number + 1, size + stored.nbytes
             try:
-                fault = (
-                    f"is {stored.dtype}, not {dtype}"
-                    if stored.dtype != dtype
-                    else _first_difference(stored, rows)
-                )
-            except CheckpointError as problem:  # copies that differ
-                fault = str(problem).splitlines()[0]
-            if fault:
-                problems.append(f"{stored.boxes[0].file.name}: {stored.name} {fault}")
+                same = stored.dtype == dtype
+                fault = _first_difference(stored, rows) if same else f"is {stored.dtype}, not {dtype}"
+                problems += [f"{stored.boxes[0].file.name}: {stored.name} {fault}"] if fault else []
+            except CheckpointError as problem:  # copies that differ, which each of them would tell
+                problems += [problem.what] if problem.what not in problems else []
             count(stored.nbytes)
     return (number, size), problems
 

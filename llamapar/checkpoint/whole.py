@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from llamapar.errors import LayoutError
+from llamapar.errors import whole as whole_number
 from llamapar.model import ModelConfig, Parameter
 from llamapar.shard import PARAMETERS, Shard
 
@@ -73,8 +74,8 @@ def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
     """The model with other stored KV heads. Raises LayoutError where neither number divides the other."""
     if n_kv_heads is None or n_kv_heads == source.n_kv_heads:
         return source
-    few, many = sorted((source.n_kv_heads, n_kv_heads))
-    if few < 1 or many % few:
+    few, many = sorted((source.n_kv_heads, whole_number("n_kv_heads", n_kv_heads, 1, source.n_heads)))
+    if many % few:
         raise LayoutError(
             f"n_kv_heads={n_kv_heads}: {source.name} has {source.n_kv_heads}",
             "KV heads are stored a whole number of times",

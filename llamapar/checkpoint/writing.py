@@ -26,8 +26,8 @@ from typing import IO, Any
 
 from . import pth, safetensors
 from .rows import Rows
-from .source import MANIFEST
-from .stored import CheckpointError, Stored, released
+from .source import MANIFEST, signed
+from .stored import Box, CheckpointError, Stored, released
 
 BLOCK = 4 * 2**20
 """Bytes that a worker reads and writes at once."""
@@ -69,7 +69,7 @@ class Sources:
     """Checks each stored tensor with a known checksum once, before its first use."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[Path, int], threading.Event] = {}
+        self._seen: dict[Box, threading.Event] = {}
         self._lock = threading.Lock()
 
     def prove(self, stored: Stored, stop: threading.Event) -> None:
@@ -77,8 +77,8 @@ class Sources:
             if box.crc32 is None:
                 continue
             with self._lock:
-                first = (box.file, box.offset) not in self._seen
-                done = self._seen.setdefault((box.file, box.offset), threading.Event())
+                first = box not in self._seen
+                done = self._seen.setdefault(box, threading.Event())
             if not first:
                 while not done.wait(0.05):
                     _go_on(stop)
@@ -124,21 +124,22 @@ class Journal:
             self._file.close()
             raise CheckpointError(f"{path.parent} is being written by another process") from None
         self._file.seek(0)
-        lines = self._file.read().splitlines()
-        for line in lines:
-            with contextlib.suppress(ValueError):  # the last line of a killed run may be cut short
-                told = json.loads(line)
-                if "plan" in told and told["plan"] != plan:
-                    self._file.close()
-                    raise CheckpointError(
-                        f"{path.parent} holds an unfinished checkpoint of another source or other options",
-                        "only the same command can go on with it",
-                        [f"rm -r {path.parent}", "the command that began it"],
-                    )
-                if "tensor" in told:
-                    self.crcs.setdefault(told["file"], {})[told["tensor"]] = told["crc32"]
-                elif "laid_out" in told:
-                    self.crcs.setdefault(told["laid_out"], {})
+        told: list[dict[str, Any]] = []
+        for line in self._file.read().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # a line of a killed run may be cut short
+                told.append(dict(json.loads(line)))
+        if any(entry.get("plan", plan) != plan for entry in told):
+            self._file.close()
+            raise CheckpointError(
+                f"{path.parent} holds an unfinished checkpoint of another source or other options",
+                "only the same command can go on with it",
+                [f"rm -r {path.parent}", "the command that began it"],
+            )
+        for entry in told:
+            if "laid_out" in entry:
+                self.crcs[entry["laid_out"]] = {}
+            elif "tensor" in entry:
+                self.crcs.setdefault(entry["file"], {})[entry["tensor"]] = entry["crc32"]
         self.note({"plan": plan})
 
     def note(self, entry: Mapping[str, Any]) -> None:
@@ -169,19 +170,32 @@ def write(
     room = target.with_name(target.name + ".partial")
     work = room / "new"
     try:
+        if room.exists() and not _ours(room):
+            raise CheckpointError(
+                f"{room} is there already, and holds something else than an unfinished checkpoint",
+                "that name is needed while the new one is made",
+                [f"another name than {target.name}"],
+                "target",
+            )
         work.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(Journal(room / "journal", _plan(files, beside, about))) as journal:
+        plan = _plan(files, beside, about)
+        with contextlib.closing(Journal(room / "journal", plan)) as journal:
             _need_room(room, files, journal)
             listed = _fill(work, files, journal, progress)
             for name, text in beside.items():
                 _durable(work / name, text)
             others = {name: zlib.crc32(text) for name, text in beside.items()}
             manifest = {"llamapar": 1, **about, "files": listed, "others": others}
-            _durable(work / MANIFEST, json.dumps(manifest).encode())
+            _durable(work / MANIFEST, signed(manifest))
             _sync(work)
+            if _plan(files, beside, about) != plan:
+                raise CheckpointError(
+                    "the source was changed while it was read", "", [f"rm -r {room}, and the command again"]
+                )
             os.rename(work, target)
             _sync(target.parent)
-        shutil.rmtree(room, ignore_errors=True)
+            (room / "journal").unlink()
+        room.rmdir()
     except OSError as problem:
         raise CheckpointError(
             f"{problem.filename or target}: {problem.strerror}",
@@ -189,6 +203,12 @@ def write(
         ) from None
     finally:
         released()
+
+
+def _ours(room: Path) -> bool:
+    """Whether a folder holds nothing but what an unfinished run leaves."""
+    held = {path.name for path in room.iterdir()} if room.is_dir() else {""}
+    return held <= {"new", "journal"} and ("journal" in held or not held or not any((room / "new").iterdir()))
 
 
 def _plan(files: Sequence[OutputFile], beside: Mapping[str, bytes], about: Mapping[str, Any]) -> int:
@@ -283,8 +303,10 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
     shapes = {name: (out.dtype, out.shape) for name, out in file.tensors.items()}
     path = work / file.name
     if file.name in journal.crcs:
-        held = pth.read(path) if path.suffix == ".pth" else safetensors.read(path)
-        return {name: held[name].boxes[0].offset for name in shapes}
+        with contextlib.suppress(CheckpointError, OSError):
+            held = pth.read(path) if path.suffix == ".pth" else safetensors.read(path)
+            if {name: (s.dtype, s.shape) for name, s in held.items() if name not in file.shared} == shapes:
+                return {name: held[name].boxes[0].offset for name in shapes}
     places = (
         pth.lay_out(path, shapes, file.shared) if path.suffix == ".pth" else safetensors.lay_out(path, shapes)
     )
@@ -295,7 +317,8 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
 
 def _finished(work: Path, file: OutputFile, offsets: Mapping[str, int], journal: Journal) -> dict[str, Any]:
     """Seal and sync a file; its entry in the manifest. frame: crc32 of all that is no tensor's data."""
-    path, crcs = work / file.name, dict(journal.crcs[file.name])
+    path, found = work / file.name, journal.crcs[file.name]
+    crcs = {name: found[name] for name in file.tensors}  # in the order of the file, not of the workers
     if path.suffix == ".pth":
         pth.seal(path, crcs)
     crcs |= {alias: crcs[name] for alias, name in file.shared.items()}

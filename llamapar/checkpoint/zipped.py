@@ -21,10 +21,10 @@ from llamapar.errors import shown
 
 _END, _END64, _LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
 _ENTRY, _LOCAL = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
-_AGAIN = "a file of torch older than 1.6 is saved again with torch.save in a newer one"
+_AGAIN = "torch before 1.6 wrote it, or it has another format: save it again with torch.save"
 _BLOCK = 4096
 
-MAX_DIRECTORY = 2**28
+MAX_DIRECTORY = 2**24
 """Bytes of the largest directory that is read; a record takes about 80."""
 
 
@@ -46,13 +46,14 @@ class Window:
                 f"it has {self.length:,} bytes and tells of some at {shown(at)}",
             )
         if size > _BLOCK or self.length <= _BLOCK or at // _BLOCK != (at + size - 1) // _BLOCK:
-            return self._pread(at, size)
+            return self.pread(at, size)
         block = at - at % _BLOCK  # the small things of a zip lie together
         if block not in self.kept:
-            self.kept = {block: self._pread(block, min(_BLOCK, self.length - block))}
+            self.kept = {block: self.pread(block, min(_BLOCK, self.length - block))}
         return self.kept[block][at - block : at - block + size]
 
-    def _pread(self, at: int, size: int) -> bytes:
+    def pread(self, at: int, size: int) -> bytes:
+        """`read`, where the place is known to be inside."""
         found = os.pread(self.handle, size, self.offset + at)
         if len(found) != size:
             raise CheckpointError(f"{self.where} became shorter while it was read")

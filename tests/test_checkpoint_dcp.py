@@ -1,0 +1,347 @@
+"""torch.distributed.checkpoint directories: read as torch saved them, without its reader, without trust."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import re
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as torch_dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from llamapar.checkpoint import dcp
+from llamapar.checkpoint.stored import CheckpointError, Stored
+
+FP8 = torch.float8_e4m3fn
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def raw(stored: Stored) -> bytes:
+    return stored.read(0, stored.rows).tobytes()
+
+
+def torch_saves(state: dict[str, Any], folder: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):  # that there is but one process
+        torch_dcp.save(state, checkpoint_id=folder)
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(CheckpointError, match=re.escape(str(folder))) as caught:
+        dcp.read(folder)
+    return str(caught.value).replace(str(folder), "FOLDER")
+
+
+Pieces = dict[str, dict[tuple[int, ...], tuple[int, ...]]]
+
+
+def by_hand(
+    folder: Path,
+    tensors: dict[str, torch.Tensor],
+    pieces: Pieces,
+    files: int = 2,
+    change: Callable[[Metadata], None] = lambda _: None,
+) -> None:
+    """A directory as torch's own writer makes it, for any cut: name → start and shape of each chunk."""
+    folder.mkdir(exist_ok=True)
+    described, places, number = {}, {}, 0
+    for name, tensor in tensors.items():
+        chunks = []
+        for start, size in pieces[name].items():
+            part = tensor[tuple(slice(s, s + n) for s, n in zip(start, size, strict=True))].clone()
+            file = folder / f"__{number % files}_0.distcp"
+            number += 1
+            with file.open("ab") as out:
+                offset = out.tell()
+                torch.save(part.contiguous(), out)
+                places[MetadataIndex(name, start)] = _StorageInfo(file.name, offset, out.tell() - offset)
+            chunks.append(ChunkStorageMetadata(torch.Size(start), torch.Size(size)))
+        properties = TensorProperties(dtype=tensor.dtype)
+        described[name] = TensorStorageMetadata(properties, tensor.shape, chunks)
+    made = Metadata(described, storage_data=places)
+    change(made)
+    (folder / ".metadata").write_bytes(pickle.dumps(made))
+
+
+def grid(shape: tuple[int, ...], rows: int, columns: int) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """The chunks of a matrix cut into rows × columns, the last ones smaller."""
+    tall, wide = -(-shape[0] // rows), -(-shape[1] // columns)
+    return {
+        (r, c): (min(tall, shape[0] - r), min(wide, shape[1] - c))
+        for r in range(0, shape[0], tall)
+        for c in range(0, shape[1], wide)
+    }
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def test_what_torch_saved_is_read(tmp_path: Path) -> None:
+    model = {
+        "w": torch.randn(5, 3),
+        "b": torch.randn(4, 2).bfloat16(),
+        "f": torch.randn(7).to(FP8),
+        "s": torch.tensor(3.0),
+        "p": torch.nn.Parameter(torch.ones(2, 2)),
+        "same shape": torch.randn(5, 3),
+    }
+    torch_saves({"model": model, "step": 3, "optimizer": {"x": [torch.ones(2), "text"]}}, tmp_path)
+    found, notes = dcp.read(tmp_path)
+    assert sorted(found) == sorted([*(f"model.{n}" for n in model), "optimizer.x.0"])
+    for name, tensor in model.items():
+        assert found[f"model.{name}"].shape == tuple(tensor.shape)
+        assert raw(found[f"model.{name}"]) == bits(tensor)
+    assert notes == [".metadata: 2 entries that are no tensors: step, optimizer.x.1"]
+
+
+def test_pieces_in_two_dims_and_the_order_of_their_files(tmp_path: Path) -> None:
+    tensors = {"w": torch.randn(11, 7), "v": torch.randn(13, 2).bfloat16(), "n": torch.randn(9)}
+    pieces: Pieces = {"w": grid((11, 7), 3, 2), "v": grid((13, 2), 4, 1), "n": {(6,): (3,), (0,): (6,)}}
+    by_hand(tmp_path, tensors, pieces, files=3)
+    found, notes = dcp.read(tmp_path)
+    assert notes == []
+    assert [len(found[name].boxes) for name in tensors] == [6, 4, 2]
+    for name, tensor in tensors.items():
+        assert raw(found[name]) == bits(tensor)
+        loaded = {name: torch.zeros_like(tensor)}
+        with warnings.catch_warnings(action="ignore"):
+            torch_dcp.load(loaded, checkpoint_id=tmp_path)  # the same files in torch's own reader
+        assert torch.equal(loaded[name], tensor)
+    for box in found["w"].boxes:
+        assert box.crc32 is not None
+
+
+def _rank_saves(rank: int, ranks: int, folder: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=ranks)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    whole = torch.arange(10 * 6, dtype=torch.float32).reshape(10, 6)
+    cut = distribute_tensor(whole, mesh, [Shard(0), Shard(1)])
+    twice = distribute_tensor(whole, mesh, [Shard(0), Shard(0)])
+    torch_dcp.save({"cut": cut, "twice": twice, "whole": whole}, checkpoint_id=f"{folder}/saved")
+    dist.destroy_process_group()
+
+
+@pytest.mark.soak
+def test_shards_of_real_ranks(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_rank_saves, (4, str(tmp_path)), nprocs=4)
+    found, _ = dcp.read(tmp_path / "saved")
+    whole = torch.arange(10 * 6, dtype=torch.float32).reshape(10, 6)
+    assert {name: len(s.boxes) for name, s in found.items()} == {"cut": 4, "twice": 4, "whole": 1}
+    assert all(raw(stored) == bits(whole) for stored in found.values())
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+ONE = {"w": torch.arange(12.0).reshape(4, 3)}
+HALVES: Pieces = {"w": {(0, 0): (2, 3), (2, 0): (2, 3)}}
+
+
+def info(metadata: Metadata, at: int = 0) -> _StorageInfo:
+    return list(metadata.storage_data.values())[at]
+
+
+def test_a_folder_or_file_that_is_not_there(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == "FOLDER/.metadata cannot be read\n  why  No such file or directory"
+    by_hand(tmp_path, ONE, HALVES)
+    (tmp_path / "__1_0.distcp").unlink()
+    assert refusal(tmp_path) == "FOLDER/__1_0.distcp cannot be read\n  why  No such file or directory"
+
+
+@pytest.mark.parametrize("path", ["../out", "{outside}", "a/../../out", "link", "ok\0", "loop", "x" * 300])
+def test_no_path_leaves_the_folder(tmp_path: Path, path: str) -> None:
+    folder, outside = tmp_path / "in", tmp_path / "out"
+    path = path.format(outside=outside)
+    by_hand(folder, ONE, HALVES, 1, lambda m: setattr(info(m), "relative_path", path))
+    (folder / "__0_0.distcp").rename(outside)
+    (folder / "link").symlink_to(outside)
+    (folder / "loop").symlink_to(folder / "loop")
+    assert re.fullmatch(r"FOLDER/.metadata names .*, which is outside the folder", refusal(folder))
+
+
+def test_chunks_stay_in_their_file(tmp_path: Path) -> None:
+    by_hand(tmp_path, ONE, HALVES)
+    file = tmp_path / "__1_0.distcp"
+    size = file.stat().st_size
+    os.truncate(file, size - 10)
+    assert refusal(tmp_path) == (
+        f"FOLDER/__1_0.distcp has {size - 10:,} bytes\n  why  the chunk of 'w' at [2, 0] ends at {size:,}"
+    )
+
+
+def test_chunks_cover_their_tensor_once(tmp_path: Path) -> None:
+    def refused(name: str, pieces: dict[tuple[int, ...], tuple[int, ...]]) -> str:
+        by_hand(tmp_path / name, ONE, {"w": pieces})
+        return refusal(tmp_path / name)
+
+    assert refused("hole", {(0, 0): (1, 3), (2, 0): (2, 3)}) == (
+        "FOLDER/.metadata: the chunks of 'w' hold 9 elements\n  why  shape [4, 3] has 12: some are missing"
+    )
+    assert refused("twice", {(0, 0): (3, 3), (2, 0): (2, 3)}) == (
+        "FOLDER/.metadata: the chunks of 'w' hold 15 elements\n  why  shape [4, 3] has 12: some overlap"
+    )
+    assert refused("both", {(0, 0): (2, 3), (1, 0): (2, 3)}) == (
+        "FOLDER/.metadata: the chunk of 'w' at [1, 0] overlaps another\n"
+        "  why  it is of shape [2, 3]; as many elements are missing elsewhere"
+    )
+
+
+def test_metadata_that_disagrees_with_the_chunks(tmp_path: Path) -> None:
+    def refused(name: str, change: Callable[[Metadata], None]) -> str:
+        by_hand(tmp_path / name, ONE, HALVES, 1, change)
+        return refusal(tmp_path / name)
+
+    def other_dtype(made: Metadata) -> None:
+        made.state_dict_metadata["w"].properties.dtype = torch.int32
+
+    def other_shape(made: Metadata) -> None:
+        made.state_dict_metadata["w"].size = torch.Size((6, 2))
+        made.state_dict_metadata["w"].chunks = [ChunkStorageMetadata(torch.Size((0, 0)), torch.Size((6, 2)))]
+
+    def outside(made: Metadata) -> None:
+        made.state_dict_metadata["w"].chunks[0].sizes = torch.Size((5, 3))
+
+    def nowhere(made: Metadata) -> None:
+        del made.storage_data[MetadataIndex("w", (2, 0))]
+
+    def packed(made: Metadata) -> None:
+        info(made).transform_descriptors = ["zstd"]
+
+    def moved(made: Metadata) -> None:
+        info(made).offset += 1
+
+    chunk = "FOLDER/__0_0.distcp: the chunk of 'w' at [0, 0]"
+    assert refused("a", other_dtype) == (
+        f"{chunk} is F32 of shape [2, 3]\n  why  .metadata tells of I32 of shape [2, 3]"
+    )
+    assert refused("b", other_shape) == (
+        f"{chunk} is F32 of shape [2, 3]\n  why  .metadata tells of F32 of shape [6, 2]"
+    )
+    assert refused("c", outside) == (
+        "FOLDER/.metadata: 'w' of shape [4, 3] has a chunk outside\n  why  at [0, 0] of shape [5, 3]"
+    )
+    assert refused("d", nowhere) == "FOLDER/.metadata: 'w' has no data for its chunk at [2, 0]"
+    assert refused("e", packed) == (
+        "FOLDER/.metadata: the chunks of 'w' are transformed\n  why  only plain ones are read"
+    )
+    assert refused("f", moved) == (
+        f"{chunk} is no zip file as torch.save writes it\n"
+        "  why  torch before 1.6 wrote it, or it has another format: save it again with torch.save"
+    )
+
+
+def test_a_chunk_like_the_one_before_is_still_looked_at(tmp_path: Path) -> None:
+    rows: Pieces = {"w": {(r, 0): (1, 3) for r in range(4)}}
+    by_hand(tmp_path, ONE, rows, files=1)
+    file = tmp_path / "__0_0.distcp"
+    whole, places = file.read_bytes(), dcp.read(tmp_path)[0]["w"].boxes
+    assert len({box.crc32 for box in places}) == 4
+    third = whole.index(b"_rebuild_tensor_v2", places[1].offset)
+    file.write_bytes(whole[:third] + b"X" + whole[third + 1 :])
+    assert refusal(tmp_path) == (
+        "FOLDER/__0_0.distcp: the chunk of 'w' at [2, 0]: its data.pkl is damaged\n"
+        "  why  its bytes do not have the checksum stored"
+    )
+    entry = whole.index(b"PK\1\2", places[2].offset)
+    file.write_bytes(whole[:entry] + b"X" + whole[entry + 1 :])
+    assert refusal(tmp_path) == (
+        "FOLDER/__0_0.distcp: the chunk of 'w' at [2, 0] has a damaged zip directory\n"
+        "  why  at record 'archive/data.pkl'"
+    )
+
+
+class Evil:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_nothing_is_executed(tmp_path: Path, protocol: int) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    metadata = pickle.dumps(Metadata({}, Evil(tmp_path / "executed"), {}), protocol)
+    (folder / ".metadata").write_bytes(metadata)
+    assert re.match(r"FOLDER/.metadata: its pickle (names '.*'|holds opcode )", refusal(folder))
+    assert not (tmp_path / "executed").exists()
+    pickle.loads(metadata)  # what torch's reader does: the trap is real
+    assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        (pickle.dumps([1, 2]), "is no metadata of a checkpoint"),
+        (pickle.dumps(Metadata({}, None, None)), "is no metadata of a checkpoint"),
+        (pickle.dumps(Metadata({"w": 3}, None, {})), "is no metadata of a checkpoint"),
+        (pickle.dumps(torch.device), "its pickle names 'torch.device', which no plain checkpoint holds"),
+        (b"\x80\x04K\1Q.", "its pickle refers to data outside itself"),
+        (b"\x80\x04\x8d" + b"\xff" * 8, "its pickle holds opcode b'\\x8d', which torch does not write"),
+        (b"\x80\x04r\xff\xff\xff\xff.", "its pickle is damaged"),
+        (b"", "its pickle is damaged"),
+    ],
+)
+def test_hostile_metadata(tmp_path: Path, metadata: bytes, said: str) -> None:
+    (tmp_path / ".metadata").write_bytes(metadata)
+    tracemalloc.start()
+    try:
+        assert refusal(tmp_path).splitlines()[0].replace("FOLDER/.metadata: ", "FOLDER/.metadata ") == (
+            f"FOLDER/.metadata {said}"
+        )
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_damage_anywhere(tmp_path: Path, soak: bool) -> None:
+    seeded = random.Random(6)
+    by_hand(tmp_path, {**ONE, "v": torch.ones(2)}, {**HALVES, "v": {(0,): (2,)}}, files=1)
+    whole = {name: (tmp_path / name).read_bytes() for name in (".metadata", "__0_0.distcp")}
+    read, count = 0, 20000 if soak else 600
+    for _ in range(count):
+        name = seeded.choice(list(whole))
+        made = bytearray(whole[name])
+        for _ in range(seeded.choice((1, 1, 3))):
+            at = seeded.randrange(len(made))
+            if seeded.randrange(4):
+                made[at] ^= 1 << seeded.randrange(8)
+            else:
+                del made[at : at + seeded.choice((1, 4, len(made)))]
+                made = made or bytearray(b"x")
+        (tmp_path / name).write_bytes(made)
+        try:
+            found, _ = dcp.read(tmp_path)
+        except CheckpointError:
+            found = {}
+        read += bool(found)
+        for stored in found.values():
+            size = (tmp_path / "__0_0.distcp").stat().st_size
+            for box in stored.boxes:
+                nbytes = stored.itemsize * torch.Size(box.shape).numel()
+                assert 0 <= box.offset <= box.offset + nbytes <= size
+                assert box.file.parent == tmp_path
+        (tmp_path / name).write_bytes(whole[name])
+        assert sorted(p.name for p in tmp_path.iterdir()) == sorted(whole)
+    assert 0.1 * count < read < 0.9 * count

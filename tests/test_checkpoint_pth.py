@@ -1,0 +1,429 @@
+"""Torch's zip files: what is read is what torch wrote, what is laid out is what torch reads, and no trust."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import re
+import shutil
+import struct
+import subprocess
+import tracemalloc
+import warnings
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from llamapar.checkpoint import pth
+from llamapar.checkpoint.stored import CheckpointError, Stored
+
+FP8 = torch.float8_e4m3fn
+
+
+def some(generator: int = 0) -> dict[str, Any]:
+    """A state dict of several dtypes and ranks, with what a person's file may hold besides."""
+    seeded = torch.Generator().manual_seed(generator)
+    a = torch.randn(3, 5, generator=seeded)
+    return {
+        "a": a,
+        "bf16": torch.randn(4, 7, generator=seeded).bfloat16(),
+        "fp8": torch.randn(6, generator=seeded).to(FP8),
+        "u16": torch.arange(9).to(torch.uint16),
+        "empty": torch.zeros(0, 3),
+        "scalar": torch.tensor(2.5),
+        "ints": torch.arange(6).reshape(2, 3),
+        "parameter": torch.nn.Parameter(torch.ones(2, 2)),
+        "tied": a,
+        "later rows": a[1:],
+        "step": 17,
+        "note": "saved at night",
+    }
+
+
+def saved(path: Path, value: Any) -> Path:
+    torch.save(value, path)
+    return path
+
+
+def raw(stored: Stored) -> bytes:
+    return stored.read(0, stored.rows).tobytes()
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(CheckpointError, match=re.escape(path.name)) as caught:
+        pth.read(path)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def test_what_torch_wrote_is_read(tmp_path: Path) -> None:
+    state = some()
+    found, notes = pth.contents(saved(tmp_path / "a.pth", state))
+    tensors = {name: t for name, t in state.items() if isinstance(t, torch.Tensor)}
+    assert list(found) == list(tensors)
+    for name, tensor in tensors.items():
+        assert (pth.DTYPES[str(tensor.dtype)], tuple(tensor.shape)) == (found[name].dtype, found[name].shape)
+        if tensor.numel():
+            assert raw(found[name]) == bits(tensor)
+    assert notes == ["a.pth: 2 entries that are no tensors: step, note"]
+    assert found["tied"].boxes == found["a"].boxes
+    assert found["a"].boxes[0].crc32 == zlib.crc32(bits(state["a"]))
+    assert found["later rows"].boxes[0].crc32 is None, "the checksum is that of all rows"
+
+
+def test_torch_itself_finds_the_same_places(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pth", some())
+    witness = torch.load(path, weights_only=True, map_location="meta")
+    for name, stored in pth.read(path).items():
+        tensor = witness[name]
+        start = tensor.untyped_storage()._checkpoint_offset + tensor.storage_offset() * tensor.element_size()
+        assert stored.boxes[0].offset == start
+
+
+def test_a_checksum_that_was_not_computed_is_not_known(tmp_path: Path) -> None:
+    from torch.serialization import set_crc32_options
+
+    set_crc32_options(False)
+    try:
+        path = saved(tmp_path / "a.pth", some())
+    finally:
+        set_crc32_options(True)
+    assert {stored.boxes[0].crc32 for stored in pth.read(path).values()} == {None}
+
+
+def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path: Path) -> None:
+    inner = {"w": torch.ones(2)}
+    found, notes = pth.contents(saved(tmp_path / "a.pth", {"model": inner, "step": 3}))
+    assert list(found) == ["w"]
+    assert notes == [
+        "a.pth: the tensors are those of 'model'",
+    ]
+    module = torch.nn.Linear(2, 3)
+    assert list(pth.read(saved(tmp_path / "m.pth", module.state_dict()))) == ["weight", "bias"]
+    assert list(pth.read(saved(tmp_path / "o.pth", OrderedDict(inner)))) == ["w"]
+    assert refusal(saved(tmp_path / "two.pth", {"model": inner, "ema": inner})) == (
+        "FILE holds 2 state dicts: ['model', 'ema']\n  why  save one of them"
+    )
+    assert refusal(saved(tmp_path / "one.pth", torch.ones(2))) == (
+        "FILE holds no state dict\n  why  a dict of names and tensors is needed"
+    )
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def rezipped(path: Path, change: Callable[[str, bytes], bytes], **options: Any) -> Path:
+    """The file with its records changed, written again as Python writes zips."""
+    out = path.with_name("changed.pth")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w", **options) as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return out
+
+
+def pickled(tmp_path: Path, data: bytes) -> Path:
+    base = saved(tmp_path / "a.pth", {"w": torch.ones(4)})
+    return rezipped(base, lambda name, old: data if name.endswith("data.pkl") else old)
+
+
+def test_what_is_no_zip_of_torch(tmp_path: Path) -> None:
+    again = "why  torch before 1.6 wrote it, or it has another format: save it again with torch.save"
+    old = tmp_path / "old.pth"
+    torch.save({"w": torch.ones(2)}, old, _use_new_zipfile_serialization=False)
+    assert refusal(old) == f"FILE is no zip file as torch.save writes it\n  {again}"
+    (tmp_path / "none.pth").touch()
+    assert refusal(tmp_path / "none.pth") == f"FILE is no zip file as torch.save writes it\n  {again}"
+    assert refusal(tmp_path / "absent.pth") == "FILE cannot be read\n  why  No such file or directory"
+    assert refusal(tmp_path) == "FILE is no file"
+    os.mkfifo(tmp_path / "pipe.pth")
+    assert refusal(tmp_path / "pipe.pth") == "FILE is no file"
+
+
+def test_zips_that_torch_would_not_write(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pth", {"w": torch.zeros(400)})
+    packed = rezipped(path, lambda _, old: old, compression=zipfile.ZIP_DEFLATED)
+    assert refusal(packed) == "FILE holds 'a/data.pkl' compressed\n  why  torch.save never compresses"
+    big = rezipped(path, lambda name, old: b"big" if name.endswith("byteorder") else old)
+    assert refusal(big) == "FILE is not little-endian\n  why  its numbers would be read backwards"
+    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(path, "a") as again:
+        again.writestr("a/data/0", b"x" * 1600)
+    assert refusal(path) == "FILE holds 'a/data/0' twice"
+    bare = tmp_path / "bare.pth"
+    with zipfile.ZipFile(bare, "w") as new:
+        new.writestr("a/x", b"")
+    assert refusal(bare) == "FILE is a zip file without data.pkl\n  why  torch.save writes one"
+
+
+def test_sizes_are_those_of_the_records(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pth", {"w": torch.ones(4)})
+    short = rezipped(path, lambda name, old: old[:-4] if name.endswith("data/0") else old)
+    assert refusal(short) == (
+        "FILE: 'w' tells of 4 elements of torch.FloatStorage\n  why  its record data/'0' has 12 bytes"
+    )
+    more = rezipped(path, lambda n, old: old.replace(b"K\x04\x85", b"K\x09\x85") if "pkl" in n else old)
+    assert (
+        refusal(more) == "FILE: 'w' tells of 9 elements from 0 on\n  why  its record data/'0' has room for 4"
+    )
+    none = rezipped(
+        path, lambda n, old: old.replace(b"X\x01\0\0\x000", b"X\x01\0\0\x007") if "pkl" in n else old
+    )
+    assert refusal(none) == "FILE: 'w' has no data\n  why  the file holds no record data/'7'"
+    flipped = bytearray(path.read_bytes())
+    flipped[flipped.index(b"storage")] ^= 1
+    path.write_bytes(flipped)
+    assert refusal(path) == (
+        "FILE: its data.pkl is damaged\n  why  its bytes do not have the checksum stored"
+    )
+
+
+def test_a_transposed_view_is_named(tmp_path: Path) -> None:
+    assert refusal(saved(tmp_path / "a.pth", {"w": torch.ones(4, 3).T})) == (
+        "FILE: 'w' is a view with strides [1, 3] of shape [3, 4]\n"
+        "  why  only rows that lie one after another are read; save tensor.contiguous()"
+    )
+
+
+def test_overlapping_records(tmp_path: Path) -> None:
+    # the header of the second record is put inside the data of the first
+    path = tmp_path / "a.pth"
+    wide = {"w": torch.zeros(64), "x": torch.ones(4)}
+    data = bytearray(saved(path, wide).read_bytes())
+    with zipfile.ZipFile(path) as z:
+        first, second = z.getinfo("a/data/0"), z.getinfo("a/data/1")
+        entry = data.index(b"a/data/1", z.start_dir) - 46
+    header = data[second.header_offset : second.header_offset + 30 + len(second.filename)]
+    header[28:30] = b"\0\0"
+    place = data.index(bytes(256), first.header_offset)
+    data[place : place + len(header)] = header
+    data[entry + 42 : entry + 46] = struct.pack("<L", place)
+    path.write_bytes(data)
+    assert refusal(path) == "FILE holds records that overlap"
+
+
+class Evil:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_nothing_is_executed(tmp_path: Path, protocol: int) -> None:
+    path = pickled(tmp_path, pickle.dumps({"w": Evil(tmp_path / "executed")}, protocol))
+    assert re.match(
+        r"FILE: its pickle (names 'posix.system', which no plain checkpoint holds\n"
+        r"  why  nothing that a file names is looked up or executed; only tensors, numbers and text are read"
+        r"|holds opcode .*)$",
+        refusal(path),
+    )
+    assert not (tmp_path / "executed").exists()
+    with zipfile.ZipFile(path) as z:
+        pickle.loads(z.read("a/data.pkl"))  # the trap is real
+    assert (tmp_path / "executed").exists()
+
+
+NESTED = b"\x80\x02)" + b"q\x00h\x00\x86" * 200
+BOMBS = {
+    "a call that allocates": (
+        b"\x80\x02}X\x01\0\0\0wctorch.storage\nUntypedStorage\n\x8a\x06\0\0\0\0\0\x01\x85Rs.",
+        "",
+    ),
+    "a bytearray": (
+        b"\x80\x02cbuiltins\nbytearray\n\x8a\x06\0\0\0\0\0\x01\x85R.",
+        "names 'builtins.bytearray'",
+    ),
+    "a tuple as a key": (b"\x80\x02}" + NESTED[2:] + b"K\1s.", "has a tuple as a key of a dict"),
+    "keys of one hash": (b"\x80\x02}\x8a\x09" + (7 * (2**61 - 1)).to_bytes(9, "little") + b"Ns.", "as a key"),
+    "a text beyond the file": (
+        b"\x80\x02X\xff\xff\xff\x7f",
+        "2147483647 bytes are announced and 0 are there",
+    ),
+    "a long beyond the file": (b"\x80\x02\x8b\xff\xff\xff\x7f", "holds opcode b'\\x8b'"),
+    "a memo of 2**32": (b"\x80\x02}r\xff\xff\xff\xff.", ""),
+    "deep lists": (b"\x80\x02" + b"]" * 2**15 + b"a" * (2**15 - 1) + b".", "holds no state dict"),
+    "deep tuples": (b"\x80\x02)" + b"\x85" * 2**17 + b".", "holds no state dict"),
+    "sizes again and again": (b"\x80\x02ctorch\nSize\n](" + b"K\1" * 9 + b"e\x85R.", "its pickle is damaged"),
+    "another file": (b"\x80\x02U\x01x.", "holds opcode b'U'"),
+    "nothing": (b"", "its pickle is damaged"),
+    "no end": (b"\x80\x02}", "its pickle is damaged"),
+    "too many pops": (b"\x80\x020.", "holds opcode b'0'"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_hostile_pickles(tmp_path: Path, name: str) -> None:
+    data, expected = BOMBS[name]
+    path = pickled(tmp_path, data)
+    tracemalloc.start()
+    try:
+        if expected:
+            assert expected in refusal(path)
+        else:
+            assert pth.read(path) == {}
+        assert tracemalloc.get_traced_memory()[1] < 200 * (len(data) + 2**14)
+    finally:
+        tracemalloc.stop()
+
+
+def test_cut_off_anywhere(tmp_path: Path, sample: Callable[..., list[int]]) -> None:
+    whole = saved(tmp_path / "a.pth", {"w": torch.ones(2), "x": torch.ones(3)}).read_bytes()
+    path = tmp_path / "cut.pth"
+    for size in sample(range(len(whole)), 400):
+        path.write_bytes(whole[:size])
+        refusal(path)
+    path.write_bytes(whole + b"x")
+    assert refusal(path) == "FILE is cut off, or something follows the end of its zip"
+
+
+def answers(path: Path, folder: Path) -> bool:
+    """Whether the file is read; what is read lies inside it, and nothing but CheckpointError is raised."""
+    try:
+        found = pth.read(path)
+    except CheckpointError:
+        return False
+    finally:
+        assert sorted(p.name for p in folder.iterdir()) == ["a.pth", "b.pth"]
+    for stored in found.values():
+        (box,) = stored.boxes
+        assert 0 <= box.offset <= box.offset + stored.nbytes <= path.stat().st_size
+    return True
+
+
+def damaged(data: bytes, seeded: random.Random) -> bytes:
+    made = bytearray(data)
+    for _ in range(seeded.choice((1, 1, 2, 5))):
+        kind, at = seeded.randrange(4), seeded.randrange(len(made))
+        if kind < 2:
+            made[at] ^= 1 << seeded.randrange(8)
+        elif kind == 2:
+            made[at] = seeded.choice((0, 1, 0x7F, 0x80, 0xFF))
+        else:
+            del made[at : at + seeded.choice((1, 4, 100))]
+    return bytes(made)
+
+
+def test_damage_anywhere(tmp_path: Path, soak: bool) -> None:
+    seeded = random.Random(5)
+    saved(tmp_path / "a.pth", some())
+    with zipfile.ZipFile(tmp_path / "a.pth") as z:
+        known = z.read("a/data.pkl")
+    whole, count = (tmp_path / "a.pth").read_bytes(), 20000 if soak else 300
+    path, read = tmp_path / "b.pth", 0
+    for _ in range(count):
+        path.write_bytes(damaged(whole, seeded))
+        read += answers(path, tmp_path)
+    for _ in range(count):  # and past the checksum of the pickle
+        with zipfile.ZipFile(tmp_path / "a.pth") as z, zipfile.ZipFile(path, "w") as new:
+            for name in z.namelist():
+                new.writestr(name, damaged(known, seeded) if name == "a/data.pkl" else z.read(name))
+        read += answers(path, tmp_path)
+    assert 0.05 * count < read < 1.5 * count
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F8_E4M3": FP8, "U16": torch.uint16}
+
+
+def filled(path: Path, state: dict[str, torch.Tensor], shared: dict[str, str]) -> None:
+    kinds = {v: k for k, v in KINDS.items()}
+    places = pth.lay_out(path, {n: (kinds[t.dtype], tuple(t.shape)) for n, t in state.items()}, shared)
+    assert list(places) == [*state, *shared]
+    with path.open("r+b") as out:
+        for name, tensor in state.items():
+            out.seek(places[name])
+            out.write(bits(tensor))
+    pth.seal(path, {name: zlib.crc32(bits(tensor)) for name, tensor in state.items()})
+
+
+def state_to_write() -> dict[str, torch.Tensor]:
+    return {
+        "z": torch.randn(17, 5),
+        "b": torch.randn(4, 7).bfloat16(),
+        "f": torch.randn(33).to(FP8),
+        "u": torch.arange(9).to(torch.uint16),
+        "e": torch.zeros(0, 4),
+        "s": torch.tensor(1.5),
+    }
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_what_is_laid_out_is_what_torch_loads(tmp_path: Path, mmap: bool) -> None:
+    path, state = tmp_path / "consolidated.00.pth", state_to_write()
+    filled(path, state, {"head": "z"})
+    found = torch.load(path, weights_only=True, mmap=mmap)
+    assert list(found) == [*state, "head"]
+    for name, tensor in state.items():
+        assert type(found[name]) is torch.Tensor
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert found[name].is_contiguous()
+        assert not found[name].numel() or bits(found[name]) == bits(tensor)
+    assert found["head"].data_ptr() == found["z"].data_ptr()
+    ours = pth.read(path)
+    assert ours["head"].boxes == ours["z"].boxes
+    assert ours["b"].boxes[0].crc32 == zlib.crc32(bits(state["b"]))
+
+
+def test_the_checksums_agree_with_those_who_check_them(tmp_path: Path) -> None:
+    path, state = tmp_path / "consolidated.00.pth", state_to_write()
+    filled(path, state, {"head": "z"})
+    with zipfile.ZipFile(path) as z:
+        assert z.testzip() is None
+    if shutil.which("unzip"):
+        checked = subprocess.run(["unzip", "-t", path], capture_output=True, text=True)
+        assert (checked.returncode, "No errors detected" in checked.stdout) == (0, True), checked
+    data = bytearray(path.read_bytes())
+    data[pth.read(path)["b"].boxes[0].offset] ^= 1
+    path.write_bytes(data)
+    with zipfile.ZipFile(path) as z:
+        assert z.testzip() == "archive/data/1"
+
+
+def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
+    state = state_to_write()
+    filled(tmp_path / "a.pth", state, {})
+    filled(tmp_path / "another name.pth", state, {})
+    assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "another name.pth").read_bytes()
+
+
+def test_a_checksum_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    pth.lay_out(path, {"v": ("F32", (2,)), "w": ("F32", (2,))})
+    with pytest.raises(CheckpointError, match="no checksum is given for 'w'"):
+        pth.seal(path, {"v": 1})
+
+
+def test_records_past_4_gib(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    tracemalloc.start()
+    shapes = {"a": ("U8", (2**32 + 5,)), "b": ("BF16", (2**31, 2)), "c": ("F32", (3,))}
+    try:
+        places = pth.lay_out(path, {**shapes, "last": ("F32", (2, 2))})
+        pth.seal(path, {"a": 1, "b": 2, "c": 3, "last": zlib.crc32(bits(torch.ones(2, 2)))})
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_blocks * 512 < 2**20 < 2**33 < path.stat().st_size
+    with path.open("r+b") as out:
+        out.seek(places["last"])
+        out.write(bits(torch.ones(2, 2)))
+    assert torch.load(path, weights_only=True, mmap=True)["last"].tolist() == [[1, 1], [1, 1]]
+    found = pth.read(path)
+    assert [s.boxes[0].crc32 for s in found.values()][:3] == [1, 2, 3]
+    with zipfile.ZipFile(path) as z:
+        assert z.read("archive/data/3") == bits(torch.ones(2, 2))
+        assert [z.getinfo(f"archive/data/{i}").CRC for i in range(3)] == [1, 2, 3]
