@@ -41,7 +41,7 @@ def _answer(args: argparse.Namespace) -> Answer:
     if action in ("inspect", "verify"):
         if args.target is not None:
             raise LlamaparError(f"{action} takes one checkpoint", "", [f"--against {args.target}"], "target")
-        bar = {"progress": checkpoint.Bar()} if action == "verify" and sys.stderr.isatty() else {}
+        bar = {"progress": sys.stderr.isatty()} if action == "verify" else {}
         found = getattr(checkpoint, action)(args.source, **options, **bar)
         return 0 if found.ok else 1, json.dumps(found.as_dict()) if args.json else str(found)
     if args.target is None:
@@ -49,13 +49,18 @@ def _answer(args: argparse.Namespace) -> Answer:
         raise LlamaparError(
             f"{action} needs the folder to be made", "it must not be there yet", choose, "target"
         )
-    made = getattr(checkpoint, action)(args.source, args.target, progress=sys.stderr.isatty(), **options)
+    try:
+        made = getattr(checkpoint, action)(args.source, args.target, progress=sys.stderr.isatty(), **options)
+    except KeyboardInterrupt:
+        waits = f"what is finished waits in {args.target.rstrip('/')}.partial"
+        words.write(sys.stderr, f"\nllamapar: interrupted; {waits}, and the same command goes on with it")
+        raise
     files = {file.name: file.stat().st_size for file in made.files}
     sharding = str(checkpoint.understood(made).sharding)
     if args.json:
         told = {"path": str(made.path), "sharding": sharding, "bytes": made.nbytes, "files": files}
         return 0, json.dumps(told)
-    return 0, f"{made.path}: {sharding}, {made.nbytes:,} bytes in {len(files)} files"
+    return 0, f"{made.path}: {sharding}, {made.nbytes:,} bytes in {len(files)} file{'s' * (len(files) > 1)}"
 
 
 def _actions() -> str:

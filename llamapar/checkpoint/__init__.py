@@ -28,7 +28,7 @@ from .source import Checkpoint, Placement, as_json, opened, understood
 from .stored import CheckpointError, read_json
 from .verification import Verification, verify
 from .whole import expressions, kv_target
-from .writing import Bar, Output, OutputFile, Progress, write
+from .writing import Output, OutputFile, Progress, bar, write
 
 FORMATS = {"hf": "Hugging Face safetensors", "meta": "Meta's consolidated.NN.pth"}
 """Formats that are written. A cut checkpoint in "hf" has one safetensors file for each (tp, pp) rank."""
@@ -105,8 +105,13 @@ def reshard(
             f"pp={pp}: Meta's format has no pipeline stages", "", ["pp=1", "format='hf'"], "pp"
         )
     files = list(_files(found, wanted))
-    bar = Bar() if progress is True else progress or None
-    write(Path(target), files, _beside(wanted, found.checkpoint, files), {"sharding": wanted.as_dict()}, bar)
+    write(
+        Path(target),
+        files,
+        _beside(wanted, found.checkpoint, files),
+        {"sharding": wanted.as_dict()},
+        bar(progress),
+    )
     return opened(target)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ MAX_TP = 128
 """Shards that a tensor is looked at as one of."""
 
 _PADDINGS = list(dict.fromkeys([NO_PADDING, *(f.padding for f in FRAMEWORKS.values())]))
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,9})\.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,7 +110,11 @@ def inspect(path: str | Path, *, model: Any = None) -> Inspection:
 
 def _guess(made: Checkpoint) -> Placement | None:
     """The checkpoint as the first preset of which every shape fits."""
+    widths = {stored.shape for stored in made.tensors if len(stored.shape) == 1}
+    layers = {int(layer[1]) for stored in made.tensors if (layer := _LAYER.search(stored.name))}
     for preset in PRESETS.values():
+        if (preset.dim,) not in widths or preset.n_layers != len(layers):
+            continue
         found = understood(replace(made, model=preset))
         if not found.mismatches:
             return found
@@ -119,14 +123,14 @@ def _guess(made: Checkpoint) -> Placement | None:
 
 def _alike(made: Checkpoint) -> list[list[object]]:
     """Rows of the table: tensors of one kind, shape and dtype together."""
-    groups: dict[tuple[str, tuple[int, ...], str], tuple[list[int], int, int]] = {}
+    groups: dict[tuple[str, tuple[int, ...], str], tuple[set[int], int, int]] = {}
     for shard in made.shards.values():
         for stored in shard.values():
             layer = _LAYER.search(stored.name)
             kind = _LAYER.sub(lambda m: m[0].replace(m[1], "*"), stored.name)
-            layers, count, size = groups.get((kind, stored.shape, stored.dtype), ([], 0, 0))
-            if layer and int(layer[1]) not in layers:
-                layers.append(int(layer[1]))
+            layers, count, size = groups.get((kind, stored.shape, stored.dtype), (set(), 0, 0))
+            if layer:
+                layers.add(int(layer[1]))
             groups[kind, stored.shape, stored.dtype] = layers, count + 1, size + stored.nbytes
     return [
         [kind.replace("*", _spans(layers)) if layers else kind, count, list(shape), dtype, f"{size:,}"]
@@ -134,15 +138,12 @@ def _alike(made: Checkpoint) -> list[list[object]]:
     ]
 
 
-def _spans(numbers: list[int]) -> str:
+def _spans(numbers: Iterable[int]) -> str:
     """0, 1, 2, 5 as "0–2, 5"."""
     runs: list[range] = []
     for n in sorted(numbers):
-        runs = (
-            [*runs[:-1], range(runs[-1].start, n + 1)]
-            if runs and runs[-1].stop == n
-            else [*runs, range(n, n + 1)]
-        )
+        start = runs.pop().start if runs and runs[-1].stop == n else n
+        runs.append(range(start, n + 1))
     return ", ".join(span(run) for run in runs[:6]) + (", …" if len(runs) > 6 else "")
 
 
@@ -183,13 +184,14 @@ def _layers(found: Placement) -> Iterator[str]:
         kind = "missing" if odd.got is None else "beyond" if n >= model.n_layers else "twice"
         groups[kind][n] = groups[kind].get(n, 0) + 1
     said = {
-        "missing": "layers {0}: tensors are missing ({1} in all; the config counts {2} layers)",
-        "beyond": "layers {0} are more than the config's n_layers={2} ({1} tensors)",
-        "twice": "layers {0}: tensors of another name, or that stand twice ({1} in all)",
+        "missing": "layer{s} {0}: tensors are missing ({1} in all; the config counts {2} layers)",
+        "beyond": "layer{s} {0} beyond the config's n_layers={2} ({1} tensors)",
+        "twice": "layer{s} {0}: tensors of another name, or that stand twice ({1} in all)",
     }
     for kind, layers in groups.items():
         if layers:
-            yield said[kind].format(_spans(list(layers)), sum(layers.values()), model.n_layers)
+            s = "s" * (len(layers) > 1)
+            yield said[kind].format(_spans(layers), sum(layers.values()), model.n_layers, s=s)
 
 
 def reason(odd: Mismatch, sharding: Sharding) -> str:

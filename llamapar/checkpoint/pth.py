@@ -8,7 +8,6 @@ sparse file, to be filled by whoever has the bytes, and then puts in the checksu
 
 from __future__ import annotations
 
-import io
 import math
 import pickle
 import struct
@@ -169,7 +168,7 @@ def lay_out(
         state = {n: torch.empty(shape, dtype=kinds[d]) for n, (d, shape) in tensors.items()}
     state |= {name: state[owner] for name, owner in shared.items()}
     # into a stream: torch would put the name of a path into the file
-    with torch.serialization.skip_data(materialize_fake_tensors=True), io.FileIO(path, "w") as out:
+    with torch.serialization.skip_data(materialize_fake_tensors=True), path.open("wb") as out:
         torch.save(state, out)
     return {name: stored.boxes[0].offset for name, stored in read(path).items()}
 

@@ -87,6 +87,9 @@ def read_index(path: Path) -> dict[str, Stored]:
     weight_map = read_json(path, MAX_INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path.name} has no weight_map")
+    for name in weight_map.values():
+        if not isinstance(name, str):
+            inside(path.parent, name, path.name)
     files = {name: inside(path.parent, name, path.name) for name in dict.fromkeys(weight_map.values())}
     held = {name: read(file) for name, file in files.items()}
     found: dict[str, Stored] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -234,11 +234,13 @@ class Placement:
     parameters: tuple[Parameter, ...]
 
 
-def placed(checkpoint: Checkpoint, sharding: Sharding) -> Placement:
-    """Every stored tensor beside what the sharding says of it."""
+def placed(
+    checkpoint: Checkpoint, sharding: Sharding, shards: Iterable[tuple[int, int]] | None = None
+) -> Placement:
+    """Every stored tensor beside what the sharding says of it; of `shards` alone, where they are given."""
     held: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
     odd: list[Mismatch] = []
-    for at in sharding:
+    for at in shards or sharding:
         shard, wanted = checkpoint.shards.get(at, {}), dict(sharding.stages[at[0]])
         file = next((s.boxes[0].file.name for s in shard.values() if s.boxes), "")
         head = HEAD[sharding.naming]
@@ -284,12 +286,12 @@ def understood(checkpoint: Checkpoint) -> Placement:
     if checkpoint.manifest is not None:
         sharding = Sharding.from_dict(checkpoint.manifest["sharding"], MANIFEST)
         return placed(checkpoint, replace(sharding, model=checkpoint.model))
-    tries = []
+    tries: dict[Sharding, int] = {}
     for sharding in _candidates(checkpoint, checkpoint.model):
-        tries.append(placed(checkpoint, sharding))
-        if not tries[-1].mismatches:
-            return tries[-1]
-    return min(tries, key=lambda found: len(found.mismatches))
+        tries[sharding] = len(placed(checkpoint, sharding, [(0, 0)]).mismatches)
+        if not tries[sharding] and not (found := placed(checkpoint, sharding)).mismatches:
+            return found
+    return placed(checkpoint, min(tries, key=lambda sharding: tries[sharding]))
 
 
 def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding]:

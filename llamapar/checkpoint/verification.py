@@ -18,7 +18,7 @@ from .rows import Rows
 from .source import MANIFEST, Checkpoint, Placement, opened, understood
 from .stored import CheckpointError, Stored, released
 from .whole import expressions
-from .writing import BLOCK, Progress, crc_of, frame_of
+from .writing import BLOCK, Progress, bar, crc_of, frame_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,14 +55,14 @@ def verify(
     *,
     against: str | Path | None = None,
     model: Any = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Verification:
     """Read a checkpoint again, every byte.
 
     Shapes are compared with the config; bytes with the manifest's checksums and a .pth file's own (a plain
     safetensors file has none: only another checkpoint can vouch for its bytes); tensors that ranks hold
     alike with one another; and with `against`, another checkpoint of the same model in any format and
-    sharding, every parameter bit for bit, in this one's names and order.
+    sharding, every parameter bit for bit, in this one's names and order. progress: as for `gather`.
 
     Raises CheckpointError for what cannot be read at all.
     """
@@ -70,7 +70,7 @@ def verify(
         found = understood(opened(path, model))
         problems = [f"{odd}{reason(odd, found.sharding)}" for odd in found.mismatches]
         checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
-        count = _Counter(progress, found.checkpoint.nbytes * (1 if against is None else 2))
+        count = _Counter(bar(progress), found.checkpoint.nbytes * (1 if against is None else 2))
         sums, bad = _checksums(found.checkpoint, count)
         checks.append(("stored checksums", *sums))
         problems += bad

@@ -117,7 +117,7 @@ class Journal:
 
     def __init__(self, path: Path, plan: int) -> None:
         self.crcs: dict[str, dict[str, int]] = {}
-        self._file: IO[str] = path.open("a+", encoding="utf-8")
+        self._file: IO[str] = path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -378,3 +378,8 @@ class Bar:
             f"{rate / 1e6:.0f} MB/s, {left:.0f} s left {end}"
         )
         self._out.flush()
+
+
+def bar(progress: Progress | bool) -> Progress | None:
+    """What a caller means by `progress`: True is a Bar on stderr."""
+    return (Bar() if progress else None) if isinstance(progress, bool) else progress

@@ -40,7 +40,7 @@ def html_table(
     body = "".join(
         "<tr>" + "".join(f"<td{style}>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
-    end = f"<p>{escape(foot)}</p>" if foot else ""
+    end = f"<p>{'<br>'.join(map(escape, foot.splitlines()))}</p>" if foot else ""
     return f"<p><b>{escape(title)}</b></p><table><tr>{top}</tr>{body}</table>{end}"
 
 
