@@ -25,6 +25,7 @@ import llamapar as lp
 from llamapar import fixes
 
 PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
+SHORT = lp.Layout(tp=8, pp=16, dp=128)
 SLIP = PAPER.replace(dp=4)
 MILLION = lp.Layout(tp=16, cp=16, pp=64, dp=64)
 FACTS = {"gpus": 16384, "seq_len": 131072, "batch_tokens": 2**24, "batch_per_dp": 16}
@@ -85,6 +86,11 @@ def grid(layout: lp.Layout, rank: int) -> str:
     return str(lp.ranks(layout, rank))
 
 
+def memory(layout: lp.Layout) -> dict[str, object]:
+    """Every stage's terms and totals."""
+    return lp.memory("llama3.1-405b", layout, seq_len=8192, global_batch=2048).as_dict()
+
+
 def all_groups(layout: lp.Layout) -> int:
     return sum(len(group) for axis in lp.AXES for group in layout.groups(axis))
 
@@ -105,6 +111,8 @@ def measure(repeats: int) -> list[tuple[str, Row, list[Row]]]:
         timed("every group of 16,384 ranks, four axes", lambda: all_groups(PAPER)),
         timed("head map of 405B at tp=8, as text", lambda: str(lp.heads("llama3.1-405b", PAPER))),
         timed("sequence map of 131,072 over cp=16, as text", lambda: str(lp.sequence(PAPER, 131072))),
+        timed("memory of 405B at 16,384 ranks, 16 stages, every term", lambda: memory(SHORT), 5e-3),
+        timed("the same with 8 virtual stages", lambda: memory(SHORT.replace(virtual_stages=8)), 5e-3),
     ]
     loaded = Row("import llamapar", imported("llamapar", repeats), 0.15)
     return [

@@ -1,6 +1,6 @@
 """How fast the Explorer is in a real JupyterLab, beside a bare ipywidgets + FigureWidget heatmap.
 
-    PYTHONPATH=tests .venv/bin/python benchmarks/explorer.py [--moves 100]
+    PYTHONPATH=tests .venv/bin/python benchmarks/explorer.py [--moves 100] [--tab memory]
 
 One notebook, one kernel, one page hold both. A move is a key press on the TP slider; its time ends at
 the frame after plotly reports the new picture. Moves of the two alternate, so the machine's noise meets
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from browser.lab import Lab, Notebook, scratch_notebook
 
-EXPLORER = "import llamapar as lp\npanel = lp.explorer('llama3.1-405b')\npanel"
+EXPLORER = "import llamapar as lp\npanel = lp.explorer('llama3.1-405b', tab='TAB')\npanel"
 BARE = """\
 import ipywidgets, plotly.graph_objects as go
 slider = ipywidgets.SelectionSlider(options=[1, 2, 4, 8, 16, 32, 64, 128], value=8)
@@ -53,9 +53,11 @@ def move(notebook: Notebook, key: str) -> float:
     return float(took)
 
 
-def moves(lab: Lab, folder: Path, count: int) -> tuple[list[float], list[float], list[float]]:
+def moves(lab: Lab, folder: Path, count: int, tab: str) -> tuple[list[float], list[float], list[float]]:
     """Milliseconds of each move: the Explorer's, the bare one's; then of each tab switch."""
-    with lab.open(scratch_notebook(folder / "moves.ipynb", EXPLORER, BARE), height=2000) as notebook:
+    with lab.open(
+        scratch_notebook(folder / "moves.ipynb", EXPLORER.replace("TAB", tab), BARE), height=2000
+    ) as notebook:
         page = notebook.page
         for cell in (0, 1):
             notebook.run(cell)
@@ -72,8 +74,8 @@ def moves(lab: Lab, folder: Path, count: int) -> tuple[list[float], list[float],
                 if i >= 4:  # the first moves warm both up
                     times[name].append(took)
         switches = []
-        for i in range(20):
-            name = ["vocab", "sequence", "stages", "ranks", "heads"][i % 5]
+        for i in range(24):
+            name = ["vocab", "sequence", "stages", "ranks", "memory", "heads"][i % 6]
             page.locator(f".llamapar button[data-tab='{name}']").focus()
             switches.append(move(notebook, "Enter"))
         errors = notebook.console_errors()
@@ -101,12 +103,13 @@ def row(name: str, values: list[float], unit: str, digits: int = 0) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--moves", type=int, default=100)
+    parser.add_argument("--tab", default="heads", help="the tab in which the slider moves")
     parser.add_argument("--openings", type=int, default=5)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, Lab() as lab:
         folder = Path(name)
         print(f"{'':34} {'median':>8} {'p95':>8}")
-        ours, bare, switches = moves(lab, folder, given.moves)
+        ours, bare, switches = moves(lab, folder, given.moves, given.tab)
         row("Explorer, TP move on 405B", ours, "ms")
         row("bare FigureWidget heatmap", bare, "ms")
         row("Explorer, tab switch", switches, "ms")
@@ -116,7 +119,7 @@ def main() -> None:
 
         median = statistics.median(ours) / statistics.median(bare)
         print(f"ratio to bare: median {median:.2f} (asked 1.3), p95 {p95(ours) / p95(bare):.2f} (asked 1.5)")
-        for label, source in (("Explorer", EXPLORER), ("bare FigureWidget", BARE)):
+        for label, source in (("Explorer", EXPLORER.replace("TAB", given.tab)), ("bare FigureWidget", BARE)):
             opened = [first_picture(lab, folder, source) for _ in range(given.openings)]
             row(f"{label}, first picture", [took for took, _ in opened], "s", 2)
             row(f"{label}, websocket", [size for _, size in opened], "MB", 2)

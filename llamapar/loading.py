@@ -235,6 +235,13 @@ class Loading(Record):
 
     # -- forms ---------------------------------------------------------------------------------
 
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, in words, with the framework's refusal where there is one."""
+        why = self.limit(self.n_nodes)
+        told = f"{'fits' if self.fits else 'does not fit'}; smallest number of nodes: {self.smallest_nodes}"
+        return f"{why}; {told}" if why else told
+
     def as_dict(self) -> dict[str, Any]:
         """The form of `llamapar load --json`."""
         return {
@@ -256,10 +263,8 @@ class Loading(Record):
             free = (self.memory_bytes - node.total_bytes) / 2**30
             counted = [f"{n:,}" for n in (node.weight_bytes, node.kv_cache_bytes, node.total_bytes)]
             rows.append([node.node, node.role, *counted, f"{free:.2f}"])
-        why = self.limit(self.n_nodes)
-        foot = f"{'fits' if self.fits else 'does not fit'}; smallest number of nodes: {self.smallest_nodes}"
         head = ["node", "role", "weights B", "KV cache B", "total B", "free GiB"]
-        return title, head, rows, f"{why}; {foot}" if why else foot
+        return title, head, rows, self.verdict
 
 
 def load(

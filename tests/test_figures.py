@@ -461,7 +461,8 @@ def test_other_values_have_no_picture() -> None:
         lp.view(3)
     assert str(caught.value) == (
         "3 has no picture\n"
-        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, Trace\n"
+        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, Trace, Memory, "
+        "Reconciliation, Loading, Explanation\n"
         "  try  lp.view(lp.heads(model, layout))"
     )
 

@@ -137,6 +137,13 @@ def test_fsdp_gathers_two_layers_and_what_the_stage_holds_of_the_ends() -> None:
     assert worst(m, lp.Layout(zero=3), seq_len=128).bytes("gathered parameters") == 0
 
 
+def test_zero_2_has_a_layers_gradients_whole_until_they_are_reduced() -> None:
+    m = lp.model(B8)
+    for zero, whole in ((1, 0), (2, 6), (3, 6)):
+        assert worst(m, lp.Layout(dp=8, zero=zero)).bytes("gradients in flight") == whole * m.layer_params
+    assert worst(m, lp.Layout(zero=2)).bytes("gradients in flight") == 0
+
+
 def test_dtypes() -> None:
     n = lp.model(B8).n_params
     wide = worst(B8, lp.Layout(zero=0), dtype="float32")

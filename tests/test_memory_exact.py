@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.fsdp import fully_shard
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -188,6 +189,22 @@ def test_a_block_at_its_true_size(name: str, layout: dict[str, int], seq_len: in
         _out, kept = kept_by(lambda: block(made["x"]))
         weights = [t for n, t in made.items() if n not in ("x", "positions")]
         assert storages(kept, weights) == block_bytes(sizes)
+
+
+@pytest.mark.parametrize(("name", "layout", "seq_len", "dtype"), TRUE_SIZE)
+def test_mem_tracker_counts_the_same(name: str, layout: dict[str, int], seq_len: int, dtype: str) -> None:
+    """A second witness: torch's MemTracker follows every storage, whoever holds it.
+
+    What lives after the forward besides its arguments is what the block keeps, and its output. x itself,
+    which the block keeps where it is float32 already, is an argument.
+    """
+    with fake_block(name, layout, seq_len, dtype) as (sizes, made, block), MemTracker() as tracker:
+        tracker.track_external(*made.values())
+        out = block(made["x"])
+        [(_, held)] = tracker.get_tracker_snapshot("current").items()
+        own = held["Total"] - storages(list(made.values()), [])
+        kept = block_bytes(sizes) - made["x"].nbytes * (dtype == "float32")
+        assert own == kept + out.nbytes
 
 
 RECOMPUTED = [({}, "bfloat16"), ({"tp": 8}, "bfloat16"), ({"tp": 8, "sequence_parallel": False}, "float32")]

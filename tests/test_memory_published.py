@@ -131,7 +131,7 @@ def accuracy() -> ModuleType:
 
 @pytest.mark.parametrize(("file", "rows"), [("peaks_ultrascale.json", 419), ("peaks_published.json", 28)])
 def test_measured_peaks(file: str, rows: int, accuracy: ModuleType) -> None:
-    found = list(accuracy.scores(ORACLES / file))
+    found = [s for s in accuracy.scores(ORACLES / file) if isinstance(s, accuracy.Score)]
     assert len(found) == rows
     errors = [abs(s.error) for s in found]
     assert statistics.median(errors) <= 0.08
@@ -154,8 +154,14 @@ def test_the_script_prints_every_row_and_the_quantiles(
     file.write_text(json.dumps([row, less, unfit]))
     monkeypatch.setattr("sys.argv", ["memory_accuracy.py", str(file)])
     accuracy.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[2:4] == [
+        "rows.json: left out 1: tp not told",
+        "rows.json: left out 1: fits_dims is not true",
+    ]
+    assert shown.err.splitlines()[0] == "left out: row 1, somebody's: tp not told"
+    assert len(lines) == 5
     predicted, measured, error, name = lines[1].split(maxsplit=3)
     said = lp.memory(
         lp.model("llama3.1-8b").replace(name="8B"), {"tp": 2, "dp": 4}, seq_len=8192, recompute="full"
@@ -164,7 +170,98 @@ def test_the_script_prints_every_row_and_the_quantiles(
     assert float(measured) == pytest.approx(30e9 / GIB, abs=0.005)
     assert error == f"{float(predicted) / (30e9 / GIB) - 1:+.1%}"
     assert name == "somebody's"
-    assert re.fullmatch(r"rows.json: 1 rows: median \|error\| .*%, p90 .*%, median error .*%", lines[2])
+    assert re.fullmatch(r"rows.json: 1 rows: median \|error\| .*%, p90 .*%, median error .*%", lines[4])
+
+
+PLAIN: dict[str, Any] = {
+    "model": "Meta-Llama-3.1-8B",
+    "tp": 2,
+    "pp": 1,
+    "dp": 4,
+    "seq_len": 8192,
+    "micro_batch": 1,
+    "peak_mem": 30,
+    "peak_mem_unit": "GiB",
+}
+DIMS = {"dim": 4096, "num_hidden_layers": 32, "n_heads": 32, "num_key_value_heads": 8}
+DIMS |= {"intermediate_size": 14336, "vocab_size": 128256}
+
+
+@pytest.mark.parametrize(
+    ("changes", "measured"),
+    [
+        ({}, 30),
+        ({"peak_mem_unit": None}, 30),
+        ({"peak_mem": "30.0"}, 30),
+        ({"peak_mem": "30 GB", "peak_mem_unit": None}, 30e9 / GIB),
+        ({"peak_mem": 30720, "peak_mem_unit": "MiB per GPU"}, 30),
+        ({"peak_mem": 3e10, "peak_mem_unit": "bytes"}, 3e10 / GIB),
+        ({"peak_mem": None, "gpu_mem_gib": 30}, 30),
+        ({"tp": "2", "dp": None, "gpus": 8, "seq_len": "8,192"}, 30),
+        ({"model": None, "dims": DIMS}, 30),
+        ({"micro_batch": None, "mbs": 1, "hardware": "8x H200 141GB", "cp": 1, "vp": None, "notes": []}, 30),
+        ({"micro_batch": None, "gbs_seqs": 4}, 30),
+        ({"recompute": "selective (op)", "sharding": "ZeRO-1", "precision": "bf16"}, 30),
+    ],
+    ids=str,
+)
+def test_a_row_may_say_it_in_other_words(
+    changes: dict[str, Any], measured: float, accuracy: ModuleType
+) -> None:
+    found = accuracy.score({**PLAIN, **changes}, {})
+    said = lp.memory("llama3.1-8b", {"tp": 2, "dp": 4}, seq_len=8192).worst.total_bytes - CONTEXT
+    assert found.predicted == pytest.approx(said / GIB)
+    assert found.measured == pytest.approx(measured)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({**PLAIN, "peak_mem": "OOM"}, "a peak of 'OOM'"),
+        ({**PLAIN, "peak_mem": -3}, "a peak of -3"),
+        ({**PLAIN, "peak_mem": float("nan")}, "a peak of nan"),
+        ({**PLAIN, "peak_mem": None}, "no peak memory is told"),
+        ({**PLAIN, "model": "GPT 7B"}, "no dims, and no model is known as 'GPT 7B'"),
+        ({**PLAIN, "dims": {**DIMS, "n_heads": None}}, "heads is not told"),
+        ({**PLAIN, "dims": {**DIMS, "vocab_size": "128k"}}, "vocab='128k' is no number"),
+        ({**PLAIN, "tp": 0}, "tp=0 is no whole number from 1"),
+        ({**PLAIN, "tp": True}, "tp=True is no number"),
+        ({**PLAIN, "dp": None, "gpus": 7}, "7 GPUs do not divide by tp·cp·pp = 2"),
+        ({**PLAIN, "pp": None, "dp": None}, "pp, dp not told"),
+        ({**PLAIN, "seq_len": None}, "seq_len is not told"),
+        ({**PLAIN, "micro_batch": None}, "neither micro_batch nor global_batch is told"),
+        ({**PLAIN, "tp": 3}, "tp=3 does not divide n_heads=32"),
+        ({**PLAIN, "zero": 9}, "zero=9: zero must be a whole number from 0 to 3"),
+        ("a row", "no object"),
+    ],
+    ids=str,
+)
+def test_a_row_that_cannot_be_scored_has_its_reason(
+    row: Any, reason: str, accuracy: ModuleType, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps({"about": "x", "anything": [PLAIN, row]}))
+    found = list(accuracy.scores(file))
+    assert isinstance(found[0], accuracy.Score)
+    assert found[1] == reason
+
+
+def test_no_mode_is_taken_that_the_gpu_could_not_have_held(accuracy: ModuleType) -> None:
+    """Ultra-Scale's runs keep gathered inputs or gather them again; a run that was measured did fit."""
+    file = {"source": "HF Ultra-Scale Playbook"}
+    row = {**PLAIN, "tp": 8, "dp": 1, "micro_batch": 12, "grad_acc": 1, "gpu_mem_gb": 60, "peak_mem": None}
+    small = {**row, "micro_batch": 1}
+    kept, again = (
+        lp.memory(
+            "llama3.1-8b", {"tp": 8}, seq_len=8192, micro_batch=12, recompute="none", regather=regather
+        ).worst.total_bytes
+        for regather in (False, True)
+    )
+    assert kept > 81559 * MIB
+    assert accuracy.score(row, file).predicted == pytest.approx((again - CONTEXT) / GIB)
+    larger = accuracy.score({**row, "hardware": "B200 180GB"}, file).predicted
+    assert larger == pytest.approx((kept - CONTEXT) / GIB)
+    assert accuracy.score(small, file).predicted < 81559 / 1024
 
 
 def test_quantile(accuracy: ModuleType) -> None:

@@ -52,8 +52,7 @@ def memory(
     dtype: of parameters and activations; grad_dtype: of the sums of gradients over micro-batches.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
     loss: "vocab_parallel", "torch" for torch.nn.functional.cross_entropy, or "loss_parallel" for DTensor's.
-        grad_buckets: gradients of
-        a micro-batch are kept in dtype beside their sums, as in torch's DDP.
+    grad_buckets: gradients of a micro-batch are kept in dtype beside their sums, as in torch's DDP.
     regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
         backward rather than kept, as Megatron-LM does (arXiv:2205.05198 section 4.2.2).
     padding, kv_replication, cp_method: as in `run`. layer_split: as `split` in `stages`, or layers per stage.
@@ -75,7 +74,7 @@ def memory(
     job = Job.of(model, layout, seq_len=seq_len, micro_batch=micro_batch, global_batch=global_batch)
     m, lay = job.model, job.layout
     many = _micro_batches(job)
-    title = f"{m.name}, {lay}, seq_len={seq_len}, micro_batch={micro_batch}"
+    how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {recompute}"
     if accounting == "exact":
         sizes = Sizes(
             m,
@@ -96,7 +95,7 @@ def memory(
     else:
         rule = korthikanti if accounting == "korthikanti" else ultrascale
         stages = [rule(m, lay, seq_len, micro_batch, recompute)]
-    return Memory(f"{title}: {accounting} accounting, recompute {recompute}", tuple(stages), gpu)
+    return Memory(m, lay, how, tuple(stages), gpu)
 
 
 def _micro_batches(job: Job) -> int:

@@ -84,19 +84,21 @@ def states(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
 
 
 def buffers(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
-    """Buffers of communication: ZeRO 3's gathered parameters, the pipeline's, the gradient's on its way."""
+    """Buffers of communication: ZeRO 3's gathered parameters, gradients on their way, the pipeline's."""
     layout = sizes.layout
     inputs: dict[str, float] = dict(sizes.activations)
     for name, parts in sizes.parts.items():
         inputs[f"{name}_params"] = sum(part.numel for part in parts)
     inputs["grad"] = ITEMSIZE[account.grad_dtype]
     terms = []
-    if layout.zero == 3 and layout.dp_shard * layout.cp > 1:
+    shared = layout.dp_shard * layout.cp > 1
+    if layout.zero == 3 and shared:
         units = "2 * layer_params"
         units += " + embedding_params" * hold.embedding + " + head_params" * hold.head
         terms.append(
             Term("gathered parameters", f"({units}) * item", inputs, f"{_FSDP}; the next layer prefetched")
         )
+    if layout.zero >= 2 and shared:  # under ZeRO 2 as under 3 a layer's gradients are whole until reduced
         units = "layer_params * (item + grad)"
         terms.append(Term("gradients in flight", units, inputs, "one layer's, before and in its reduction"))
     if layout.pp > 1:

@@ -25,6 +25,21 @@ GROUPS = {
 }
 """Steps of a waterfall → the terms of a breakdown that belong to each."""
 
+FINE = {
+    "parameters": ("parameters",),
+    "gradients": ("gradients", "gradient buckets"),
+    "optimizer": ("master weights", "optimizer states"),
+    **{name: terms for name, terms in GROUPS.items() if name != "states"},
+}
+"""The same for a rule that tells the states apart."""
+
+
+RULES = {
+    "megatron": "equal stages, vocabulary padded to 128·tp; selective recomputation of attention alone",
+    "ultrascale": "bfloat16 gradients and no sum of them, 34·s·b·h a layer on the first stage",
+}
+"""Published rule → where it departs from our account."""
+
 
 class Peer(NamedTuple):
     """What a tool said, in GiB a GPU, run on the inputs of its row: None where it gives no such part."""
@@ -98,14 +113,14 @@ class Reconciliation(Record):
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = [["llamapar, exact", f"{self.ours.total_bytes / GIB:,.2f}", "", ""]]
         for t in self.tools:
-            steps = ", ".join(f"{what} {n / GIB:+,.2f}" for what, n in t.steps)
+            steps = ", ".join(f"{what} {n / GIB:+,.2f}" for what, n in t.steps if abs(n) >= GIB / 200)
             rows.append([t.name, f"{t.total_bytes / GIB:,.2f}", steps, t.note])
         return self.title, ["tool", "GiB", "from ours, GiB", "what it does"], rows, ""
 
 
-def groups(found: Breakdown) -> dict[str, int]:
+def groups(found: Breakdown, steps: Mapping[str, tuple[str, ...]] = GROUPS) -> dict[str, int]:
     """The breakdown's bytes by the steps of a waterfall."""
-    return {group: found.bytes(*names) for group, names in GROUPS.items()}
+    return {group: found.bytes(*names) for group, names in steps.items()}
 
 
 def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tuple[tuple[str, int], ...]:
@@ -127,11 +142,11 @@ def reconcile(model: Any, layout: Layout | Mapping[str, Any], **options: Any) ->
     exact = memory(m, lay, **options)
     ours = groups(exact.worst)
     tools = []
-    for rule in ("megatron", "ultrascale"):
+    for rule, note in RULES.items():
         theirs = memory(m, lay, accounting=rule, **options).worst
-        tools.append(
-            Tool(f"{rule} rule", theirs.total_bytes, _steps(ours, groups(theirs), theirs.total_bytes))
-        )
+        steps = FINE if theirs.bytes("parameters") else GROUPS
+        told = _steps(groups(exact.worst, steps), groups(theirs, steps), theirs.total_bytes)
+        tools.append(Tool(f"{rule} rule", theirs.total_bytes, told, note))
     key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, options["seq_len"])
     for peer in PEERS.get(key, ()):
         parts = {"states": peer.states, "activations": peer.activations}

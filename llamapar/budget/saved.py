@@ -10,6 +10,7 @@ attention: a CP rank of ours makes three (two squares and a rectangle), each of 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 KERNELS = ("eager", "fused")
@@ -70,6 +71,7 @@ _ENDS = {
 """eager loss: float32 logits, their exponentials, a mask of pad columns; by token the sum and whose row."""
 
 
+@cache
 def layer(kernels: str, recompute: str) -> tuple[Saved, ...]:
     """What is kept of one layer, part by part."""
     if recompute == "full":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from llamapar import volume
@@ -97,6 +97,7 @@ class Sizes:
             found[where].append(Part(p.key, math.prod(shape) * copies, rows))
         return found
 
+    @lru_cache(maxsize=64)  # noqa: B019  most stages hold the same, and 64 Sizes are few
     def params(self, hold: StageHold, shard: int = 1, by_row: bool = True) -> int:
         """Parameters of a PP rank, or its piece of them: per tensor by rows, or all as one flat buffer."""
         layers = sum(hold.layers)

@@ -12,7 +12,9 @@ from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any
 
+from llamapar.layout import Layout
 from llamapar.maps.tables import Record, cut
+from llamapar.model import ModelConfig
 
 GIB = 2**30
 
@@ -24,7 +26,12 @@ GPUS = {
     "h200-141gb": 143771 * 2**20,
     "b200-180gb": 183359 * 2**20,
 }
-"""GPU → bytes of HBM, as nvidia-smi gives the total; what the driver keeps is part of CUDA's context."""
+"""GPU → bytes of HBM, the total that nvidia-smi prints; what the driver keeps is part of CUDA's context.
+
+A100 and H100 80 GB: modal-labs/modal-client pull request 2797. H200, B200: nvidia-smi's listings in many
+repositories; torch counts some 0.4 % less (178.35 GiB of a B200: pytorch/ao pull request 4002). H100 96 GB:
+as listed for the same 96 GB in an H20 and a GH200; no listing of the H100 itself was found.
+"""
 
 _NAMES = {"__builtins__": {}, "max": max, "min": min, "ceil": math.ceil}
 
@@ -86,11 +93,29 @@ class Breakdown(Record):
 
 @dataclass(frozen=True, repr=False)
 class Memory(Record):
-    """Every pipeline stage's breakdown beside the HBM of one GPU. stages: by PP rank."""
+    """Every pipeline stage's breakdown beside the HBM of one GPU. how: the step and the accounting.
 
-    title: str
+    stages: by PP rank.
+    """
+
+    model: ModelConfig
+    layout: Layout
+    how: str
     stages: tuple[Breakdown, ...]
     gpu: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.model.name}, {self.layout}, {self.how}"
+
+    @property
+    def verdict(self) -> str:
+        """The worst stage's total against the GPU's HBM, in words."""
+        return (
+            f"worst: stage {self.worst.stage}, {self.worst.total_bytes / GIB:.2f} GiB "
+            f"{'≤' if self.fits else '>'} {self.hbm_bytes / GIB:.2f} GiB of {self.gpu}: "
+            f"{'fits' if self.fits else 'does not fit'}"
+        )
 
     @property
     def hbm_bytes(self) -> int:
@@ -125,9 +150,4 @@ class Memory(Record):
             [s.stage, f"{s.total_bytes / GIB:.2f}", *(f"{s.bytes(name) / GIB:.2f}" for name in self.names)]
             for s in shown
         ]
-        sign = "≤" if self.fits else ">"
-        foot = (
-            f"worst: stage {self.worst.stage}, {self.worst.total_bytes / GIB:.2f} GiB {sign} "
-            f"{self.hbm_bytes / GIB:.2f} GiB of {self.gpu}: {'fits' if self.fits else 'does not fit'}"
-        )
-        return self.title, ["stage", "GiB", *self.names], rows, foot
+        return self.title, ["stage", "GiB", *self.names], rows, self.verdict

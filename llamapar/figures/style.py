@@ -203,7 +203,7 @@ def downward(axis: Spec) -> Spec:
 class Bar(NamedTuple):
     """A horizontal bar on `row` from `start` to `stop`, and what it says under the mouse."""
 
-    row: int
+    row: float
     start: float
     stop: float
     hover: str

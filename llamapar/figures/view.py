@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llamapar.budget import Memory, Reconciliation
+from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, shown
+from llamapar.loading import Loading
 from llamapar.maps import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
 from llamapar.trace import Trace
 
-from . import heads, ranks, sequence, stages, trace, vocab
+from . import diagnosis, heads, loading, memory, ranks, sequence, stages, trace, vocab
 from .style import CONFIG, Spec
 
 if TYPE_CHECKING:
@@ -52,14 +55,19 @@ _PICTURES: dict[type, Callable[[Any], tuple[Spec, str]]] = {
     StageMap: stages.picture,
     RankGrid: ranks.picture,
     Trace: trace.picture,
+    Memory: memory.picture,
+    Reconciliation: memory.waterfall,
+    Loading: loading.picture,
+    Explanation: diagnosis.picture,
 }
 
 
 def view(record: object) -> View:
-    """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, RankGrid or Trace.
+    """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, Trace, Memory,
+    Reconciliation, Loading or Explanation.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`. Raises LayoutError for
-    anything else.
+    anything else, and for an explanation without numbers to draw.
     """
     if isinstance(held := getattr(record, "trace", None), Trace):
         record = held

@@ -2,20 +2,18 @@
 
 One anywidget holds controls, findings and one plotly figure. A change of a control travels as one
 message, and all that follows from it comes back as one `payload`, so that each change is one atomic
-update. Everything is computed in `state`; this file only carries it to the browser and back. The Run tab
-has a trait of its own, `running`, which the thread of the run sets while it goes on.
+update. Everything is computed in `state`; this file only carries it to the browser and back. What takes
+longer than a picture has traits of its own: `turns`, and `running`, which the thread of the run sets.
 """
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import anywidget
 import traitlets
 
 from llamapar.configfile import parse_object
-from llamapar.errors import LlamaparError, ModelError, shown
+from llamapar.errors import LlamaparError, shown
 from llamapar.export import EXPORTS
 from llamapar.figures import View
 from llamapar.frameworks import FRAMEWORKS
@@ -24,32 +22,31 @@ from llamapar.model import ModelConfig
 from llamapar.model import model as find_model
 from llamapar.report import Finding, Report
 
+from .page import Page, source
 from .runner import Run, Runner
 from .runs import card
 from .state import SCHEMA, TABS, Outcome, State
 
 if TYPE_CHECKING:
+    from llamapar.job import Job
     from llamapar.result import RunResult
 
-_HERE = files(__package__)
 
-
-class Explorer(anywidget.AnyWidget):
+class Explorer(Page):
     """The panel. `set` turns controls from code, `snapshot` is what it shows, as a static View."""
 
-    _esm = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("explorer.js", "run.js"))
-    _css = (_HERE / "explorer.css").read_text(encoding="utf-8")
+    _esm = source("page.js", "explorer.js", "run.js")
+    _css = source("page.css")
     schema = traitlets.List(SCHEMA).tag(sync=True)
     tabs = traitlets.List(list(TABS.items())).tag(sync=True)
     exports = traitlets.List(list(EXPORTS)).tag(sync=True)
-    payload = traitlets.Dict().tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
+    turns = traitlets.Dict().tag(sync=True)
 
     def __init__(self, **values: Any) -> None:
         self._state = State.start().change(values)
         self._outcome = self._state.outcome()
         super().__init__(payload=_payload(self._state, self._outcome, 0))
-        self.on_msg(self._receive)
         self._runner = Runner(self._tell)
         self._follow()
 
@@ -65,6 +62,10 @@ class Explorer(anywidget.AnyWidget):
     def load(self, source: Any) -> None:
         """Take a model from a config.json, params.json, dict or ModelConfig. Raises ModelError."""
         self._show(self._state.load(find_model(source)))
+
+    def take(self, job: Job, framework: str = "", tab: str = "heads") -> None:
+        """Take a whole job: model, layout and facts, such as a fix's."""
+        self._show(self._state.take(job).change({"framework": framework, "tab": tab}))
 
     @property
     def model(self) -> ModelConfig:
@@ -89,7 +90,14 @@ class Explorer(anywidget.AnyWidget):
         fixes = report.findings[finding].fixes
         if not 0 <= fix < len(fixes):
             raise LlamaparError(f"fix={shown(fix)}: the finding has {len(fixes)}", field="fix")
-        self._show(self._state.change(self._state.changes_of(fixes[fix])))
+        self._show(self._state.turn(dict(fixes[fix].changes)))
+
+    def apply_turn(self, turn: int = 0) -> None:
+        """Do what the button of a turn does that makes the job fit, in the Memory tab."""
+        offered = self._outcome.turns
+        if not 0 <= turn < len(offered):
+            raise LlamaparError(f"turn={shown(turn)}: there are {len(offered)}", field="turn")
+        self._show(self._state.turn(dict(offered[turn].changes)))
 
     @property
     def result(self) -> RunResult | None:
@@ -129,6 +137,8 @@ class Explorer(anywidget.AnyWidget):
             lines.append(str(outcome.problem))
         if outcome.view:
             lines.append(outcome.view.summary)
+        if outcome.step:
+            lines.append("\n  ".join(["to make it fit:", *(turn.text for turn in outcome.turns)]))
         picture = outcome.view
         if outcome.plan:
             self.wait()
@@ -148,7 +158,9 @@ class Explorer(anywidget.AnyWidget):
         self._follow()
 
     def _follow(self) -> None:
-        """In the Run tab: what is asked for takes the place of what ran; at once where it is quick."""
+        """What comes after the picture: turns that make a job fit; a run, at once where it is quick."""
+        if self._outcome.step:
+            self.turns = {"seq": self.payload["seq"], "texts": [turn.text for turn in self._outcome.turns]}
         plan, now = self._outcome.plan, self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)
@@ -157,35 +169,28 @@ class Explorer(anywidget.AnyWidget):
         """Called by the thread of a run; ipykernel's sockets take messages from any thread."""
         self.running = now.as_dict()
 
-    def _receive(self, _: Any, content: Any, __: Any) -> None:
-        """A message from the browser: data, whose names and values are checked like anybody's."""
-        kind = content.get("kind") if isinstance(content, dict) else None
-        seq = content.get("seq") if isinstance(content, dict) else None
-        seq = seq if isinstance(seq, int) else 0
-        try:
-            if kind == "plotly":
-                self.send({"kind": "plotly"}, buffers=[_plotly_js()])
-            elif kind == "set":
-                self._show(self._state.change(dict(content["changes"])), seq)
-            elif kind == "fix":
-                self.apply_fix(int(content["finding"]), int(content["fix"]))
-            elif kind == "load":
-                raw = parse_object(str(content["text"]), shown(str(content["name"])))
-                self._show(self._state.load(find_model(raw)), seq)
-            elif kind == "run" and self._outcome.plan:
-                self._runner.start(self._outcome.plan)
-            elif kind == "cancel":
-                self.cancel()
-            elif kind == "copy" and self._outcome.report:
-                export = EXPORTS[str(content["name"])]
-                judge = self._outcome.report.judge
-                text = export(self._outcome.report.job, judge.name if judge else None)
-                self.send({"kind": "copied", "name": content["name"], "text": text})
-        except LlamaparError as problem:
-            self._show(self._state, seq, problem)
-        except (KeyError, TypeError, ValueError) as problem:
-            off = ModelError(f"the browser sent {shown(content)}, which cannot be read: {problem}")
-            self._show(self._state, seq, off)
+    def _refuse(self, problem: LlamaparError, seq: int) -> None:
+        self._show(self._state, seq, problem)
+
+    def _answer(self, kind: str, content: dict[str, Any], seq: int) -> None:
+        if kind == "set":
+            self._show(self._state.change(dict(content["changes"])), seq)
+        elif kind == "fix":
+            self.apply_fix(int(content["finding"]), int(content["fix"]))
+        elif kind == "turn":
+            self.apply_turn(int(content["turn"]))
+        elif kind == "load":
+            raw = parse_object(str(content["text"]), shown(str(content["name"])))
+            self._show(self._state.load(find_model(raw)), seq)
+        elif kind == "run" and self._outcome.plan:
+            self._runner.start(self._outcome.plan)
+        elif kind == "cancel":
+            self.cancel()
+        elif kind == "copy" and self._outcome.report:
+            export = EXPORTS[str(content["name"])]
+            judge = self._outcome.report.judge
+            text = export(self._outcome.report.job, judge.name if judge else None)
+            self.send({"kind": "copied", "name": content["name"], "text": text})
 
 
 def explorer(model: Any = None, **values: Any) -> Explorer:
@@ -197,10 +202,6 @@ def explorer(model: Any = None, **values: Any) -> Explorer:
     if model is not None and not isinstance(model, str):
         panel.load(model)
     return panel
-
-
-def _plotly_js() -> bytes:
-    return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
 
 
 def _payload(
@@ -217,6 +218,7 @@ def _payload(
         "findings": [_finding(f) for f in report.findings] if report else [],
         "figure": outcome.view.spec if outcome.view else None,
         "summary": outcome.view.summary if outcome.view else "",
+        "fits": outcome.step is None,
     }
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from llamapar.budget import GPUS
+from llamapar.budget.saved import RECOMPUTE
+from llamapar.budget.schedule import SCHEDULES
+from llamapar.budget.turns import Turn, memory_of, turns
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
-from llamapar.fixes import Fix
 from llamapar.frameworks import FRAMEWORKS, framework, padding_rule
 from llamapar.job import Job
 from llamapar.layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
@@ -35,6 +39,7 @@ FACTS = (
     "kv_replication",
     "quant_group",
 )
+STEP = ("gpu", "recompute", "schedule")
 OWN = "own"
 """The choice "as the framework does it" of padding and layer split."""
 
@@ -61,6 +66,9 @@ DEFAULTS: dict[str, Any] = {
     "layer_split": OWN,
     "chunking": "head-tail",
     "rank": 0,
+    "gpu": "h100-80gb",
+    "recompute": "selective",
+    "schedule": "1f1b",
     "program": "attention",
     "engine": "local",
     "dtype": "float32",
@@ -75,6 +83,7 @@ TABS = {
     "sequence": "Sequence",
     "stages": "Layers",
     "ranks": "Ranks",
+    "memory": "Memory",
     "run": "Run",
 }
 
@@ -100,6 +109,13 @@ def _control(name: str, label: str, kind: str, help: str = "", **more: Any) -> d
 def _choice(name: str, label: str, options: Mapping[Any, str], help: str = "") -> dict[str, Any]:
     return _control(name, label, "choice", help, options=list(options.items()))
 
+
+_ZERO = _choice("zero", "ZeRO stage", {n: str(n) for n in range(4)})
+_BATCH = (
+    _control("micro_batch", "micro-batch", "int", "sequences", placeholder="not said"),
+    _control("global_batch", "global batch", "int", "sequences", placeholder="not said"),
+    _control("micro_batches", "micro-batches per step", "int", placeholder="not said"),
+)
 
 SCHEMA: list[dict[str, Any]] = [
     {
@@ -158,6 +174,18 @@ SCHEMA: list[dict[str, Any]] = [
         ],
     },
     {
+        "group": "Memory",
+        "open": True,
+        "tab": "memory",
+        "controls": [
+            _choice("gpu", "GPU", {name: name for name in GPUS}, "whose HBM must hold it"),
+            _choice("recompute", "recomputation", {name: name for name in RECOMPUTE}, "of activations"),
+            _choice("schedule", "pipeline schedule", {name: name for name in SCHEDULES}),
+            _ZERO,
+            *_BATCH[:2],
+        ],
+    },
+    {
         "group": "Run",
         "open": True,
         "tab": "run",
@@ -174,11 +202,9 @@ SCHEMA: list[dict[str, Any]] = [
         "open": False,
         "controls": [
             _control("virtual_stages", "virtual stages per rank", "int"),
-            _choice("zero", "ZeRO stage", {n: str(n) for n in range(4)}),
+            _ZERO,
             _control("dp_replicate", "dp_replicate", "int", "full copies among the DP ways"),
-            _control("micro_batch", "micro-batch", "int", "sequences", placeholder="not said"),
-            _control("micro_batches", "micro-batches per step", "int", placeholder="not said"),
-            _control("global_batch", "global batch", "int", "sequences", placeholder="not said"),
+            *_BATCH,
             _control("batch_per_dp", "batch per DP group", "int", "sequences", placeholder="not said"),
             _control("batch_tokens", "global batch in tokens", "int", placeholder="not said"),
             _control(
@@ -191,21 +217,33 @@ SCHEMA: list[dict[str, Any]] = [
         ],
     },
 ]
-"""The Explorer's controls, in the order in which they are shown; a group with a tab is shown in that one."""
+"""The Explorer's controls, in the order in which they are shown; a group with a tab is shown in that one,
+and repeats what it needs of the others."""
 
 _CONTROLS = {control["name"]: control for group in SCHEMA for control in group["controls"]}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the controls amount to: everything that could be made, and the problem where one was met."""
+    """What the controls amount to: everything that could be made, and the problem where one was met.
+
+    step: what else the Memory tab counted with.
+    """
 
     model: ModelConfig | None = None
     layout: Layout | None = None
     report: Report | None = None
     view: View | None = None
+    step: dict[str, Any] | None = None
     plan: RunPlan | None = None
     problem: LlamaparError | None = None
+
+    @cached_property
+    def turns(self) -> tuple[Turn, ...]:
+        """What makes the job fit, in the Memory tab; looked for when asked, after the picture is shown."""
+        if self.report is None or self.step is None:
+            return ()
+        return tuple(turns(self.report.job, self.report.judge, **self.step))
 
     @property
     def status(self) -> str:
@@ -246,16 +284,25 @@ class State:
             values["rank"] = _within(values["rank"], values)
         return State(values, base)
 
-    def changes_of(self, fix: Fix) -> dict[str, Any]:
-        """The controls that a fix turns."""
-        changes = {name: value for name, value in fix.changes if name in DEFAULTS}
-        if "padding" in changes:
-            changes["padding"] = str(changes["padding"].multiple) + (
-                "*tp" if changes["padding"].per_tp else ""
-            )
-        if "sequence_parallel" in changes:
-            changes["sequence_parallel"] = changes["sequence_parallel"] is not False
-        return changes
+    def turn(self, changes: Mapping[str, Any]) -> State:
+        """With settings changed that may be those of a job or a fix, not the controls' own form of them."""
+        given = {name: value for name, value in changes.items() if name in DEFAULTS}
+        if "padding" in given:
+            rule = given["padding"]
+            given["padding"] = OWN if rule is None else f"{rule.multiple}{'*tp' * rule.per_tp}"
+        if "layer_split" in given:
+            given["layer_split"] = given["layer_split"] or OWN
+        if "sequence_parallel" in given:
+            given["sequence_parallel"] = given["sequence_parallel"] is not False
+        return self.change(given)
+
+    def take(self, job: Job) -> State:
+        """With a job's model, layout and facts in the controls."""
+        preset = next((name for name, model in PRESETS.items() if model == job.model), None)
+        state = self.change({"preset": preset}) if preset else self.load(job.model)
+        settings = {name: getattr(job.layout, name) for name in LAYOUT}
+        settings |= {name: getattr(job, name) for name in (*FACTS, "padding", "layer_split")}
+        return state.turn(settings)
 
     def load(self, model: ModelConfig) -> State:
         """With a model that somebody brought."""
@@ -302,6 +349,11 @@ class State:
             tab = one_of("tab", self.values["tab"], TABS)
             if tab == "run":
                 return Outcome(model, layout, report, plan=plan(report.job, _padding(report), self.values))
+            if tab == "memory":
+                step = {name: self.values[name] for name in STEP}
+                step |= {"padding": _padding(report), "layer_split": _split(report)}
+                found = memory_of(report.job, **step)
+                return Outcome(model, layout, report, view(found), None if found.fits else step)
             return Outcome(model, layout, report, view(_RECORDS[tab](report, self.values)))
         except LlamaparError as problem:
             return Outcome(model, layout, report, problem=problem)
@@ -344,4 +396,4 @@ _RECORDS: dict[str, Callable[[Report, dict[str, Any]], Any]] = {
     "stages": lambda r, v: stages(r.job.model, r.job.layout, split=_split(r)),
     "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
 }
-"""The record that each tab draws; Run has no record before it ran."""
+"""The record that each tab draws; Memory has more to say, and Run has none before it ran."""

@@ -1,0 +1,185 @@
+"""Pictures of bytes: bars that add up to the record, lines at the limit, steps that lead to each total."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llamapar as lp
+from llamapar.budget.reconcile import PEERS
+from llamapar.figures import memory, style
+from test_figures import fonts, plain, stored_size
+
+GIB = 2**30
+PAPER = lp.Layout(tp=8, pp=16, dp=128)
+DEEP = lp.model("tiny").replace(n_layers=2048)
+
+MEMORY = {
+    "405b": lp.memory("llama3.1-405b", PAPER, seq_len=8192),
+    "405b fits": lp.memory("llama3.1-405b", PAPER, seq_len=8192, recompute="full", gpu="h200-141gb"),
+    "8b": lp.memory("llama3.1-8b", {"tp": 2, "dp": 4}, seq_len=8192),
+    "fsdp": lp.memory("llama3.1-70b", lp.Layout(tp=8, dp=32, pp=2, zero=3), seq_len=8192),
+    "interleaved": lp.memory("llama3.1-70b", lp.Layout(pp=8, virtual_stages=5), seq_len=512),
+    "megatron": lp.memory("llama3.1-405b", PAPER, seq_len=8192, accounting="megatron"),
+    "korthikanti": lp.memory("llama3.1-8b", {"tp": 8}, seq_len=8192, accounting="korthikanti"),
+    "deep": lp.memory(DEEP, {"pp": 2048}, seq_len=64),
+}
+RECONCILED = {
+    f"{key[0]} {key[1:]}": lp.reconcile(key[0], dict(zip(lp.AXES, key[1:5], strict=True)), seq_len=key[5])
+    for key in PEERS
+}
+LOADED = {
+    "incident": lp.load("llama3.1-405b-mp16", nodes=4),
+    "70b": lp.load("llama3.1-70b", nodes=2, memory_gb=32),
+    "8b": lp.load("llama3.1-8b"),
+    "tiny": lp.load("tiny", memory_gb=0.5),
+    "shards": lp.load("llama3.1-405b", format="bf16", nodes=8, memory_gb=128),
+    "many": lp.load("llama3.1-8b", nodes=4096, memory_gb=1),
+}
+EVERY: dict[str, Any] = {
+    **{f"memory {name}": record for name, record in MEMORY.items()},
+    **{f"waterfall {name}": record for name, record in RECONCILED.items()},
+    **{f"loading {name}": record for name, record in LOADED.items()},
+}
+
+
+def bars(record: Any) -> list[dict[str, Any]]:
+    return [trace for trace in lp.view(record).spec["data"] if trace["type"] == "bar"]
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_stacked_bars_are_the_stages_totals(name: str) -> None:
+    record = MEMORY[name]
+    drawn = [record.stages[s] for s in style.shown(len(record.stages), memory.DRAWN)]
+    for i, stage in enumerate(drawn):
+        assert sum(t["y"][i] for t in bars(record)) == pytest.approx(stage.total_bytes / GIB, abs=1e-3)
+    assert sum(len(names) for _, names in memory.PARTS.values()) == len(
+        {n for _, names in memory.PARTS.values() for n in names}
+    )
+
+
+def test_every_term_belongs_to_a_part() -> None:
+    known = {name for _, names in memory.PARTS.values() for name in names}
+    for record in MEMORY.values():
+        assert {name.partition(":")[0] for name in record.names} <= known
+
+
+def test_the_line_is_the_hbm_and_the_note_the_verdict() -> None:
+    for record in MEMORY.values():
+        layout = lp.view(record).spec["layout"]
+        [line] = layout["shapes"]
+        assert line["y0"] == line["y1"] == record.hbm_bytes / GIB
+        assert layout["title"]["subtitle"]["text"] == record.verdict.replace(">", "&gt;")
+        assert ("color" in layout["title"]["subtitle"]["font"]) is not record.fits
+        assert layout["yaxis"]["range"][1] > max(record.hbm_bytes, record.worst.total_bytes) / GIB
+    assert [a["text"] for a in lp.view(MEMORY["8b"]).spec["layout"]["annotations"]] == [
+        "h100-80gb: 79.65 GiB"
+    ]
+
+
+def test_summary_of_memory() -> None:
+    assert lp.view(MEMORY["8b"]).summary == (
+        "llama3.1-8b, tp=2 cp=1 pp=1 dp=4, seq_len=8192, micro_batch=1: exact accounting, "
+        "recompute selective\n"
+        "  stage 0: 49.43 GiB: parameters 7.48, gradients 14.96, optimizer 11.22, activations 10.86, "
+        "logits and loss 3.91, assumed 1.00\n"
+        "worst: stage 0, 49.43 GiB ≤ 79.65 GiB of h100-80gb: fits"
+    )
+    hover = next(t for t in bars(MEMORY["8b"]) if t["name"] == "optimizer")["hovertext"]
+    assert hover == ["stage 0 · optimizer 11.22 GiB<br>master weights 3.74 GiB<br>optimizer states 7.48 GiB"]
+
+
+# -- the waterfall ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECONCILED)
+def test_lanes_lead_from_ours_to_each_tools_total(name: str) -> None:
+    record = RECONCILED[name]
+    ours = record.ours.total_bytes / GIB
+    room = lp.view(record).spec["layout"]["xaxis"]["range"][1] / 1.02
+    lanes: dict[int, list[tuple[float, float, float]]] = {}
+    for trace in bars(record):
+        for y, base, x in zip(trace["y"], trace["base"], trace["x"], strict=True):
+            lanes.setdefault(round(y), []).append((y, base, base + x))
+    for row, tool in enumerate(record.tools):
+        at = ours
+        for _, start, stop in sorted(lanes.get(row, [])):
+            if max(at, stop) < room - 1e-6:
+                assert at == pytest.approx(start, abs=0.02) or at == pytest.approx(stop, abs=0.02)
+                at = stop if at == pytest.approx(start, abs=0.02) else start
+        if tool.total_bytes / GIB < room and all(stop < room for _, _, stop in lanes.get(row, [])):
+            assert at == pytest.approx(tool.total_bytes / GIB, abs=0.05), tool.name
+    marks = next(t for t in lp.view(record).spec["data"] if t["type"] == "scatter")
+    assert marks["x"] == pytest.approx(
+        [t.total_bytes / GIB for t in record.tools if t.total_bytes / GIB <= room]
+    )
+
+
+def test_totals_out_of_the_picture_have_an_arrow() -> None:
+    record = RECONCILED["llama3.1-405b (8, 1, 16, 128, 8192)"]
+    labels = lp.view(record).spec["layout"]["yaxis"]["ticktext"]
+    assert labels[0] == "Vizuara planner  <b>12.9</b>"
+    assert labels[-2:] == ["Calculon  <b>765.9 →</b>", "EleutherAI cookbook  <b>7,095.1 →</b>"]
+    assert lp.view(record).summary == str(record)
+
+
+# -- loading ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_bars_are_the_nodes_bytes(name: str) -> None:
+    record = LOADED[name]
+    shown = [record.nodes[i] for i in style.shown(record.n_nodes, 32)]
+    drawn = np.sum([t["y"] for t in bars(record)], axis=0)
+    assert drawn == pytest.approx([node.total_bytes / GIB for node in shown], abs=1e-6)
+    [line] = lp.view(record).spec["layout"]["shapes"]
+    assert line["y0"] == record.memory_gb
+
+
+@pytest.mark.parametrize("name", ["incident", "70b", "8b", "shards"])
+def test_counters_are_numpys(name: str) -> None:
+    lines = {t["name"]: t["y"] for t in lp.view(LOADED[name]).spec["data"] if t["type"] == "scatter"}
+    totals = [c.value for c in LOADED[name].counts() if c.what == "total"][: len(lines["bytes read"])]
+    assert lines["bytes read"] == [round(n / GIB, 3) for n in totals]
+    sizes = np.diff([0, *totals])
+    for kind in ("uint32", "int32"):
+        kept = np.cumsum(sizes.astype(kind), dtype=kind)  # wraps at each sum, as a counter does
+        assert lines[f"in {kind}"] == [round(int(n) / GIB, 3) for n in kept]
+    assert any(a > b for a, b in pairwise(lines["in uint32"])) is (totals[-1] > 2**32)
+
+
+def test_summary_of_loading() -> None:
+    lines = lp.view(LOADED["incident"]).summary.splitlines()
+    assert lines[: len(str(LOADED["incident"]).splitlines())] == str(LOADED["incident"]).splitlines()
+    assert lines[-1] == "at the end of the file uint32 holds 1,685,127,168, 55 wraps on"
+    assert LOADED["incident"].file_bytes == 55 * 2**32 + 1_685_127_168
+
+
+# -- the form of every picture ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_form(name: str) -> None:
+    view = lp.view(EVERY[name])
+    assert plain(view.spec)
+    assert view == lp.view(EVERY[name])
+    assert stored_size(view) <= (80 if "deep" in name else 40) * 1024
+    assert len(view.summary.splitlines()) <= 42
+    layout = view.spec["layout"]
+    assert layout["height"] == style.HEIGHT
+    assert layout["uirevision"] == name.split()[0]
+    assert min(fonts(layout)) >= 11
+    for axis in ("xaxis", "yaxis", "xaxis2", "yaxis2"):
+        assert axis not in layout or layout[axis]["title"]["text"]
+
+
+def test_colours_of_parts_are_no_axis_colours() -> None:
+    used = {colour for colour, _ in memory.PARTS.values()} | set(memory.STEPS.values())
+    assert not used & set(style.COLOURS.values())
+    assert len({colour for colour, _ in memory.PARTS.values()}) == len(memory.PARTS)
