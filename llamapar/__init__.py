@@ -1,8 +1,8 @@
 """llamapar: how Llama-style transformers are cut across GPUs, checked, drawn and explained.
 
 One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
-`ranks`, `view`, `explorer`) and executed (`run`, `local`, `tape`, `record`). Importing
-this needs no third-party package.
+`ranks`, `view`, `explorer`), executed (`run`, `local`, `tape`, `record`) and explained (`explain`,
+`clinic`). Importing this needs no third-party package.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .budget import memory, reconcile
-from .diagnosis import explain, explain_stream
+from .diagnosis import Explanation, explain, explain_stream
 from .errors import LayoutError, LlamaparError, ModelError
 from .fit import fit
 from .frameworks import FRAMEWORKS
@@ -41,6 +41,8 @@ __all__ = [
     "Padding",
     "Report",
     "check",
+    "checkpoint",
+    "clinic",
     "explain",
     "explain_stream",
     "explorer",
@@ -68,6 +70,8 @@ __all__ = [
 _LAZY = {
     "FAULTS": ".spmd.faults",
     "PROGRAMS": ".spmd.programs",
+    "checkpoint": ".checkpoint",
+    "clinic": ".panels",
     "explorer": ".panels",
     "local": ".execute",
     "record": ".spmd.record",
@@ -83,7 +87,8 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from importlib import import_module
 
-        value = getattr(import_module(_LAZY[name], __name__), name)
+        module = import_module(_LAZY[name], __name__)
+        value = module if _LAZY[name] == f".{name}" else getattr(module, name)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -91,6 +96,16 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _show(told: Explanation) -> None:
+    """An explanation in a notebook: its words, then its picture, which lie layers above it."""
+    from importlib import import_module
+
+    import_module(".magics", __name__).show(told)
+
+
+Explanation._ipython_display_ = _show
 
 
 def load_ipython_extension(ip: Any) -> None:

@@ -194,7 +194,7 @@ EXPLAIN = Command(
     "llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n"
     "  llamapar explain --file train.log --model llama3-70b --tp 16\n"
     "  torchrun --nproc-per-node 8 train.py 2>&1 | llamapar explain -",
-    first=("text", "the text in quotes, or - for what another program says on a pipe"),
+    positional=(("text", "the text in quotes, or - for what another program says on a pipe"),),
     exits="0 explained, 1 cannot tell",
     helps={
         "model": f"{words.MODEL_HELP}, or a public model's name",

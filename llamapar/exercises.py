@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .budget import memory
+from .budget.schedule import in_flight
+from .budget.sizes import Sizes
 from .errors import LlamaparError, one_of, shown
 from .frameworks import FRAMEWORKS
 from .layout import Layout
+from .loading import held, load
 from .maps import heads, ranks, sequence, vocab
+from .model import model
 from .shard import Padding
 from .volume import volume
 
@@ -42,12 +47,39 @@ TARGETS: dict[str, Callable[[], Any]] = {
         for k in range(10)
         if not vocab("llama3.1-70b", {"tp": 16}, padding=Padding(2**k, per_tp=True)).pad_rows
     ),
+    # 04_checkpoints
+    "TP of 8064 rows": lambda: next(
+        tp
+        for tp in range(2, 65)
+        if vocab("llama3.1-70b", {"tp": tp}, padding="colossalai").padded == 8064 * tp
+    ),
+    "row 3 of a head": lambda: model("llama3-8b").head_dim // 2 + 3 // 2,
     # 05_context_parallel
     "pieces of rank 2": lambda: [chunk.start for chunk in sequence({"cp": 8}, 4096).rank(2).chunks],
     "last over first": lambda: round(_pairs_in_order(7) / _pairs_in_order(0), 1),
     "bytes of K and V": lambda: volume(
         "attention", "llama3-8b", Layout(tp=4, cp=8), seq_len=65536, dtype="bfloat16"
     ).bytes("cp", "forward"),
+    # 07_memory
+    "own bytes under ZeRO 3": lambda: memory("llama3.1-70b", Layout(dp=64, zero=3), seq_len=8192).worst.bytes(
+        "parameters", "gradients", "optimizer states"
+    ),
+    "in flight on stage 5": lambda: in_flight("1f1b", 5, pp=8, virtual_stages=1, micro_batches=64)[0],
+    "bytes of logits": lambda: (
+        4 * Sizes(model("llama3.1-8b"), Layout(tp=8), seq_len=8192).activations["logits"]
+    ),
+    # 08_loading_405b
+    "first vocabulary that wraps": lambda: next(n for n in range(1, 2**20) if held(n * 65536, "uint32") == 0),
+    "70B on 16 GB machines": lambda: load("llama3.1-70b", memory_gb=16).smallest_nodes,
+    "what uint32 holds of the file": lambda: held(load("llama3.1-405b-mp16").file_bytes, "uint32"),
+    # 11_shape_clinic
+    "TP of the saved head": lambda: next(
+        tp for tp in range(1, 65) if len(vocab("qwen2.5-7b", {"tp": tp}).rank(0).rows) == 19008
+    ),
+    "columns of a rank": lambda: {
+        "columns": len(heads("llama3-8b", {"tp": 32}).rank(0).kv_rows),
+        "tp": 32,
+    },
     # 12_on_gpus
     "GPU 5 of the third machine": lambda: tuple(Layout(tp=8, cp=2, dp=2).coord_of(2 * 8 + 5)),
     "torchrun for the paper": lambda: {"nnodes": _PAPER.world // 8, "nproc_per_node": 8},

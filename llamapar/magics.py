@@ -23,7 +23,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.display import display
 
 from .diagnosis import UNKNOWN, Explanation, explain
-from .errors import MAX_DEGREE, LlamaparError, whole
+from .errors import MAX_DEGREE, LayoutError, LlamaparError, whole
+from .figures import view
 from .frameworks import framework as find_framework
 from .layout import AXES, Layout
 from .model import ModelConfig
@@ -32,7 +33,7 @@ _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexErr
 _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
 _COUNTS = (*AXES, "n_heads", "n_kv_heads", "head_dim")
 _KINDS: dict[type, str] = {ModelConfig: "model", Layout: "layout"}
-_MOST, _LONGEST, _SURE = 20, 2**16, 0.45
+_MOST, _SURE = 20, 0.45
 _LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parent}/", "<frozen ")
 _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
 _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [--framework F] [TEXT]"
@@ -60,16 +61,24 @@ class Told:
         return f"{self.explanation._repr_html_()}{used}{table}"
 
 
+def show(told: Explanation | Told) -> None:
+    """Words, and under them the picture of the likeliest cause, where its numbers make one."""
+    display({"text/plain": repr(told), "text/html": told._repr_html_()}, raw=True)
+    try:
+        display(view(told.explanation if isinstance(told, Told) else told))
+    except LayoutError:  # nothing to draw: the words say it all
+        return
+
+
 def tell(error: BaseException, given: dict[str, Any]) -> Told:
     """The explanation of an error by its own words, what is given, and its innermost frame of user code."""
-    text = "".join(traceback.format_exception_only(error))[:_LONGEST]
-    told, used = explain(text, **given), ""
+    told, used = explain(error, **given), ""
     values, line = _frame(error)
     facts: dict[str, Any] = {n: v for n, v in values.items() if n in _COUNTS and type(v) is int and v > 0}
     facts |= {_KINDS[type(value)]: value for value in values.values() if type(value) in _KINDS}
     bare = isinstance(error, ZeroDivisionError) and "head" not in line
     if facts and not given and told.best and told.best.confidence >= _SURE and not bare:
-        knowing = explain(text, **facts)
+        knowing = explain(error, **facts)
         if knowing.best and knowing.best.category in {d.category for d in told.diagnoses}:
             told, used = knowing, ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.items())
     return Told(told, tuple(_tensors(values)), used)
@@ -149,9 +158,9 @@ class LlamaparExplain(Magics):
             last = getattr(sys, "last_value", None)
             error = self.last if isinstance(last, UsageError | None) else last
             if text or cell.strip():
-                display(Told(explain(f"{text}\n{cell}".strip(), **given)))
+                show(Told(explain(f"{text}\n{cell}".strip(), **given)))
             elif error is not None:
-                display(tell(error, given))
+                show(tell(error, given))
             else:
                 raise UsageError(f"no error so far: {_USAGE}")
         except LlamaparError as problem:

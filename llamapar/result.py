@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .diagnosis import Explanation
 from .layout import Layout
 from .maps.tables import html_table, text_table
 from .spmd import tape as tapes
@@ -66,6 +67,15 @@ class RunResult:
         raised = [r for r in self.reports if r.error is not None]
         raised.sort(key=lambda r: (isinstance(r.error, PeerError), r.at))
         return {r.rank: r.error for r in raised if r.error is not None}
+
+    @cached_property
+    def explanation(self) -> Explanation | None:
+        """`lp.explain` of what the first rank to raise did raise; None where none did."""
+        if not self.errors:
+            return None
+        rank, error = next(iter(self.errors.items()))
+        raised = next(report for report in self.reports if report.rank == rank)
+        return tapes.explained(self.task, error if error.__traceback__ else raised.traceback or error)
 
     @property
     def traces(self) -> dict[int, Trace]:
@@ -135,6 +145,8 @@ class RunResult:
             text = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}"
             alike.setdefault(text, []).append(rank)
         rows += [["error", some(ranks), "", text] for text, ranks in alike.items()]
+        if self.explanation is not None and self.explanation.short:
+            rows.append(["why", "", "", self.explanation.short])
         sent = ", ".join(f"{axis} {n:,} B" for axis, n in self.trace.by_axis.items())
         foot = [f"rank 0: {count(self.trace.events)}{': ' + sent if sent else ''}", *self.notes]
         return (

@@ -107,7 +107,7 @@ class TapeStep:
     where: "function:line" counted from the function's first line. code: that line.
     global_shape: None where only the cut program gets there. local: rank → shape.
     cut: dim → axes that cut it. error: rank → the genuine error that the line raised.
-    why: the reason, where one is known.
+    why: what `check` says of the layout. cause: the error's cause and its arithmetic, by `lp.explain`.
     """
 
     where: str
@@ -118,6 +118,7 @@ class TapeStep:
     cut: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     error: Mapping[int, str] = field(default_factory=dict)
     why: str = ""
+    cause: str = ""
 
     @property
     def even(self) -> bool:
@@ -162,7 +163,7 @@ class Tape(Record):
         for step in self.steps:
             rows.append(
                 [
-                    step.where,
+                    f"{step.where} ✗" if step.error else step.where,
                     step.code,
                     step.name,
                     list(step.global_shape) if step.global_shape is not None else "",
@@ -170,7 +171,7 @@ class Tape(Record):
                     _by_shape(step),
                 ]
             )
-        why = self.failed.why if self.failed else ""
+        why = "\n".join(filter(None, (self.failed.why, self.failed.cause))) if self.failed else ""
         return title, ["line", "code", "name", "global shape", "cut", "on a rank"], rows, why
 
     def _repr_html_(self) -> str:
@@ -178,7 +179,7 @@ class Tape(Record):
         left = 'style="text-align:left"'
         body = "".join(f"<tr>{''.join(_cell(i, text) for i, text in enumerate(row))}</tr>" for row in rows)
         top = "".join(f"<th {left}>{escape(name)}</th>" for name in head)
-        end = f"<p>{escape(foot)}</p>" if foot else ""
+        end = "".join(f"<p>{escape(line)}</p>" for line in foot.splitlines())
         return f"<p><b>{escape(title)}</b></p><table><tr>{top}</tr>{body}</table>{end}"
 
 

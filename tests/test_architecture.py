@@ -27,6 +27,7 @@ LAYERS = {
     "maps": 1,
     "trace": 1,
     "volume": 1,
+    "modelfile": 1,
     "repairs": 2,
     "rules": 2,
     "fixes": 2,
@@ -41,11 +42,13 @@ LAYERS = {
     "room": 4,
     "result": 4,
     "execute": 4,
+    "checkpoint": 4,
     "figures": 5,
     "panels": 6,
     "words": 6,
     "running": 6,
     "sizing": 6,
+    "resharding": 6,
     "asking": 6,
     "magics": 6,
     "cli": 6,
@@ -55,7 +58,7 @@ LAYERS = {
 
 THIRD_PARTY = {
     3: {"cloudpickle", "torch"},
-    4: {"torch"},
+    4: {"numpy", "torch"},
     5: {"plotly"},
     6: {"IPython", "anywidget", "traitlets"},
 }

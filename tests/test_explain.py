@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import statistics
 import sys
 import time
@@ -130,6 +129,85 @@ def test_an_explicit_head_count_is_not_blamed_on_tp() -> None:
     assert (sharded.verdict, sharded.best.subtype) == ("sharding", "global_dim_not_localized")
 
 
+def test_a_sixteenth_of_a_view_is_a_tie_that_names_what_is_missing() -> None:
+    """262144 is also the size of a public model's wk; that says nothing of 512 tokens of 64 heads."""
+    text = "RuntimeError: shape '[1, 512, 64, 128]' is invalid for input of size 262144"
+    alone = lp.explain(text)
+    assert alone.verdict == "unknown"
+    assert {d.title for d in alone.diagnoses[:2]} == {"fused_qkv_layout", "other / global_dim_not_localized"}
+    assert {"tp", "n_kv_heads"} <= set(alone.needs)
+    sliced = lp.explain(text, tp=16, heads=64, kv_heads=64)
+    assert (sliced.verdict, sliced.best.subtype) == ("sharding", "global_dim_not_localized")
+    assert sliced.best.equations == ("4194304/262144 = 16", "64/16 = 4")
+
+
+def test_a_number_that_says_which_one_is_no_degree() -> None:
+    told = lp.explain("[rank 3] TP rank 5, pipeline stage 2, layer 7: 16 KV heads are not divisible by 5")
+    assert {fact: told.known.get(fact) for fact in ("tp", "pp", "n_layers", "world")} == dict.fromkeys(
+        ("tp", "pp", "n_layers", "world")
+    )
+    told = lp.explain("tensor parallel 2024-11-21 12:00:00 heads are not divisible by the ranks")
+    assert told.known.get("tp") is None
+    assert lp.explain("tp_size: 8, num_head: 4 do not fit").known.get("n_heads") == 4
+
+
+def test_the_root_cause_is_the_line_that_is_told() -> None:
+    text = f"INFO loading the model\nstep 3 of 7\n{KV}\ntorch.distributed.elastic: failed (exitcode: 1)"
+    told = lp.explain(text)
+    assert (told.line, told.best.category) == (KV, "kv_heads_lt_tp")
+
+
+LOADED = (
+    "size mismatch for {}: copying a param with shape torch.Size({}) from checkpoint, the shape in current "
+    "model is torch.Size({})."
+)
+MEET = "The size of tensor a ({}) must match the size of tensor b ({}) at non-singleton dimension 1"
+GATHER = "expected index torch.Size([2, 16, 1]) to be no larger than self torch.Size([2, 0, 1000])"
+
+
+@pytest.mark.parametrize(
+    ("what", "facts", "verdict", "title", "equation"),
+    [
+        (LOADED.format("h.0.attn.qkv_proj.weight", "[3072, 4096]", "[12288, 4096]"), {"tp": 4},
+         "sharding", "checkpoint_tp_mismatch", "12288/3072 = 4"),
+        (LOADED.format("h.0.attn.qkv_proj.weight", "[6144, 4096]", "[12288, 4096]"), {"tp": 1},
+         "unknown", "fused_qkv_layout", "12288/6144 = 2"),
+        (LOADED.format("layers.0.mlp.gate_proj.weight", "[14336, 4096]", "[11008, 4096]"), {},
+         "not_sharding", "other", "14336/11008 = 1.30233"),
+        ("shape '[1, 16, 8, 128]' is invalid for input of size 65536", {"tp": 4},
+         "sharding", "other / global_dim_not_localized", "65536/16384 = 4"),
+        ("shape '[2, 16, 32, 128]' is invalid for input of size 196608", {},
+         "unknown", "fused_qkv_layout", "6144 = (32 + 2·8)·128"),
+        (MEET.format(32, 8), {"heads": 32, "kv_heads": 8, "tp": 1},
+         "not_sharding", "fused_qkv_layout", "32/8 = 4"),
+        (f"RuntimeError: Size does not match at dimension 1 {GATHER}", {},
+         "sharding", "seq_not_divisible", "16 ≠ 0"),
+        ({"q_proj.weight": (512, 4096)}, {"model": "llama3-8b"},
+         "sharding", "checkpoint_tp_mismatch", "512·8 = 4096"),
+    ],
+)  # fmt: skip
+def test_relations_between_sizes(
+    what: Any, facts: dict[str, Any], verdict: str, title: str, equation: str
+) -> None:
+    told = lp.explain(what, **facts)
+    assert (told.verdict, told.best.title) == (verdict, title)
+    assert equation in told.best.equations
+
+
+def test_a_whole_weight_is_no_shard() -> None:
+    """4096 is also a 32nd of the padded vocabulary; a tensor of wq's own shape says nothing of that."""
+    told = lp.explain((4096, 4096), "llama3-8b")
+    assert (told.verdict, told.reason) == ("unknown", "at best [4096, 4096] is the whole wq of llama3-8b")
+
+
+def test_a_first_file_that_is_absent_may_be_a_wrong_path() -> None:
+    told = lp.explain(
+        "FileNotFoundError: No such file: '/ckpt/mp_rank_00/model.pt', expected 8 shards, found 1"
+    )
+    assert (told.verdict, told.best.category) == ("unknown", "checkpoint_tp_mismatch")
+    assert "files of the checkpoint" in told.needs
+
+
 def test_a_ratio_that_is_no_shard() -> None:
     text = (
         "size mismatch for tok_embeddings.weight: copying a param with shape torch.Size([128256, 8192]) from "
@@ -185,7 +263,7 @@ def test_without_a_job_the_way_out_is_in_words() -> None:
 def test_the_json_form() -> None:
     told = lp.explain(KV, "llama3-8b", {"tp": 16}).as_dict()
     assert json.loads(json.dumps(told)) == told
-    assert list(told) == ["verdict", "reason", "diagnoses"]
+    assert list(told) == ["verdict", "diagnoses"]
     keys = ["category", "subtype", "cause", "equations", "fixes", "needs", "frameworks", "confidence"]
     assert all(list(diagnosis) == keys for diagnosis in told["diagnoses"])
     assert [d["confidence"] for d in told["diagnoses"]] == sorted(
@@ -238,6 +316,8 @@ def test_broken_models_and_layouts_are_refused() -> None:
         lp.explain(KV, {"a": 1})
     with pytest.raises(lp.LayoutError, match="framework=3 is not known"):
         lp.explain(KV, framework=3)  # type: ignore[arg-type]
+    with pytest.raises(lp.LayoutError, match=r"framework='torchtitn' is not known(.|\n)*try  torchtitan"):
+        lp.explain(KV, framework="torchtitn")
 
 
 # -- the vocabulary --------------------------------------------------------------------------------
@@ -338,87 +418,6 @@ def test_a_genuine_error_of_a_program(program: str, model: str, layout: dict[str
     told = lp.explain(message, model, layout, seq=seq)
     assert told.verdict == "sharding"
     assert told.best.category in {CATEGORY[code] for code in codes & set(CATEGORY)}
-
-
-def wrong_layouts(n: int) -> list[tuple[str, str, dict[str, int], int]]:
-    draw = random.Random(0)
-    models = [name for name in lp.PRESETS if not name.startswith("qwen")]
-    programs = ("attention", "meta_attention", "mlp", "embedding", "block")
-    degrees = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 64)
-    return [
-        (
-            draw.choice(programs),
-            draw.choice(models),
-            {"tp": draw.choice(degrees), "cp": draw.choice((1, 1, 1, 2, 3))},
-            draw.choice((64, 100, 1000, 1024, 8192)),
-        )
-        for _ in range(n)
-    ]
-
-
-def test_genuine_errors_of_wrong_layouts(sample: Callable[[Any, int], list[Any]]) -> None:
-    given = alone = n = 0
-    for program, model, layout, seq in sample(wrong_layouts(400), 16):
-        tape = lp.tape(program, model, layout, seq_len=seq, batch=1)
-        failed = next((step for step in tape.steps if step.error), None)
-        if failed is None:
-            continue
-        n += 1
-        message = next(iter(failed.error.values()))
-        codes = {f.code for f in lp.check(model, layout, seq_len=seq).findings if f.severity == "error"}
-        wanted = {CATEGORY[code] for code in codes & set(CATEGORY)}
-        given += lp.explain(message, model, layout, seq=seq).best.category in wanted
-        told = lp.explain(message)
-        tie = told.verdict == "unknown" and bool(told.needs)
-        alone += tie or bool(told.best and told.best.category in wanted)
-    assert n >= 4
-    assert given >= 0.98 * n
-    assert alone >= 0.9 * n
-
-
-SIZES = (10, 28, 32, 64, 100, 128, 256, 512, 768, 784, 1000, 1024, 2048, 3072, 4096, 5120, 8192, 11008, 14336)
-OTHER_FAILURES = (
-    "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::BFloat16",
-    "RuntimeError: Expected all tensors to be on the same device, but found two, cuda:0 and cpu!",
-    "OSError: Error no file named pytorch_model.bin found in directory ./ckpt",
-    "FileNotFoundError: [Errno 2] No such file or directory: '/data/llama/consolidated.00.pth'",
-    "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
-    "IndexError: index {small} is out of bounds for dimension 0 with size {small}",
-    "ValueError: could not broadcast input array from shape ({small},{a}) into shape ({small},{b})",
-    "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({small}x{a} and {b}x{c})",
-    "The size of tensor a ({a}) must match the size of tensor b ({near}) at non-singleton dimension 1",
-    "RuntimeError: shape '[2, {next}, 16, 64]' is invalid for input of size {numel}",
-    "RuntimeError: shape '[-1, {a}]' is invalid for input of size {odd}",
-    "size mismatch for fc.weight: copying a param with shape torch.Size([{a}, {c}]) from checkpoint, the "
-    "shape in current model is torch.Size([{b}, {c}]).",
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {a}.00 MiB. GPU 0 has a total capacity of "
-    "79.15 GiB of which {small}.25 MiB is free.",
-    "ZeroDivisionError: float division by zero",
-    "RuntimeError: stack expects each tensor to be equal size, but got [{a}] at entry 0 and [{b}] at entry 1",
-)
-"""Wrong dtype, wrong file, off by one in user code, out of memory at the batch size."""
-
-
-def test_other_failures_are_not_blamed_on_sharding(sample: Callable[[Any, int], list[Any]]) -> None:
-    draw = random.Random(0)
-    blamed = []
-    texts = []
-    for i in range(6000):
-        a, b, c = draw.sample(SIZES, 3)
-        small = draw.randrange(2, 500)
-        numbers = {
-            "a": a,
-            "b": b,
-            "c": c,
-            "small": small,
-            "near": a + draw.choice((-1, 1)),
-            "next": small + 1,
-        }
-        numbers |= {"numel": 2 * small * 16 * 64, "odd": a * small + 1}
-        texts.append(OTHER_FAILURES[i % len(OTHER_FAILURES)].format_map(numbers))
-    chosen = sample(texts, 500)
-    blamed = [text for text in chosen if lp.explain(text).verdict == "sharding"]
-    assert len(blamed) <= 0.02 * len(chosen), blamed[:5]
 
 
 def test_the_public_door() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import random
 import re
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.diagnosis import causes, limits, lines, observations, reading, topics
+from llamapar.diagnosis import causes, engine, limits, lines, observations, reading, topics, views, weights
 from llamapar.diagnosis.reading import LIMIT, Reading, plain
 
+PROJECT = Path(__file__).resolve().parent.parent
 KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, remote process exited"
 
@@ -163,7 +167,8 @@ RUNS = (
     "[ |( |1|1,|1,234 |1x|a.|a_|a|\x1b[|2·|parallel |kv |num_heads |expected |allocate |multiple of |gate |"
     "2 x |not divisible by 3 and |mismatch expected got |% a == 0 | |collective |[0, 2, 4, 1, 3, 5] |new |"
     "overflow |checkpoint was saved |tensor_model_parallel_size |quantized |shape [1, 2, 3] |dim 1 of [|"
-    "rank 0 |a.b.c.d |w1 "
+    "rank 0 |a.b.c.d |w1 |fp8 |first dimension of the parameter |must be divisible by fp8 |num_groups 3 |"
+    "does not match at dimension 1 [2, 3] |weight.shape[0] == vocab_size |0 kv heads |0x1x"
 )
 
 
@@ -179,7 +184,7 @@ def test_no_pattern_repeats_a_repeat() -> None:
     """The source of every pattern: no unbounded quantifier right after a group that ends in one."""
     patterns = [
         value.pattern
-        for module in (causes, limits, lines, observations, reading, topics)
+        for module in (causes, engine, limits, lines, observations, reading, topics, views, weights)
         for value in vars(module).values()
         if isinstance(value, re.Pattern)
     ]
@@ -233,6 +238,32 @@ def test_memory_stays_bounded() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 40_000_000
+
+
+RUN = """
+import re, sys, time
+from llamapar import cli
+cli.main(["explain", "--file", sys.argv[1]])
+status = open("/proc/self/status").read()
+print(time.process_time(), re.search("VmHWM:[^0-9]*([0-9]+)", status)[1])
+"""
+"""The command, then its seconds on a processor and the most KiB that it held."""
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux's /proc")
+@pytest.mark.parametrize("noise", [QUIET, LOUD], ids=["quiet", "loud"])
+def test_two_hundred_megabytes_by_the_command(noise: str, tmp_path: Path) -> None:
+    """Of the whole process; an idle core takes 3 s, one that is shared up to twice as long."""
+    path = tmp_path / "train.log"
+    with path.open("w") as file:
+        file.writelines(log(200_000_000, 64, noise))
+    command = [sys.executable, "-c", RUN, str(path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
+    assert f"from {KV}  (ranks 0, 1, 2, 3, 4, 5, 6, 7)" in done.stdout, done.stderr
+    seconds, kib = map(float, done.stdout.splitlines()[-1].split())
+    assert seconds < 9.0
+    assert kib < 100 * 1024
 
 
 def test_a_line_of_megabytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from pathlib import Path
@@ -76,8 +77,85 @@ def test_opens_on_405b_with_its_heads() -> None:
 @pytest.mark.parametrize("preset", lp.PRESETS)
 def test_every_preset_has_every_picture(preset: str, tab: str) -> None:
     panel = lp.explorer(preset, tab=tab)
+    if tab == "memory":  # a rank must be able to compute
+        panel.set(tp=math.gcd(8, panel.model.n_kv_heads), pp=2)
     assert panel.payload["figure"] is not None
     assert_shows(panel)
+
+
+def size_of(panel: Explorer) -> int:
+    """Bytes that a change sends to the browser."""
+    return len(json.dumps([panel.payload, panel.turns], default=str).encode())
+
+
+def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
+    panel = lp.explorer(tab="memory", micro_batch=1, global_batch=2048)
+    said = lp.memory("llama3.1-405b", panel.layout, seq_len=8192, micro_batch=1, global_batch=2048)
+    assert panel.payload["summary"] == lp.view(said).summary
+    assert panel.payload["fits"] is said.fits is False
+    options = {"recompute": "none", "schedule": "gpipe", "gpu": "b200-180gb"}
+    panel.set(zero=2, **options)
+    said = lp.memory("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048, **options)
+    assert panel.payload["summary"] == lp.view(said).summary
+    panel.set(micro_batch=None, global_batch=None, batch_per_dp=None, micro_batches=7)
+    said = lp.memory("llama3.1-405b", panel.layout, seq_len=8192, global_batch=7 * 128, **options)
+    assert panel.payload["summary"] == lp.view(said).summary
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"tp": 2},
+        {"seq_len": 131072, "cp": 16, "dp": 8},
+        {"preset": "llama3.1-70b", "pp": 1, "dp": 8, "recompute": "none", "micro_batch": 4},
+        {"preset": "llama3.1-70b", "pp": 4, "schedule": "gpipe", "micro_batch": 2, "global_batch": 4096},
+        {"preset": "llama3.1-8b", "tp": 4, "pp": 1, "dp": 2, "sequence_parallel": False, "seq_len": 65536},
+        {"preset": "llama3.1-8b", "tp": 1, "pp": 1, "dp": 1},
+        {"preset": "llama3.1-8b", "pp": 1, "dp": 8, "framework": "torchtitan", "micro_batch": 32},
+    ],
+    ids=str,
+)
+def test_every_turn_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> None:
+    offered = lp.explorer(**state, tab="memory").turns["texts"]
+    assert 0 < len(offered) <= 4
+    for k, text in enumerate(offered):
+        panel = lp.explorer(**state, tab="memory")
+        ranks, warnings = (
+            panel.layout.world,
+            {f.code for f in panel.report.findings if f.severity == "warning"},
+        )
+        receive(panel, kind="turn", turn=k)
+        assert panel.payload["fits"] is True, text
+        assert panel.payload["ok"] is True, text
+        assert panel.layout.world == ranks
+        assert {f.code for f in panel.report.findings if f.severity == "warning"} <= warnings
+        total = re.search(r"worst: stage \d+, (.*) GiB ≤", panel.payload["summary"])
+        assert total is not None
+        assert text.endswith(f": {total[1]} GiB")
+
+
+def test_turns_are_told_apart_and_missing_ones_said() -> None:
+    panel = lp.explorer(tab="memory")
+    texts = panel.turns["texts"]
+    assert texts[:2] == ["zero=2: 72.16 GiB", "recompute=full: 24.71 GiB"]
+    assert panel.turns["seq"] == panel.payload["seq"]
+    assert "to make it fit:\n  zero=2: 72.16 GiB\n  recompute=full" in panel.snapshot().summary
+    with pytest.raises(lp.LlamaparError, match=f"turn={len(texts)}: there are {len(texts)}"):
+        panel.apply_turn(len(texts))
+    panel.apply_turn(1)
+    assert panel.payload["values"]["recompute"] == "full"
+    assert "to make it fit" not in panel.snapshot().summary
+    panel.set(recompute="selective", pp=1, dp=1)
+    assert (panel.payload["fits"], panel.turns["texts"]) == (False, [])
+
+
+def test_a_layout_that_cannot_compute_has_a_reason_in_the_memory_tab() -> None:
+    panel = lp.explorer("llama3.1-8b", tab="memory", tp=16, pp=1, dp=1)
+    assert panel.payload["problem"]["what"] == "tp=16 does not divide n_kv_heads=8"
+    assert panel.payload["fits"] is True
+    panel.set(kv_replication=True)
+    assert panel.payload["figure"] is not None
 
 
 def test_random_moves_never_raise(soak: bool) -> None:
@@ -91,14 +169,17 @@ def test_random_moves_never_raise(soak: bool) -> None:
             receive(panel, kind="set", changes=random_change(draw, panel), seq=move)
         elif roll < 0.75:
             receive(panel, kind="set", changes={"tab": draw.choice([*MAPS, "nowhere"])}, seq=move)
-        elif roll < 0.85:
+        elif roll < 0.82:
             receive(panel, kind="fix", finding=draw.randrange(4), fix=draw.randrange(4))
+        elif roll < 0.85:
+            receive(panel, kind="turn", turn=draw.randrange(4))
         elif roll < 0.9:
             receive(panel, kind="copy", name=draw.choice([*panel.exports, "nothing"]))
         else:  # start over, so that one broken value does not hide the rest for long
             fresh = {name: value for name, value in DEFAULTS.items() if name not in DIMS}
             panel.set(**fresh | {"preset": draw.choice(list(lp.PRESETS))})
         assert_shows(panel)
+        assert size_of(panel) < 40 * 1024 + len(json.dumps(panel.payload["values"], default=str))
         pictures += panel.payload["figure"] is not None
     assert moves * 0.3 < pictures < moves
 
@@ -116,6 +197,8 @@ def test_random_moves_never_raise(soak: bool) -> None:
         {"kind": "set", "changes": {"__class__": 1}},
         {"kind": "fix", "finding": 99, "fix": 0},
         {"kind": "fix", "finding": "x", "fix": None},
+        {"kind": "turn", "turn": 99},
+        {"kind": "turn", "turn": {}},
         {"kind": "load", "text": "{", "name": "x"},
         {"kind": "load", "text": "/etc/passwd", "name": "x"},
         {"kind": "load", "text": "[" * 100_000, "name": "x"},
@@ -229,7 +312,7 @@ def test_state_is_a_value() -> None:
 
 def test_the_page_is_made_of_text_nodes() -> None:
     sources = [path.read_text(encoding="utf-8") for path in sorted(PANELS.glob("*.js"))]
-    assert len(sources) == 2
+    assert len(sources) >= 4
     for source in sources:
         assert not re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source

@@ -42,7 +42,13 @@ def test_incident_3_at_its_line() -> None:
     assert shape_of(tape, "q") == ((1, 8192, 32, 128), (1, 8192, 2, 128), {2: ("tp",)})
     assert tape.steps[-1] == failed
     assert f"ranks 0–15: {INCIDENT}" in str(tape)
-    assert str(tape).endswith(f"ranks 0–15: {INCIDENT}\n{failed.why}")
+    assert failed.cause == (
+        "a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16; "
+        "8192 × 64 = 524288; 64 = 8·128/16 = half a head"
+    )
+    assert str(tape).endswith(f"ranks 0–15: {INCIDENT}\n{failed.why}\n{failed.cause}")
+    assert [row.partition("  ")[0] for row in str(tape).splitlines() if "✗" in row] == ["attention:13 ✗"]
+    assert f"<p>{failed.why}</p><p>{failed.cause}</p>" in tape._repr_html_()
 
 
 def test_405b_at_its_true_size_allocates_nothing() -> None:

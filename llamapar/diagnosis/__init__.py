@@ -17,6 +17,9 @@ from llamapar.errors import shown
 from .result import Diagnosis, Explanation, Said
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
 
+_LONGEST = 2**16
+"""Characters of an exception's own words that are read."""
+
 
 def explain(
     what: Any, model: Any = None, layout: Any = None, framework: str | None = None, **context: Any
@@ -24,7 +27,7 @@ def explain(
     """Why this error, or this shape, came about.
 
     what: a text of any length (a line, a traceback, a log), an exception, a shape such as (16064, 8192),
-        or a mapping from a tensor's name to its shape.
+        a mapping from a tensor's name to its shape, or a RunResult, which brings its model and layout.
     model: a preset's name, a ModelConfig, a config.json or its dict; a public model's name in free words
         ("Llama-2-70b-hf") also does. layout: a Layout or a dict of degrees, in part if need be.
     framework: whose wording and rules to prefer.
@@ -36,8 +39,12 @@ def explain(
     """
     from .engine import explain_text  # the patterns are compiled when the first text comes
 
+    if hasattr(what, "explanation"):  # a RunResult, which lies layers above
+        return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
-        told = explain_text("".join(traceback.format_exception_only(what)), model, layout, framework, context)
+        words = "".join(traceback.format_exception_only(what))[:_LONGEST]
+        code = tuple(f.line or "" for f in traceback.extract_tb(what.__traceback__, limit=-4))
+        told = explain_text(words, model, layout, framework, context, code)
         if told.diagnoses:
             return told
         what = "".join(traceback.format_exception(what, limit=-12))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from llamapar.shard import Padding
 
@@ -61,20 +62,41 @@ _WORDS = {
 _MESH = re.compile(
     r"fsdp|flat_?param|dtensor|device_?mesh|device mesh|fully_shard|sharding propagation|placement"
 )
+_DIM_0 = re.compile(r"(?:first dim\w{0,8}|dim(?:ension)? ?0) of (?:the )?param")
+"""Where FSDP cuts a parameter."""
+
 _AXES = ("tp", "pp", "cp", "dp", "ep")
 
 
+_STRONG = frozenset(("kv", "heads", "vocab", "layers", "world", "expert", "seq", "microbatch", "batch"))
+
+
+def _by_code(o: Divides, r: Reading) -> Divides:
+    """A relation of two bare numbers with the names that the lines of source over it give them."""
+    for line in reversed(r.code if not (o.subject or o.by) else ()):
+        terms = [t.concept for t in Reading(line.partition(" = ")[2] or line).terms]
+        if terms and terms[0] in _STRONG:
+            return replace(o, subject=terms[0], by=frozenset(terms[1:]), beside=frozenset(terms[:1]))
+    return o
+
+
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    o = _by_code(o, r)
     number, divisor, subject = o.number, o.divisor, o.subject
     by = o.by | {axis for axis in _AXES if divisor and divisor > 1 and known.numbers.get(axis) == divisor}
+    axes = [axis for axis in _AXES if (known.get(axis) or 1) > 1]
+    if by <= {"dimension"} and "mesh" in r.low and len(axes) == 1:
+        by = frozenset(axes)
     concepts = o.beside | by
     exact = number is not None and bool(divisor) and number % (divisor or 1) != 0
     sure = 0.9 if exact else 0.8 if number is None or not divisor else 0.55
     equation = over(number, divisor) if number is not None and divisor else ""
     ranks = divisor or " or ".join(sorted(by & {*_AXES, "world"})) or "the ranks"
     units = _WORDS.get(subject, "units")
-    contradiction = ("hidden" in o.beside and "heads" in by) or (subject == "heads" and "kv" in by)
+    width = o.beside & {"hidden", "dimension"} and subject in ("hidden", "dimension")
+    contradiction = ("heads" in by and bool(width)) or (subject == "heads" and "kv" in by)
     uneven = re.search(r"uneven|flat_?param", r.low) and _MESH.search(r.low) and "unflatten" not in r.low
+    uneven = uneven or (_DIM_0.search(r.low) and by <= {"world", "dp"})
     cause = f"{'the' if number is None else number} {units} cannot be cut evenly over {ranks}"
 
     if "expert" in concepts and ("ep" in concepts or subject == "expert"):
@@ -89,7 +111,7 @@ def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis
         yield found("other: model_config", 0.8, cause, equation, parallel=False)
     elif "quant" in concepts:
         yield _tile(number, exact, sure, equation, known)
-    elif subject in ("dimension", "hidden", "dp", "tp", "world", "") and uneven:
+    elif subject in ("dimension", "hidden", "dp", "tp", "world", "vocab", "") and uneven:
         yield found("fsdp_uneven", 0.9 if "fsdp" in r.low else 0.8, cause, equation)
     elif category := _category(o, by, r, known):
         facts = {"tp": divisor} if divisor and category in ("heads_not_divisible", "kv_heads_lt_tp") else {}
@@ -103,8 +125,13 @@ def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis
             word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
             cause = f"{number} ({word}, {where}) cannot be cut evenly over {ranks}"
             needs = "" if where.startswith("given") else "model"
-            yield found(_BY_FACT[fact], score - 0.25 * (not exact), cause, equation, needs=needs)
+            blame = None if needs and _NAMED.search(r.low) and not r.concepts else True
+            sure = score - 0.25 * (not exact)
+            yield found(_BY_FACT[fact], sure, cause, equation, parallel=blame, needs=needs)
 
+
+_NAMED = re.compile(r"\b[a-z]{2,30}_[a-z]{2,30}\b")
+"""A name of user code, such as num_groups, that none of the concepts knows."""
 
 _KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
 
@@ -172,16 +199,19 @@ def roles(
         yield "vocab_size", "given, padded", 0.85
     if m:
         for fact in ("kv_dim", "q_dim"):
-            if getattr(m, fact) == number:
+            if getattr(m, fact) == number and not (fact == "kv_dim" and m.kv_dim == m.q_dim):  # Q is first
                 yield fact, f"given by {m.name}", 0.86 if number != m.dim else 0.8
         return
     for concept, fact, low, high in _BESIDE:
         if concept in concepts and low <= number < high:
             yield fact, "by the words beside it", 0.65
-    for fact in ("vocab_size", "n_heads", "ffn_dim", "dim"):
-        named = next((public.name for public in zoo().values() if getattr(public, fact) == number), "")
+    for fact in ("vocab_size", "n_heads", "ffn_dim", "kv_dim", "dim"):
+        models = [m for m in zoo().values() if getattr(m, fact) == number]
+        if fact == "kv_dim":  # of grouped heads, whose number the divisor does not divide
+            models = [m for m in models if m.kv_dim < m.q_dim and m.n_kv_heads % (divisor or 2)]
+        named = [m.name for m in models]
         if named:
-            yield fact, named, 0.6
+            yield fact, named[0], 0.6 - 0.05 * (fact == "kv_dim" and len(named) < 3)
     if number <= 256:
         small = divisor is not None and number < divisor and number <= 16
         yield ("n_kv_heads" if small else "n_heads"), "by its size", 0.5

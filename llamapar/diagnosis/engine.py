@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -18,7 +19,7 @@ from .causes import background, explain_divides, explain_order, explain_unequal
 from .hypothesis import Hypothesis
 from .known import Known
 from .limits import limits
-from .lines import blocks, causes, pieces, strip
+from .lines import blocks, causes, pieces, score, strip
 from .observations import Divides, Held, Matmul, Order, Pair, Unequal, View, observe
 from .reading import LIMIT, Reading
 from .result import Diagnosis, Explanation, Said
@@ -76,18 +77,25 @@ def _pieces(template: str) -> Iterator[str]:
             yield text
 
 
-def said(r: Reading) -> list[tuple[Framework, str, Case, int]]:
-    """Framework, rule, evidence and literal length of each message that the text holds."""
+_LAST, _FIRST = re.compile(r"\S{0,32} ?$"), re.compile(r"^ ?\S{0,32}")
+"""A number at the end of what stands before a message, and at the beginning of what follows."""
+
+
+def said(r: Reading) -> list[tuple[Framework, str, Case, int, str]]:
+    """Framework, rule, evidence, literal length, and the text's own words, of each message that it holds."""
     found = []
     for framework, code, case, parts in _templates():
-        at = 0
+        start, at = max(0, r.text.find(parts[0])) if parts else 0, 0
         for part in parts:
             at = r.text.find(part, at)
             if at < 0:
                 break
             at += len(part)
         else:
-            found.append((framework, code, case, sum(map(len, parts))))
+            before = _LAST.findall(r.text[:start][-33:])[0] if case.message[0] == "{" else ""
+            after = _FIRST.findall(r.text[at:])[0] if case.message[-1] == "}" else ""
+            length = sum(map(len, parts))
+            found.append((framework, code, case, length, before + r.text[start:at] + after))
     return found
 
 
@@ -142,13 +150,16 @@ def diagnose(r: Reading, known: Known) -> list[tuple[Hypothesis, float]]:
     spoken: dict[str, float] = {CODES[code]: 0.97 for code in rendered(r, job, known)} if job else {}
     if not spoken:
         literal = {
-            CODES[code]: min(0.86, 0.6 + length / 200) for _, code, _, length in said(r) if length >= 20
+            CODES[code]: min(0.86, 0.6 + length / 200) for _, code, _, length, _ in said(r) if length >= 20
         }
         spoken = literal if len(literal) == 1 else {}  # one wording of several rules proves none of them
     found = list(hypotheses(r, known))
     told = {h.category for h in found}
+    sized = any(isinstance(o, View | Matmul | Pair) for o in observe(r))  # torch's words: the sizes decide
     found += [
-        Hypothesis(name, CATEGORIES[name].what, sure) for name, sure in spoken.items() if name not in told
+        Hypothesis(name, CATEGORIES[name].what, sure)
+        for name, sure in spoken.items()
+        if name not in told and not (sized and sure < 0.9)
     ]
     ranked = merged(judged(h, known, failing, spoken) for h in found)
     ranked = [h for h in ranked if h.score >= 0.15][:MOST]
@@ -180,14 +191,16 @@ _FEW = 6
 
 
 def explain_text(
-    text: str, model: Any, layout: Any, framework: Any, context: Mapping[str, Any]
+    text: str, model: Any, layout: Any, framework: Any, context: Mapping[str, Any], code: tuple[str, ...] = ()
 ) -> Explanation:
-    """The explanation of a text of any length."""
+    """The explanation of a text of any length. code: lines of source of the frames that raised it."""
     known = Known.of(model, layout, framework, context)
     if len(text) <= _SHORT and text.count("\n") < _FEW and "Traceback" not in text:
-        first, _ = strip(text.strip().partition("\n")[0])
-        return build(Reading.of(text), known, first, ())
-    return _explain(pieces(text), known, text[:LIMIT])
+        rows = [strip(row)[0] for row in text.strip().splitlines()] or [""]
+        root = max(rows, key=score)
+        above = tuple(row for row in rows[: rows.index(root)] if not row.startswith('File "'))
+        return build(Reading.of(text, code or above), known, root, ())
+    return _explain(pieces(text), known, text[:LIMIT], code)
 
 
 def explain_lines(
@@ -202,16 +215,23 @@ def explain_lines(
     return _explain(blocks(chain(first, rest)), known, "".join(first)[:LIMIT])
 
 
-def _explain(parts: Iterable[str], known: Known, head: str) -> Explanation:
+_CODE = re.compile(
+    r'^.{0,60}File "[^"\n]{0,300}", line \d{1,9}.{0,200}\n.*\n(?: *[\^~]{2,} *\n)?', re.MULTILINE
+)
+"""A frame of a traceback with its line of source, whose numbers mislead."""
+
+
+def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...] = ()) -> Explanation:
     """From the likeliest line of a log that leads to a diagnosis; else from its beginning."""
     for candidate in causes(parts)[:3]:
         around = Reading.of(candidate.before[-_SHORT:])
         stated = {fact: n for fact, n in around.facts() if fact in ("tp", "pp", "cp")}
         ranks = tuple(sorted(candidate.ranks))
-        told = build(Reading.of(candidate.message), known.also(stated), candidate.line, ranks)
+        message = Reading.of(candidate.message, code or candidate.code)
+        told = build(message, known.also(stated), candidate.line, ranks)
         if told.diagnoses:
             return told
-    return build(Reading.of(head), known, "", ())
+    return build(Reading.of(_CODE.sub("", head), code), known, "", ())
 
 
 def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explanation:
@@ -227,7 +247,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
             h.subtype,
             h.cause,
             h.equations,
-            _fixes(h, known, job),
+            _fixes(h, known, job or known.also(h.facts).job()),
             _needs(h, ranked, known),
             _said(h, speakers, known, job),
             sure,
@@ -236,7 +256,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
         )
         for h, sure in ranked
     )
-    return Explanation(verdict, reason, diagnoses, line, ranks)
+    return Explanation(verdict, reason, diagnoses, line, ranks, known)
 
 
 _GIVEN = {"layout": "tp", "layout of this run": "tp", "model": "dim"}
@@ -267,17 +287,16 @@ def _fixes(h: Hypothesis, known: Known, job: Job | None) -> tuple[Fix | str, ...
 
 
 def _said(
-    h: Hypothesis, speakers: list[tuple[Framework, str, Case, int]], known: Known, job: Job | None
+    h: Hypothesis, speakers: list[tuple[Framework, str, Case, int, str]], known: Known, job: Job | None
 ) -> tuple[Said, ...]:
     """Frameworks whose words these are; else, of a known job, those that fail by the same rule."""
     rules = CATEGORIES[h.category].rules
     rows: dict[str, Said] = {}
-    for framework, code, case, length in speakers:
+    for framework, code, case, length, words in speakers:
         if code in rules and length >= 16:  # a bare "AssertionError" names nobody
             where = case.at or framework.commit
             source = f"{case.repo or framework.repo}: {case.path} @{where[:10]}"
-            message = case.message.format_map(job.numbers(framework.padding)) if job else case.message
-            rows.setdefault(framework.name, Said(framework.name, message, source))
+            rows.setdefault(framework.name, Said(framework.name, words, source))
     if not rows and job is not None:
         broken = severities(job, known.framework)
         for code in (code for code in rules if code in broken):

@@ -90,6 +90,7 @@ phi-4|5120 40 40 10 17920 100352
 deepseek-7b deepseek-llm-7b|4096 30 32 32 11008 102400
 deepseek-67b|8192 95 64 8 22016 102400
 deepseek-coder-33b|7168 62 56 8 19200 32256
+deepseek-v2-lite deepseek-coder-v2-lite|2048 27 16 16 10944 102400 128
 deepseek-v3 deepseek-r1|7168 61 128 128 18432 129280 128
 dbrx|6144 40 48 8 10752 100352
 command-r|8192 40 64 64 22528 256000
@@ -181,8 +182,8 @@ class Known:
 
     @classmethod
     def of(cls, model: Any, layout: Any, framework: Any, context: Mapping[str, Any]) -> Known:
-        """From what a person gives; a model's or framework's free-text name that is not known is kept
-        as a name. ModelError or LayoutError for a file, dict or number that is broken."""
+        """From what a person gives; a model's free-text name that is not known is kept as a name.
+        ModelError or LayoutError for a file, dict, number or framework's name that is broken."""
         numbers: dict[str, int] = {}
         changes: dict[str, tuple[str, str]] = {}
         if isinstance(layout, Layout):
@@ -202,13 +203,7 @@ class Known:
                     numbers[fact] = int(first.group(1))
             elif isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
                 numbers[fact] = value
-        judge = None
-        if framework is not None:
-            try:
-                judge = find_framework(framework)
-            except LlamaparError:
-                if not isinstance(framework, str):
-                    raise
+        judge = find_framework(framework) if framework is not None else None
         config, name = _model(model)
         return cls(config, numbers, changes, judge, layout, name)
 

@@ -19,13 +19,19 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield from _checkpoint(r, known)
     yield from _quantised(r, known)
     yield from _positions(r, known)
+    yield from _aligned(r, known)
 
 
 _ZERO = re.compile(r"zerodivisionerror|division (?:or modulo )?by zero|modulo by zero|divide by zero|sigfpe")
 _LOCAL = re.compile(r"kv|n_rep|local_heads|head|attention|llama|rank|parallel")
 
 
+_NO_HEADS = re.compile(r"\b0 (?:local )?(?:kv|key[/ _-]value) heads|kv_?heads? ?(?:=|is|:) ?0\b")
+
+
 def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    if _NO_HEADS.search(r.low):
+        yield found("kv_heads_lt_tp", 0.8, "a rank holds no KV head", needs="tp, n_kv_heads")
     if not _ZERO.search(r.low) or "float division" in r.low:
         return
     tp, kv = known.get("tp"), known.get("n_kv_heads")
@@ -77,6 +83,8 @@ def _allocated(r: Reading, known: Known) -> Iterator[str]:
     if not size or not m:
         return
     number, unit = float(size.group(1)), _UNIT[size.group(2)]
+    if number * unit > 16 * m.n_params:  # more than all weights with their optimizer: a batch
+        return
     rows = {"wq, wk and wv": m.q_dim + 2 * m.kv_dim, "w1 and w3": 2 * m.ffn_dim, "w2": m.ffn_dim}
     for name, n in {**rows, "the embedding": m.vocab_size, "wq": m.q_dim}.items():
         for width in (2, 4, 1):
@@ -89,11 +97,13 @@ def _allocated(r: Reading, known: Known) -> Iterator[str]:
 _OVERFLOW = re.compile(
     r"missing ?bytes|illegal memory access|integer overflow|int_?32|\b2 ?(?:\^|\*\*) ?3[12]\b|2147483\d{3}|"
     r"2,147,\d{3},\d{3}|429496729\d|4,294,967,29\d|overflow|\bwraps?\b|wrapped|32[- ]bit|int_max|narrowing|"
-    r"out of range for int|negative (?:dimension|size|alloc)|too large (?:for|to) .{0,20}(?:int|index)"
+    r"out of range for int|negative (?:dimension|size|alloc)|too large (?:for|to) .{0,20}(?:int|index)|"
+    r"sizes? too large"
 )
 _FLOAT = re.compile(
     r"overflow.{0,40}(?:loss|grad|fp16|float|scale|softmax|warning)|stack ?overflow|recursion|"
-    r"overflow ?error: (?:cannot convert|math)|(?:loss|grad\w{0,8}|fp16|scale|nan).{0,40}overflow"
+    r"overflow ?error: (?:cannot convert|math)|(?:dtype|type|index).{0,30}\bint_?32|int32/int64|"
+    r"(?:loss|grad\w{0,8}|fp16|scale|nan).{0,40}overflow"
 )
 _COUNTER = re.compile(
     r"missing ?bytes|int_?(?:32|max)|wraps|32-bit|integer overflow|2 ?(?:\^|\*\*) ?3|illegal memory"
@@ -134,6 +144,7 @@ _TWO_LAYOUTS = re.compile(
     r"(?:parallel|tp\b|mp\b|pp\b|dp\b|world|topology|ranks|shards|partition|gpus)|"
     r"but (?:the )?(?:current )?(?:world|tp|mp|model|tensor|dp)|shards? .{0,30}(?:expected|found|but)|"
     r"(?:expected|found|got|only) \d{1,6} (?:\w{1,12} )?(?:shards?|files|partitions|ranks)|consolidated\.\d|"
+    r"inconsistent .{0,40}checkpoint|resharding .{0,20}not |"
     r"number of (?:shards|files|checkpoints|ckpts?)|universal checkpoint|partition_count|"
     r"not currently supported|"
     r"(?:tp|mp|dp|pp|world|parallel)\w{0,12} ?(?:size)? ?(?:of )?\(?=? ?\d{1,6}\)? ?(?:->|→|to|vs) ?\d|"
@@ -222,3 +233,20 @@ def _positions(r: Reading, known: Known) -> Iterator[Hypothesis]:
         equation = over(seq, k) if seq and k and k > 1 else ""
         cause = "positions or rotary tables and the sequence do not agree"
         yield found("position/rope", 0.6, cause, equation, parallel=blame, needs="seq_len, max_seq_len, cp")
+
+
+_ALIGNED = re.compile(
+    r"\bfp8\b.{0,120}(?:divisible|multiple|aligned)|(?:divisible|multiple|aligned).{0,120}\bfp8\b"
+)
+
+
+def _aligned(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """FP8 kernels want multiples of 16: of the tokens of a rank, where these are cut."""
+    if not _ALIGNED.search(r.low):
+        return
+    cut = [f"{axis}={known.get(axis)}" for axis in ("cp", "tp") if (known.get(axis) or 1) > 1]
+    cause = "a kernel's rule on the sizes of its matrices; no parallelism is needed for it"
+    yield found("other: kernel_limit", 0.7, cause, parallel=None if cut else False, needs="seq_len, cp, tp")
+    if cut:
+        cause = f"the tokens of a rank, cut by {' and '.join(cut)}, are no multiple that FP8 kernels take"
+        yield found("seq_not_divisible", 0.75, cause, needs="seq_len")

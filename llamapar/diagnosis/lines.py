@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from .reading import LIMIT, plain
 
@@ -76,6 +77,9 @@ _EXACT = re.compile(
     r"expected .{0,40} got|Mesh should not"
 )
 _WATCHDOG = re.compile(r"[Ww]atchdog|[Tt]imed? ?out|collective operation timeout")
+_QUOTED = re.compile(r"^(?:-{1,6}> ?\d{1,6} |❱ {0,4}\d{1,6} │ ?|│ ?❱ {0,4}\d{1,6} │ ?)")
+"""How IPython and rich mark the failing line."""
+
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _FRAME = re.compile(r'^File "|^Traceback|^    at |^\^+$|^During handling|^The above exception')
 
@@ -90,6 +94,14 @@ class Candidate:
     before: str
     after: str
     ranks: set[int] = field(default_factory=set)
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The lines of source that the traceback shows above it, the failing one last."""
+        rows = [text for text, _ in map(strip, self.before.splitlines()[-16:])]
+        quoted = [_QUOTED.sub("", row) for row in rows if _QUOTED.match(row)]
+        below = [row for file, row in pairwise(rows) if file.startswith('File "') and not _FRAME.match(row)]
+        return tuple(quoted or below)[-4:]
 
     @property
     def message(self) -> str:

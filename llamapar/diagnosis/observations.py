@@ -172,10 +172,11 @@ def _counts(r: Reading, start: int, end: int) -> list[int]:
 _VIEW = re.compile(
     r"invalid for input|reshape|cannot (?:be )?view|unflatten|multiply up to|\bview\b.{0,40}size"
 )
+_INPUT = re.compile(r"input of size (\d{1,32})")
 _MATMUL = re.compile(
     r"multiplied|matmul|reduction dim|contract|mat1|\bm1\b|inner dim|\bgemm\b|batch1|dot_general"
 )
-_LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor")
+_LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|saved")
 _SIZES = re.compile(
     r"\((\d{1,20})\)(?: at)? (?:must|should) match (?:the )?(?:existing )?(?:size of )?[\w ]{0,20}"
     r"\((\d{1,20})\)(?: at non-singleton dimension (\d{1,2}))?"
@@ -208,9 +209,10 @@ def shapes(r: Reading) -> Iterator[Observation]:
     free = [n for n, at in r.numbers if not any(a <= at <= b for a, b in spans)]
     if _VIEW.search(r.low) and wide:
         target = wide[-1]
-        size = free[-1:] if "input of size" in r.low else [max(free, default=0)]
-        numel = math.prod(wide[0] if len(wide) > 1 else size)
-        if numel > 0:
+        told = _INPUT.search(r.low)
+        numel = math.prod(wide[0]) if len(wide) > 1 else max(free, default=0)
+        numel = int(told.group(1)) if told else numel
+        if numel > 0 or 0 in target:
             yield View(target, numel)
             return
     if _MATMUL.search(r.low) and len(wide) > 1:
@@ -229,6 +231,9 @@ def shapes(r: Reading) -> Iterator[Observation]:
         yield Held(name, found[0])
 
 
+_AT = re.compile(r"(?:not match|mismatch\w{0,2}|differs?) (?:at|in|on) dim(?:ension)? (\d)")
+
+
 def _pairs(found: list[Shape], name: str, low: str) -> Iterator[Pair]:
     loaded = _LOADED.search(low)
     for first, second in pairwise(found):
@@ -236,6 +241,8 @@ def _pairs(found: list[Shape], name: str, low: str) -> Iterator[Pair]:
             second = second[:-1]
         if len(first) == len(second) and first != second:
             off = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+            said = _AT.search(low)
+            off = [i for i in off if said is None or i == int(said.group(1))] or off
             if len(off) > (2 if loaded else 1):
                 continue
             dim = off[0]
@@ -243,6 +250,10 @@ def _pairs(found: list[Shape], name: str, low: str) -> Iterator[Pair]:
             return
         if len(first) != len(second) and "broadcast" in low:
             yield from _broadcast(first, second, name)
+            return
+        sizes = sorted((math.prod(first), math.prod(second)))
+        if loaded and len(first) != len(second) and 1 in (len(first), len(second)) and sizes[0] > 2**21:
+            yield Pair(sizes[0], sizes[1], None, name)  # a flat shard against the whole
             return
         if 0 in (math.prod(first), math.prod(second)) and first != second:
             yield Pair(math.prod(first), math.prod(second), 0, name, (first, second))

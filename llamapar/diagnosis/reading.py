@@ -33,7 +33,7 @@ def plain(text: str) -> str:
 
 # -- concepts --------------------------------------------------------------------------------------
 
-_AXIS = r"[_ -]?(?:model[_ -]?)?para(?:llel\w{0,6})?"
+_AXIS = r"[_ -]?(?:model[_ -]?)?para(?:llel(?:i[sz]\w{1,5})?)?"
 _OF = r"(?:[_ -]?(?:world[_ -]?)?(?:size|degree|ranks?|nodes|shards))?"
 
 _CONCEPTS: tuple[tuple[str, str], ...] = (
@@ -76,7 +76,7 @@ _CONCEPTS: tuple[tuple[str, str], ...] = (
         "world",
         r"world[_ -]?size\w{0,4}|number of (?:gpus|processes|devices|ranks|workers)|nproc\w{0,12}|"
         r"n(?:um)?_?(?:gpus|devices|processes|ranks|workers)|total[_ ](?:gpus|ranks|devices)|"
-        r"available (?:gpus|devices)|\bprocesses\b|\bgpus\b|n_?devices",
+        r"available (?:gpus|devices)|mpi_?(?:world_?)?size|\bprocesses\b|\bgpus\b|n_?devices",
     ),
     ("ep", r"expert" + _AXIS + _OF + r"|\bep(?:[_ -]?(?:size|degree|world_size))?\b"),
     (
@@ -156,29 +156,36 @@ _INT = r"-?\d{1,32}"
 _SHAPE = re.compile(
     rf"[\[(] ?{_INT}(?:(?:, ?{_INT}){{1,9}},?|,) ?[\])]|\[ ?{_INT} ?\]|"
     r"(?:(?<=expected )|(?<=got )|(?<=shape ))\d{1,12}(?:, \d{1,12}){1,5}|"
-    r"\b\d{1,12}x\d{1,12}(?:x\d{1,12}){0,3}\b"
+    r"\b(?!0x)\d{1,12}x\d{1,12}(?:x\d{1,12}){0,3}\b"
 )
 _DIGITS = re.compile(_INT)
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:,\d{3}){1,9}(?![\d,])|(?<![\w.])-?\d{1,32}(?![\d\w]|\.\d)")
 _PRODUCT = re.compile(r"\b\d{1,20}(?:(?: ?[·*×] ?| x )\d{1,20}){1,7}")
-_BESIDE = re.compile(r"['\"`)]{0,2} ?(?:=|:|\(|of|is|was|-|_)?=? ?\(?['\"]?(\d{1,20})(?![\d.]*\w)")
+_BESIDE = re.compile(r"['\"`)]{0,2} ?(?:=|:|\(|of|is|was|-|_)?=? ?\(?['\"]?(\d{1,20})(?![\d.]*\w|-\d\d-)")
 
 
 _PATH = re.compile(r"[a-z_]\w{0,40}(?:\.\w{1,40}){2,12}")
 """A tensor's name such as model.layers.0.self_attn.k_proj.weight."""
+
+_ONE, _BARE = re.compile(r"(?:rank|stage|layer|head|block|shard|node)$"), re.compile(r" ?\d")
+"""The number right beside such a word is which one it is: "rank 3", "stage 2", "layer 5"."""
 
 _FACTS = {"heads": "n_heads", "kv": "n_kv_heads", "layers": "n_layers"}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text and the pieces found in it, each made when asked for."""
+    """A text and the pieces found in it, each made when asked for.
+
+    code: lines of source that the traceback shows over the message, outermost first.
+    """
 
     text: str
+    code: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> Reading:
-        return cls(plain(text))
+    def of(cls, text: str, code: tuple[str, ...] = ()) -> Reading:
+        return cls(plain(text), code)
 
     @cached_property
     def low(self) -> str:
@@ -234,5 +241,7 @@ class Reading:
         """Degrees that the text states: ("tp", 8)."""
         for term in self.terms:
             fact = _FACTS.get(term.concept, term.concept)
+            if _ONE.search(self.low[term.start : term.end]) and _BARE.match(self.low, term.end):
+                continue
             if (fact in _FACTS.values() or fact in ("tp", "pp", "cp", "dp", "ep", "world")) and term.number:
                 yield fact, term.number

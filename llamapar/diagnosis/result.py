@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 from llamapar.fixes import Fix
 from llamapar.frameworks import FRAMEWORKS
 
-from .vocabulary import CATEGORIES, SHARDING
+from .known import Known
+from .vocabulary import CATEGORIES, SHARDING, UNKNOWN
 
 _WIDTH = 100
 
@@ -108,6 +109,7 @@ class Explanation:
     """The verdict ("sharding", "not_sharding" or "unknown"), why, and the diagnoses, likeliest first.
 
     line: the root cause as it stands in the text. ranks: the ranks that reported it, where told.
+    known: what was given, and what the text states besides.
     """
 
     verdict: str
@@ -115,6 +117,10 @@ class Explanation:
     diagnoses: tuple[Diagnosis, ...]
     line: str = ""
     ranks: tuple[int, ...] = ()
+    known: Known = field(default_factory=Known)
+
+    _ipython_display_: ClassVar[Callable[[Explanation], None]]
+    """How a notebook shows it: words, then a picture. The package sets it, for both lie layers above."""
 
     @property
     def best(self) -> Diagnosis | None:
@@ -126,12 +132,16 @@ class Explanation:
         return tuple(dict.fromkeys(need for d in self.diagnoses[:2] for need in d.needs))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: {"verdict": …, "reason": …, "diagnoses": [...]}."""
-        return {
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "diagnoses": [d.as_dict() for d in self.diagnoses],
-        }
+        """Plain values for JSON: {"verdict": …, "diagnoses": [...]}."""
+        return {"verdict": self.verdict, "diagnoses": [d.as_dict() for d in self.diagnoses]}
+
+    @property
+    def short(self) -> str:
+        """The likeliest cause and its arithmetic in one line; "" where the verdict is open."""
+        if self.best is None or self.verdict == UNKNOWN:
+            return ""
+        cause = self.best.cause
+        return "; ".join((cause, *(e for e in self.best.equations if e not in cause)))
 
     @property
     def summary(self) -> str:

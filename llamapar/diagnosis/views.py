@@ -20,61 +20,136 @@ _LOCAL = "other: global_dim_not_localized"
 
 def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     target = o.target
-    if 0 in target:
+    if 0 in target and 0 < target.index(0) < len(target) - 2:
+        cause = "a rank was given 0 tokens: the sequence is cut into more parts than it fills"
+        yield found("seq_not_divisible", 0.75, cause, needs="seq_len, tp, cp")
+    elif 0 in target:
         cause = "a rank was given 0 heads: tp is larger than the number of KV heads"
         yield found("kv_heads_lt_tp", 0.7, cause, needs="tp, n_kv_heads")
     elif target.count(-1) == 1 and len(target) > 1:
-        yield from _torn(o, known)
+        yield from _torn(o, r, known)
     elif min(target) > 0 and math.prod(target) != o.numel:
-        yield from _whole(o, known)
+        yield from _whole(o, r, known)
 
 
 def _head_share(width: int, head_dim: int) -> str:
     return "half a head" if 2 * width == head_dim else f"{width / head_dim:.4g} heads"
 
 
-def _torn(o: View, known: Known) -> Iterator[Hypothesis]:
+_HEADS = {"n_kv_heads": ("kv_heads_lt_tp", "KV"), "n_heads": ("heads_not_divisible", "query")}
+
+
+def _torn(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """view(batch, seq, -1, head_dim): the columns of a rank end inside a head."""
     head_dim, lead = o.target[-1], math.prod(o.target[:-2])
     usual = head_dim == known.get("head_dim") or head_dim in _head_dims()
+    if len(o.target) > 3 and o.target[-3] == -1 and o.target[-2] > 2 and usual:
+        yield from _torn_group(o, known)
+        return
     if o.target[-2] != -1 or len(o.target) < 3 or not usual or o.numel % lead:
         yield from _no_factor(o, known)
         return
     width = o.numel // lead
     if width % head_dim == 0:
         return
-    share, at = _head_share(width, head_dim), f"{lead} × {width} = {o.numel}"
-    sure = {"n_kv_heads": 0.9 if width < head_dim else 0.8, "n_heads": 0.55}
-    for fact, category, word in (
-        ("n_kv_heads", "kv_heads_lt_tp", "KV"),
-        ("n_heads", "heads_not_divisible", "query"),
-    ):
+    at, cuts = f"{lead} × {width} = {o.numel}", _cuts(width, head_dim, r, known)
+    for fact, sure, n, tp in cuts:
+        category, word = _HEADS[fact]
         given = bool(known.get("tp") or known.get(fact))
-        cut = _cut(width, head_dim, fact, known)
-        if cut is None:
-            if not (known.get("tp") and known.get(fact)):
-                cause = f"{width} columns hold no whole number of {word} heads of {head_dim}"
-                yield found(category, sure[fact] - 0.3, cause, at, parallel=None, needs=f"tp, {fact}")
-            continue
-        n, tp = cut
+        share, example = _head_share(width, head_dim), "" if given else "for example "
         rounded = f" = {share}" if n * head_dim % tp == 0 else " rounded up"
-        example = "" if given else "for example "
         yield found(
-            category, sure[fact] + 0.05 * given,
+            category, sure,
             f"a rank holds {width} columns, {share} of {head_dim}: {example}{n} {word} heads over tp={tp}",
             at, f"{width} = {n}·{head_dim}/{tp}{rounded}", needs="" if given else f"tp, {fact}",
             facts={"tp": tp, fact: n},
         )  # fmt: skip
+    for fact, (category, word) in _HEADS.items() if not cuts else ():
+        cause = f"{width} columns hold no whole number of {word} heads of {head_dim}"
+        sure = 0.5 + 0.1 * (fact == "n_kv_heads" and width < head_dim)
+        yield found(category, sure, cause, at, parallel=None, needs=f"tp, {fact}")
 
 
-def _cut(width: int, head_dim: int, fact: str, known: Known) -> tuple[int, int] | None:
-    """(heads, tp) such that ceil(heads·head_dim / tp) = width, the usual ones first."""
-    given = known.get(fact)
-    for heads in [given] if given else _usual(fact, head_dim):
-        for tp in degrees(known):
-            if -(-heads * head_dim // tp) == width and heads % tp:
-                return heads, tp
-    return None
+def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
+    """view(batch, seq, -1, n_rep + 2, head_dim): Q, K and V in one, a rank's part ends inside a group."""
+    lead, n_rep, head_dim = math.prod(o.target[:-3]), o.target[-2] - 2, o.target[-1]
+    group = o.target[-2] * head_dim
+    if o.numel % lead or (o.numel // lead) % group == 0:
+        return
+    width, told = o.numel // lead, known.get("tp")
+    at = f"{lead} × {width} = {o.numel}"
+    for heads, kv_heads, _ in sorted(_pairs_of(head_dim, known), key=lambda pair: -pair[2]):
+        for tp in [told] if told else {-(-kv_heads * group // width), kv_heads * group // width} - {0}:
+            each = -(-kv_heads * group // tp)
+            ends = each, kv_heads * group - (tp - 1) * each
+            if heads == n_rep * kv_heads and kv_heads % tp and width in ends:
+                share = f"{width / group:.4g} of a KV head's group"
+                cause = f"a rank holds {width} columns of Q, K and V in one, {share}: {kv_heads} over tp={tp}"
+                numbers = f"{group} = ({n_rep} + 2)·{head_dim}", f"{width} = {kv_heads}·{group}/{tp}"
+                ask = "" if told else "tp, n_kv_heads"
+                facts = {"tp": tp, "n_kv_heads": kv_heads}
+                yield found("kv_heads_lt_tp", 0.9, cause, at, *numbers, needs=ask, facts=facts)
+                return
+    cause = f"{width} columns of Q, K and V in one are no whole number of groups of {group}"
+    yield found("kv_heads_lt_tp", 0.6, cause, at, needs="tp, n_kv_heads")
+
+
+_KEY = re.compile(r"\b(?:x?[kv]|w[kv]|[kv]_proj|keys?|values?)\b|\b(?:key|value)_|kv|n_rep")
+_QUERY = re.compile(r"\b(?:x?q|wq|q_proj|quer(?:y|ies))\b|\bquery_")
+
+
+def side(r: Reading) -> str:
+    """The heads that the failing line of the code is about: "n_kv_heads", "n_heads" or "" for both."""
+    for line in reversed(r.code):
+        left, assigned, _ = line.partition(" = ")
+        for text in (left, line) if assigned else (line,):
+            kv, query = _KEY.search(text), _QUERY.search(text)
+            if bool(kv) != bool(query):
+                return "n_kv_heads" if kv else "n_heads"
+    return ""
+
+
+def _cuts(
+    width: int, head_dim: int, r: Reading, known: Known, floor: int = 0
+) -> list[tuple[str, float, int, int]]:
+    """(which heads, how likely, n, tp) of the models whose first tensor to fail has this width on a rank.
+
+    Q comes before K: KV heads are to blame only where tp divides the query heads. floor: heads that the
+    code rounds down to.
+    """
+    weights: Counter[tuple[str, int, int]] = Counter()
+    told, tps = side(r), [tp] if (tp := known.get("tp")) else []
+    for heads, kv_heads, common in _pairs_of(head_dim, known):
+        for fact, n in (("n_heads", heads), ("n_kv_heads", kv_heads)):
+            for tp in tps or {-(-n * head_dim // width), n * head_dim // width} - {0}:
+                ends = -(-n * head_dim // tp), n * head_dim - (tp - 1) * -(-n * head_dim // tp)
+                first = fact == "n_heads" or told == fact or (heads % tp == 0 and kv_heads < heads)
+                if width in ends and tp > 1 and n % tp and first and floor in (0, n // tp):
+                    weights[fact, n, tp] += common * _likely(tp)
+    total = sum(weights.values())
+    best: dict[str, tuple[str, float, int, int]] = {}
+    for (fact, n, tp), _ in weights.most_common():
+        share = sum(w for key, w in weights.items() if key[0] == fact) / total
+        sure = 0.95 if fact == told else 0.6 if told else 0.95 * share**0.3
+        best.setdefault(fact, (fact, sure, n, tp))
+    return list(best.values())
+
+
+def _pairs_of(head_dim: int, known: Known) -> list[tuple[int, int, int]]:
+    """(query heads, KV heads, how many models have them) of the models with this head_dim."""
+    counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models() if m.head_dim == head_dim)
+    if not counts:  # the numbers that are known, of no public model
+        heads, kv_heads = known.get("n_heads"), known.get("n_kv_heads")
+        if heads or kv_heads:
+            counts[heads or (kv_heads or 1) * (known.get("tp") or 1), kv_heads or heads or 1] = 1
+    return [(*pair, n) for pair, n in counts.items()]
+
+
+def _likely(tp: int) -> int:
+    """How usual a degree is, about."""
+    if tp & (tp - 1) == 0:
+        return 64 if tp <= 8 else 2 * 512 // tp
+    return 12 if tp <= 12 else 4
 
 
 @cache
@@ -82,14 +157,7 @@ def _head_dims() -> set[int]:
     return {m.head_dim for m in (*zoo().values(), *PRESETS.values())}
 
 
-@cache
-def _usual(fact: str, head_dim: int) -> list[int]:
-    """Counts of heads of public models with this head_dim, the commonest first."""
-    counts = Counter(getattr(m, fact) for m in zoo().values() if m.head_dim == head_dim)
-    return [n for n, _ in counts.most_common()]
-
-
-def _whole(o: View, known: Known) -> Iterator[Hypothesis]:
+def _whole(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Every dim of the target is told."""
     wanted = math.prod(o.target)
     lead = math.prod(o.target[:-2]) if len(o.target) > 2 else o.target[0]
@@ -98,7 +166,7 @@ def _whole(o: View, known: Known) -> Iterator[Hypothesis]:
     elif o.numel % wanted == 0:
         yield from _too_many(o, o.numel // wanted, known)
     if len(o.target) > 2 and o.numel % lead == 0:
-        yield from _between(o.numel // lead, o.target[-2], o.target[-1], known)
+        yield from _between(o.numel // lead, o.target[-2], o.target[-1], r, known)
     if 3 in o.target[-3:-1] and len(o.target) > 3:  # [batch, seq, n_heads, 3, head_dim] of a fused QKV
         heads, head_dim = math.prod(o.target[-3:-1]) // 3, o.target[-1]
         width, rest = divmod(o.numel, math.prod(o.target[:-3]) * head_dim)
@@ -110,7 +178,7 @@ def _whole(o: View, known: Known) -> Iterator[Hypothesis]:
                 "fused_qkv_layout", 0.75, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp"
             )
     theirs, ours = _weights().get(o.numel), _weights().get(wanted)
-    if theirs and ours and theirs != ours:
+    if theirs and ours and theirs != ours and o.target[-1] >= 512:  # a weight's last dim, not a head
         cause = f"a whole weight of {theirs} is reshaped with the sizes of {ours}, another model"
         yield found("fused_qkv_layout", 0.65, cause, f"{o.numel} elements, {wanted} expected", parallel=False)
     yield from _no_factor(o, known)
@@ -177,44 +245,20 @@ def _too_many(o: View, k: int, known: Known) -> Iterator[Hypothesis]:
     )
 
 
-def _between(width: int, heads: int, head_dim: int, known: Known) -> Iterator[Hypothesis]:
+def _between(width: int, heads: int, head_dim: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """The width of a token against heads·head_dim: rounded-down heads, or fused Q, K and V."""
     have = heads * head_dim
     if head_dim > 1 and have < width < have + head_dim:
-        for fact, category in (("n_heads", "heads_not_divisible"), ("n_kv_heads", "kv_heads_lt_tp")):
-            cut = _floored(width, heads, head_dim, fact, known)
-            if cut:
-                n, tp = cut
-                cause = (
-                    f"{n} heads over tp={tp} round down to {heads}, but the projection keeps {width} columns"
-                )
-                numbers = f"{n}//{tp} = {heads}", f"{n}·{head_dim}/{tp} → {width} ≠ {times(heads, head_dim)}"
-                given = known.get(fact)
-                few = 0.02 * (fact == "n_kv_heads" and heads <= 4)
-                yield found(
-                    category,
-                    0.8 if given else 0.6 + few,
-                    cause,
-                    *numbers,
-                    needs="" if given else f"tp, {fact}",
-                    facts={"tp": tp},
-                )
+        for fact, sure, n, tp in _cuts(width, head_dim, r, known, heads):
+            cause = f"{n} heads over tp={tp} round down to {heads}, but the projection keeps {width} columns"
+            numbers = f"{n}//{tp} = {heads}", f"{n}·{head_dim}/{tp} → {width} ≠ {times(heads, head_dim)}"
+            needs = "" if known.get(fact) else f"tp, {fact}"
+            yield found(_HEADS[fact][0], sure - 0.05, cause, *numbers, needs=needs, facts={"tp": tp})
     kv, rest = divmod(width - have, 2 * head_dim)
     if head_dim > 1 and kv > 0 and rest == 0 and heads % kv == 0:
         cause = f"{width} columns are {heads} query heads and 2·{kv} KV heads in one; {heads} heads are read"
         equation = f"{width} = ({heads} + 2·{kv})·{head_dim}"
         yield found("fused_qkv_layout", 0.72, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp")
-
-
-def _floored(width: int, heads: int, head_dim: int, fact: str, known: Known) -> tuple[int, int] | None:
-    """(n, tp) such that n // tp = heads while ceil(n·head_dim / tp) = width."""
-    given = known.get(fact)
-    for tp in degrees(known):
-        usual = _usual(fact, head_dim) or range(heads * tp, (heads + 1) * tp)
-        for n in [given] if given else usual:
-            if n // tp == heads and -(-n * head_dim // tp) == width:
-                return n, tp
-    return None
 
 
 def _no_factor(o: View, known: Known) -> Iterator[Hypothesis]:
@@ -231,7 +275,7 @@ def _no_factor(o: View, known: Known) -> Iterator[Hypothesis]:
 
 # -- two widths ------------------------------------------------------------------------------------
 
-_SHARDS = re.compile(r"shard|parallel|reduction dim|dtensor|mesh")
+_SHARDS = re.compile(r"shard|parallel|dtensor|mesh")
 PACKED = "a packed (quantised) weight is used as if it were plain"
 
 
@@ -257,6 +301,10 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
     if rest:
         yield from _rounded(small, big, r, known)
         return
+    if k == 2 and tp != 2 and small == known.get("ffn_dim"):
+        cause = f"gate and up in one, {big} columns, meet a weight of {small}: one side lacks the gate"
+        swiglu, blame = "fused_qkv_layout: fused_swiglu_order", False if tp == 1 else None
+        yield found(swiglu, 0.75, cause, times(2, small), parallel=blame, needs="tp")
     heads = known.get("n_heads"), known.get("n_kv_heads")
     told = all(heads)
     if (
@@ -270,6 +318,7 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
         yield found("fused_qkv_layout", sure, cause, over(big, small), parallel=blame, needs="tp, n_kv_heads")
     usual = k & (k - 1) == 0 and k <= 64 and is_width(big, known)
     score = 0.85 if tp == k else 0.25 if tp else 0.75 if known.get("world") == k else 0.55 if usual else 0.35
+    score = min(score, 0.65) if known.model and not is_width(big, known) else score
     score = 0.15 if solo else score
     cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
     blame = True if score > 0.7 or (score > 0.5 and _SHARDS.search(r.low)) else None
@@ -284,8 +333,8 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
     ask = "" if tp else "tp"
     for k in degrees(known):
         if big % k and -(-big // k) == small:
-            sure = shards or tp == k or is_width(big, known)
-            score = 0.85 if tp == k else 0.7 if sure else 0.4
+            sure = shards or (is_width(big, known) and (tp == k or k <= 8))
+            score = 0.4 if not sure else 0.85 if tp == k else 0.7
             cause = f"{small} is {big}/{k} rounded up: {big} columns do not divide over tp={k}"
             numbers = f"{over(big, k)} → {small}"
             yield found(
@@ -299,8 +348,8 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
             )
             return
         if small % k and -(-small // k) * k == big:
-            sure = shards or tp == k
-            score = 0.82 if tp == k else 0.62 if shards else 0.4
+            sure = shards or (tp == k and is_width(small, known))
+            score = 0.4 if not sure else 0.82 if tp == k else 0.62
             cause = f"{small} columns over tp={k} are taken for {big // k} on every rank"
             both = over(small, k), f"{times(big // k, k)} ≠ {small}"
             yield found(
@@ -314,6 +363,6 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
             )
             if shards:
                 cause = f"local shards of {big // k} on {k} ranks are taken for {big} in all, not {small}"
-                dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute", r.low)
+                dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute|d_?sharding", r.low)
                 yield found("fsdp_uneven", 0.72 if dtensor else 0.58, cause, both[1], needs=ask)
             return

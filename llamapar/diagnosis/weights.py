@@ -22,13 +22,13 @@ _KEYS: tuple[tuple[str, str], ...] = (
     ("fused", r"qkv|query_key_value|c_attn|w_pack|in_proj|gate_up|dense_h_to_4h|w13|fc1_"),
     ("tok_embeddings", r"embed_tokens|tok_embed|word_embed|\bwte\b|embed_in|embedding|token_emb|\bshared\b"),
     ("output", r"lm_head|output_layer|embed_out|^output\.|\.output\.weight$"),
-    ("wq", r"q_proj|\bwq\b|query"),
-    ("wk", r"k_proj|\bwk\b|key"),
-    ("wv", r"v_proj|\bwv\b|value"),
-    ("wo", r"o_proj|\bwo\b|out_proj|attn.*dense|attention.*dense|linear_proj"),
-    ("w1", r"gate_proj|\bw1\b|fc1|h_to_4h|c_fc|wi_?\d?|linear_fc1"),
-    ("w3", r"up_proj|\bw3\b"),
-    ("w2", r"down_proj|\bw2\b|fc2|4h_to_h|mlp\.c_proj|linear_fc2"),
+    ("wq", r"q_proj|\bwq\b|query|attn_q\b"),
+    ("wk", r"k_proj|\bwk\b|key|attn_k"),
+    ("wv", r"v_proj|\bwv\b|value|attn_v\b"),
+    ("wo", r"o_proj|\bwo\b|out_proj|attn.*dense|attention.*dense|linear_proj|attn_output"),
+    ("w1", r"gate_proj|\bw1\b|fc1|h_to_4h|c_fc|wi_?\d?|linear_fc1|ffn_gate"),
+    ("w3", r"up_proj|\bw3\b|ffn_up"),
+    ("w2", r"down_proj|\bw2\b|fc2|4h_to_h|mlp\.c_proj|linear_fc2|ffn_down"),
     ("norm", r"norm|\bln_"),
 )
 _FIELD = {
@@ -53,7 +53,7 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         )
         return
     both = f"{o.a} ≠ {o.b}"
-    if key == "lora" or (not key and "lora" in r.concepts):
+    if key == "lora" or (not key and ("lora" in r.concepts or "lora" in known.name.lower())):
         ranks = big <= 512 and o.shapes is not None
         cause = "two LoRA ranks differ" if ranks else "LoRA and base weights are cut or padded differently"
         yield found("lora_tp", 0.85, cause, both, parallel=not ranks)
@@ -61,16 +61,22 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
         yield found("other: zero3_unmaterialised_param", 0.85, cause, both, needs="zero")
     elif small < 1:
-        return
+        if o.dim == 1 and o.shapes and len(o.shapes[0]) > 2:
+            cause = f"a rank holds none of the {big} tokens: they are cut into more parts than they fill"
+            yield found("seq_not_divisible", 0.7, cause, both, needs="seq_len, tp, cp")
     elif key == "position" or (not key and "position" in r.concepts):
         cause = f"position tables of {o.a} and {o.b} rows: another sequence length"
         yield found("position/rope", 0.8, cause, both, parallel=(known.get("cp") or 1) > 1)
+    elif "collective" in r.low and small * 1.05 > big and small > 64:
+        cause = f"ranks gather pieces of {o.a} and {o.b}: a dim that they do not divide, such as the tokens"
+        sure = 0.82 if (known.get("cp") or known.get("tp") or 1) > 1 else 0.6
+        yield found("seq_not_divisible", sure, cause, both, needs="seq_len, cp")
     elif key == "fused":
         yield from _fused(small, big, known)
-    elif small > 2**21 and not key:
+    elif small > 2**21:
         whole = big % small == 0
         ranks_told = f"{big // small} times as many" if whole else "another number of"
-        cause = f"flat partitions of {small} and {big} elements: optimizer state cut for {ranks_told} ranks"
+        cause = f"flat partitions of {small} and {big} elements: a state cut for {ranks_told} ranks"
         ask = "layout of the checkpoint, layout of this run"
         yield found("checkpoint_tp_mismatch", 0.8 if whole else 0.55, cause, over(big, small), needs=ask)
     else:
@@ -79,20 +85,39 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 def _plain(o: Pair, key: str, small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A pair that is no adapter, placeholder, position table, fused or flat tensor."""
-    if o.shapes and 1 in (o.shapes[0][-1], o.shapes[1][-1]) and len(o.shapes[0]) > 1:
+    wide = len(o.shapes[0]) if o.shapes else 0
+    if o.shapes and 1 in (o.shapes[0][-1], o.shapes[1][-1]) and wide > 1:
         yield found("other", 0.5, PACKED, parallel=False)
     near = small > 20000 and small % 64 == big % 64 == 0 and small * 1.02 >= big
+    if small > 4000 and big < small * 1.02 and (cut := _two_shards(small, big, known)):
+        tp, vocab, padded = cut
+        cause = f"a vocabulary of {vocab} cut over tp={tp} meets one that was padded to {padded} before"
+        both = times(small, tp), f"{times(big, tp)} = {vocab} + {padded - vocab} pad rows"
+        yield found("vocab_padding", 0.85 if known.get("tp") else 0.6, cause, *both, needs="tp, vocab_size")
     uneven = "evenly" in r.low and "shard" in r.low and big > 30000
-    if key in ("tok_embeddings", "output") or near or uneven or _is_vocab(big, known):
+    dp = known.get("dp") or 1
+    if o.dim == 0 and small % dp and -(-small // dp) * dp == big:
+        cause = f"{small} rows do not divide over dp={dp}: FSDP pads them to {big}"
+        yield found("fsdp_uneven", 0.8, cause, over(small, dp), f"{times(big // dp, dp)} ≠ {small}")
+    tile = next((unit for unit in (64, 128, 256) if small % unit and -(-small // unit) * unit == big), 0)
+    if tile and (tp := next((tp for tp in degrees(known) if _is_ffn(small * tp, known)), 0)):
+        cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
+        both = over(small * tp, tp), f"{over(small, tile)} → {big}"
+        blame, sure, ask = (True, 0.8, "") if known.get("tp") else (None, 0.5, "tp, group size")
+        yield found("quant_group_vs_tp", sure, cause, *both, parallel=blame, needs=ask)
+    rows = wide < 3 or o.dim != 1  # else tokens: [batch, seq, …]
+    if key in ("tok_embeddings", "output") or (rows and (near or uneven or _is_vocab(big, known))):
         yield from _vocabulary(small, big, r, known, bool(key))
         return
-    if o.shapes and isinstance(PARAMETERS.get(key), Shard):
+    if (o.shapes or key in ("wk", "wv")) and isinstance(PARAMETERS.get(key), Shard):
         yield from _parameter(o, key, small, big, known)
         return
-    if o.shapes and o.dim == 1 and len(o.shapes[0]) >= 3 and big % small:
-        yield from _tokens(small, big, known)
-        return
-    k, seq = big // small, known.get("seq_len")
+    k, seq, cp = big // small, known.get("seq_len"), known.get("cp") or 1
+    tokens = seq is None or any(n == seq or abs(n * cp - seq) < 2 * cp * cp for n in (small, big))  # about
+    if o.dim == 1 and wide >= 2 and (wide > 2 or tokens) and (big % small or (seq and tokens)):
+        yield from _tokens(small, big, wide, known)
+        if wide > 2 or seq:
+            return
     if seq in (o.a, o.b) and big % small == 0 and (known.get("cp") or known.get("tp")) == k:
         cause = f"{small} is 1/{k} of the {big} tokens: a rank's part of the sequence meets the whole"
         yield found("other: global_dim_not_localized", 0.8, cause, over(big, k))
@@ -103,25 +128,26 @@ def _plain(o: Pair, key: str, small: int, big: int, r: Reading, known: Known) ->
         yield found("other", 0.3, cause, over(big, small), parallel=blame, needs="model, layout")
 
 
-def _tokens(small: int, big: int, known: Known) -> Iterator[Hypothesis]:
+def _is_ffn(n: int, known: Known) -> bool:
+    ffn = known.get("ffn_dim")
+    return n == ffn if ffn else any(m.ffn_dim == n for m in known.models())
+
+
+def _tokens(small: int, big: int, dims: int, known: Known) -> Iterator[Hypothesis]:
     """Two lengths of a sequence, [batch, seq, …]: one may be the other cut unevenly and gathered again."""
-    for k in (k for axis in ("tp", "cp") for k in degrees(known, axis)):
-        if small % k and -(-small // k) * k == big:
-            told = k in (known.get("tp"), known.get("cp"))
-            cause = f"{small} tokens over {k} ranks are {big // k} on each, {big} when gathered"
-            both = over(small, k), f"{times(big // k, k)} ≠ {small}"
-            ask = "" if told else "seq_len, tp, cp"
-            yield found(
-                "seq_not_divisible", 0.88 if told else 0.6, cause, *both, parallel=told or None, needs=ask
-            )
+    given = {known.get("tp"), known.get("cp")} - {None, 1}
+    for k in [int(k or 1) for k in given] or range(2, 65):
+        each = -(-small // k), big - (k - 1) * -(-big // k)  # of the first rank, of the last
+        if (small % k and each[0] * k == big) or (big % k and each[1] * k == small):
+            told = bool(given) and known.get("seq_len") is not None
+            whole, n = (small, each[0]) if each[0] * k == big else (big, each[1])
+            cause = f"{whole} tokens over {k} ranks are {n} on one of them, {n * k} when gathered"
+            both = over(whole, k), f"{times(n, k)} ≠ {whole}"
+            ask, score = "" if told else "seq_len, tp, cp", 0.88 if given else 0.6 if dims > 2 else 0.5
+            yield found("seq_not_divisible", score, cause, *both, parallel=told or None, needs=ask)
             return
-    yield found(
-        "position/rope",
-        0.4,
-        f"sequences of {small} and {big} tokens meet",
-        parallel=None,
-        needs="seq_len, cp",
-    )
+    cause = f"sequences of {small} and {big} tokens meet"
+    yield found("position/rope", 0.4 if dims > 2 else 0.2, cause, parallel=None, needs="seq_len, cp")
 
 
 def _told(shape: Shape) -> str:
@@ -208,6 +234,18 @@ def _shards(rows: int, vocab: int, known: Known) -> tuple[int, int] | None:
     return (vocab // rows, vocab) if vocab % rows == 0 else None
 
 
+def _two_shards(small: int, big: int, known: Known) -> tuple[int, int, int] | None:
+    """(tp, vocabulary, padded) such that `small` is its share and `big` the padded one's."""
+    vocab, public = known.get("vocab_size"), {m.vocab_size for m in known.models()}
+    for tp in degrees(known):
+        whole = small * tp
+        if whole in (public if vocab is None else {vocab}) and any(
+            p.padded(whole, tp) == big * tp for p in PADDED
+        ):
+            return tp, whole, big * tp
+    return None
+
+
 def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> Iterator[Hypothesis]:
     tp = known.get("tp")
     if small * 1.02 >= big:  # two paddings of nearly the same vocabulary
@@ -258,11 +296,19 @@ def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> 
 def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A tensor's shape alone: which model's tensor, cut how, is it?"""
     key, shape = key_of(o.name), o.shape
+    if len(shape) > 2 and sum(shape) in r.values and len(shape) in r.values and len(set(shape)) == 2:
+        cause = f"{sum(shape)} rows over {len(shape)} ranks are cut as {list(shape)}: not evenly"
+        yield found("fsdp_uneven", 0.9, cause, over(sum(shape), len(shape)))
+        return
     if 0 in shape or shape == (1,):
         cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
         yield found("other: zero3_unmaterialised_param", 0.8, cause, needs="zero")
         return
-    if not key and known.model and len(shape) == 2:
+    m = known.model
+    if not key and m and (whole_ones := [p.key for p in m.parameters() if p.shape == shape]):
+        cause = f"{list(shape)} is the whole {whole_ones[0]} of {m.name}"
+        yield found("other", 0.3, cause, parallel=False)
+    elif not key and m and len(shape) == 2:
         for name in ("tok_embeddings", "w1", "wq"):
             yield from explain_held(Held(name, shape), r, known)
     if not key and "rank" in r.low:
@@ -292,7 +338,7 @@ def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = f"{rows} rows are one of {tp} shards of {model.name}'s {placement.unit}s"
         yield found(
             category, score - 0.05 * bool(pad), cause + (" after padding" if pad else ""),
-            f"{times(rows, tp)} = {whole}{pad}" if pad or rows * tp == whole else over(whole, tp),
+            times(rows, tp) + (f" = {whole}{pad}" if pad else "") if total == rows * tp else over(whole, tp),
             needs=ask, facts={"tp": tp},
         )  # fmt: skip
 

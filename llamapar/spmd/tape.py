@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from llamapar.diagnosis import Explanation, explain
 from llamapar.layout import Layout
 from llamapar.trace import Tape, TapeStep
 
@@ -136,6 +137,15 @@ def _alone(layout: Layout, axis: str) -> Layout:
     return Layout(**{axis: getattr(layout, axis)}, sequence_parallel=layout.sequence_parallel)
 
 
+def explained(task: Task, what: BaseException | str) -> Explanation:
+    """`lp.explain` of an error of the task, with all that the task says of model and layout."""
+    setting = task.setting
+    given: dict[str, Any] = {"seq_len": setting.seq_len, "global_batch": setting.batch}
+    if setting.kv_replication:
+        given["kv_heads"] = max(setting.model.n_kv_heads, setting.layout.tp)
+    return explain(what, setting.model, setting.layout, **given)
+
+
 def tape(task: Task, why: str = "") -> Tape:
     """What each rank holds after each assignment of the program, up to the line that raises.
 
@@ -160,14 +170,18 @@ def tape(task: Task, why: str = "") -> Tape:
         whole = uncut.after(key)
         steps.append(TapeStep(key[0], _text(notes, key), key[1], whole, held, _cuts(whole, key, alone)))
     failed: dict[tuple[str, str], dict[int, str]] = {}
+    causes: dict[tuple[str, str], str] = {}
     for r, note in notes.items():
         if note.error is not None:
             failed.setdefault(note.error_at, {})[r] = f"{type(note.error).__name__}: {note.error}"
+            if note.error_at not in causes:
+                causes[note.error_at] = explained(task, note.error).short
     for (where, code), errors in failed.items():
         name = code.partition(" = ")[0] if " = " in code else ""
         key = (where, name, 0)
         whole = uncut.after(key)
-        steps.append(TapeStep(where, code, name, whole, {}, _cuts(whole, key, alone), errors, why))
+        cut, cause = _cuts(whole, key, alone), causes[where, code]
+        steps.append(TapeStep(where, code, name, whole, {}, cut, errors, why, cause))
     return Tape(task.program.name, str(layout), tuple(steps), len(ranks), layout.world)
 
 

@@ -66,7 +66,7 @@ def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Noteb
 def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> None:
     seen = []
     panel_of(notebook).get_by_role("tab", name="Heads").focus()
-    for name in ("Vocabulary", "Sequence", "Layers", "Ranks", "Run", "Heads"):
+    for name in ("Vocabulary", "Sequence", "Layers", "Ranks", "Memory", "Run", "Heads"):
         notebook.page.keyboard.press("ArrowRight")
         tab = panel_of(notebook).get_by_role("tab", name=name)
         expect(tab).to_be_focused()
@@ -78,7 +78,26 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
             continue
         expect(title).not_to_have_text(seen[-1] if seen else "")
         seen.append(title.text_content())
-    assert len(set(seen)) == 5
+    assert len(set(seen)) == 6
+
+
+def test_a_click_turns_what_makes_it_fit(notebook: Notebook) -> None:
+    panel_of(notebook).get_by_role("tab", name="Memory").click()
+    note = panel_of(notebook).locator(".gtitle-subtitle").first
+    expect(note).to_contain_text("GiB of h100-80gb: does not fit")
+    offered = panel_of(notebook).locator(".lp-turns button")
+    expect(offered.nth(1)).to_contain_text("recompute=full: ")
+    offered.nth(1).click()
+    expect(note).to_contain_text("h100-80gb: fits")
+    expect(offered.first).not_to_be_visible()
+    recompute = panel_of(notebook).locator("[data-control=recompute] select")
+    expect(recompute).to_have_value("full")
+    zero = panel_of(notebook).locator("[data-control=zero] select")  # in the tab's group, and among More
+    expect(zero).to_have_count(2)
+    zero.first.select_option("3")
+    expect(zero.last).to_have_value("3")
+    panel_of(notebook).get_by_role("tab", name="Heads").click()
+    expect(recompute).not_to_be_visible()
 
 
 def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
@@ -161,3 +180,9 @@ def test_one_plotly_however_many_views_and_little_over_the_wire(notebook: Notebo
     color = "() => getComputedStyle(document.querySelector('.llamapar .gtitle')).fill"
     notebook.page.wait_for_function(f"({color})().match(/\\d+/g).slice(0, 3).every(c => c > 127)")
     assert notebook.screenshot(tmp_path / "dark.png").read_bytes() != light
+    title, note = (
+        panel_of(notebook).first.locator(name).bounding_box() for name in (".gtitle", ".gtitle-subtitle")
+    )
+    assert title is not None
+    assert note is not None
+    assert note["y"] >= title["y"] + title["height"]

@@ -1,0 +1,266 @@
+"""The picture of a diagnosis: what its numbers cut, and where the cut goes wrong.
+
+Where model and layout are known well enough it is the map of heads, vocabulary, sequence or stages; else
+bars drawn from the equations of the diagnosis, which are numbers of llamapar's own writing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from html import escape
+from typing import Any
+
+from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
+from llamapar.errors import LayoutError, LlamaparError
+from llamapar.maps import heads, sequence, stages, vocab
+from llamapar.model import ModelConfig
+from llamapar.shard import NO_PADDING, Padding
+
+from . import heads as heads_picture
+from . import sequence as sequence_picture
+from . import stages as stages_picture
+from . import style
+from . import vocab as vocab_picture
+from .style import Bar, Spec, plural
+
+Drawn = tuple[Spec, str]
+
+LOW: Spec = {"height": 270, "legend": {"y": -0.45}}
+"""Of a picture with one or two bars."""
+
+_UNITS = {
+    "kv_heads_lt_tp": ("KV head", "tp"),
+    "heads_not_divisible": ("query head", "tp"),
+    "hidden_or_ffn_not_divisible": ("column", "tp"),
+    "vocab_not_divisible": ("vocabulary row", "tp"),
+    "vocab_padding": ("vocabulary row", "tp"),
+    "embed_checkpoint_shape": ("vocabulary row", "tp"),
+    "layers_not_divisible_pp": ("layer", "pp"),
+    "microbatch_divisibility": ("sequence", "dp"),
+    "seq_not_divisible": ("token", "cp"),
+    "fsdp_uneven": ("row", "dp"),
+    "world_size_product": ("rank", "dp"),
+    "quant_group_vs_tp": ("weight", "tp"),
+    "memory_oom_layout": ("byte", "tp"),
+    "fused_qkv_layout": ("head", "tp"),
+}
+"""What a category counts, and the axis that cuts it."""
+
+
+def picture(told: Explanation) -> Drawn:
+    """The picture of the likeliest diagnosis. Raises LayoutError where it has no numbers to draw."""
+    best = told.best
+    if best is None:
+        raise LayoutError("there is nothing to draw", told.reason, field="record")
+    try:
+        drawn = next(_maps(told, best), None)
+    except LlamaparError:  # numbers that make no model or layout still make bars
+        drawn = None
+    drawn = drawn or next(_bars_of(best), None)
+    if drawn is None:
+        raise LayoutError(f"{best.title} has no numbers to draw", best.cause, field="record")
+    return drawn
+
+
+# -- maps of what is known -------------------------------------------------------------------------
+
+
+def _maps(told: Explanation, best: Diagnosis) -> Iterator[Drawn]:
+    known, category = told.known, best.category
+    judge, padding = known.framework, _padding(best)
+
+    def fact(name: str) -> int:
+        return best.facts.get(name) or known.get(name) or 0
+
+    tp, pp, cp = fact("tp"), fact("pp"), fact("cp")
+    dims = {name: fact(name) for name in ("n_heads", "n_kv_heads", "head_dim", "vocab_size", "n_layers")}
+    if category in ("kv_heads_lt_tp", "heads_not_divisible") and tp > 1 and all(list(dims.values())[:3]):
+        drawn = heads(_model(known.model, dims), {"tp": tp})
+        if not drawn.ok:
+            yield heads_picture.picture(drawn)
+    rows = _UNITS.get(category, ("",))[0] == "vocabulary row" or "vocab_size" in best.facts
+    if rows and tp > 1 and dims["vocab_size"]:
+        if padding == NO_PADDING and judge:
+            padding = judge.padding
+        if category != "vocab_padding" or padding != NO_PADDING:
+            yield vocab_picture.picture(vocab(_model(known.model, dims), {"tp": tp}, padding=padding))
+    if category == "seq_not_divisible" and cp > 1 and fact("seq_len"):
+        yield sequence_picture.picture(sequence({"cp": cp}, fact("seq_len")))
+    layers = dims["n_layers"]
+    if category == "layers_not_divisible_pp" and pp > 1 and layers:
+        if judge and judge.layer_split and not any("//" in equation for equation in best.equations):
+            made = stages(_model(known.model, dims), {"pp": pp}, split=judge.layer_split)
+            if made.ok:
+                yield stages_picture.picture(made)
+        if layers % pp:
+            yield _cut(best, layers, pp)
+    degrees = {axis: known.numbers[axis] for axis in ("tp", "cp", "pp", "dp") if axis in known.numbers}
+    world, product = fact("world"), math.prod(degrees.values())
+    if category == "world_size_product" and degrees and world and world != product and not best.equations:
+        note = f"{'·'.join(degrees)} = {product} ≠ {world}"
+        yield _compared(best, [("·".join(degrees), product), ("ranks", world)], note)
+
+
+def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:
+    """The model with the dims of the diagnosis; the dims that its map does not read are made up."""
+    dims = {name: n for name, n in dims.items() if n}
+    if given:
+        changed = {name: n for name, n in dims.items() if getattr(given, name) != n}
+        return given.replace(**changed) if changed else given
+    made: dict[str, Any] = {
+        "n_layers": 1,
+        "n_heads": 1,
+        "n_kv_heads": 1,
+        "head_dim": 2,
+        "vocab_size": 1,
+        **dims,
+    }
+    return ModelConfig(name="this model", dim=made["n_heads"] * made["head_dim"], ffn_dim=1, **made)
+
+
+def _padding(best: Diagnosis) -> Padding:
+    """The padding that a diagnosis implies: "16064·8 = 128512 = 128256 + 256 pad rows"."""
+    for equation in best.equations:
+        if found := re.match(r"\d+·(\d+) = (\d+) = (\d+) \+ \d+ pad rows", equation):
+            tp, padded, rows = map(int, found.groups())
+            usual = (Padding(n, per_tp) for n in (64, 128, 32, 256, 1) for per_tp in (False, True))
+            return next((p for p in usual if p.padded(rows, tp) == padded), Padding(padded))
+    return NO_PADDING
+
+
+# -- bars of the equations -------------------------------------------------------------------------
+
+_OVER = re.compile(r"(\d+)//?(\d+) = (.*)")
+_PRODUCT = re.compile(r"(\d+(?:·\d+)+) = (\d+)(?: B)? (≠|≥|>|of|=) (\d+)(?:\^(\d+))?(?!\d|\.\d)")
+_PAIR = re.compile(r"(\d+) (≠|≥) (\d+)(?:\^(\d+))?")
+_MULTIPLE = re.compile(r"(\d+) = \d+·\d+(?=,|$)")
+_HELD = re.compile(r"(\d+) elements, (\d+) expected")
+
+
+def _bars_of(best: Diagnosis) -> Iterator[Drawn]:
+    """A picture for each equation that has one, the cut before the comparisons."""
+    unit, axis = _UNITS.get(best.category, ("unit", "tp"))
+    counted, k = best.facts.get({"KV head": "n_kv_heads", "query head": "n_heads"}.get(unit, "")), 0
+    if counted and (k := best.facts.get(axis, 0)) and counted % k:
+        yield _cut(best, counted, k)
+    overs = [(e, int(m[1]), int(m[2])) for e in best.equations if (m := _OVER.match(e)) and int(m[2])]
+    for e, n, k in overs:
+        if best.category == "world_size_product":
+            yield _compared(best, [("ranks there are", n), ("ranks in a group", k)], e)
+        elif best.category == "quant_group_vs_tp":
+            yield _grouped(best, n, k)
+        elif n % k and best.parallel is not False and best.subtype != "global_dim_not_localized":
+            yield _cut(best, n, k)
+    for e in best.equations:
+        if m := _PRODUCT.search(e):
+            yield _compared(best, [(m[1], int(m[2])), (_power(m[4], m[5]), int(m[4]) ** int(m[5] or 1))], e)
+        elif m := _PAIR.match(e):
+            yield _compared(best, [(m[1], int(m[1])), (_power(m[3], m[4]), int(m[3]) ** int(m[4] or 1))], e)
+        elif m := _HELD.match(e):
+            yield _compared(best, [("there are", int(m[1])), ("expected", int(m[2]))], e)
+    multiples = [n for e in best.equations for n in _MULTIPLE.findall(e)]
+    if len(multiples) > 1:
+        yield _compared(best, [(n, int(n)) for n in multiples], ", ".join(best.equations))
+    for e, n, k in overs:  # k is a number of parts, or one of the two sizes
+        other = (str(k), k) if k > n // k or n % k else (f"one of {k}", n // k)
+        yield _compared(best, [(str(n), n), other], e)
+
+
+def _power(base: str, exponent: str | None) -> str:
+    return f"{base}^{exponent}" if exponent else base
+
+
+def _layout(
+    best: Diagnosis, title: str, note: str, labels: list[str], rows: Spec, x: Spec, **more: Any
+) -> Spec:
+    longest = max(map(len, labels))
+    axes = {"yaxis": style.downward(rows), "xaxis": x}
+    warn = best.parallel is not False
+    return style.layout("diagnosis", title, note, widest="0" * longest, warn=warn, **axes, **more)
+
+
+def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
+    """n units cut over k ranks where k does not divide n: a rank's share ends inside a unit."""
+    unit, axis = _UNITS.get(best.category, ("unit", "tp"))
+    units, rank = f"{unit}s", f"{axis.upper()} rank"
+    whole, torn, lines = list[Bar](), list[Bar](), list[str]()
+    for r in style.shown(k):
+        start, stop = Fraction(n * r, k), Fraction(n * (r + 1), k)
+        ends = f"{units} {_told(start)} to {_told(stop)}"
+        held = whole if start.denominator == stop.denominator == 1 else torn
+        where = style.number(float(start)), style.number(float(stop))
+        held.append(Bar(style.row_of(r, k), *where, f"rank {r} · {ends} of {n:,}"))
+    for shown in style.listed(k, 7):
+        start, stop = Fraction(n * (shown or 0), k), Fraction(n * (shown or 0) + n, k)
+        lines.append("  …" if shown is None else f"  rank {shown}: {units} {_told(start)} to {_told(stop)}")
+    colour = style.COLOURS[axis]
+    looks = (
+        (whole, {"color": colour}, f"whole {units}"),
+        (torn, {"color": colour, "pattern": style.CUT_PATTERN}, f"a share that ends inside a {unit}"),
+    )
+    data = [style.bars(made, k, look, name=name, showlegend=True) for made, look, name in looks if made]
+    title, note = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_told(Fraction(n, k))} on a rank"
+    x = {"title": {"text": units}, "range": [0, n], "nticks": 8, "tickformat": style.tick_format(n)}
+    if n <= 64:
+        x |= {"tick0": 0, "dtick": style.step(n, 16)}
+    spec = {"data": data, "layout": _layout(best, title, note, [str(k - 1)], style.rank_axis(k, rank), x)}
+    return spec, "\n".join(filter(None, [f"{title}: {note}", *lines, style.not_shown(k)]))
+
+
+def _told(x: Fraction) -> str:
+    """A position: exactly, or with four decimals."""
+    return f"{x.numerator:,}" if x.denominator == 1 else f"{float(x):,.4f}".rstrip("0")
+
+
+def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:
+    """n weights in groups of k, and the group that is not whole."""
+    full, unit = n // k * k, _UNITS[best.category][0]
+    first = max(0, full - 3 * k)  # the last whole groups, or the torn one is too small to see
+    words = f"{plural(n // k, 'whole group')} of {k} {unit}s", f"the rest: {n - full} of {k}"
+    parts = (
+        (Bar(0, first, full, words[0]), {"color": style.COLOURS["tp"]}),
+        (Bar(0, full, n, words[1]), {"color": style.WARN, "pattern": style.CUT_PATTERN}),
+    )
+    data = [
+        style.bars([bar], 1, look, name=bar.hover, showlegend=True)
+        for bar, look in parts
+        if bar.stop > bar.start
+    ]
+    title, note = f"{n:,} {unit}s in groups of {k}", f"{n}/{k} = {_told(Fraction(n, k))} groups"
+    rows = {"range": [-1, 1], "tickvals": [], "title": {"text": ""}}
+    ends = {"range": [first, full + k], "tick0": full, "dtick": k, "tickformat": ",d"}
+    x = {"title": {"text": f"{unit}s, near the end" if first else f"{unit}s"}, **ends}
+    spec = {"data": data, "layout": _layout(best, title, note, ["0"], rows, x, **LOW)}
+    return spec, "\n".join([f"{title}: {note}", *(f"  {line}" for line in words)])
+
+
+def _compared(best: Diagnosis, sides: list[tuple[str, int]], note: str) -> Drawn:
+    """Two numbers that should agree, and what one of them lacks."""
+    unit, _ = _UNITS.get(best.category, ("unit", ""))
+    most = max(n for _, n in sides)
+    unit = (
+        "byte" if " B " in note else "element" if unit == "unit" or ("head" in unit and most > 512) else unit
+    )
+    there = [Bar(i, 0, n, f"{label} · {n:,}") for i, (label, n) in enumerate(sides)]
+    lacking = [Bar(i, n, most, f"{most - n:,} less") for i, (_, n) in enumerate(sides) if n < most]
+    data = [style.bars(there, len(sides), {"color": style.COLOURS["tp"]})]
+    if lacking:
+        hollow = {"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": style.WARN}}
+        data.append(style.bars(lacking, len(sides), hollow, name="the difference", showlegend=True))
+    labels = [label for label, _ in sides]
+    what = CATEGORIES[best.category].what
+    title = what if best.category != "other" else f"{sides[0][1]:,} against {sides[1][1]:,}"
+    rows = {
+        "range": [-0.5, len(sides) - 0.5],
+        "tickmode": "array",
+        "tickvals": list(range(len(sides))),
+        "ticktext": [escape(label) for label in labels],
+        "title": {"text": ""},
+    }
+    x = {"title": {"text": f"{unit}s"}, "range": [0, most * 1.02 or 1], "nticks": 6}
+    x["tickformat"] = style.tick_format(most)
+    spec = {"data": data, "layout": _layout(best, title, note, labels, rows, x, **LOW)}
+    return spec, "\n".join([f"{title}: {note}", *(f"  {label}: {n:,}" for label, n in sides)])

@@ -1,0 +1,298 @@
+"""The clinic: paste an error, see what it means, press a fix.
+
+A box for the text, and beside it what is known of model and layout: what the text states, what its numbers
+imply, and what the reader types, which wins. `Visit` holds all of it without a widget; a text is data, never
+evaluated, and stays whatever goes wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import traitlets
+
+from llamapar.configfile import parse_object
+from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
+from llamapar.diagnosis.known import model_named, zoo
+from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
+from llamapar.figures import View, view
+from llamapar.fixes import Fix
+from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks import framework as find_framework
+from llamapar.layout import AXES, AXIS_TITLES
+from llamapar.model import PRESETS, ModelConfig
+from llamapar.model import model as find_model
+
+from .explorer import Explorer
+from .page import Page, source
+from .runs import card
+
+LIMIT = 60_000
+"""Most characters of a text that the box shows; any are read."""
+
+_SEARCHED = 200_000
+"""Characters of either end of a text that are searched for names."""
+
+_DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
+_MORE = ("micro_batch", "global_batch", "quant_group")
+_FIELDS = ("model", "framework", *AXES, "world", "seq_len", *_DIMS, *_MORE)
+_LABELS = {axis: axis.upper() for axis in AXES} | {"world": "GPUs", "seq_len": "sequence length"}
+TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
+"""Where a field's value is from."""
+
+
+def _control(name: str, kind: str = "int", help: str = "", **more: Any) -> dict[str, Any]:
+    label = _LABELS.get(name, name.replace("quant_", "quantisation "))
+    return {"name": name, "label": label, "kind": kind, "help": help or AXIS_TITLES.get(name, ""), **more}
+
+
+_CHOICES = [["", "not told"], *([name, f.title] for name, f in FRAMEWORKS.items())]
+_KNOWN = [
+    _control("model", "text", "a preset, or a public model's name", options=list(PRESETS)),
+    _control("config", "file", "a config.json or params.json; it is read as data"),
+    _control("framework", "choice", "whose rules and words to prefer", options=_CHOICES),
+    *map(_control, (*AXES, "world", "seq_len")),
+]
+SCHEMA: list[dict[str, Any]] = [
+    {"group": "What is known", "open": True, "controls": _KNOWN},
+    {"group": "Dimensions", "open": False, "controls": list(map(_control, _DIMS))},
+    {"group": "Batch and quantisation", "open": False, "controls": list(map(_control, _MORE))},
+]
+"""The fields beside the box, in their order."""
+
+_TABS = {"layers": "stages", "seq": "sequence", "world": "ranks", "vocab": "vocab", "embed": "vocab"}
+"""The beginning of a category → the Explorer's tab that shows it; the others are about heads."""
+
+_PACKAGES = {"llama_models": "llama-models", "megatron": "megatron-lm", "dllama": "distributed-llama"} | {
+    name: name for name in ("torchtitan", "colossalai", "picotron", "nanotron", "vllm")
+}
+"""A package, as paths of a traceback name it → the framework."""
+
+
+NOTHING = Explanation(UNKNOWN, "nothing pasted yet", ())
+
+
+@cache
+def _names() -> re.Pattern[str]:
+    """Public models as logs name them: "Llama-3.1-8B", "llama3 8B"."""
+    families = "|".join(sorted({re.split(r"[^a-z]", name)[0] for name in zoo()}))
+    return re.compile(rf"\b(?:{families})[\w.-]{{0,24}} ?\d{{1,3}}(?:\.\d)?b\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A text and what the reader told besides, by field; `brought` is a model of their own."""
+
+    text: str = ""
+    typed: Mapping[str, Any] = field(default_factory=dict)
+    brought: ModelConfig | None = None
+
+    def change(self, changes: Mapping[str, Any]) -> Visit:
+        """With text or fields changed; None or "" takes a field back. Raises LlamaparError."""
+        typed, brought, text = dict(self.typed), self.brought, changes.get("text", self.text)
+        if not isinstance(text, str):
+            raise LayoutError(f"text={shown(text)}: a text is needed", "", ["lp.explain"], "text")
+        for name, value in changes.items():
+            if one_of("field", name, ("text", *_FIELDS)) == "text":
+                continue
+            typed.pop(name, None)
+            own = name == "model" and value is not None and not isinstance(value, str)
+            brought = find_model(value) if own else None if name == "model" else brought
+            if not own and value is not None and value != "":
+                typed[name] = value
+        return Visit(text.encode("utf-8", "replace").decode(), typed, brought)
+
+    @cached_property
+    def stated(self) -> dict[str, str]:
+        """Model and framework, where the text names just one."""
+        text = f"{self.text[:_SEARCHED]}\n{self.text[_SEARCHED:][-_SEARCHED:]}"
+        named = [model.name for m in _names().finditer(text) if (model := model_named(m.group()))]
+        spoken = [name for package, name in _PACKAGES.items() if re.search(rf"\b{package}[/.]", text)]
+        told = {"model": set(named), "framework": set(spoken)}
+        return {name: min(one) for name, one in told.items() if len(one) == 1}
+
+    @cached_property
+    def _given(self) -> tuple[dict[str, Any], LlamaparError | None]:
+        """Arguments of `explain`, and the first field that is off, which is left out."""
+        given, off = dict[str, Any](), None
+        for name, value in {**self.stated, **self.typed}.items():
+            try:
+                if name == "framework":
+                    find_framework(value)
+                elif name != "model":
+                    whole(name, value, 1, 2**40 - 1)
+                elif not (isinstance(value, str) and model_named(value)):
+                    one_of("model", value, PRESETS, ModelError)
+                given[name] = value
+            except LlamaparError as problem:
+                off = off or problem
+        return given | ({"model": self.brought} if self.brought else {}), off
+
+    @cached_property
+    def _told(self) -> tuple[Explanation, LlamaparError | None]:
+        try:
+            return explain(self.text, **self._given[0]) if self.text.strip() else NOTHING, None
+        except Exception as fault:  # one of ours must not take the text away
+            what = f"the text could not be explained: {type(fault).__name__}: {fault}"
+            return Explanation(UNKNOWN, what, ()), LlamaparError(what)
+
+    @property
+    def explanation(self) -> Explanation:
+        """What `explain` says."""
+        return self._told[0]
+
+    @property
+    def problem(self) -> LlamaparError | None:
+        """What is off: a field, of which the others count all the same, or the text."""
+        return self._told[1] or self._given[1]
+
+    @cached_property
+    def fields(self) -> dict[str, tuple[Any, str]]:
+        """Each known field as (value, where it is from)."""
+        known, best = self.explanation.known, self.explanation.best
+        rows: dict[str, tuple[Any, str]] = {n: (v, IMPLIED) for n, v in best.facts.items()} if best else {}
+        if known.model:
+            rows |= {name: (getattr(known.model, name), MODEL) for name in _DIMS}
+        rows |= {name: (n, STATED) for name, n in known.numbers.items()}
+        rows |= {name: (value, STATED) for name, value in self.stated.items()}
+        rows |= {name: (value, TYPED) for name, value in self.typed.items()}
+        rows |= {"model": (self.brought.name, TYPED)} if self.brought else {}
+        return {name: rows[name] for name in _FIELDS if name in rows}
+
+    @cached_property
+    def picture(self) -> View | LlamaparError:
+        """The picture, or why there is none."""
+        try:
+            return view(self.explanation)
+        except LlamaparError as none:
+            return none
+        except Exception as fault:  # of ours, too
+            return LlamaparError(f"the picture failed: {type(fault).__name__}: {fault}")
+
+    @property
+    def status(self) -> str:
+        """One line: the verdict."""
+        return NOTHING.reason if self.explanation is NOTHING else self.explanation.summary
+
+    def __str__(self) -> str:
+        known = ", ".join(f"{name}={value} ({origin})" for name, (value, origin) in self.fields.items())
+        drawn = self.picture.summary if isinstance(self.picture, View) else self.picture
+        told = self.status if self.explanation is NOTHING else str(self.explanation)
+        parts = (f"known: {known}" * bool(known), str(self.problem or ""), told, str(drawn))
+        return "\n".join(filter(None, parts))
+
+
+class Clinic(Page):
+    """The panel. `set` fills text and fields from code, `snapshot` is what it shows, as a static View.
+
+    explorer: what a fix opened; None before.
+    """
+
+    _esm = source("page.js", "clinic.js")
+    _css = source("page.css", "clinic.css")
+    schema = traitlets.List(SCHEMA).tag(sync=True)
+    limit = traitlets.Int(LIMIT).tag(sync=True)
+    text = traitlets.Unicode().tag(sync=True)
+    opened = traitlets.Unicode().tag(sync=True)
+    explorer: Explorer | None = None
+
+    def __init__(self, **values: Any) -> None:
+        self._visit = Visit().change(values)
+        super().__init__(text=_cut(self._visit.text), payload=_payload(self._visit, 0))
+
+    def set(self, **values: Any) -> None:
+        """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None empties.
+
+        Raises LayoutError for a field that is not there.
+        """
+        self._show(self._visit.change(values))
+
+    @property
+    def explanation(self) -> Explanation:
+        """What `lp.explain` says of the text and the fields."""
+        return self._visit.explanation
+
+    def open_fix(self, fix: int = 0, diagnosis: int = 0) -> Explorer:
+        """Do what a fix's button does: an Explorer on the mended layout, the same at each press."""
+        told, judge = self.explanation.diagnoses, self.explanation.known.framework
+        if not 0 <= diagnosis < len(told):
+            raise LlamaparError(f"diagnosis={shown(diagnosis)}: there are {len(told)}", field="diagnosis")
+        offered = [one for one in told[diagnosis].fixes if isinstance(one, Fix)]
+        if not 0 <= fix < len(offered):
+            why = "" if offered else "a layout is mended where model and degrees are known"
+            raise LlamaparError(f"fix={shown(fix)}: there are {len(offered)}", why, field="fix")
+        tab = next((t for start, t in _TABS.items() if told[diagnosis].category.startswith(start)), "heads")
+        self.explorer = self.explorer or Explorer()
+        self.explorer.take(offered[fix].job, judge.name if judge else "", tab)
+        self.opened = self.explorer.model_id
+        self.send({"kind": "opened"})
+        return self.explorer
+
+    def snapshot(self) -> View:
+        """What the panel shows now: its picture; and fields, diagnoses and the picture's summary as text."""
+        drawn = self._visit.picture
+        return View(drawn.spec if isinstance(drawn, View) else {"data": [], "layout": {}}, str(self._visit))
+
+    def __repr__(self) -> str:
+        return f"Clinic: {self._visit.status}"
+
+    def _show(self, visit: Visit, seq: int = 0, problem: LlamaparError | None = None) -> None:
+        self._visit, self.text = visit, _cut(visit.text)
+        self.payload = _payload(visit, seq or self.payload["seq"] + 1, problem)
+
+    def _refuse(self, problem: LlamaparError, seq: int) -> None:
+        self._show(self._visit, seq, problem)
+
+    def _answer(self, kind: str, content: dict[str, Any], seq: int) -> None:
+        if kind == "set":
+            self._show(self._visit.change(dict(content["changes"])), seq)
+        elif kind == "fix":
+            self.open_fix(int(content["fix"]), int(content["diagnosis"]))
+        elif kind == "load":
+            raw = parse_object(str(content["text"]), shown(str(content["name"])))
+            self._show(self._visit.change({"model": raw}), seq)
+
+
+def clinic(text: str = "", **values: Any) -> Clinic:
+    """A Clinic with a text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
+    return Clinic(text=text, **values)
+
+
+def _cut(text: str) -> str:
+    """What of a text the page shows: of a long one a third from its head and two from its tail."""
+    if len(text) <= LIMIT:
+        return text
+    left_out = f"\n… {len(text) - LIMIT:,} characters are read and not shown …\n"
+    return text[: LIMIT // 3 - 99] + left_out + text[LIMIT // 3 - LIMIT :]
+
+
+def _payload(visit: Visit, seq: int, problem: LlamaparError | None = None) -> dict[str, Any]:
+    """All that the browser shows, as plain values. seq tells it which of its messages this answers."""
+    told, drawn, problem = visit.explanation, visit.picture, problem or visit.problem
+    return {
+        "seq": seq,
+        "values": dict.fromkeys(_FIELDS) | {"framework": ""} | {n: v for n, (v, _) in visit.fields.items()},
+        "origins": {name: origin for name, (_, origin) in visit.fields.items()},
+        "status": visit.status.removesuffix(f": {told.best.cause}" if told.best else ""),
+        "verdict": told.verdict,
+        "line": told.line[:300],
+        "problem": card(problem) if problem else None,
+        "diagnoses": [_diagnosis(one) for one in told.diagnoses],
+        "figure": drawn.spec if isinstance(drawn, View) else None,
+        "summary": drawn.summary if isinstance(drawn, View) else "",
+        "reason": "" if isinstance(drawn, View) else drawn.what,
+    }
+
+
+def _diagnosis(one: Diagnosis) -> dict[str, Any]:
+    return one.as_dict() | {
+        "title": one.title,
+        "sure": f"{one.confidence:.0%}",
+        "fixes": [fix.text for fix in one.fixes if isinstance(fix, Fix)],
+        "words": [fix for fix in one.fixes if isinstance(fix, str)],
+        "says": [[FRAMEWORKS[s.framework].title, s.message, s.source] for s in one.frameworks],
+    }

@@ -1,0 +1,211 @@
+// What the panels' pages share: elements, plotly, controls, cards, the figure. Texts only ever become
+// text nodes, never markup.
+
+const KEYED = new Set(["input", "select", "textarea", "button", "summary", "pre"]);
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  // JupyterLab's shortcuts (arrows, Enter, letters) must not take the keys that a control needs.
+  if (KEYED.has(tag)) node.setAttribute("data-lm-suppress-shortcuts", "true");
+  node.append(...children.filter((child) => child != null));
+  return node;
+}
+
+// One plotly.js to a page: the one that is there, or plotly's own bundle sent by the kernel once.
+function loadPlotly(model) {
+  if (window.Plotly) return Promise.resolve(window.Plotly);
+  window.llamaparPlotly ??= new Promise((resolve, reject) => {
+    const receive = (message, buffers) => {
+      if (message.kind !== "plotly") return;
+      model.off("msg:custom", receive);
+      const url = URL.createObjectURL(new Blob([buffers[0]], { type: "text/javascript" }));
+      const script = make("script", { src: url });
+      script.onload = () => { URL.revokeObjectURL(url); resolve(window.Plotly); };
+      script.onerror = () => reject(new Error("plotly.js did not load"));
+      document.head.append(script);
+    };
+    model.on("msg:custom", receive);
+    model.send({ kind: "plotly" });
+  });
+  return window.llamaparPlotly;
+}
+
+// Sends changes of controls, one message at a time; those that come meanwhile go together in the next.
+function buildSender(model) {
+  let pending = null;
+  let busy = false;
+  let seq = 0;
+  const flush = () => {
+    if (busy || !pending) return;
+    busy = true;
+    model.send({ kind: "set", changes: pending, seq: ++seq });
+    pending = null;
+  };
+  return {
+    send: (changes) => { pending = { ...pending, ...changes }; flush(); },
+    next: () => ++seq,
+    answered: () => { busy = false; flush(); },
+  };
+}
+
+// -- controls ----------------------------------------------------------------------------------
+
+const number = (text) => (/^-?\d{1,15}$/.test(text.trim()) ? Number(text) : text.trim() === "" ? null : text.trim());
+const isActive = (node) => node.getRootNode().activeElement === node;
+
+function intControl(control, send, read = number, more = { inputmode: "numeric" }) {
+  const input = make("input", { type: "text", id: control.id, title: control.help, placeholder: control.placeholder, ...more });
+  let timer = 0;
+  const commit = () => { clearTimeout(timer); send({ [control.name]: read(input.value) }); };
+  input.addEventListener("change", commit);
+  input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(commit, 400); });
+  const show = (value) => {
+    const text = value == null ? "" : String(value);
+    if (!isActive(input) || read(input.value) === value) { if (input.value !== text) input.value = text; }
+  };
+  return { nodes: [input], show };
+}
+
+function textControl(control, send) {
+  const list = make("datalist", { id: `${control.id}-names` }, ...control.options.map((name) => make("option", { value: name })));
+  const built = intControl(control, send, (text) => text.trim() || null, { list: list.id, spellcheck: "false" });
+  return { ...built, nodes: [...built.nodes, list] };
+}
+
+function axisControl(control, send) {
+  const box = intControl(control, send);
+  const slider = make("input", {
+    type: "range", min: 0, max: control.steps - 1, step: 1,
+    "aria-label": `${control.label} in powers of two`, "data-axis": control.name,
+  });
+  slider.addEventListener("input", () => {
+    const value = 2 ** Number(slider.value);
+    box.nodes[0].value = String(value);
+    slider.setAttribute("aria-valuetext", String(value));
+    send({ [control.name]: value });
+  });
+  const show = (value) => {
+    box.show(value);
+    const step = Number.isInteger(value) && value > 0 ? Math.min(Math.round(Math.log2(value)), control.steps - 1) : 0;
+    if (Number(slider.value) !== step) slider.value = String(step);
+    slider.setAttribute("aria-valuetext", String(value));
+  };
+  return { nodes: [slider, ...box.nodes], show };
+}
+
+function choiceControl(control, send) {
+  const select = make("select", { id: control.id, title: control.help },
+    ...control.options.map(([, label]) => make("option", {}, label)));
+  const values = control.options.map(([value]) => value);
+  select.addEventListener("change", () => send({ [control.name]: values[select.selectedIndex] }));
+  const show = (value) => {
+    if (!values.includes(value)) { values.push(value); select.append(make("option", {}, String(value))); }
+    select.selectedIndex = values.indexOf(value);
+  };
+  return { nodes: [select], show };
+}
+
+function boolControl(control, send) {
+  const input = make("input", { type: "checkbox", id: control.id });
+  input.addEventListener("change", () => send({ [control.name]: input.checked }));
+  return { nodes: [input], show: (value) => { input.checked = value === true; } };
+}
+
+function fileControl(control, load) {
+  const input = make("input", { type: "file", accept: ".json,application/json", id: control.id, title: control.help });
+  input.addEventListener("change", async () => {
+    const file = input.files[0];
+    if (file) load(file.name, file.size > 1 << 20 ? " ".repeat((1 << 20) + 1) : await file.text());
+    input.value = ""; // so that the same file can be loaded again
+  });
+  return { nodes: [input], show: () => {} };
+}
+
+const KINDS = { int: intControl, text: textControl, axis: axisControl, choice: choiceControl, bool: boolControl };
+
+// Builds all groups; returns the column and a function that shows values.
+function buildControls(schema, uid, send, load) {
+  const shows = {};
+  const groups = schema.map(({ group, open, tab, controls }) => {
+    const rows = controls.map((spec) => {
+      const control = { ...spec, id: `${uid}-${group}-${spec.name}` };
+      const built = control.kind === "file" ? fileControl(control, load) : KINDS[control.kind](control, send);
+      (shows[control.name] ??= []).push(built.show);
+      const label = make("label", { for: control.id, title: control.help }, control.label);
+      return make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, label, ...built.nodes);
+    });
+    return make("details", { class: "lp-group", open, "data-tab": tab }, make("summary", {}, group), ...rows);
+  });
+  const show = (values) => {
+    for (const [name, value] of Object.entries(values)) shows[name]?.forEach((put) => put(value));
+    for (const group of groups) group.hidden = Boolean(group.dataset.tab) && group.dataset.tab !== values.tab;
+  };
+  return { column: make("div", { class: "lp-controls" }, ...groups), show };
+}
+
+// -- cards -------------------------------------------------------------------------------------
+
+const MARKS = { error: "✕", warning: "!", note: "i" };
+
+function problemCard({ what, why, choose }) {
+  return make("div", { class: "lp-finding lp-error" },
+    make("div", { class: "lp-line" }, make("span", { class: "lp-mark" }, MARKS.error), make("span", {}, what)),
+    why ? make("div", { class: "lp-why" }, why) : null,
+    choose.length ? make("div", { class: "lp-why" }, `try ${choose.join(", or ")}`) : null);
+}
+
+let views = 0;
+
+// -- the figure --------------------------------------------------------------------------------
+
+const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage"] };
+
+function buildFigure(model, onRank, onPainted) {
+  const plot = make("div", { class: "lp-plot" });
+  const reason = make("div", { class: "lp-reason" });
+  const summary = make("pre", { class: "lp-summary" });
+  let last = null;
+  let color = ""; // of text: the theme's, read once
+  let drawn = ""; // the kind of picture that stands there
+  async function draw(payload) {
+    last = payload;
+    summary.textContent = payload.summary;
+    const { figure } = payload;
+    plot.hidden = !figure;
+    reason.hidden = Boolean(figure);
+    if (figure) {
+      const Plotly = window.Plotly ?? (await loadPlotly(model));
+      if (last !== payload || !plot.isConnected) return; // overtaken, or not on the page yet: see below
+      color ||= getComputedStyle(plot).getPropertyValue("--jp-ui-font-color1").trim() || "#777";
+      plot.style.height = `${figure.layout.height}px`; // else a resize lets it grow with its own content
+      const layout = { ...figure.layout, autosize: true, font: { ...figure.layout.font, color } };
+      if (drawn === figure.layout.uirevision) {
+        await Plotly.react(plot, figure.data, layout, CONFIG);
+      } else { // another kind of picture starts afresh: react keeps axis titles where the old one had them
+        drawn = figure.layout.uirevision;
+        await Plotly.newPlot(plot, figure.data, layout, CONFIG);
+        if (onRank) plot.on("plotly_click", onRank);
+      }
+    } else {
+      reason.textContent = payload.problem?.what ?? payload.reason ?? "nothing to draw";
+    }
+    requestAnimationFrame(() => onPainted(payload.seq));
+  }
+  // Fires when the plot comes onto the page, which may be after the first draw, and when it changes size.
+  const resized = new ResizeObserver(() => {
+    if (!plot.clientWidth || !last?.figure) return;
+    if (plot.data) window.Plotly.Plots.resize(plot); else draw(last);
+  });
+  resized.observe(plot);
+  const redraw = () => { color = drawn = ""; if (last) draw(last); }; // afresh: react moves a subtitle onto its title
+  const theme = new MutationObserver(redraw);
+  theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
+  const node = make("div", { class: "lp-figure", role: "tabpanel" }, reason, plot,
+    make("details", {}, make("summary", {}, "as text"), summary));
+  return { node, draw, close: () => { theme.disconnect(); resized.disconnect(); window.Plotly?.purge(plot); } };
+}

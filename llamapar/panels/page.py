@@ -1,0 +1,54 @@
+"""What the panels share: their page's sources, plotly's bundle, and messages that are answered or refused."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from llamapar.errors import LlamaparError, ModelError, shown
+
+
+def source(*names: str) -> str:
+    """Files beside this one, one after the other."""
+    return "".join((files(__package__) / name).read_text(encoding="utf-8") for name in names)
+
+
+class Page(anywidget.AnyWidget):
+    """A widget whose page says what was touched, and is told all that follows in one `payload`."""
+
+    payload = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self.on_msg(self._receive)
+
+    def _answer(self, kind: str, content: dict[str, Any], seq: int) -> None:
+        """Do what a message asks; KeyError, TypeError and ValueError for one that cannot be read."""
+        raise NotImplementedError
+
+    def _refuse(self, problem: LlamaparError, seq: int) -> None:
+        """Show why a message was refused."""
+        raise NotImplementedError
+
+    def _receive(self, _: Any, content: Any, __: Any) -> None:
+        """A message from the browser: data, whose names and values are checked like anybody's."""
+        kind = content.get("kind") if isinstance(content, dict) else None
+        seq = content.get("seq") if isinstance(content, dict) else None
+        seq = seq if isinstance(seq, int) else 0
+        try:
+            if kind == "plotly":
+                self.send({"kind": "plotly"}, buffers=[_plotly_js()])
+            elif isinstance(kind, str):
+                self._answer(kind, content, seq)
+        except LlamaparError as problem:
+            self._refuse(problem, seq)
+        except (KeyError, TypeError, ValueError) as problem:
+            off = ModelError(f"the browser sent {shown(content)}, which cannot be read: {problem}")
+            self._refuse(off, seq)
+
+
+def _plotly_js() -> bytes:
+    return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()

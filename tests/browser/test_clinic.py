@@ -1,0 +1,193 @@
+"""The clinic as a person meets it: paste a traceback, see the fields fill, press a fix, see the Explorer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from browser.lab import Lab, Notebook, scratch_notebook
+
+pytestmark = pytest.mark.browser
+
+SLOW = 30_000
+"""Milliseconds: a first picture waits for plotly's 5 MB, and the machine may be busy."""
+
+CREATE = "import llamapar as lp\npanel = lp.clinic()\npanel"
+READ = "str(panel.explorer.layout), panel.explorer.report.ok"
+FILL = 'panel.set(text="embed_tokens.weight is [16064, 8192]", model="llama3.1-70b", tp=8)'
+KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+TITAN = f"""\
+[rank0]:[titan] root - INFO - Building llama3 8B with ModelArgs(dim=4096, n_layers=32, n_heads=32)
+[rank0]:[titan] root - INFO - tensor_parallel_degree=16
+[rank0]:Traceback (most recent call last):
+[rank0]:  File "/opt/torchtitan/torchtitan/models/llama/model.py", line 216, in forward
+[rank0]:    xk = xk.view(bs, seqlen, -1, self.head_dim)
+[rank0]:{KV}
+"""
+PASTE = """([box, text]) => {
+    box.focus();
+    const data = new DataTransfer();
+    data.setData("text/plain", text);
+    const event = new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
+    if (box.dispatchEvent(event)) document.execCommand("insertText", false, text);
+}"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab() as running:
+        yield running
+
+
+@pytest.fixture
+def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
+    path = scratch_notebook(tmp_path / "clinic.ipynb", CREATE, READ, FILL, "len(panel._visit.text)")
+    expect.set_options(timeout=SLOW)
+    with lab.open(path, height=1400) as opened:
+        opened.run(0)
+        opened.page.locator(".lp-clinic textarea").wait_for()
+        yield opened
+        expect.set_options(timeout=5_000)
+        assert opened.console_errors() == []
+
+
+def clinic(notebook: Notebook) -> Locator:
+    return notebook.page.locator(".lp-clinic")
+
+
+def paste(notebook: Notebook, text: str) -> None:
+    """As Ctrl+V does: the event with its data, then the text in the box unless the page took it."""
+    box = clinic(notebook).locator("textarea")
+    box.select_text()
+    notebook.page.evaluate(PASTE, [box.element_handle(), text])
+
+
+def field(notebook: Notebook, name: str) -> Locator:
+    return clinic(notebook).locator(f"[data-control={name}]")
+
+
+def title(notebook: Notebook) -> Locator:
+    return clinic(notebook).locator(".gtitle").first
+
+
+def status(notebook: Notebook) -> Locator:
+    return clinic(notebook).get_by_role("status")
+
+
+def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path) -> None:
+    paste(notebook, TITAN)
+    expect(status(notebook)).to_have_text("A sharding problem")
+    for name, value in (("model", "llama3-8b"), ("tp", "16")):
+        expect(field(notebook, name).locator("input[type=text]")).to_have_value(value)
+        expect(field(notebook, name)).to_have_attribute("data-origin", "in the text")
+    card = clinic(notebook).locator("[data-category=kv_heads_lt_tp]")
+    expect(card).to_contain_text("a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16")
+    expect(card.locator("pre")).to_have_text("8192 × 64 = 524288\n64 = 8·128/16 = half a head")
+    expect(title(notebook)).to_have_text("llama3-8b: query and KV heads over tp=16")
+    notebook.screenshot(tmp_path / "diagnosis.png")
+    card.get_by_role("button", name="tp=8 dp=2").click()
+    opened = notebook.page.locator(".lp-opened")
+    expect(opened.get_by_role("status")).to_contain_text(
+        "llama3-8b tp=8 cp=1 pp=1 dp=2 (16 ranks) for torchtitan"
+    )
+    expect(opened.locator(".gtitle").first).to_have_text(
+        "llama3-8b: query and KV heads over tp=8", timeout=SLOW
+    )
+    card.get_by_role("button", name="tp=8 cp=2").click()  # the same Explorer, another layout
+    expect(opened.get_by_role("status")).to_contain_text("tp=8 cp=2 pp=1 dp=1 (16 ranks)")
+    assert opened.locator(".llamapar").count() == 1
+    notebook.run(1)
+    assert notebook.outputs(1)[0]["data"]["text/plain"] == "('tp=8 cp=2 pp=1 dp=1', True)"
+
+
+def test_what_is_typed_wins_and_an_empty_field_falls_back(notebook: Notebook) -> None:
+    paste(notebook, KV)
+    tp = field(notebook, "tp")
+    expect(tp).to_have_attribute("data-origin", "implied")
+    expect(clinic(notebook).get_by_text("tell tp, n_kv_heads, to be sure")).to_be_visible()
+    model = field(notebook, "model").locator("input")
+    model.fill("llama3-70b")
+    model.press("Enter")
+    expect(title(notebook)).to_contain_text("llama3-70b: query and KV heads over tp=16")
+    box = tp.locator("input")
+    box.fill("0")
+    box.press("Enter")
+    expect(clinic(notebook).locator(".lp-finding").first).to_contain_text("tp=0: tp must be a whole number")
+    expect(tp).to_have_attribute("data-origin", "yours")
+    box.fill("")
+    box.press("Tab")
+    expect(tp).to_have_attribute("data-origin", "implied")
+    expect(box).to_have_value("16")
+    expect(clinic(notebook).locator("textarea")).to_have_value(KV)
+
+
+def test_typing_keeps_its_keys_from_jupyterlab(notebook: Notebook) -> None:
+    box = clinic(notebook).locator("textarea")
+    box.click()
+    notebook.page.keyboard.type("attention heads (12) must be divisible by tensor parallel size (8)\n")
+    for key in (
+        "x",
+        "ArrowUp",
+        "Home",
+        "d",
+        "d",
+        "a",
+        "b",
+        "Shift+Enter",
+        "z",
+        "j",
+    ):  # a command each, in Lab
+        notebook.page.keyboard.press(key)
+    assert len(notebook.cells()) == 4
+    assert "ddab" in box.input_value()
+    expect(clinic(notebook).locator("[data-category=heads_not_divisible]")).to_contain_text("12 query heads")
+
+
+def test_markup_is_shown_as_text(notebook: Notebook) -> None:
+    evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    paste(notebook, f"{evil} n_kv_heads (8) must be divisible by tp (16) {evil}")
+    expect(clinic(notebook).locator("[data-category=kv_heads_lt_tp]")).to_be_visible()
+    expect(clinic(notebook).locator("textarea")).to_have_value(
+        f"{evil} n_kv_heads (8) must be divisible by tp (16) {evil}"
+    )
+    field(notebook, "model").locator("input").fill(evil)
+    field(notebook, "model").locator("input").press("Enter")
+    expect(clinic(notebook).locator(".lp-finding").first).to_contain_text("model='<img src=x onerror=")
+    assert clinic(notebook).locator("img, script").count() == 0
+    assert "owned" not in notebook.page.title()
+
+
+def test_a_long_log_is_answered_soon_and_shown_in_part(notebook: Notebook) -> None:
+    noise = "step 1 loss 2.0 tokens per second 1000\n"
+    box, left_out = (
+        clinic(notebook).locator("textarea"),
+        clinic(notebook).get_by_text("in its middle are left out"),
+    )
+    begun = time.monotonic()
+    paste(notebook, noise * 12_000 + TITAN + noise * 12_000)
+    expect(clinic(notebook).locator("[data-category=kv_heads_lt_tp]")).to_be_visible()
+    assert time.monotonic() - begun < 15  # 0.6 s alone on two cores
+    assert len(box.input_value()) <= 60_000
+    assert "characters are read and not shown" in box.input_value()
+    expect(left_out).not_to_be_visible()
+    notebook.run(3)
+    assert int(notebook.outputs(3)[0]["data"]["text/plain"]) == 24_000 * len(noise) + len(TITAN)
+    paste(notebook, noise * 60_000 + TITAN)
+    expect(left_out).to_be_visible()
+    expect(field(notebook, "model")).to_have_attribute("data-origin", "in the text")
+    paste(notebook, "25 is not divisible by 4")
+    expect(clinic(notebook).locator("[data-category=heads_not_divisible]")).to_be_visible()
+    expect(left_out).not_to_be_visible()
+
+
+def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:
+    paste(notebook, "something else")
+    expect(status(notebook)).to_contain_text("Cannot tell from this")
+    notebook.run(2)
+    expect(clinic(notebook).locator("textarea")).to_have_value("embed_tokens.weight is [16064, 8192]")
+    expect(field(notebook, "tp")).to_have_attribute("data-origin", "yours")
+    expect(title(notebook)).to_contain_text("vocabulary over tp=8, multiple of 64·tp")

@@ -1,0 +1,929 @@
+"""Checkpoints killed, interrupted, out of disk, damaged, mixed up: told by name, and the old one is whole."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from llamapar import LlamaparError, ModelConfig, checkpoint
+from llamapar.checkpoint import CheckpointError, safetensors, source, writing
+from llamapar.modelfile import config_json
+from weights import alike, contents, exactly, load, raw, save_hf, save_meta, tiny, together, values
+
+PROJECT = Path(__file__).resolve().parent.parent
+MODEL = tiny()
+CUT = {"tp": 4, "padding": "colossalai", "pp": 2}
+META = {"tp": 2, "padding": "megatron", "format": "meta"}
+
+
+def whole(folder: Path) -> Path:
+    return save_hf(folder, MODEL)
+
+
+def times(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*")}
+
+
+# -- killed, interrupted -----------------------------------------------------------------------------
+
+SERVER = """
+import json, os, pathlib, resource, signal, sys, time
+sys.path.insert(0, {root!r})
+import torch
+from llamapar import checkpoint, cli
+from llamapar.checkpoint import pth, writing
+
+torch.set_num_threads(1)
+pth.lay_out(pathlib.Path("{warm}"), {{"a": ("F32", (1,))}})
+for line in sys.stdin:
+    job = json.loads(line)
+    child = os.fork()
+    if not child:
+        sync, go_on = writing._sync, writing._go_on
+        writing._sync = lambda path: (time.sleep(job["slow"]), sync(path))
+        writing._go_on = lambda stop: (time.sleep(job["slow"]), go_on(stop))
+        writing.BLOCK = 2048
+        if job["limit"]:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"], job["limit"]))
+        out = os.open(job["told"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os._exit(cli.main(job["words"]))
+    print(child, flush=True)
+    sys.stdin.readline()  # until then its id stays its own
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Server:
+    """Starts `llamapar …` in processes that are ready at once, and slow enough to be hit."""
+
+    def __init__(self, room: Path):
+        self.told = room / "told"
+        code = SERVER.format(root=str(PROJECT), warm=room / "warm.pth")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def _asked(self, line: str) -> int:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def start(self, *words: object, slow: float = 0.0005, limit: int = 0) -> int:
+        """The id of the process that runs the command; `end` waits for it."""
+        job = {"words": [str(w) for w in words], "slow": slow, "limit": limit, "told": str(self.told)}
+        return self._asked(json.dumps(job))
+
+    def end(self) -> tuple[int, str]:
+        """The exit status of the command (-9 where it was killed), and all that it said."""
+        return self._asked("end"), self.told.read_text()
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    made = Server(tmp_path_factory.mktemp("server"))
+    yield made
+    made.close()
+
+
+def words(source: Path, target: Path, options: dict[str, Any]) -> list[object]:
+    given = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    return ["checkpoint", "reshard", source, target, *given]
+
+
+def finished(partial: Path) -> int:
+    """Tensors that a partial folder's journal says are written."""
+    journal = partial / "journal"
+    return journal.read_text().count('"tensor"') if journal.is_file() else 0
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each tensor that is written."""
+    seen: list[int] = []
+    blocks = writing._blocks
+    monkeypatch.setattr(writing, "_blocks", lambda rows: (seen.append(rows.nbytes), blocks(rows))[1])
+    return seen
+
+
+@pytest.mark.parametrize("options", [CUT, META])
+def test_killed_at_any_moment(
+    server: Server, tmp_path: Path, soak: bool, written: list[int], options: dict[str, Any]
+) -> None:
+    first = whole(tmp_path / "first")
+    checkpoint.shard(first, tmp_path / "old", tp=2, padding="megatron")
+    old, before = tmp_path / "old", (contents(tmp_path / "old"), times(tmp_path / "old"))
+    del written[:]
+    checkpoint.reshard(old, tmp_path / "reference", **options)
+    reference, total = contents(tmp_path / "reference"), len(written)
+    moments = random.Random(json.dumps(options))
+    statuses, resumed = [], 0
+    for i in range(25 if soak else 3):
+        new = tmp_path / f"new {i}"
+        partial = new.with_name(f"{new.name}.partial")
+        child = server.start(*words(old, new, options))
+        after = moments.randrange(-total // 8, total + total // 8)
+        while finished(partial) < min(after, total) and not new.exists():
+            time.sleep(0.0005)
+        time.sleep(
+            moments.random() * (0.003 if 0 < after < total else 0.1)
+        )  # else: at the beginning, at the end
+        os.kill(child, signal.SIGKILL)
+        statuses.append(server.end()[0])
+        assert (contents(old), times(old)) == before
+        if new.exists():  # all of it, then
+            assert contents(new) == reference
+            assert checkpoint.verify(new).ok
+            continue
+        done = finished(partial)
+        resumed += done
+        del written[:]
+        checkpoint.reshard(old, new, **options)
+        assert contents(new) == reference
+        assert not partial.exists()
+        assert done <= total - len(written) <= done + 1 + writing.WORKERS  # nothing is written twice
+    assert statuses.count(-9) >= len(statuses) // 2
+    assert resumed
+
+
+def test_interrupted(server: Server, tmp_path: Path, written: list[int]) -> None:
+    old = whole(tmp_path / "old")
+    checkpoint.shard(old, tmp_path / "reference", **CUT)
+    total, new, partial = len(written), tmp_path / "new", tmp_path / "new.partial"
+    child = server.start(*words(old, new, CUT), slow=0.003)
+    while finished(partial) < 3:
+        time.sleep(0.01)
+    os.kill(child, signal.SIGINT)
+    told = (
+        f"llamapar: interrupted; what is finished waits in {partial}, and the same command goes on with it\n"
+    )
+    assert server.end() == (130, f"\n{told}")
+    assert not new.exists()
+    done = finished(partial)
+    assert 3 <= done < total
+    del written[:]
+    checkpoint.shard(old, new, **CUT)
+    assert len(written) == total - done
+    assert contents(new) == contents(tmp_path / "reference")
+
+
+def test_two_at_once(server: Server, tmp_path: Path) -> None:
+    old, new = whole(tmp_path / "old"), tmp_path / "new"
+    server.start(*words(old, new, CUT), slow=0.003)
+    while finished(tmp_path / "new.partial") < 1:
+        time.sleep(0.01)
+    told = f"{tmp_path / 'new.partial'} is being written by another process"
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.shard(old, new, **CUT)
+    assert server.end()[0] == 0
+    assert checkpoint.verify(new, against=old).ok
+
+
+# -- no room -----------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, before = whole(tmp_path / "old"), contents(tmp_path / "old")
+    usage = shutil._ntuple_diskusage(10**12, 10**12, 1000)  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage)
+        told = (
+            "31,680 bytes are to be written, and 1,000 are free where new.partial lies\n"
+            "  why  nothing has been written; the old checkpoint is as it was"
+        )
+        with pytest.raises(CheckpointError, match=exactly(told)):
+            checkpoint.gather(old, tmp_path / "new")
+    assert contents(old) == before
+    checkpoint.gather(old, tmp_path / "new")
+    assert alike(together(tmp_path / "new"), values(MODEL))
+
+
+@pytest.mark.parametrize("form", ["hf", "meta"])
+def test_a_disk_that_becomes_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[int], form: str
+) -> None:
+    old, before, room = whole(tmp_path / "old"), contents(tmp_path / "old"), [20_000]
+
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            room[0] -= len(data)
+            if room[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        return Full(path, "r+") if mode == "r+b" else opened(path, mode, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        told = (
+            f"{tmp_path / 'new'}: No space left on device\n"
+            f"  why  what is finished waits in {tmp_path / 'new.partial'}; the same command goes on with it"
+        )
+        with pytest.raises(CheckpointError, match=exactly(told)):
+            checkpoint.gather(old, tmp_path / "new", format=form)
+    assert contents(old) == before
+    assert not (tmp_path / "new").exists()
+    done = finished(tmp_path / "new.partial")
+    assert done
+    del written[:]
+    checkpoint.gather(old, tmp_path / "new", format=form)
+    assert len(written) == len(values(MODEL)) - done
+    assert checkpoint.verify(tmp_path / "new", against=old).ok
+
+
+@pytest.mark.parametrize("form", ["hf", "meta"])
+def test_a_limit_on_the_size_of_files(server: Server, tmp_path: Path, form: str) -> None:
+    old, before = whole(tmp_path / "old"), contents(tmp_path / "old")
+    server.start("checkpoint", "gather", old, tmp_path / "new", "--format", form, limit=20_000)
+    status, told = server.end()
+    assert (status, told.splitlines()[0][-16:]) == (2, ": File too large")
+    assert told.startswith(f"llamapar: {tmp_path / 'new'}")
+    assert contents(old) == before
+    assert not (tmp_path / "new").exists()
+    checkpoint.gather(old, tmp_path / "new", format=form)
+    assert checkpoint.verify(tmp_path / "new", against=old).ok
+
+
+# -- where the new one should go ---------------------------------------------------------------------
+
+
+def test_a_target_that_is_there(tmp_path: Path) -> None:
+    old = whole(tmp_path / "old")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    before = contents(tmp_path)
+    for name in ("file", "folder", "link", "old"):
+        told = f"{tmp_path / name} is there already\n  why  nothing is ever overwritten"
+        with pytest.raises(CheckpointError, match=exactly(told)):
+            checkpoint.gather(old, tmp_path / name)
+    assert contents(tmp_path) == before
+
+
+def test_a_target_that_cannot_be_made(tmp_path: Path) -> None:
+    old = whole(tmp_path / "old")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(
+        CheckpointError, match=r"file/new.partial(/new)?: Not a directory\n  why  what is finished"
+    ):
+        checkpoint.gather(old, tmp_path / "file" / "new")
+    with pytest.raises(CheckpointError, match=r"^/proc/new.partial(/new)?: No such file or directory\n"):
+        checkpoint.gather(old, "/proc/new")
+
+
+@pytest.mark.parametrize("inside", ["", "new"])
+def test_a_source_where_the_new_one_would_be_made(tmp_path: Path, inside: str) -> None:
+    old = tmp_path / "new.partial" / inside
+    if inside:
+        old.parent.mkdir()
+    whole(old)
+    before = contents(tmp_path)
+    told = (
+        f"{tmp_path / 'new.partial'} is there already, and holds something else than an unfinished "
+        f"checkpoint\n"
+        "  why  that name is needed while the new one is made\n  try  another name than new"
+    )
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.gather(old, tmp_path / "new")
+    assert contents(tmp_path) == before
+
+
+def stopped(old: Path, new: Path, **options: Any) -> None:
+    """A run that ends after its third tensor."""
+
+    def progress(done: int, total: int) -> None:
+        if finished(new.with_name(new.name + ".partial")) >= 3:
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match=r"\Astop\Z"):
+        checkpoint.reshard(old, new, progress=progress, **options)
+
+
+def unfinished(partial: Path) -> str:
+    return (
+        f"{partial} holds an unfinished checkpoint of another source or other options\n"
+        "  why  only the same command can go on with it\n"
+        f"  try  rm -r {partial}, or the command that began it"
+    )
+
+
+def test_an_unfinished_one_of_other_options(tmp_path: Path) -> None:
+    old, new = whole(tmp_path / "old"), tmp_path / "new"
+    stopped(old, new, **CUT)
+    before = contents(tmp_path)
+    for other in ({}, META, CUT | {"tp": 2}, CUT | {"padding": "64"}):
+        with pytest.raises(CheckpointError, match=exactly(unfinished(tmp_path / "new.partial"))):
+            checkpoint.reshard(old, new, **other)
+    assert contents(tmp_path) == before
+    checkpoint.reshard(old, new, **CUT)
+    assert checkpoint.verify(new, against=old).ok
+
+
+def test_a_source_that_was_changed_since(tmp_path: Path) -> None:
+    old, new = whole(tmp_path / "old"), tmp_path / "new"
+    stopped(old, new)
+    save_file(values(MODEL, seed=1), old / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=exactly(unfinished(tmp_path / "new.partial"))):
+        checkpoint.gather(old, new)
+
+
+def test_a_source_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = whole(tmp_path / "old"), tmp_path / "new"
+    file = old / "model.safetensors"
+    told = (
+        f"the source was changed while it was read\n  try  rm -r {tmp_path / 'new.partial'}, and the "
+        "command again"
+    )
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.gather(old, new, progress=lambda done, total: os.utime(file, ns=(done, done)))
+    shutil.rmtree(tmp_path / "new.partial")
+    monkeypatch.setattr(writing, "WORKERS", 1)
+    with pytest.raises(CheckpointError, match=exactly("model.safetensors became shorter while it was read")):
+        checkpoint.gather(old, new, progress=lambda done, total: os.truncate(file, 3000))
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("form", ["hf", "meta"])
+def test_an_unfinished_one_that_was_damaged(tmp_path: Path, written: list[int], form: str) -> None:
+    """What the journal says is finished is not believed; a header that is not right is written again."""
+    old, new, partial = whole(tmp_path / "old"), tmp_path / "new", tmp_path / "new.partial"
+    checkpoint.gather(old, tmp_path / "reference", format=form)
+    for damage in ("data", "header", "cut", "gone", "journal"):
+        stopped(old, new, format=form)
+        file = next(p for p in (partial / "new").iterdir() if p.suffix in (".pth", ".safetensors"))
+        data = bytearray(file.read_bytes())
+        if damage == "data":
+            done = json.loads(
+                next(s for s in (partial / "journal").read_text().splitlines() if '"tensor"' in s)
+            )
+            at = data.index(raw(load(file)[done["tensor"]]))
+            data[at] ^= 1
+        elif damage == "header":
+            data[20] ^= 1
+        elif damage == "cut":
+            del data[-100:]
+        file.write_bytes(data)
+        if damage == "gone":
+            file.unlink()
+        elif damage == "journal":
+            (partial / "journal").write_bytes((partial / "journal").read_bytes()[:-7] + b"\xf0\x9f")
+        del written[:]
+        checkpoint.gather(old, new, format=form)
+        assert written or damage == "header", damage
+        if (form, damage) != ("meta", "header"):  # a bit there that no reader looks at stays as it is
+            assert contents(new) == contents(tmp_path / "reference"), damage
+        assert checkpoint.verify(new, against=old).ok
+        shutil.rmtree(new)
+
+
+# -- damaged files -----------------------------------------------------------------------------------
+
+
+def foreign_hf(folder: Path) -> Path:
+    return whole(folder)
+
+
+def foreign_meta(folder: Path) -> Path:
+    checkpoint.shard(whole(folder.with_name("w")), folder.with_name("c"), **META)
+    shards = [dict(load(file)) for file in sorted(folder.with_name("c").glob("*.pth"))]
+    from llamapar.modelfile import params_json
+
+    save_meta(folder, MODEL, shards)
+    padded = params_json(MODEL)
+    (folder / "params.json").write_text(json.dumps(padded))
+    return folder
+
+
+def own_hf(folder: Path) -> Path:
+    return checkpoint.shard(whole(folder.with_name("w")), folder, tp=2, padding="megatron").path
+
+
+def own_meta(folder: Path) -> Path:
+    return checkpoint.shard(whole(folder.with_name("w")), folder, **META).path
+
+
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "foreign hf": foreign_hf,
+    "foreign meta": foreign_meta,
+    "own hf": own_hf,
+    "own meta": own_meta,
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """A checkpoint of each kind that is written or read, freshly made."""
+    return request.param, KINDS[request.param](tmp_path / "it")
+
+
+def tensor_files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix in (".pth", ".safetensors"))
+
+
+def test_cut_short(kind: tuple[str, Path], tmp_path: Path) -> None:
+    _, folder = kind
+    file = tensor_files(folder)[-1]
+    data = file.read_bytes()
+    sizes = [0, 1, 7, 8, 9, 60, 100, len(data) // 2, len(data) - 4096, len(data) - 100, len(data) - 1]
+    for size in sizes:
+        file.write_bytes(data[:size])
+        for call in (lambda: checkpoint.gather(folder, tmp_path / "new"), lambda: checkpoint.verify(folder)):
+            with pytest.raises(CheckpointError, match=re.escape(file.name)):
+                call()
+    file.write_bytes(data + b"\0")
+    with pytest.raises(CheckpointError, match=re.escape(file.name)):
+        checkpoint.gather(folder, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new.partial").exists()
+
+
+def test_a_file_that_is_missing(kind: tuple[str, Path], tmp_path: Path) -> None:
+    name, folder = kind
+    files = tensor_files(folder)
+    missing = files[0]
+    missing.unlink()
+    told = {
+        "foreign hf": f"{folder} holds no checkpoint\n  why  looked for: llamapar.json, "
+        f"model.safetensors.index.json, "
+        "consolidated.00.pth, .metadata, .safetensors and .pth files",
+        "foreign meta": "consolidated.00.pth is missing: 1 shards are there, the last is 01\n"
+        f"  why  all of them are looked for in {folder}",
+        "own hf": "tp00-pp00.safetensors, named in llamapar.json, is missing\n"
+        f"  why  it is looked for in {folder}",
+        "own meta": "consolidated.00.pth, named in llamapar.json, is missing\n"
+        f"  why  it is looked for in {folder}",
+    }
+    with pytest.raises(CheckpointError, match=exactly(told[name])):
+        checkpoint.gather(folder, tmp_path / "new")
+
+
+def same_json(a: bytes, b: bytes) -> bool:
+    try:
+        return bool(json.loads(a) == json.loads(b))
+    except ValueError:
+        return False
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(kind: tuple[str, Path], tmp_path: Path, soak: bool) -> None:
+    """Refused by gather or by verify, or without any meaning: then the result is right all the same."""
+    name, folder = kind
+    checkpoint.gather(folder, tmp_path / "reference")
+    reference = contents(tmp_path / "reference")
+    places = random.Random(name)
+    found = {"gather": 0, "verify": 0, "harmless": 0}
+    files = [p for p in sorted(folder.iterdir()) if name.startswith("own") or p in tensor_files(folder)]
+    for file in files:
+        data, header = file.read_bytes(), len(file.read_bytes()) // 8
+        spots = [places.randrange(len(data)) for _ in range(300 if soak else 5)]
+        spots += [places.randrange(min(header, 1500)) for _ in range(300 if soak else 5)]
+        spots += [len(data) - 1 - places.randrange(min(header, 1500)) for _ in range(300 if soak else 5)]
+        for at in spots:
+            bad = bytearray(data)
+            bad[at] ^= 1 << places.randrange(8)
+            if file.suffix == ".json" and same_json(bytes(bad), data):
+                continue
+            file.write_bytes(bad)
+            shutil.rmtree(tmp_path / "new.partial", ignore_errors=True)
+            shutil.rmtree(tmp_path / "new", ignore_errors=True)
+            try:
+                told = checkpoint.verify(folder)
+                problems = "\n".join(told.problems)
+            except LlamaparError as problem:
+                problems = str(problem)
+            refused = ""
+            try:
+                checkpoint.gather(folder, tmp_path / "new")
+            except LlamaparError as problem:
+                refused = str(problem)
+            if refused:
+                assert re.search(rf"{re.escape(file.name)}|layers\.|norm|embed|output", refused), at
+                assert problems, at
+                found["gather"] += 1
+                continue
+            if problems:
+                assert file.name in problems, at
+                found["verify"] += 1
+            elif contents(tmp_path / "new") == reference:
+                assert not name.startswith("own"), (file.name, at)  # there every bit is vouched for
+                found["harmless"] += 1
+            else:  # bytes of a plain safetensors file, which has no checksum
+                assert name == "foreign hf", (file.name, at)
+                against = checkpoint.verify(folder, against=tmp_path / "reference")
+                assert len(against.problems) == 1
+                assert against.problems[0].startswith("model.safetensors: ")
+                found["verify"] += 1
+        file.write_bytes(data)
+    assert found["gather"] >= 5, found
+    assert checkpoint.verify(folder).ok
+
+
+def test_what_verify_says_of_damage(tmp_path: Path) -> None:
+    folder = own_hf(tmp_path / "it")
+    file = folder / "tp01-pp00.safetensors"
+    stored = safetensors.read(file)["model.layers.1.mlp.down_proj.weight"]
+    data = bytearray(file.read_bytes())
+    data[stored.boxes[0].offset + 3] ^= 4
+    file.write_bytes(data)
+    told = (
+        "tp01-pp00.safetensors: the bytes of model.layers.1.mlp.down_proj.weight are not those that "
+        "were written"
+    )
+    found = checkpoint.verify(folder)
+    assert found.problems == (told,)
+    assert str(found).splitlines()[0] == "it has 1 fault"
+    crc = zlib.crc32(raw(load(own_hf(tmp_path / "other" / "it") / file.name)[stored.name]))
+    with pytest.raises(
+        CheckpointError,
+        match=exactly(f"{told}\n  why  their crc32 is not the stored {crc:08x}; the file is damaged"),
+    ):
+        checkpoint.gather(folder, tmp_path / "new")
+    against = checkpoint.verify(folder, against=tmp_path / "w")
+    assert against.problems[1:] == (
+        "tp01-pp00.safetensors: model.layers.1.mlp.down_proj.weight differs from row 0 on",
+    )
+
+
+# -- files that do not belong together ---------------------------------------------------------------
+
+
+def test_a_shard_of_another_step(tmp_path: Path) -> None:
+    folder = foreign_meta(tmp_path / "it")
+    checkpoint.shard(
+        save_hf(tmp_path / "later", MODEL, values(MODEL, seed=1)), tmp_path / "later cut", **META
+    )
+    shutil.copy(tmp_path / "later cut" / "consolidated.01.pth", folder / "consolidated.01.pth")
+    told = (
+        r"\A(layers\.[01]\.(attention|ffn)_)?norm\.weight: the copies in consolidated\.00\.pth and "
+        r"consolidated\.01\.pth differ \(copies 0 and 1, rows 0 to 31\)\n  why  ranks that replicate a "
+        r"tensor must "
+        r"hold the same bytes; a file is of another step or damaged, or KV heads lie as 0, 1, …, 0, 1, … "
+        r"and not "
+        r"as 0, 0, 1, 1, …\Z"
+    )
+    with pytest.raises(CheckpointError, match=told):
+        checkpoint.gather(folder, tmp_path / "new")
+    assert len(checkpoint.verify(folder).problems) == 5  # the norms
+    own = own_meta(tmp_path / "own" / "it")
+    shutil.copy(tmp_path / "later cut" / "consolidated.01.pth", own / "consolidated.01.pth")
+    with pytest.raises(
+        CheckpointError, match=r"\Aconsolidated\.01\.pth: the bytes of .* are not those that were"
+    ):
+        checkpoint.gather(own, tmp_path / "new own")
+
+
+def test_shards_of_two_dtypes(tmp_path: Path) -> None:
+    folder = foreign_meta(tmp_path / "it")
+    held = dict(load(folder / "consolidated.01.pth"))
+    held["layers.0.feed_forward.w1.weight"] = held["layers.0.feed_forward.w1.weight"].half()
+    torch.save(held, folder / "consolidated.01.pth")
+    told = (
+        "layers.0.feed_forward.w1.weight is BF16 in consolidated.00.pth and F16 in consolidated.01.pth\n"
+        "  why  shards of one tensor have one dtype"
+    )
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.gather(folder, tmp_path / "new")
+
+
+def shaped(folder: Path, model: ModelConfig, shapes: dict[str, tuple[int, ...] | None]) -> Path:
+    """A Hugging Face folder without data, some shapes changed (None: left out)."""
+    folder.mkdir()
+    every: dict[str, tuple[int, ...] | None] = {p.hf_name: p.shape for p in model.parameters()}
+    held = {n: ("BF16", shape) for n, shape in (every | shapes).items() if shape is not None}
+    safetensors.lay_out(folder / "model.safetensors", held)
+    (folder / "config.json").write_text(json.dumps(config_json(model)))
+    return folder
+
+
+EMBEDDING = "model.embed_tokens.weight"
+K = "model.layers.{}.self_attn.k_proj.weight"
+BIG = "llama3.1-70b"
+SHAPES: list[tuple[str, dict[str, tuple[int, ...] | None], str]] = [
+    (
+        BIG,
+        {EMBEDDING: (16064, 8192)},
+        "model.embed_tokens.weight is [16064, 8192] in model.safetensors, [128256, 8192] is needed: it is "
+        "one of 8 "
+        "shards of a vocabulary padded to 128512 = 64·8·251, not the whole embedding",
+    ),
+    (
+        BIG,
+        {"lm_head.weight": (16064, 8192)},
+        "lm_head.weight is [16064, 8192] in model.safetensors, [128256, 8192] is needed: it is one of 8 "
+        "shards of a vocabulary padded to 128512 = 64·8·251, not the whole head",
+    ),
+    (
+        BIG,
+        {EMBEDDING: (32064, 8192)},
+        "model.embed_tokens.weight is [32064, 8192] in model.safetensors, [128256, 8192] is needed: it is "
+        "one of 4 "
+        "shards of 128256 rows, not the whole embedding",
+    ),
+    (
+        BIG,
+        {EMBEDDING: (128512, 8192)},
+        "model.embed_tokens.weight is [128512, 8192] in model.safetensors, [128256, 8192] is needed: a "
+        "vocabulary "
+        "padded to 128512 = 128·4·251, of which the last 256 rows stand for no token",
+    ),
+    (
+        BIG,
+        {EMBEDDING: (16064, 65536)},
+        "model.embed_tokens.weight is [16064, 65536] in model.safetensors, [128256, 8192] is needed: 8 "
+        "shards of "
+        "16064 rows were joined along dim 1; along dim 0 they are 128512 rows",
+    ),
+    (
+        BIG,
+        {EMBEDDING: (8192, 128256)},
+        "model.embed_tokens.weight is [8192, 128256] in model.safetensors, [128256, 8192] is needed: the "
+        "tensor is "
+        "transposed",
+    ),
+    (
+        BIG,
+        {K.format(i): (128, 8192) for i in range(80)},
+        "model.layers.0.self_attn.k_proj.weight is [128, 8192] in model.safetensors, [1024, 8192] is "
+        "needed (and 79 "
+        "alike): it is one of 8 shards of 1024 rows, not the whole tensor",
+    ),
+    (
+        BIG,
+        {"model.layers.3.mlp.down_proj.weight": (65536, 3584)},
+        "model.layers.3.mlp.down_proj.weight is [65536, 3584] in model.safetensors, [8192, 28672] is "
+        "needed: 8 "
+        "shards of 3584 columns were joined along dim 0; along dim 1 they are 28672 columns",
+    ),
+    (
+        BIG,
+        {"model.norm.weight": (4096,)},
+        "model.norm.weight is [4096] in model.safetensors, [8192] is needed: a size of another model, or "
+        "of another "
+        "config",
+    ),
+    (
+        "tiny",
+        dict.fromkeys(("model.layers.2.mlp.up_proj.weight", "model.layers.3.mlp.up_proj.weight")),
+        "layers 2–3: tensors are missing (2 in all; the config counts 4 layers)",
+    ),
+    (
+        "tiny",
+        {"model.norm.weight": None},
+        "model.norm.weight is missing in model.safetensors, [128] is needed",
+    ),
+    (
+        "tiny",
+        {"model.layers.4.input_layernorm.weight": (128,)},
+        "layer 4 beyond the config's n_layers=4 (1 tensors)",
+    ),
+    (
+        "tiny",
+        {
+            "layers.1.self_attn.k_proj.weight": (64, 128),
+            "module.model.layers.1.self_attn.k_proj.weight": (64, 128),
+        },
+        "layer 1: tensors of another name, or that stand twice (2 in all)",
+    ),
+    (
+        "tiny",
+        {"visual.patch.weight": (3, 5)},
+        "visual.patch.weight [3, 5] in model.safetensors is no tensor of this model",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "shapes", "told"), SHAPES, ids=[f"{i}" for i in range(len(SHAPES))])
+def test_shapes_that_do_not_agree(
+    tmp_path: Path, name: str, shapes: dict[str, tuple[int, ...] | None], told: str
+) -> None:
+    import llamapar as lp
+
+    folder = shaped(tmp_path / "it", lp.model(name), shapes)
+    found = checkpoint.inspect(folder)
+    assert not found.ok
+    assert found.findings == (told,)
+    disagrees = rf"\A{re.escape(str(folder))} does not agree with its config: "
+    with pytest.raises(CheckpointError, match=disagrees):
+        checkpoint.gather(folder, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_gather_says_of_a_wrong_shape(tmp_path: Path) -> None:
+    import llamapar as lp
+
+    folder = shaped(tmp_path / "it", lp.model(BIG), {EMBEDDING: (16064, 8192), "lm_head.weight": None})
+    told = (
+        f"{folder} does not agree with its config: model.embed_tokens.weight is [16064, 8192] in "
+        f"model.safetensors, "
+        "[128256, 8192] is needed: it is one of 8 shards of a vocabulary padded to 128512 = 64·8·251, not "
+        "the whole "
+        "embedding\n  why  1 more tensors do not agree\n"
+        "  try  the config of the model that was saved, or llamapar checkpoint inspect"
+    )
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.gather(folder, tmp_path / "new")
+
+
+def test_a_config_that_disagrees(tmp_path: Path) -> None:
+    folder = whole(tmp_path / "it")
+    (folder / "config.json").write_text(json.dumps(config_json(MODEL.replace(n_layers=3))))
+    assert checkpoint.inspect(folder).findings == (
+        "layer 2: tensors are missing (9 in all; the config counts 3 layers)",
+    )
+    own = own_hf(tmp_path / "own" / "it")
+    found = checkpoint.inspect(own, model=MODEL.replace(n_layers=1))
+    assert not found.ok
+    assert found.findings == ("layer 1 beyond the config's n_layers=1 (18 tensors)",)
+    (folder / "config.json").unlink()
+    told = (
+        f"no config beside {folder}\n  why  names and cuts follow from the model's dimensions\n"
+        "  try  model='llama3.1-8b', or a config.json or params.json in the folder"
+    )
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.gather(folder, tmp_path / "new")
+
+
+# -- files made to do harm ---------------------------------------------------------------------------
+
+
+def indexed(folder: Path, name: Any) -> Path:
+    whole(folder)
+    listed = dict.fromkeys(values(MODEL), "model.safetensors") | {EMBEDDING: name}
+    (folder / safetensors.INDEX).write_text(json.dumps({"weight_map": listed}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.safetensors",
+        "/etc/passwd",
+        "a/../model.safetensors",
+        "..",
+        ".",
+        "",
+        "model\0.safetensors",
+        5,
+    ],
+)
+def test_paths_in_an_index_stay_inside(tmp_path: Path, name: Any) -> None:
+    save_file(values(MODEL), tmp_path / "secret.safetensors")
+    told = (
+        f"model.safetensors.index.json names the file {str(name)!r}\n"
+        "  why  a checkpoint's files lie in its own folder"
+    )
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.inspect(indexed(tmp_path / "it", name))
+
+
+def test_an_index_and_its_files(tmp_path: Path) -> None:
+    folder = indexed(tmp_path / "it", "missing.safetensors")
+    told = (
+        "missing.safetensors, named in model.safetensors.index.json, is missing\n  why  it is looked "
+        f"for in {folder}"
+    )
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.inspect(folder)
+    # links out of the folder are how a cache of downloads is laid out
+    (folder / "model.safetensors").rename(tmp_path / "blob")
+    (folder / "model.safetensors").symlink_to(tmp_path / "blob")
+    listed = dict.fromkeys(values(MODEL), "model.safetensors")
+    (folder / safetensors.INDEX).write_text(json.dumps({"weight_map": listed}))
+    checkpoint.gather(folder, tmp_path / "new")
+    assert alike(together(tmp_path / "new"), values(MODEL))
+    for changed, told in (
+        (
+            {"weight_map": listed | {"more": "model.safetensors"}},
+            "says that model.safetensors holds more, and it does",
+        ),
+        (
+            {"weight_map": {n: f for n, f in listed.items() if n != EMBEDDING}},
+            "model.embed_tokens.weight stands in model.safetensors and not in the index",
+        ),
+        ({"weight_map": []}, "model.safetensors.index.json has no weight_map"),
+        ({}, "model.safetensors.index.json has no weight_map"),
+        ({"weight_map": {"a": {}}}, "names the file '{}'"),
+        ([], "model.safetensors.index.json holds list, not an object"),
+    ):
+        (folder / safetensors.INDEX).write_text(json.dumps(changed))
+        with pytest.raises(LlamaparError, match=re.escape(told)):
+            checkpoint.inspect(folder)
+    for text in (b"\xff\xfe", b"[" * 100_000, b"9" * 5000, b'{"weight_map": ' + b"[" * 5000):
+        (folder / safetensors.INDEX).write_bytes(text)
+        with pytest.raises(LlamaparError, match=r"\Amodel\.safetensors\.index\.json (is|holds) "):
+            checkpoint.inspect(folder)
+    with (folder / safetensors.INDEX).open("wb") as file:
+        file.truncate(10**12)
+    told = "model.safetensors.index.json holds 1,000,000,000,000 bytes\n  why  at most 67,108,864 are read"
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.inspect(folder)
+
+
+def one(header: Any, data: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+HEADERS: list[tuple[bytes, str]] = [
+    (b"", "x.safetensors is no safetensors file, or is cut short: a header of -1 bytes in a file of 0"),
+    (struct.pack("<Q", 2**63), "a header of 9223372036854775808 bytes in a file of 8"),
+    (struct.pack("<Q", 99_000_000) + b"{}", "a header of 99000000 bytes in a file of 10"),
+    (one(b"[" * 10_000), "x.safetensors: the header is no JSON"),
+    (one(b"\xff\xff"), "x.safetensors: the header is no JSON"),
+    (one([1]), "x.safetensors: the header is no JSON object"),
+    (one(b'{"a": 1, "a": 2}'), "x.safetensors: the header is no JSON: a name stands twice"),
+    (one({"a": 5}), "x.safetensors: a has no dtype"),
+    (one({"a": F32 | {"dtype": "Q4"}}), "x.safetensors: a has dtype 'Q4'"),
+    (one({"a": F32 | {"shape": [10**30, 10**30]}}), "x.safetensors: a has the impossible shape"),
+    (one({"a": F32 | {"shape": [2**40]}}), "x.safetensors: a says data_offsets"),
+    (one({"a": F32 | {"shape": [-2]}}), "x.safetensors: a has the impossible shape [-2]"),
+    (one({"a": F32 | {"shape": [True, 2]}}), "x.safetensors: a has the impossible shape"),
+    (one({"a": F32 | {"shape": [1] * 9}}), "x.safetensors: the shape of a is no list of at most 8 sizes"),
+    (one({"a": F32 | {"shape": 2}}), "x.safetensors: the shape of a is no list of at most 8 sizes"),
+    (one({"a": F32 | {"data_offsets": [0, 9]}}, b"123456789"), "x.safetensors: a says data_offsets [0, 9]"),
+    (one({"a": F32 | {"data_offsets": [-8, 0]}}, b"12345678"), "x.safetensors: a says data_offsets [-8, 0]"),
+    (one({"a": F32 | {"data_offsets": [1, 9]}}, b"123456789"), "tensors lie one after the other"),
+    (one({"a": F32, "b": F32}, b"12345678"), "x.safetensors: b begins at byte "),
+    (one({"a": F32}, b"1234567"), "bytes, and its header describes"),
+    (one({"a": F32}, b"123456789"), "something was added to it after it was written"),
+    (one({"\x1b[31m": F32}, b"12345678"), "the name '\\x1b[31m' is no plain text"),
+    (
+        one(b'{"\\ud800": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}', b"12345678"),
+        "is no plain text",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "told"), HEADERS, ids=[str(i) for i in range(len(HEADERS))])
+def test_headers_that_lie(tmp_path: Path, data: bytes, told: str) -> None:
+    (tmp_path / "x.safetensors").write_bytes(data)
+    with pytest.raises(CheckpointError, match=re.escape(told)):
+        checkpoint.inspect(tmp_path / "x.safetensors", model="tiny")
+
+
+def manifests() -> dict[str, Callable[[dict[str, Any]], Any]]:
+    def other(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+        return lambda m: m | {"sharding": m["sharding"] | changes}
+
+    return {
+        "no sharding": lambda m: m | {"sharding": None},
+        "empty": lambda m: {},
+        "a million ranks": other(tp=2**20, pp=2**20),
+        "a rank": other(tp=1),
+        "three ranks": other(tp=3),
+        "a text": other(tp="2"),
+        "another split": other(layer_split="odd"),
+        "another family": other(naming="gguf"),
+        "more": other(more=1),
+        "no files": lambda m: m | {"files": {}},
+        "a list": lambda m: m | {"files": [1, 2]},
+        "a path": lambda m: m | {"files": {f"../it/{n}": e for n, e in m["files"].items()}},
+        "no shard": lambda m: m | {"files": {n: e | {"shard": None} for n, e in m["files"].items()}},
+        "another shard": lambda m: m | {"files": {n: e | {"shard": [7, 7]} for n, e in m["files"].items()}},
+        "no sums": lambda m: m | {"files": {n: e | {"tensors": {}} for n, e in m["files"].items()}},
+        "a size": lambda m: m | {"files": {n: e | {"bytes": 7} for n, e in m["files"].items()}},
+        "no size": lambda m: m | {"files": {n: e | {"bytes": None} for n, e in m["files"].items()}},
+        "model": other(model=5),
+        "wide": lambda m: (
+            m | {"sharding": m["sharding"] | {"model": m["sharding"]["model"] | {"dim": 10**30}}}
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", manifests())
+def test_manifests_that_lie(tmp_path: Path, name: str) -> None:
+    folder = own_hf(tmp_path / "it")
+    manifest = json.loads((folder / source.MANIFEST).read_text())
+    del manifest["crc32"]
+    (folder / source.MANIFEST).write_bytes(source.signed(manifests()[name](manifest)))
+    with pytest.raises(LlamaparError, match=r"llamapar\.json|is not tiny|tp\d\d-pp00"):
+        checkpoint.gather(folder, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,162 @@
+"""What checkpoints cost: memory that does not grow with them, and a look into 800 GB by headers alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.checkpoint import Sharding, pth, safetensors
+from llamapar.modelfile import config_json, params_json
+from peak import Peak
+
+HERE = Path(__file__).resolve().parent
+
+MEASURE = f"""
+import json, sys
+sys.path[:0] = [{str(HERE.parent)!r}, {str(HERE)!r}]
+import torch
+from pathlib import Path
+from llamapar import checkpoint
+from llamapar.checkpoint import pth
+from peak import Peak
+
+room = Path(sys.argv[1])
+pth.lay_out(room / "warm.pth", {{"a": ("F32", (1,))}})
+told = {{}}
+for name, source, target, options in json.loads(sys.argv[2]):
+    with Peak() as peak:
+        if options is None:
+            assert checkpoint.verify(room / source, against=room / target).ok
+        else:
+            checkpoint.reshard(room / source, room / target, **options)
+    told[name] = peak.anonymous
+print(json.dumps(told))
+"""
+
+JOBS = [
+    ("shard to hf", "whole", "hf8", {"tp": 8, "padding": "64*tp", "pp": 2}),
+    ("reshard to meta", "hf8", "meta2", {"tp": 2, "padding": "megatron", "format": "meta"}),
+    ("reshard to hf", "meta2", "hf16", {"tp": 16, "padding": "none", "kv_replication": True}),
+    ("gather to meta", "hf16", "meta", {"format": "meta"}),
+    ("gather to hf", "meta2", "hf", {}),
+    ("verify", "meta", "hf16", None),
+]
+
+
+def laid_out(folder: Path, model: lp.ModelConfig) -> int:
+    """A Hugging Face folder of holes; bytes of its largest tensor."""
+    folder.mkdir()
+    shapes = {p.hf_name: ("BF16", p.shape) for p in model.parameters()}
+    safetensors.lay_out(folder / "model.safetensors", shapes)
+    (folder / "config.json").write_text(json.dumps(config_json(model)))
+    return max(2 * p.numel for p in model.parameters())
+
+
+def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path, soak: bool) -> None:
+    model = lp.model("llama3.2-1b").replace(n_layers=3, vocab_size=4001, ffn_dim=4096, tied=False)
+    if soak:
+        model = model.replace(n_layers=12, vocab_size=32001, ffn_dim=8192)
+    largest = laid_out(tmp_path / "whole", model)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path), json.dumps(JOBS)], check=True, stdout=subprocess.PIPE
+    )
+    limit = max(2.5 * largest, 64e6)
+    assert 2 * model.n_params > 5 * largest
+    told = json.loads(done.stdout)
+    assert told.keys() == {name for name, *_ in JOBS}
+    assert {name: n for name, n in told.items() if n > limit} == {}, (told, limit)
+    print({name: f"{n / 1e6:.0f} MB" for name, n in told.items()}, f"limit {limit / 1e6:.0f} MB")
+
+
+def test_the_measure_sees_what_is_allocated(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(bytes(2**25))
+    with Peak() as peak:
+        held = bytearray(2**25)
+        held[::4096] = b"x" * len(held[::4096])
+    assert 2**25 <= peak.anonymous < 2**25 + 2**23
+    import mmap
+
+    with Peak() as peak, file.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        assert not any(mapped[::4096])
+    assert peak.anonymous < 2**23
+    assert peak.resident >= 2**24
+
+
+# -- 405B by its headers -----------------------------------------------------------------------------
+
+
+def files_of_405b(folder: Path) -> int:
+    """Llama 3.1 405B as on Hugging Face: 191 files and an index, holes for data; bytes in all."""
+    model = lp.model("llama3.1-405b")
+    folder.mkdir()
+    groups: list[dict[str, Any]] = [{}]
+    held = 0
+    for p in model.parameters():
+        if held and held + 2 * p.numel > 4.9e9:
+            groups.append({})
+            held = 0
+        groups[-1][p.hf_name] = ("BF16", p.shape)
+        held += 2 * p.numel
+    files = {f"model-{i:05d}-of-{len(groups):05d}.safetensors": group for i, group in enumerate(groups, 1)}
+    for name, group in files.items():
+        safetensors.lay_out(folder / name, group)
+    (folder / safetensors.INDEX).write_text(json.dumps(safetensors.index(files, 2 * model.n_params)))
+    (folder / "config.json").write_text(json.dumps(config_json(model)))
+    return 2 * model.n_params
+
+
+def shards_of_405b(folder: Path) -> int:
+    """Llama 3.1 405B as Meta has it for 16 ranks, holes for data; bytes in all."""
+    model = lp.model("llama3.1-405b-mp16")
+    sharding = Sharding(model, 16, naming="meta")
+    folder.mkdir()
+    shapes = {name: ("BF16", sharding.shape(p, 0)) for name, p in sharding.stages[0].items()}
+    for rank in range(16):
+        pth.lay_out(folder / f"consolidated.{rank:02d}.pth", shapes)
+    (folder / "params.json").write_text(json.dumps(params_json(model)))
+    return 16 * 51_267_928_064
+
+
+LOOK = f"""
+import json, sys, time
+sys.path.insert(0, {str(HERE.parent)!r})
+from llamapar import checkpoint
+begun = time.perf_counter()
+found = checkpoint.inspect(sys.argv[1])
+took = time.perf_counter() - begun
+told = found.ok, found.checkpoint.nbytes, len(found.findings), str(found)
+print(json.dumps([took, time.process_time(), *told]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [
+        (files_of_405b, True),
+        pytest.param(files_of_405b, False, marks=pytest.mark.soak),
+        pytest.param(shards_of_405b, True, marks=pytest.mark.soak),
+        pytest.param(shards_of_405b, False, marks=pytest.mark.soak),
+    ],
+)
+def test_405b_in_about_a_second(tmp_path: Path, make: Any, config: bool) -> None:
+    size = make(tmp_path / "it")
+    if not config:
+        next(p for p in (tmp_path / "it").iterdir() if p.name in ("config.json", "params.json")).unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, str(tmp_path / "it")], check=True, stdout=subprocess.PIPE
+    )
+    took, cpu, ok, nbytes, findings, text = json.loads(done.stdout)
+    print(f"{make.__name__}: {took:.2f} s, process {cpu:.2f} s")
+    assert ok
+    assert nbytes == size
+    assert "llama3.1-405b" in text or config
+    assert findings == (make is shards_of_405b) + (not config)
+    assert took < 10  # a second where nothing else runs

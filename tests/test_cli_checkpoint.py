@@ -1,0 +1,296 @@
+"""`llamapar checkpoint`: its five actions through the shell, their texts, JSON, statuses and refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar import checkpoint, cli, resharding, words
+from llamapar.modelfile import config_json
+from weights import alike, contents, save_hf, tiny, together, values
+
+MODEL = tiny()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`run("inspect …")` in a folder that holds the checkpoint `old`: exit status, stdout, stderr."""
+    save_hf(tmp_path / "old", MODEL)
+    monkeypatch.chdir(tmp_path)
+
+    def call(line: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = cli.main(["checkpoint", *shlex.split(line)])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+# -- the five actions --------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_there_and_back(run: Any) -> None:
+    status, out, err = run("shard old cut --tp 8 --pp 2 --padding 64*tp --kv-replication")
+    assert (status, err) == (0, "")
+    size = sum(p.stat().st_size for p in Path("cut").glob("*.safetensors"))
+    nbytes = checkpoint.opened("cut").nbytes
+    assert out == (
+        f"cut: tp=8, pp=2, multiple of 64·tp, KV heads in 2 copies, {nbytes:,} bytes in 16 files\n"
+    )
+    assert nbytes < size
+    assert run("reshard cut meta --tp 2 --padding megatron --format meta")[0] == 0
+    assert run("gather meta back") == (0, "back: whole, 31,680 bytes in 1 file\n", "")
+    assert alike(together(Path("back")), values(MODEL))
+    for folder in ("cut", "meta", "back"):
+        assert run(f"verify {folder} --against old") == (
+            0,
+            f"{checkpoint.verify(folder, against='old')}\n",
+            "",
+        )
+
+
+def test_options_reach_the_library(run: Any) -> None:
+    for i, (line, options) in enumerate(
+        [
+            (
+                "--tp 2 --layer-split remainder-last --pp 2",
+                {"tp": 2, "pp": 2, "layer_split": "remainder last"},
+            ),
+            ("--tp 4 --padding 64 --n-kv-heads 8", {"tp": 4, "padding": "64", "n_kv_heads": 8}),
+            ("--tp 4 --padding Colossal-AI", {"tp": 4, "padding": "colossalai"}),
+            ("--format meta --padding none", {"format": "meta", "padding": "none"}),
+            ("--model old/config.json", {"model": MODEL.replace(name="old")}),
+        ]
+    ):
+        assert run(f"reshard old shell{i} {line}")[0] == 0
+        checkpoint.reshard("old", f"python{i}", **options)
+        assert contents(Path(f"shell{i}")) == contents(Path(f"python{i}"))
+
+
+def test_what_lies_in_it(run: Any) -> None:
+    found = checkpoint.inspect("old")
+    assert run("inspect old") == (0, f"{found}\n", "")
+    status, out, err = run("inspect old --json")
+    told = json.loads(out)
+    assert (status, err) == (0, "")
+    assert told == found.as_dict()
+    assert list(told) == [
+        *("path", "ok", "format", "bytes", "files", "model", "sharding", "findings", "tensors"),
+    ]
+    assert told["ok"] is True
+    assert told["bytes"] == 31_680
+    assert told["tensors"][0].keys() == {"name", "shape", "dtype", "bytes", "file", "stage", "tp_rank"}
+    assert {t["name"]: t["shape"] for t in told["tensors"]} == {
+        p.hf_name: list(p.shape) for p in MODEL.parameters()
+    }
+
+
+def test_json_of_what_was_made(run: Any) -> None:
+    status, out, err = run("shard old cut --tp 2 --json")
+    assert (status, err) == (0, "")
+    sizes = {p.name: p.stat().st_size for p in sorted(Path("cut").glob("*.safetensors"))}
+    assert json.loads(out) == {
+        "path": "cut",
+        "sharding": "tp=2, no padding",
+        "bytes": checkpoint.opened("cut").nbytes,
+        "files": sizes,
+    }
+
+
+def test_faults_are_status_1(run: Any) -> None:
+    run("gather old new")
+    file = Path("new/model.safetensors")
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    status, out, err = run("verify new")
+    assert (status, err) == (1, "")
+    assert out.splitlines()[0] == "new has 1 fault"
+    assert out.splitlines()[-1].startswith("model.safetensors: the bytes of ")
+    status, out, err = run("verify new --json")
+    told = json.loads(out)
+    assert (status, err, told["ok"], len(told["problems"])) == (1, "", False, 1)
+    assert [check["what"] for check in told["checks"]] == [
+        "tensors with the model's shapes",
+        "stored checksums",
+        "parameters, copies of ranks alike",
+    ]
+    Path("old/config.json").write_text(json.dumps(config_json(MODEL.replace(n_layers=3))))
+    status, out, err = run("inspect old")
+    assert (status, err) == (1, "")
+    assert out.splitlines()[-1] == "layer 2: tensors are missing (9 in all; the config counts 3 layers)"
+    status, out, err = run("gather old more")
+    assert (status, out) == (2, "")
+    assert err.startswith("llamapar: old does not agree with its config: ")
+
+
+def test_a_damaged_source_is_status_2(run: Any) -> None:
+    run("shard old cut --tp 2")
+    file = Path("cut/tp01-pp00.safetensors")
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    status, out, err = run("gather cut new --json")
+    told = json.loads(out)["error"]
+    assert status == 2
+    assert re.fullmatch(
+        r"tp01-pp00.safetensors: the bytes of lm_head.weight are not those that were written", told["message"]
+    )
+    assert err == f"llamapar: {told['message']}\n  why  {told['why']}\n"
+    assert not Path("new").exists()
+
+
+# -- refusals ----------------------------------------------------------------------------------------
+
+ALL = "; ".join(f"{name}: {what}" for name, what in resharding.ACTIONS.items())
+REFUSALS = [
+    (
+        "",
+        f"an action and a checkpoint are needed\n  why  {ALL}\n"
+        "  try  llamapar checkpoint inspect FOLDER, or llamapar checkpoint verify FOLDER",
+    ),
+    (
+        "inspect",
+        f"an action and a checkpoint are needed\n  why  {ALL}\n"
+        "  try  llamapar checkpoint inspect FOLDER, or llamapar checkpoint verify FOLDER",
+    ),
+    (
+        "merge old",
+        "action='merge' is not known\n  why  known are inspect, shard, gather, reshard, verify\n"
+        "  try  inspect, or shard, or gather",
+    ),
+    (
+        "gather old",
+        "gather needs the folder to be made\n  why  it must not be there yet\n"
+        "  try  llamapar checkpoint gather old NEW-FOLDER",
+    ),
+    ("inspect old new", "inspect takes one checkpoint\n  try  --against new"),
+    ("verify old new", "verify takes one checkpoint\n  try  --against new"),
+    ("inspect old --tp 2", "inspect has no --tp\n  try  --model"),
+    ("verify old --format hf", "verify has no --format\n  try  --model, or --against"),
+    ("gather old new --tp 2", "gather has no --tp\n  try  --model, or --format, or --n-kv-heads"),
+    (
+        "gather old new --kv-replication",
+        "gather has no --kv-replication\n  try  --model, or --format, or --n-kv-heads",
+    ),
+    (
+        "shard old new --against old",
+        "shard has no --against\n  try  --model, or --tp, or --pp, or --padding, or --layer-split, "
+        "or --format, or --n-kv-heads, or --kv-replication",
+    ),
+    ("gather old old", "old is there already\n  why  nothing is ever overwritten"),
+    ("inspect nowhere", "nowhere: no such file or folder"),
+    (
+        "gather old new --format gguf",
+        "format='gguf' is not known\n  why  known are hf, meta\n  try  hf, or meta",
+    ),
+    (
+        "shard old new --tp 2.5",
+        "tp=2.5: tp must be a whole number from 1 to 1048576\n  why  a fraction of it cannot be placed\n"
+        "  try  --tp 2, or --tp 3",
+    ),
+    (
+        "shard old new --pp 2 --format meta",
+        "pp=2: Meta's format has no pipeline stages\n  try  --pp 1, or --format hf",
+    ),
+    (
+        "gather old new --n-kv-heads 3",
+        "n_kv_heads=3: old has 4\n  why  KV heads are stored a whole number of times\n"
+        "  try  --n-kv-heads 4, or --n-kv-heads 8",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "told"), REFUSALS, ids=[line or "nothing" for line, _ in REFUSALS])
+def test_refusals(run: Any, line: str, told: str) -> None:
+    before = contents(Path())
+    status, out, err = run(line)
+    assert (status, out, err) == (2, "", f"llamapar: {told}\n")
+    status, out, err = run(f"{line} --json")
+    error = json.loads(out)["error"]
+    assert (status, error["message"]) == (2, told.splitlines()[0])
+    assert contents(Path()) == before
+
+
+def test_a_layout_that_cannot_be_is_explained(run: Any) -> None:
+    status, out, err = run("shard old new --tp 8")
+    assert (status, out) == (2, "")
+    assert "LP104 error  tp=8 does not divide n_kv_heads=4 (old)" in err
+    assert not Path("new.partial").exists()
+
+
+def test_names_from_files_reach_no_terminal(run: Any) -> None:
+    header = json.dumps({"\x1b[31mred": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}).encode()
+    Path("bad.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    status, out, err = run("inspect bad.safetensors")
+    assert (status, out) == (2, "")
+    assert err == "llamapar: bad.safetensors: the name '\\x1b[31mred' is no plain text\n"
+
+
+def test_every_option_has_an_action() -> None:
+    used = {name for names in resharding._OF.values() for name in names}
+    assert used == set(resharding.CHECKPOINT.options)
+    assert resharding._OF.keys() == resharding.ACTIONS.keys()
+    assert used <= {*words.OPTIONS, *words.SWITCHES}
+
+
+def test_without_numpy_it_says_what_is_needed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith("llamapar.checkpoint")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(lp, "checkpoint")
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert run("inspect old") == (
+        2,
+        "",
+        "llamapar: numpy is not installed, and reading checkpoints needs it\n"
+        "  try  pip install 'llamapar[run]'\n",
+    )
+
+
+# -- on a terminal -----------------------------------------------------------------------------------
+
+
+def test_a_bar_on_a_terminal(run: Any) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "llamapar", "checkpoint", "gather", "old", "new"]
+    environment = os.environ | {"PYTHONPATH": str(Path(lp.__file__).parent.parent)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment)
+    os.close(theirs)
+    told = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert (done.returncode, done.stdout) == (0, "new: whole, 31,680 bytes in 1 file\n")
+    last = told.replace("\r\n", "").split("\r")[-1]
+    assert re.fullmatch(r"\[#{20}\] 0\.00 of 0\.00 GB, \d+ MB/s, 0 s left\s*", last)
+    quiet = subprocess.run([*command[:-1], "other"], capture_output=True, text=True, env=environment)
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+
+
+def test_the_bar_counts_and_names_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from llamapar.checkpoint import writing
+
+    now = [100.0]
+    monkeypatch.setattr(writing.time, "monotonic", lambda: now[0])
+    out = io.StringIO()
+    bar = writing.Bar(out)
+    for second, done in ((1.0, 10), (1.1, 20), (2.0, 50), (9.0, 100)):
+        now[0] = 100 + second
+        bar(done * 10**7, 10**9)
+    shown = [text.rstrip(" ") for text in out.getvalue().rstrip("\n").split("\r")[1:]]
+    assert shown == [
+        "[##..................] 0.10 of 1.00 GB, 100 MB/s, 9 s left",
+        "[##########..........] 0.50 of 1.00 GB, 250 MB/s, 2 s left",
+        "[####################] 1.00 of 1.00 GB, 111 MB/s, 0 s left",
+    ]
+    assert out.getvalue().endswith("\n")

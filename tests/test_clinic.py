@@ -1,0 +1,347 @@
+"""The clinic without a browser: what fills in, who wins, what a fix opens, and that no text is ever lost."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.fixes import Fix
+from llamapar.panels import Clinic
+from llamapar.panels.clinic import LIMIT, SCHEMA, Visit
+
+CASES = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "oracles" / "error-cases.jsonl").read_text("utf-8").splitlines()
+]
+KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+TITAN = f"""\
+[rank0]:[titan] root - INFO - Building llama3 8B with ModelArgs(dim=4096, n_layers=32, n_heads=32)
+[rank0]:[titan] root - INFO - tensor_parallel_degree=16
+[rank0]:Traceback (most recent call last):
+[rank0]:  File "/opt/torchtitan/torchtitan/models/llama/model.py", line 216, in forward
+[rank0]:    xk = xk.view(bs, seqlen, -1, self.head_dim)
+[rank0]:{KV}
+"""
+HOSTILE: list[Any] = [
+    *(0, -1, 2.5, "8", "<script>alert(1)</script>", True, [], {}, [[1]], {"tp": 8}),
+    *(10**30, -(10**30), "x" * 10_000, "\ud800", "../../etc/passwd", "\x00"),
+]
+
+
+def receive(panel: Clinic, **content: Any) -> None:
+    """What a message from the browser does."""
+    panel._receive(panel, content, [])
+
+
+def assert_shows(panel: Clinic) -> None:
+    """A picture or a reason, and a payload that travels as JSON."""
+    payload = panel.payload
+    assert (payload["figure"] is None) == bool(payload["reason"])
+    assert payload["status"]
+    json.dumps(payload, allow_nan=False)
+    assert panel.snapshot().summary
+    assert repr(panel).startswith("Clinic: ")
+
+
+def test_opens_empty() -> None:
+    panel = lp.clinic()
+    assert repr(panel) == "Clinic: nothing pasted yet"
+    assert panel.explanation.diagnoses == ()
+    assert panel.snapshot().summary.startswith("nothing pasted yet\nthere is nothing to draw")
+    assert_shows(panel)
+
+
+def test_a_traceback_fills_the_fields() -> None:
+    panel = lp.clinic(TITAN)
+    shown = {
+        name: (panel.payload["values"][name], origin) for name, origin in panel.payload["origins"].items()
+    }
+    assert shown.pop("model") == ("llama3-8b", "in the text")
+    assert shown.pop("framework") == ("torchtitan", "in the text")
+    assert shown.pop("tp") == (16, "in the text")
+    assert shown == {name: (getattr(lp.model("llama3-8b"), name), "the model's") for name in shown}
+    assert panel.payload["verdict"] == "sharding"
+    assert panel.payload["status"] == "A sharding problem"
+    best = panel.payload["diagnoses"][0]
+    assert best["title"] == "kv_heads_lt_tp"
+    assert best["equations"] == ["8192 × 64 = 524288", "64 = 8·128/16 = half a head"]
+    assert best["fixes"][0] == "tp=8 dp=2 (8·1·1·2 = 16 ranks)"
+    assert panel.payload["figure"]["layout"]["title"]["text"] == "llama3-8b: query and KV heads over tp=16"
+
+
+def test_what_numbers_imply_is_marked_and_what_is_typed_wins() -> None:
+    panel = lp.clinic(KV)
+    assert panel.payload["origins"] == {"tp": "implied", "n_kv_heads": "implied"}
+    assert panel.payload["diagnoses"][0]["fixes"] == []  # of which model?
+    assert panel.payload["diagnoses"][0]["words"]
+    receive(panel, kind="set", changes={"tp": 32, "n_kv_heads": 16}, seq=5)
+    assert panel.payload["seq"] == 5
+    assert panel.payload["origins"]["tp"] == "yours"
+    assert "64 = 16·128/32 = half a head" in panel.payload["diagnoses"][0]["equations"]
+    receive(panel, kind="set", changes={"tp": None, "n_kv_heads": None}, seq=6)
+    assert panel.payload["origins"]["tp"] == "implied"
+    over = lp.clinic(TITAN, model="llama3-70b", tp=32)
+    assert over.payload["values"]["model"] == "llama3-70b"
+    assert over.payload["values"]["tp"] == 32
+    assert over.payload["origins"]["model"] == over.payload["origins"]["tp"] == "yours"
+
+
+def test_a_model_alone_makes_a_layout_of_what_is_implied() -> None:
+    panel = lp.clinic(KV, model="llama3-8b")
+    assert panel.payload["origins"]["tp"] == "implied"
+    assert panel.payload["diagnoses"][0]["fixes"][0] == "tp=8 dp=2 (8·1·1·2 = 16 ranks)"
+
+
+def test_a_text_that_names_two_models_or_frameworks_names_none() -> None:
+    panel = lp.clinic(f"llama3-8b or Llama-2-70b? vllm/a.py megatron/b.py\n{KV}")
+    assert "model" not in panel.payload["origins"]
+    assert "framework" not in panel.payload["origins"]
+    panel.set(text=f"meta-llama/Llama-2-70b-hf\n  File megatron/core/x.py\n{KV}")
+    assert panel.payload["values"]["model"] == "llama2-70b"
+    assert panel.payload["values"]["framework"] == "megatron-lm"
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "tab"),
+    [
+        (TITAN, {}, "heads"),
+        (
+            "AssertionError: 128256 is not divisible by 7",
+            {"model": "llama3-8b", "tp": 7, "framework": "picotron"},
+            "vocab",
+        ),
+        ("world size 16 != tp 8 x dp 4", {"model": "llama3-8b", "tp": 8, "dp": 4, "world": 16}, "ranks"),
+        (
+            "sequence length 1001 not divisible by cp 4",
+            {"model": "llama3-8b", "cp": 4, "seq_len": 1001},
+            "sequence",
+        ),
+        (
+            "number of layers (126) must be divisible by pipeline parallel size (16)",
+            {"model": "llama3.1-405b", "pp": 16, "framework": "megatron-lm"},
+            "stages",
+        ),
+    ],
+)
+def test_every_fix_opens_an_explorer_where_nothing_is_wrong(
+    text: str, fields: dict[str, Any], tab: str
+) -> None:
+    panel = lp.clinic(text, **fields)
+    offered = [fix for fix in panel.explanation.best.fixes if isinstance(fix, Fix)]
+    assert offered
+    for k, fix in enumerate(offered):
+        opened = panel.open_fix(k)
+        assert opened is panel.explorer
+        assert opened.layout == fix.layout
+        assert opened.model == fix.job.model
+        assert opened.report.ok, (fix, opened.report)
+        assert opened.payload["values"]["tab"] == tab
+        assert opened.payload["figure"] is not None
+        assert panel.opened == opened.model_id
+
+
+def test_a_button_does_the_same_and_a_wrong_one_says_so() -> None:
+    panel = lp.clinic(TITAN)
+    receive(panel, kind="fix", diagnosis=0, fix=1, seq=1)
+    assert str(panel.explorer.layout) == "tp=8 cp=2 pp=1 dp=1"
+    assert panel.explorer.payload["values"]["framework"] == "torchtitan"
+    with pytest.raises(lp.LlamaparError, match="fix=9: there are 3"):
+        panel.open_fix(9)
+    with pytest.raises(lp.LlamaparError, match="diagnosis=9: there are"):
+        panel.open_fix(0, 9)
+    with pytest.raises(lp.LlamaparError, match="a layout is mended where model and degrees are known"):
+        lp.clinic(KV).open_fix()
+    with pytest.raises(lp.LlamaparError, match="diagnosis=0: there are 0"):
+        lp.clinic().open_fix()
+
+
+def test_a_model_of_ones_own() -> None:
+    config = {
+        "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10,
+        "intermediate_size": 13824, "vocab_size": 32000,
+    }  # fmt: skip
+    panel = lp.clinic("n_kv_heads must be divisible by tp", tp=4)
+    receive(panel, kind="load", name="config.json", text=json.dumps(config), seq=2)
+    assert panel.payload["origins"]["model"] == "yours"
+    assert panel.payload["values"]["n_kv_heads"] == 10
+    assert panel.open_fix().model.n_kv_heads == 10
+    receive(panel, kind="load", name="<img>.json", text="{", seq=3)
+    assert "is not JSON" in panel.payload["problem"]["what"]
+    assert panel.payload["values"]["n_kv_heads"] == 10  # the last good one stays
+    panel.set(model="llama3-8b")
+    assert panel.payload["values"]["n_kv_heads"] == 8
+    panel.set(model=lp.model("llama3-70b"))
+    assert panel.payload["values"]["n_layers"] == 80
+
+
+# -- bad input -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("name", ["tp", "model", "framework", "vocab_size"])
+def test_a_wrong_field_is_told_and_the_rest_counts(name: str, value: Any) -> None:
+    panel = lp.clinic(TITAN)
+    receive(panel, kind="set", changes={name: value}, seq=1)
+    assert panel.text == TITAN
+    assert panel.explanation.best.category == "kv_heads_lt_tp"
+    if not (name == "vocab_size" and value is True):
+        assert panel.payload["problem"]["what"]
+    json.dumps({k: v for k, v in panel.payload.items() if k != "values"})
+    panel.set(**{name: None})
+    assert panel.payload["problem"] is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("junk", None, [], {}, {"kind": "set"}, {"kind": ["set"]}),
+        {"kind": "set", "changes": 5},
+        {"kind": "set", "changes": {"__class__": 1}},
+        {"kind": "set", "changes": {"text": 5}},
+        {"kind": "set", "changes": {"text": ["a"]}},
+        {"kind": "fix", "diagnosis": 99, "fix": 0},
+        {"kind": "fix", "diagnosis": "x", "fix": None},
+        {"kind": "load", "text": "/etc/passwd", "name": "x"},
+        {"kind": "load", "text": "[" * 100_000, "name": "x"},
+        {"kind": "nothing"},
+    ],
+)
+def test_a_hostile_message_changes_nothing(content: Any) -> None:
+    panel = lp.clinic(TITAN)
+    before = panel.payload["values"]
+    panel._receive(panel, content, [])
+    assert panel.payload["values"] == before
+    assert panel.text == TITAN
+    assert panel.explorer is None
+    assert_shows(panel)
+
+
+def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
+    panel = lp.clinic("size mismatch for lm_head.weight: torch.Size([128256, 8192]) against [32000, 8192]")
+    assert panel.payload["verdict"] == "not_sharding"
+    assert panel.payload["status"] == "Not a sharding problem"
+    assert panel.payload["figure"] is not None
+    panel.set(text="KeyError: 'tp'")
+    assert panel.payload["verdict"] == "unknown"
+    assert panel.payload["status"].startswith("Cannot tell from this: ")
+    assert panel.payload["reason"] == "there is nothing to draw"
+
+
+def test_set_refuses_a_field_that_is_not_there() -> None:
+    with pytest.raises(lp.LayoutError, match="field='tpp' is not known"):
+        lp.clinic().set(tpp=4)
+
+
+def test_a_fault_of_ours_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = lp.clinic(TITAN)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr(importlib.import_module("llamapar.panels.clinic"), "explain", broken)
+    receive(panel, kind="set", changes={"text": KV}, seq=9)
+    assert panel.text == KV
+    assert panel.payload["seq"] == 9  # the page is answered and goes on
+    assert panel.payload["problem"]["what"] == "the text could not be explained: ZeroDivisionError: of ours"
+    monkeypatch.undo()
+    monkeypatch.setattr(importlib.import_module("llamapar.panels.clinic"), "view", broken)
+    receive(panel, kind="set", changes={"tp": 16}, seq=10)
+    assert panel.payload["diagnoses"]
+    assert panel.payload["reason"] == "the picture failed: ZeroDivisionError: of ours"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n\t",
+        "\x00\x01\xff" * 1000,
+        "((((" * 5000,
+        "\ud800 n_kv_heads 8 tp 16",
+        "<img src=x onerror=alert(1)> <script>alert(1)</script>",
+        "8" * 100_000,
+        "llama" * 50_000,
+        "llama-" + "1" * 100_000 + "b",
+        "ラマ 頭数 ８ は １６ で割り切れません",
+    ],
+    ids=lambda text: text[:12].encode("unicode_escape").decode(),
+)
+def test_any_text_is_answered_soon_and_kept(text: str) -> None:
+    panel = lp.clinic()
+    begun = time.monotonic()
+    receive(panel, kind="set", changes={"text": text}, seq=1)
+    assert time.monotonic() - begun < 2
+    assert panel._visit.text == text.encode("utf-8", "replace").decode()
+    assert len(panel.text) <= max(len(text), LIMIT)
+    assert panel.payload["seq"] == 1
+    assert_shows(panel)
+
+
+def test_a_long_log_is_read_whole_and_shown_in_part() -> None:
+    noise = "step 1 loss 2.0 tokens per second 1000\n"
+    log = noise * 60_000 + TITAN + noise * 60_000
+    assert len(log) > 60 * LIMIT
+    panel = lp.clinic()
+    begun = time.monotonic()
+    panel.set(text=log)
+    assert time.monotonic() - begun < 5  # some 0.5 s; the machine may be busy
+    assert panel.explanation.best.category == "kv_heads_lt_tp"
+    assert panel.payload["line"] == KV
+    assert len(panel.text) <= LIMIT
+    assert "characters are read and not shown" in panel.text
+
+
+def test_random_use_never_raises(soak: bool) -> None:
+    draw = random.Random(11)
+    panel = lp.clinic()
+    names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] == "int"]
+    pictures = 0
+    moves = 5000 if soak else 400
+    for move in range(moves):
+        roll = draw.random()
+        text = draw.choice(CASES)["message"]
+        if roll < 0.5:
+            cut = draw.randrange(len(text) + 1)
+            receive(
+                panel,
+                kind="set",
+                changes={"text": draw.choice([text, text[:cut], text[cut:] + text])},
+                seq=move,
+            )
+        elif roll < 0.8:
+            value = draw.choice([None, 1, 2, 3, 8, 16, 64, 128256, *HOSTILE])
+            receive(panel, kind="set", changes={draw.choice(names): value}, seq=move)
+        elif roll < 0.9:
+            receive(panel, kind="set", changes={"model": draw.choice([*lp.PRESETS, None, "none"])}, seq=move)
+        elif roll < 0.93:
+            receive(panel, kind="set", changes={"text": TITAN}, seq=move)
+        elif roll < 0.97:
+            receive(panel, kind="fix", diagnosis=draw.randrange(2), fix=draw.randrange(3), seq=move)
+        else:
+            panel.set(**dict.fromkeys([*names, "model", "framework"]))
+        assert_shows(panel)
+        pictures += panel.payload["figure"] is not None
+    assert moves * 0.2 < pictures < moves
+    assert panel.explorer is not None
+
+
+def test_the_view_of_a_panel_is_the_same_each_time() -> None:
+    first, second = lp.clinic(TITAN).snapshot(), lp.clinic(TITAN).snapshot()
+    assert first == second
+    assert first.summary.startswith(
+        "known: model=llama3-8b (in the text), framework=torchtitan (in the text)"
+    )
+    assert str(lp.explain(TITAN, "llama3-8b", framework="torchtitan")) in first.summary
+
+
+def test_a_visit_is_a_value() -> None:
+    visit = Visit()
+    visit.change({"text": KV, "tp": 4})
+    assert visit == Visit()

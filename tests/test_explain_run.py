@@ -1,0 +1,80 @@
+"""What the engines raise, explained: `RunResult.explanation`, `lp.explain(result)`, and the shape tape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import llamapar as lp
+
+HALF = (
+    "a rank holds 4 columns, half a head of 8: 8 KV heads over tp=16; 64 × 4 = 256; 4 = 8·8/16 = half a head"
+)
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_a_forced_run_is_explained(engine: str) -> None:
+    result = lp.run("attention", "tiny", {"tp": 16}, force=True, engine=engine, timeout=120)
+    told = result.explanation
+    assert told is not None
+    assert lp.explain(result) is told
+    assert (told.verdict, told.best.category, told.short) == ("sharding", "kv_heads_lt_tp", HALF)
+    assert str(told.best.fixes[0]) == "tp=8 dp=2 (8·1·1·2 = 16 ranks)"
+    rows = str(result).splitlines()
+    assert rows[2].startswith("error ")
+    assert rows[3].split(maxsplit=1) == ["why", HALF]
+    assert f"<td>{HALF}</td>" in result._repr_html_()
+
+
+def test_the_first_rank_to_raise_is_explained_by_its_own_words() -> None:
+    def mine(mesh: Any, setting: Any, x: Tensor, wq: Tensor) -> Tensor:
+        return (x @ wq.mT).view(*x.shape[:2], setting.model.n_heads, setting.model.head_dim).flatten(2)
+
+    result = lp.run(mine, "tiny", lp.Layout(tp=4, sequence_parallel=False))
+    assert result.explanation.best.subtype == "global_dim_not_localized"
+    assert result.explanation.short.startswith("the tensor is 1/4 of its target: a rank's slice (tp=4)")
+
+
+def test_a_bug_of_the_program_itself_is_not_blamed_on_the_layout() -> None:
+    def mine(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+        return x @ w1.mT + torch.ones(7)
+
+    result = lp.run(mine, "tiny", {"tp": 2})
+    assert result.errors
+    assert result.explanation.verdict != "sharding"
+    assert "\nwhy " not in str(result)
+
+
+def test_a_run_without_errors_has_nothing_to_explain() -> None:
+    result = lp.run("mlp", "tiny", {"tp": 2})
+    assert result.explanation is None
+    told = lp.explain(result)
+    assert (told.verdict, told.reason, told.diagnoses) == ("unknown", "no rank raised anything", ())
+
+
+def test_replicated_kv_heads_are_known() -> None:
+    """16 ranks with copies of 8 KV heads hold whole ones: what fails there fails for another reason."""
+
+    def mine(mesh: Any, setting: Any, x: Tensor, wk: Tensor) -> Tensor:
+        return (x @ wk.mT).view(-1, 3)
+
+    result = lp.run(mine, "tiny", {"tp": 16}, kv_replication=True)
+    assert result.errors
+    assert "kv_heads_lt_tp" not in {d.category for d in result.explanation.diagnoses}
+
+
+def test_the_tape_carries_the_cause_of_the_step_that_fails() -> None:
+    """Of a layout that breaks several rules: q fails first, though check names the FFN as well."""
+    tape = lp.tape("block", "llama3-8b", {"tp": 12}, seq_len=1024)
+    failed = tape.failed
+    assert failed is not None
+    assert failed.name == "q"
+    assert failed.cause == (
+        "a rank holds 342 columns, 2.672 heads of 128: 32 query heads over tp=12; "
+        "1032 × 342 = 352944; 342 = 32·128/12 rounded up"
+    )
+    assert [step.cause for step in tape.steps if not step.error] == [""] * (len(tape.steps) - 1)
+    assert str(tape).splitlines()[-1] == failed.cause

@@ -1,0 +1,244 @@
+"""The picture of a diagnosis: exact numbers, nothing of the text, and the rich form in a notebook."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+import llamapar as lp
+from llamapar.figures.view import MIME
+
+CASES = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "oracles" / "error-cases.jsonl").read_text("utf-8").splitlines()
+]
+KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+
+
+def drawable(told: Any) -> bool:
+    """Whether there is a picture; where there is none, the reason says so."""
+    try:
+        lp.view(told)
+    except lp.LayoutError as none:
+        return not re.search("nothing to draw$|has no numbers to draw$", none.what)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "what", "lines"),
+    [
+        (
+            KV,
+            {"model": "llama3-8b", "layout": {"tp": 16}},
+            "llama3-8b: query and KV heads over tp=16",
+            ["rank 0: query heads 0–1, wq rows 0–255; KV head 0 (cut), wk and wv rows 0–63"],
+        ),
+        (KV, {}, "8 KV heads over tp=16", ["rank 0: KV heads 0 to 0.5", "rank 15: KV heads 7.5 to 8"]),
+        (
+            "embed_tokens.weight is [16064, 8192]",
+            {"model": "llama3.1-70b", "layout": {"tp": 8}},
+            "llama3.1-70b: vocabulary over tp=8, multiple of 64·tp",
+            ["rank 7: rows 112448–128511 (16064), 256 pad rows"],
+        ),
+        (
+            "expected (75968, 1024), got (151936, 1024)",
+            {},
+            "this model: vocabulary over tp=2, no padding",
+            ["rank 1: rows 75968–151935 (75968)"],
+        ),
+        (
+            "got 8192 GPUs from 8·16·16·4",
+            {"world": 16384},
+            "the degrees do not multiply to the number of ranks",
+            ["8·16·16·4: 8,192", "16384: 16,384"],
+        ),
+        (
+            "world_size (8) is not equal to tensor_model_parallel_size (1) x "
+            "pipeline_model_parallel_size (1)",
+            {},
+            "the degrees do not multiply to the number of ranks",
+            ["tp·pp: 1", "ranks: 8"],
+        ),
+        (
+            "Assertion `missingBytes == 0' failed.",
+            {"model": "llama3.1-405b"},
+            "a size or offset passes what 32 bits can count",
+            ["128256·16384·4: 8,405,385,216", "2^32: 4,294,967,296"],
+        ),
+        (
+            "seq_len 2999 must be divisible by cp 4",
+            {"seq": 2999, "cp": 4},
+            "Sequence of 2,999 over cp=4, head-tail",
+            ["seq_len=2999 does not divide into 8 chunks"],
+        ),
+        (
+            "the number of layers (126) must be divisible by pipeline_parallel_size (16)",
+            {"model": "llama3.1-405b", "pp": 16},
+            "126 layers over pp=16",
+            ["126/16 = 7.875 on a rank", "rank 1: layers 7.875 to 15.75"],
+        ),
+        (
+            "the number of layers (126) must be divisible by pipeline_parallel_size (16)",
+            {"model": "llama3.1-405b", "pp": 16, "framework": "torchtitan"},
+            "llama3.1-405b: layers over pp=16, balanced ends",
+            ["7, 14 × 8, 7", "stage 0 on PP rank 0: layers 0–6 and the embedding"],
+        ),
+        (
+            "the number of layers (30) must be divisible by pipeline_parallel_size (4)",
+            {},
+            "30 layers over pp=4",
+            ["rank 1: layers 7.5 to 15"],
+        ),
+        (
+            "ValueError: Weight input_size_per_partition = 14784 is not divisible by min_thread_k = 128.",
+            {},
+            "14,784 weights in groups of 128",
+            ["115 whole groups of 128 weights", "the rest: 64 of 128"],
+        ),
+        (
+            "AssertionError: padded_vocab_size value from checkpoint (32000) is not equal to the input "
+            "argument value (32256)",
+            {},
+            "vocabularies padded to different multiples",
+            ["32000: 32,000", "32256: 32,256"],
+        ),
+        (
+            "size mismatch for tok_embeddings.weight: copying a param with shape torch.Size([128256, 8192]) "
+            "from checkpoint, the shape in current model is torch.Size([32000, 8192])",
+            {},
+            "128,256 against 32,000",
+            ["128256: 128,256", "32000: 32,000"],
+        ),
+    ],
+)
+def test_the_picture_fits_the_cause(text: str, known: dict[str, Any], what: str, lines: list[str]) -> None:
+    drawn = lp.view(lp.explain(text, **known))
+    assert what.startswith(drawn.spec["layout"]["title"]["text"])
+    for line in lines:
+        assert line in drawn.summary
+    assert drawn.figure is not None  # plotly takes it
+
+
+def test_shares_join_without_a_gap() -> None:
+    for n, k in ((8, 16), (52, 3), (50257, 8), (25, 4), (6656, 6)):
+        drawn = lp.view(lp.explain(f"{n} attention heads must be divisible by tensor parallel size {k}"))
+        bars = sorted(
+            (start, start + width)
+            for trace in drawn.spec["data"]
+            for start, width in zip(trace["base"], trace["x"], strict=True)
+        )
+        assert len(bars) == k
+        assert bars[0][0] == 0
+        assert bars[-1][1] == pytest.approx(n)
+        assert all(a[1] == pytest.approx(b[0]) for a, b in itertools.pairwise(bars))
+        torn = [t for t in drawn.spec["data"] if "pattern" in t["marker"]]
+        whole = sum(n * r % k == 0 and n * (r + 1) % k == 0 for r in range(k))
+        assert sum(len(t["x"]) for t in torn) == k - whole
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["message alone", "with its context"])
+def test_real_cases_have_a_picture_or_a_reason(known: bool) -> None:
+    drawn = 0
+    for case in CASES:
+        told = lp.explain(case["message"], **(case["context"] if known else {}))
+        if not drawable(told):
+            continue
+        picture = lp.view(told)
+        drawn += 1
+        assert picture.summary
+        json.dumps(picture.spec, allow_nan=False)
+    assert drawn >= 45
+
+
+def test_nothing_to_draw_is_told() -> None:
+    with pytest.raises(lp.LayoutError, match="there is nothing to draw"):
+        lp.view(lp.explain("KeyError: 'tp'"))
+    with pytest.raises(lp.LayoutError, match="rank_mapping_hang has no numbers to draw"):
+        lp.view(lp.explain("NCCL watchdog timeout on rank 3 of 8"))
+
+
+def test_markup_of_a_text_or_a_model_never_enters_a_picture() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    told = lp.explain(f"{evil} 8 KV heads {evil} must be divisible by tp 16 {evil}", model=evil)
+    assert "<img" not in json.dumps(lp.view(told).spec)
+    named = lp.model("llama3-8b").replace(name=evil)
+    assert "<img" not in json.dumps(lp.view(lp.explain(KV, named, {"tp": 16})).spec)
+
+
+def test_random_numbers_never_break_a_picture(soak: bool) -> None:
+    draw = random.Random(11)
+    forms = (
+        "{} attention heads must be divisible by tensor parallel size {}",
+        "n_kv_heads ({}) must be divisible by tp ({})",
+        "{} is not divisible by {}",
+        "shape '[1, {}, -1, {}]' is invalid for input of size 524288",
+        "number of layers ({}) must be divisible by pp ({})",
+        "sequence length {} is not divisible by cp {}",
+        "world size {} is not equal to tp {} x pp 3",
+        "The size of tensor a ({}) must match the size of tensor b ({})",
+        "embed_tokens.weight is [{}, {}]",
+        "prob_m = {} is not divisible by thread_m = {}",
+    )
+    sizes = (0, 1, 2, 3, 8, 16, 127, 128, 8192, 16064, 128256, 2**31, 10**15, 10**30)
+    pictures = 0
+    for _ in range(4000 if soak else 400):
+        text = draw.choice(forms).format(draw.choice(sizes), draw.choice(sizes))
+        given = {"model": draw.choice(["llama3-8b", "llama3.1-405b", None]), "tp": draw.choice([None, 3, 16])}
+        told = lp.explain(text, **given)
+        if not drawable(told):
+            continue
+        drawn = lp.view(told)
+        pictures += 1
+        json.dumps(drawn.spec, allow_nan=False)
+        assert len(drawn.summary) < 4000
+    assert pictures > 100
+
+
+# -- in a notebook -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    hook = sys.displayhook
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    yield shell
+    shell.restore_sys_module_state()
+    InteractiveShell.clear_instance()
+    sys.displayhook = hook
+
+
+def shown(ip: InteractiveShell, source: str) -> list[Any]:
+    with capture_output() as out:
+        ip.run_cell(source)
+    return list(out.outputs)
+
+
+def test_the_last_expression_of_a_cell_shows_words_and_picture(ip: InteractiveShell) -> None:
+    words, picture = shown(ip, f"import llamapar as lp\nlp.explain({KV!r}, 'llama3-8b', {{'tp': 16}})")
+    html = words.data["text/html"]
+    assert "half a head of 128: 8 KV heads over tp=16" in html
+    assert "<code>64 = 8·128/16 = half a head</code>" in html
+    assert "<code>tp=8 dp=2 (8·1·1·2 = 16 ranks)</code>" in html
+    assert words.data["text/plain"] == str(lp.explain(KV, "llama3-8b", {"tp": 16}))
+    assert picture.data["text/plain"].startswith("llama3-8b: 32 query heads and 8 KV heads over tp=16")
+    assert picture.data[MIME]["layout"]["title"]["text"] == "llama3-8b: query and KV heads over tp=16"
+    again = shown(ip, f"lp.explain({KV!r}, 'llama3-8b', {{'tp': 16}})")
+    assert [out.data for out in again] == [words.data, picture.data]  # the same each time
+
+
+def test_without_numbers_the_words_stand_alone(ip: InteractiveShell) -> None:
+    (words,) = shown(ip, "import llamapar as lp\nlp.explain('KeyError: 1')")
+    assert set(words.data) == {"text/plain", "text/html"}
