@@ -272,6 +272,7 @@ def _fill(
                 crc = zlib.crc32(data, crc)
                 while data:
                     data = data[out.write(data) :]
+                _begin_writeback(out.fileno(), out.tell() - block.nbytes, block.nbytes)
                 count(block.nbytes)
         with lock:
             journal.crcs[file.name][name] = crc
@@ -289,6 +290,12 @@ def _fill(
             if problem is not None and not isinstance(problem, Stopped):
                 raise problem
     return {file.name: _finished(work, file, offsets[file.name], journal) for file in files}
+
+
+def _begin_writeback(handle: int, offset: int, nbytes: int) -> None:
+    """Let the disk begin while the next block is made ready, so that fsync finds little left to do."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(handle, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
 
 def _blocks(rows: Rows) -> Iterator[Any]:

@@ -20,6 +20,8 @@ class Page(anywidget.AnyWidget):
     """A widget whose page says what was touched, and is told all that follows in one `payload`."""
 
     payload = traitlets.Dict().tag(sync=True)
+    layout: Any = None
+    """No box of ipywidgets' own: it would be one more model, with a random id."""
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
