@@ -16,7 +16,7 @@ from typing import Any
 
 from llamapar.errors import LlamaparError, shown
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.model import ModelConfig, Parameter
+from llamapar.model import ModelConfig
 from llamapar.model import model as find_model
 from llamapar.shard import NO_PADDING
 
@@ -224,14 +224,13 @@ class Mismatch:
 class Placement:
     """A checkpoint under a sharding: which stored tensor is which parameter, and what does not agree.
 
-    held: Meta's name of a parameter → [((stage, rank), stored)].
+    held: Meta's name of a parameter → [(tp rank, stored)].
     """
 
     checkpoint: Checkpoint
     sharding: Sharding
     held: Mapping[str, list[tuple[int, Stored]]]
     mismatches: tuple[Mismatch, ...]
-    parameters: tuple[Parameter, ...]
 
 
 def placed(
@@ -268,7 +267,7 @@ def placed(
             for n, p in wanted.items()
             if n not in optional
         ]
-    return Placement(checkpoint, sharding, held, tuple(odd), tuple(sharding.model.parameters()))
+    return Placement(checkpoint, sharding, held, tuple(odd))
 
 
 def understood(checkpoint: Checkpoint) -> Placement:
