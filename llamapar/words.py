@@ -209,10 +209,13 @@ def option(field: str) -> str:
 
 
 def as_options(choices: Iterable[str]) -> list[str]:
-    """ "gpus_per_node=8" as "--gpus-per-node 8", where it is an option."""
+    """ "gpus_per_node=8" as "--gpus-per-node 8" and "force=True" as "--force", where they are options."""
     found = []
     for text in choices:
         name, sep, value = text.partition("=")
+        if name in SWITCHES and value == "True":
+            found.append(option(name))
+            continue
         known = bool(sep) and name in OPTIONS
         found.append(f"{option(name)} {value.replace(chr(39), '')}" if known else text)
     return found

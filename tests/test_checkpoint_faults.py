@@ -67,6 +67,7 @@ for line in sys.stdin:
         out = os.open(job["told"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(out, 1)
         os.dup2(out, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may ignore it
         os._exit(cli.main(job["words"]))
     print(child, flush=True)
     sys.stdin.readline()  # until then its id stays its own

@@ -225,7 +225,11 @@ def test_refusals(run: Any, line: str, told: str) -> None:
 def test_a_layout_that_cannot_be_is_explained(run: Any) -> None:
     status, out, err = run("shard old new --tp 8")
     assert (status, out) == (2, "")
-    assert "LP104 error  tp=8 does not divide n_kv_heads=4 (old)" in err
+    assert err == (
+        "llamapar: LP104 tp=8 does not divide n_kv_heads=4 (old)\n"
+        "  why  a rank would need half a KV head\n"
+        "  try  --kv-replication, or --tp 4, or --tp 2\n"
+    )
     assert not Path("new.partial").exists()
 
 

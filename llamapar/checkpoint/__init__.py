@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llamapar.errors import LlamaparError, one_of
+from llamapar.errors import LayoutError, LlamaparError, one_of
 from llamapar.frameworks import padding_rule
 from llamapar.layout import Layout
 from llamapar.model import ModelConfig
 from llamapar.modelfile import config_json, params_json
-from llamapar.report import require
+from llamapar.report import Report, check
 from llamapar.shard import NO_PADDING, Padding
 
 from . import safetensors
@@ -97,9 +97,7 @@ def reshard(
         layer_split,
         format,
     )
-    require(
-        wanted.model, layout, kv_replication=kv_replication, padding=wanted.padding, layer_split=layer_split
-    )
+    _possible(wanted)
     if format == "meta" and layout.pp > 1:
         raise CheckpointError(
             f"pp={pp}: Meta's format has no pipeline stages", "", ["pp=1", "format='hf'"], "pp"
@@ -113,6 +111,30 @@ def reshard(
         bar(progress),
     )
     return opened(target)
+
+
+def _possible(wanted: Sharding) -> None:
+    """LayoutError, with degrees that work, for a cut that `check` refuses."""
+
+    def report(tp: int, pp: int, copies: bool) -> Report:
+        split = wanted.layer_split
+        layout = Layout(tp=tp, pp=pp)
+        return check(wanted.model, layout, padding=wanted.padding, layer_split=split, kv_replication=copies)
+
+    tp, pp, copies = wanted.tp, wanted.pp, wanted.kv_replication
+    found = report(tp, pp, copies)
+    if found.ok:
+        return
+    choose = ["kv_replication=True"] if not copies and report(tp, pp, True).ok else []
+    choose += [f"tp={n}" for n in _near(tp) if report(n, pp, copies).ok][:2]
+    if not choose:
+        choose = [f"pp={n}" for n in _near(pp) if report(tp, n, copies).ok][:2]
+    first = found.errors[0]
+    raise LayoutError(f"{first.code} {first.message}", first.why, choose, "tp")
+
+
+def _near(degree: int) -> list[int]:
+    return sorted(range(1, min(2 * degree, degree + 64) + 1), key=lambda n: abs(n - degree))
 
 
 def _sound(found: Placement) -> None:
