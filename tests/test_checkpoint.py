@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ DEGREES = range(1, 17)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of small files: what they hold is looked at here, test_checkpoint_faults.py has the disk."""
     monkeypatch.setattr(writing, "_sync", lambda path: None)
+    monkeypatch.setattr(writing, "_begin_writeback", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +187,8 @@ def test_what_is_cut_is_right_and_comes_back(
         gathered = checkpoint.gather(cut, back, format="hf")
         assert alike(together(back), values(model, DTYPES[dtype])), case
         assert gathered.model == model.replace(name=gathered.model.name if gathered.model else "")
+        shutil.rmtree(cut)
+        shutil.rmtree(back)
 
 
 def test_every_dtype_and_split_of_one_model(
@@ -192,7 +196,7 @@ def test_every_dtype_and_split_of_one_model(
 ) -> None:
     model = tiny(n_layers=5)
     every = list(itertools.product(DTYPES, LAYER_SPLITS, (1, 2, 4, 8), (1, 2, 4), PADDINGS))
-    for i, (dtype, split, tp, pp, padding) in enumerate(sample(every, 12)):
+    for i, (dtype, split, tp, pp, padding) in enumerate(sample(random.Random(2).sample(every, 600), 12)):
         if split == "equal":
             pp = 5 if pp > 1 else 1
         cut, back = tmp_path / f"{i} cut", tmp_path / f"{i} back"
@@ -201,6 +205,8 @@ def test_every_dtype_and_split_of_one_model(
         )
         checkpoint.gather(cut, back)
         assert alike(together(back), values(model, DTYPES[dtype])), (dtype, split, tp, pp, padding)
+        shutil.rmtree(cut)
+        shutil.rmtree(back)
 
 
 def test_a_reshard_is_the_shard_of_the_gather(
@@ -210,7 +216,7 @@ def test_a_reshard_is_the_shard_of_the_gather(
     for case in CASES:
         by_model.setdefault(case[0], []).append(case)
     shuffled = random.Random(1)
-    pairs = [(a, shuffled.choice(by_model[a[0]])) for a in CASES]
+    pairs = [(a, shuffled.choice(by_model[a[0]])) for a in shuffled.sample(CASES, 600)]
     for i, (a, b) in enumerate(sample(pairs, 8)):
         here = tmp_path / str(i)
         here.mkdir()
@@ -219,6 +225,7 @@ def test_a_reshard_is_the_shard_of_the_gather(
         checkpoint.shard(whole(small(a[0])), here / "direct", **options(b))
         assert contents(here / "b") == contents(here / "direct"), (a, b)  # manifest and config too
         assert checkpoint.verify(here / "b", against=here / "a").ok
+        shutil.rmtree(here)
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 3}, {"tp": 16}, {"tp": 2, "pp": 9}])

@@ -30,7 +30,7 @@ VOCAB = {128256: 176, 32000: 125, 152064: 297, 1024: 64}
 def small(name: str, **changes: Any) -> ModelConfig:
     """A preset a few hundred KB big: its heads, KV heads, tying and biases, heads 4 wide, 3 layers."""
     preset = PRESETS[name]
-    sizes = {"dim": 4 * preset.n_heads, "n_layers": 3, "ffn_dim": 48, "vocab_size": VOCAB[preset.vocab_size]}
+    sizes = {"dim": 4 * preset.n_heads, "n_layers": 3, "ffn_dim": 240, "vocab_size": VOCAB[preset.vocab_size]}
     return preset.replace(**sizes | changes)
 
 
