@@ -51,7 +51,7 @@ class Inspection(Record):
                 "shape": list(stored.shape),
                 "dtype": stored.dtype,
                 "bytes": stored.nbytes,
-                "file": stored.boxes[0].file.name if stored.boxes else None,
+                "file": stored.file or None,
                 "stage": at[0],
                 "tp_rank": at[1],
             }

@@ -6,7 +6,7 @@ so that no tensor is ever whole in memory. What copies hold alike is compared wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,12 @@ class Rows:
     @property
     def nbytes(self) -> int:
         return self.rows * self.row_bytes
+
+    def spans(self, block: int) -> Iterator[tuple[int, int]]:
+        """(low, high) of runs of rows that together are all, each of about `block` bytes."""
+        step = max(1, block // max(1, self.row_bytes))
+        for low in range(0, self.rows if self.row_bytes else 0, step):
+            yield low, min(low + step, self.rows)
 
 
 def of(stored: Stored) -> Rows:
@@ -76,7 +82,7 @@ def agreed(name: str, parts: Sequence[Rows]) -> Rows:
         kept = first.read(low, high)
         for i, other in enumerate(others, 1):
             if not np.array_equal(kept, other.read(low, high)):
-                files = [part.sources[0].boxes[0].file.name for part in (first, other)]
+                files = [part.sources[0].file for part in (first, other)]
                 raise CheckpointError(
                     f"{name}: the copies in {files[0]} and {files[1]} differ (copies 0 and {i}, rows {low} "
                     f"to {high - 1})",

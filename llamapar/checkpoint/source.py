@@ -29,6 +29,8 @@ MAX_MANIFEST = 2**28
 
 _CONSOLIDATED = re.compile(r"consolidated\.(\d+)\.(pth|pt)")
 
+_SUFFIXES = (".safetensors", *pth.SUFFIXES)
+
 Shards = Mapping[tuple[int, int], Mapping[str, Stored]]
 """(stage, tp rank) → tensors by their stored names."""
 
@@ -89,15 +91,19 @@ def opened(path: str | Path, model: Any = None) -> Checkpoint:
         raise CheckpointError(f"{problem.filename or found}: {problem.strerror}") from None
 
 
+def tensors_of(path: Path) -> dict[str, Stored]:
+    """The tensors of one file, by its name's suffix; only headers are read."""
+    return pth.read(path) if path.suffix in pth.SUFFIXES else safetensors.read(path)
+
+
 def _file(path: Path) -> Checkpoint:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file or folder", field="path")
     if path.name.endswith(".index.json"):
         return Checkpoint(path, "safetensors", {(0, 0): safetensors.read_index(path)})
-    if path.suffix == ".safetensors":
-        return Checkpoint(path, "safetensors", {(0, 0): safetensors.read(path)})
-    if path.suffix in (".pth", ".pt", ".bin"):
-        return Checkpoint(path, "torch", {(0, 0): pth.read(path)})
+    if path.suffix in _SUFFIXES:
+        kind = "torch" if path.suffix in pth.SUFFIXES else "safetensors"
+        return Checkpoint(path, kind, {(0, 0): tensors_of(path)})
     why = "known are .safetensors, .index.json, .pth, .pt and .bin, and folders of them"
     raise CheckpointError(f"{path.name} is no checkpoint", why, field="path")
 
@@ -120,7 +126,7 @@ def _folder(path: Path) -> Checkpoint:
                 f"all of them are looked for in {path}",
             )
         return Checkpoint(path, "meta", {(0, n): pth.read(shards[n]) for n in sorted(shards)})
-    files = [file for file in path.iterdir() if file.suffix in (".safetensors", ".pth", ".pt", ".bin")]
+    files = [file for file in path.iterdir() if file.suffix in _SUFFIXES]
     if files:
         return _several(path, sorted(files, key=_by_number))
     wanted = f"{MANIFEST}, {safetensors.INDEX}, consolidated.00.pth, .metadata, .safetensors and .pth files"
@@ -170,7 +176,7 @@ def _own(path: Path) -> Checkpoint:
                     f"{name} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}",
                     "the file was cut short or changed after it was written",
                 )
-            tensors = pth.read(held) if held.suffix == ".pth" else safetensors.read(held)
+            tensors = tensors_of(held)
             if tensors.keys() != entry["tensors"].keys():
                 odd = sorted(tensors.keys() ^ entry["tensors"].keys())[0]
                 raise CheckpointError(f"{name}: {odd[:100]} stands only in one of the file and {MANIFEST}")
@@ -241,7 +247,7 @@ def placed(
     odd: list[Mismatch] = []
     for at in shards or sharding:
         shard, wanted = checkpoint.shards.get(at, {}), dict(sharding.stages[at[0]])
-        file = next((s.boxes[0].file.name for s in shard.values() if s.boxes), "")
+        file = next((s.file for s in shard.values() if s.boxes), "")
         head = HEAD[sharding.naming]
         if sharding.model.tied and head in shard:  # stored all the same, as older files have it
             wanted.setdefault(head, next(sharding.model.parameters()))
@@ -249,17 +255,13 @@ def placed(
             try:
                 short = plain(name, wanted)
             except CheckpointError:
-                odd.append(
-                    Mismatch(name, at, stored.shape, None, stored.boxes[0].file.name if stored.boxes else "")
-                )
+                odd.append(Mismatch(name, at, stored.shape, None, stored.file))
                 continue
             if short is None:
                 continue
             parameter = wanted.pop(short)
             if stored.shape != (want := sharding.shape(parameter, at[1])):
-                odd.append(
-                    Mismatch(name, at, stored.shape, want, stored.boxes[0].file.name if stored.boxes else "")
-                )
+                odd.append(Mismatch(name, at, stored.shape, want, stored.file))
             held[parameter.name].append((at[1], stored))
         optional = {head} if sharding.model.tied else set()
         odd += [

@@ -78,6 +78,15 @@ class Stored:
         return ITEMSIZE[self.dtype]
 
     @property
+    def file(self) -> str:
+        """Name of the file in which it lies, or begins; empty for a tensor without elements."""
+        return self.boxes[0].file.name if self.boxes else ""
+
+    def bytes_of(self, box: Box) -> int:
+        """Bytes of one of its boxes."""
+        return math.prod(box.shape) * self.itemsize
+
+    @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.itemsize
 

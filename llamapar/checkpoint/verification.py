@@ -74,7 +74,7 @@ def verify(
         sums, bad = _checksums(found.checkpoint, count)
         checks.append(("stored checksums", *sums))
         problems += bad
-        if files := [file for file in found.checkpoint.files if file.suffix in (".pth", ".pt", ".bin")]:
+        if files := [file for file in found.checkpoint.files if file.suffix in pth.SUFFIXES]:
             held = list(found.checkpoint.tensors)
             for file in files:
                 problems += pth.confirmed(file, [s for s in held if s.boxes[0].file == file])
@@ -116,12 +116,12 @@ def _checksums(checkpoint: Checkpoint, count: _Counter) -> tuple[tuple[int, int]
             problems.append(f"{file.name}: the bytes of {stored} are not those that were written")
         count(nbytes)
     if checkpoint.manifest is not None:
+        spans: dict[str, set[tuple[int, int]]] = {}
+        for held in checkpoint.tensors:
+            spans.setdefault(held.file, set()).add((held.boxes[0].offset, held.nbytes))
         for name, entry in checkpoint.manifest["files"].items():
-            spans = {
-                (s.boxes[0].offset, s.nbytes) for s in checkpoint.tensors if s.boxes[0].file.name == name
-            }
             number += 1
-            if frame_of(checkpoint.path / name, sorted(spans)) != entry.get("frame"):
+            if frame_of(checkpoint.path / name, sorted(spans.get(name, ()))) != entry.get("frame"):
                 problems.append(f"{name}: its header is not as it was written")
         for name, crc in checkpoint.manifest.get("others", {}).items():
             number += 1
@@ -135,8 +135,7 @@ def _summed(checkpoint: Checkpoint) -> Iterator[tuple[str, int, int, int, Path]]
     for stored in checkpoint.tensors:
         for box in stored.boxes:
             if box.crc32 is not None:
-                nbytes = stored.itemsize * int(np.prod(box.shape, dtype=np.int64))
-                yield stored.name, box.offset, nbytes, box.crc32, box.file
+                yield stored.name, box.offset, stored.bytes_of(box), box.crc32, box.file
 
 
 def _other(found: Placement, against: str | Path) -> Placement:
@@ -162,7 +161,7 @@ def _compared(found: Placement, other: Placement, count: _Counter) -> tuple[tupl
             try:
                 same = stored.dtype == dtype
                 fault = _first_difference(stored, rows) if same else f"is {stored.dtype}, not {dtype}"
-                problems += [f"{stored.boxes[0].file.name}: {stored.name} {fault}"] if fault else []
+                problems += [f"{stored.file}: {stored.name} {fault}"] if fault else []
             except CheckpointError as problem:  # copies that differ, which each of them would tell
                 problems += [problem.what] if problem.what not in problems else []
             count(stored.nbytes)
@@ -170,12 +169,8 @@ def _compared(found: Placement, other: Placement, count: _Counter) -> tuple[tupl
 
 
 def _first_difference(stored: Stored, rows: Rows) -> str:
-    step = max(1, BLOCK // max(1, rows.row_bytes))
-    for low in range(0, rows.rows if rows.row_bytes else 0, step):
-        mine, theirs = (
-            stored.read(low, min(low + step, rows.rows)),
-            rows.read(low, min(low + step, rows.rows)),
-        )
+    for low, high in rows.spans(BLOCK):
+        mine, theirs = stored.read(low, high), rows.read(low, high)
         if not np.array_equal(mine, theirs):
             row = low + int(np.flatnonzero((mine != theirs).any(axis=1))[0])
             return f"differs from row {row} on"

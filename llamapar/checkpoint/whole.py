@@ -31,8 +31,7 @@ def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
     if len(dtypes) > 1:
         first, second = list(dtypes.values())[:2]
         raise CheckpointError(
-            f"{parameter.name} is {first.dtype} in {first.boxes[0].file.name} and {second.dtype} in "
-            f"{second.boxes[0].file.name}",
+            f"{parameter.name} is {first.dtype} in {first.file} and {second.dtype} in {second.file}",
             "shards of one tensor have one dtype",
         )
     parts: dict[tuple[int, int], list[Rows]] = {}

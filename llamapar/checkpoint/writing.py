@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import shutil
 import sys
@@ -26,7 +25,7 @@ from typing import IO, Any
 
 from . import pth, safetensors
 from .rows import Rows
-from .source import MANIFEST, signed
+from .source import MANIFEST, signed, tensors_of
 from .stored import Box, CheckpointError, Stored, released
 
 BLOCK = 4 * 2**20
@@ -83,8 +82,7 @@ class Sources:
                 while not done.wait(0.05):
                     _go_on(stop)
                 continue
-            n = stored.itemsize * math.prod(box.shape)
-            if crc_of(box.file, box.offset, n, stop) != box.crc32:
+            if crc_of(box.file, box.offset, stored.bytes_of(box), stop) != box.crc32:
                 raise CheckpointError(
                     f"{box.file.name}: the bytes of {stored.name} are not those that were written",
                     f"their crc32 is not the stored {box.crc32:08x}; the file is damaged",
@@ -299,9 +297,8 @@ def _begin_writeback(handle: int, offset: int, nbytes: int) -> None:
 
 
 def _blocks(rows: Rows) -> Iterator[Any]:
-    step = max(1, BLOCK // max(1, rows.row_bytes))
-    for low in range(0, rows.rows if rows.row_bytes else 0, step):
-        block = rows.read(low, min(low + step, rows.rows))
+    for low, high in rows.spans(BLOCK):
+        block = rows.read(low, high)
         yield block if block.flags.c_contiguous else block.copy()
 
 
@@ -311,7 +308,7 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
     path = work / file.name
     if file.name in journal.crcs:
         with contextlib.suppress(CheckpointError, OSError):
-            held = pth.read(path) if path.suffix == ".pth" else safetensors.read(path)
+            held = tensors_of(path)
             if {name: (s.dtype, s.shape) for name, s in held.items() if name not in file.shared} == shapes:
                 return {name: held[name].boxes[0].offset for name in shapes}
     places = (
