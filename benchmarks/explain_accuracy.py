@@ -71,7 +71,7 @@ def ask(cases: Iterable[Case], alone: bool) -> list[Answer]:
     answers = []
     for case in cases:
         start = time.perf_counter()
-        told = lp.explain(case["message"], **({} if alone else case.get("context") or {}))
+        told = lp.explain(case["message"], context=None if alone else case.get("context"))
         answers.append(Answer(case, told, alone, time.perf_counter() - start))
     return answers
 

@@ -32,10 +32,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import llamapar as lp
-from llamapar.maps.sequence import SequenceMap
+from llamapar.maps.sequence_map import SequenceMap
+from llamapar.programs.llama import block as our_block
+from llamapar.programs.parts import rms_norm, rope, split_heads
 from llamapar.spmd import compat, kernels, pool
-from llamapar.spmd.programs.llama import block as our_block
-from llamapar.spmd.programs.parts import rms_norm, rope, split_heads
 from llamapar.spmd.setting import Setting
 
 HEADS = {  # name → (query heads, KV heads), head_dim 128
@@ -219,7 +219,7 @@ def ranks(device: str, small: bool) -> None:
 
     def rows() -> Iterable[Sequence[object]]:
         for dtype in ("float32", "bfloat16"):
-            for program in lp.PROGRAMS:
+            for program in lp.programs.PROGRAMS:
                 took, results = [], []
                 for engine in ("processes", "local"):
                     for _ in range(2):

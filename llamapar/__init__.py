@@ -1,122 +1,197 @@
 """llamapar: how Llama-style transformers are cut across GPUs, checked, drawn and explained.
 
 One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
-`ranks`, `view`, `explorer`), executed (`run`, `local`, `tape`, `record`) and explained (`explain`,
-`clinic`). Importing this needs no third-party package.
+`ranks`, `view`, `explorer`), executed (`run`, `step_through`, `tape`, `record`) and explained (`explain`,
+`clinic`). Importing this needs no third-party package: what needs torch, plotly or ipywidgets is
+imported when it is first used.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-from .budget import memory, reconcile
-from .diagnosis import Explanation, explain, explain_stream
+from .budget import Memory, Reconciliation, memory, reconcile
+from .communication import Traffic, traffic
+from .diagnosis import Diagnosis, Explanation, explain
 from .errors import LayoutError, LlamaparError, ModelError
-from .fit import fit
 from .frameworks import FRAMEWORKS
 from .job import Job
-from .layout import AXES, Layout
-from .loading import load
-from .maps import ffn, heads, ranks, sequence, stages, vocab
-from .model import PRESETS, ModelConfig, model
+from .layout import AXES, Coord, Layout
+from .machines import Loading, loading
+from .maps import (
+    FfnMap,
+    HeadMap,
+    RankGrid,
+    SequenceMap,
+    StageMap,
+    VocabMap,
+    ffn,
+    heads,
+    ranks,
+    sequence,
+    stages,
+    vocab,
+)
+from .models import PRESETS, ModelConfig, RopeScaling, model
 from .report import Finding, Report, check, require
 from .shard import Padding
-from .volume import volume
+from .shrinking import Shrunk, shrink
+from .trace import Tape, Trace
+
+if TYPE_CHECKING:
+    from . import checkpoint, programs
+    from .checkpoint import Checkpoint, CheckpointError, Inspection, Verification
+    from .execute import run, step_through, tape
+    from .figures import View, view
+    from .panels import Clinic, Explorer, clinic, explorer
+    from .result import RunResult
+    from .spmd.answers import Cancelled, PeerError, RankFailure
+    from .spmd.local import LocalRanks
+    from .spmd.record import Recording, record
 
 __version__ = "0.1.0"
 
+_LAZY = {
+    "Cancelled": "spmd.answers",
+    "Checkpoint": "checkpoint",
+    "CheckpointError": "checkpoint",
+    "Clinic": "panels",
+    "Explorer": "panels",
+    "Inspection": "checkpoint",
+    "LocalRanks": "spmd.local",
+    "PeerError": "spmd.answers",
+    "RankFailure": "spmd.answers",
+    "Recording": "spmd.record",
+    "RunResult": "result",
+    "Verification": "checkpoint",
+    "View": "figures",
+    "checkpoint": "",
+    "clinic": "panels",
+    "explorer": "panels",
+    "programs": "",
+    "record": "spmd.record",
+    "run": "execute",
+    "step_through": "execute",
+    "tape": "execute",
+    "view": "figures",
+}
+"""Names that need torch, plotly or ipywidgets → their module, "" for one that is a module itself."""
+
 __all__ = [
     "AXES",
-    "FAULTS",
     "FRAMEWORKS",
     "PRESETS",
-    "PROGRAMS",
+    "Cancelled",
+    "Checkpoint",
+    "CheckpointError",
+    "Clinic",
+    "Coord",
+    "Diagnosis",
+    "Explanation",
+    "Explorer",
+    "FfnMap",
     "Finding",
+    "HeadMap",
+    "Inspection",
     "Job",
     "Layout",
     "LayoutError",
     "LlamaparError",
+    "Loading",
+    "LocalRanks",
+    "Memory",
     "ModelConfig",
     "ModelError",
     "Padding",
+    "PeerError",
+    "RankFailure",
+    "RankGrid",
+    "Reconciliation",
+    "Recording",
     "Report",
+    "RopeScaling",
+    "RunResult",
+    "SequenceMap",
+    "Shrunk",
+    "StageMap",
+    "Tape",
+    "Trace",
+    "Traffic",
+    "Verification",
+    "View",
+    "VocabMap",
     "check",
     "checkpoint",
     "clinic",
     "explain",
-    "explain_stream",
     "explorer",
     "ffn",
-    "fit",
     "heads",
-    "load",
-    "local",
+    "loading",
     "memory",
     "model",
+    "programs",
     "ranks",
     "reconcile",
     "record",
     "require",
     "run",
     "sequence",
-    "show_source",
+    "shrink",
     "stages",
+    "step_through",
     "tape",
+    "traffic",
     "view",
     "vocab",
-    "volume",
 ]
-
-_LAZY = {
-    "FAULTS": ".spmd.faults",
-    "PROGRAMS": ".spmd.programs",
-    "checkpoint": ".checkpoint",
-    "clinic": ".panels",
-    "explorer": ".panels",
-    "local": ".execute",
-    "record": ".spmd.record",
-    "run": ".execute",
-    "show_source": ".execute",
-    "tape": ".execute",
-    "view": ".figures",
-}
-"""Names that need torch, plotly or ipywidgets: imported when first used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        module = import_module(_LAZY[name], __name__)
-        value = module if _LAZY[name] == f".{name}" else getattr(module, name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f".{_LAZY[name] or name}", __name__)
+    value = getattr(module, name) if _LAZY[name] else module
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _show(told: Explanation) -> None:
-    """An explanation in a notebook: its words, then its picture, which lie layers above it."""
-    from importlib import import_module
-
-    import_module(".magics", __name__).show(told)
+# -- in a notebook -------------------------------------------------------------------------------
 
 
-Explanation._ipython_display_ = _show
+def _show_explanation(explanation: Explanation) -> None:
+    from .magics import show
+
+    show(explanation)
 
 
-def load_ipython_extension(ip: Any) -> None:
+def _register_display() -> None:
+    """Where IPython runs, an explanation shows its words and then its picture."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is not None:
+        shell.display_formatter.ipython_display_formatter.for_type(Explanation, _show_explanation)
+
+
+_register_display()
+
+
+def load_ipython_extension(shell: Any) -> None:
     """`%load_ext llamapar`: diagnoses under the tracebacks of shape-like errors, and `%explain`."""
-    from importlib import import_module
+    from .magics import load
 
-    import_module(".magics", __name__).load(ip)
+    load(shell)
 
 
-def unload_ipython_extension(ip: Any) -> None:
+def unload_ipython_extension(shell: Any) -> None:
     """`%unload_ext llamapar`: takes both away."""
-    from importlib import import_module
+    from .magics import unload
 
-    import_module(".magics", __name__).unload(ip)
+    unload(shell)

@@ -19,10 +19,10 @@ from typing import IO, Any, cast
 
 from . import words
 from .configfile import exists, is_json, parse_object
-from .diagnosis import UNKNOWN, Explanation, explain, explain_stream
+from .diagnosis import UNKNOWN, Explanation, explain
 from .errors import MAX_DEGREE, LlamaparError, ModelError, shown, whole
 from .layout import AXES, AXIS_TITLES
-from .model import model as find_model
+from .models import model as find_model
 from .words import Answer, Command, given
 
 _FACTS = ("gpus", "seq_len", "micro_batch", "global_batch", "quant_group", "virtual_stages")
@@ -42,7 +42,7 @@ def _answer(args: argparse.Namespace) -> Answer:
         told = _of_file(args.file, known)
     elif args.text == "-":
         echo = _Echo(sys.stderr if args.json else sys.stdout)
-        told = explain_stream(lines(echo.through(_piped())), **known)
+        told = explain(lines(echo.through(_piped())), **known)
         head = "\n" if echo.said and not args.json else ""
     else:
         told = explain(args.text.encode("utf-8", "surrogateescape"), **known)
@@ -54,7 +54,7 @@ def _answer(args: argparse.Namespace) -> Answer:
 
 def _known(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `explain` beside the text; what an option says stands before the context."""
-    known = {} if args.context is None else _context(args.context)
+    known: dict[str, Any] = {"context": None if args.context is None else _context(args.context)}
     for name, value in given(args, *AXES, *_FACTS).items():
         known[name] = whole(name, value, 1, MAX_DEGREE if name in AXES else 2**31 - 1)
     if args.model is not None:
@@ -68,8 +68,6 @@ def _context(text: str) -> dict[str, Any]:
         facts = dict(parse_object(text, "--context"))
     except ModelError as problem:
         raise LlamaparError(problem.what, "", ["""--context '{"tp": 8, "heads": 32}'"""], "context") from None
-    for taken in ("what", "lines"):
-        facts.pop(taken, None)
     layout = facts.get("layout")
     if layout is not None and not isinstance(layout, dict):
         what = f"layout={shown(layout)} in --context: an object of degrees is needed"
@@ -119,7 +117,7 @@ def _of_file(name: str, known: dict[str, Any]) -> Explanation:
         raise LlamaparError(what, "", _near(name), "file") from None
     with file:
         try:
-            return explain_stream(lines(iter(lambda: file.read(_PIECE), b"")), **known)
+            return explain(lines(iter(lambda: file.read(_PIECE), b"")), **known)
         except OSError as problem:
             raise LlamaparError(f"{shown(name, 200)}: {problem.strerror}", "", [], "file") from None
 

@@ -19,7 +19,7 @@ from .frameworks import padding_rule
 from .layout import AXES
 from .maps import ranks, stages
 from .maps.tables import text_table
-from .model import ModelConfig
+from .models import ModelConfig
 from .report import check
 from .shard import place
 from .words import Answer, Command, given, write
@@ -91,10 +91,10 @@ def _inventory(
 ) -> tuple[str, list[dict[str, Any]]]:
     """A title, and every tensor as plain values in the order of the forward pass."""
     layout = words.layout(args, "tp", "pp", "virtual_stages")
-    staged = stages(model, layout, split=cut.get("layer_split", "balanced ends"))
+    staged = stages(model, layout, layer_split=cut.get("layer_split", "balanced ends"))
     padding = padding_rule(cut.get("padding"))
     if not staged.ok:
-        raise LayoutError(staged.reason, f"{staged.split} cannot place them", ["pp=1"], "pp")
+        raise LayoutError(staged.reason, f"{staged.layer_split} cannot place them", ["pp=1"], "pp")
     tensors = [
         {
             "name": placed.parameter.name,
@@ -107,7 +107,7 @@ def _inventory(
         for placed in place(model, layout, staged.counts)
     ]
     cuts = f"tp={layout.tp} pp={layout.pp} virtual_stages={layout.virtual_stages}"
-    return f"{len(tensors)} tensors over {cuts}, {staged.split}, {padding}", tensors
+    return f"{len(tensors)} tensors over {cuts}, {staged.layer_split}, {padding}", tensors
 
 
 # -- the command line --------------------------------------------------------------------------
@@ -135,7 +135,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "run": running.RUN,
     "memory": sizing.MEMORY,
-    "load": sizing.LOAD,
+    "loading": sizing.LOADING,
     "checkpoint": resharding.CHECKPOINT,
     "explain": asking.EXPLAIN,
 }

@@ -6,7 +6,6 @@ each rank's outputs and gradients are compared with its piece of the reference's
 
 from __future__ import annotations
 
-import inspect
 import signal
 import sys
 import threading
@@ -17,17 +16,20 @@ from typing import Any
 
 from torch import Tensor
 
+from .arguments import keywords_of, named
 from .errors import LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from .frameworks import padding_rule
 from .job import Job
 from .layout import Layout
-from .maps.sequence import CHUNKINGS
-from .model import model as find_model
+from .maps.sequence_map import CHUNKINGS
+from .models import model as find_model
+from .programs import FAULTS
+from .programs import program as find_program
 from .report import Report, check_job
 from .result import RunResult, compare
 from .room import choose_device, require_room
 from .shard import NO_PADDING, Padding
-from .spmd import answers, faults, pool, processes, programs, torchrun
+from .spmd import answers, pool, processes, torchrun
 from .spmd import local as local_engine
 from .spmd import tape as tapes
 from .spmd.body import RankReport, Task, shapes
@@ -40,70 +42,6 @@ ENGINES = ("local", "processes", "torchrun")
 CP_METHODS = ("all_gather", "ring")
 
 
-def run(
-    program: Any,
-    model: Any,
-    layout: Layout | Mapping[str, Any],
-    *,
-    engine: str = "local",
-    device: str = "auto",
-    timeout: float = 60.0,
-    cancel: Callable[[], bool] | None = None,
-    **options: Any,
-) -> RunResult:
-    """Run `program` on every rank of one pipeline stage of `layout`, and compare with the reference.
-
-    program: "attention", "embedding", "loss", "mlp", "block", "llama", or a function
-        (mesh, setting, …tensors by name…) of your own.
-    engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun".
-    device: "auto", "cpu" or "cuda". timeout: seconds without progress. cancel: stops the run once it is true.
-
-    Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
-
-    Options, with their defaults:
-    dtype="float32": or "float64", "bfloat16". seq_len, batch: tokens and sequences in all; by default
-        small numbers that divide. seed=0: of the random tensors; inputs: global tensors by name instead.
-    force=False: run what `check` refuses, to see the genuine error.
-    kv_replication=False, padding=None: as in `check`. sequence chunks by chunking="head-tail" or
-        "contiguous", exchanged by cp_method="all_gather" or "ring". documents: lengths, for a document mask.
-    pads_in_softmax=False: True is Megatron-LM's loss. fault: a name of `lp.FAULTS`, broken on purpose.
-    reference: (setting, …) to compare your own program with; out="residual": the row of the placement
-        table for a returned tensor. backward=True: gradients too.
-
-    Raises LayoutError with the report for a layout that check refuses, LlamaparError for bad input or a
-    run that does not fit the machine, RankFailure for a killed rank or one that never comes, Cancelled.
-    What ranks raise is in `errors`.
-    """
-    task, notes, report = _prepared(program, model, layout, options)
-    one_of("engine", engine, ENGINES)
-    real("timeout", timeout, 0.1, 1e6)
-    here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
-    used, backend, why = choose_device(device, engine, here)
-    require_room(task, engine)
-
-    def result(reports: list[RankReport]) -> RunResult:
-        made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
-        if made.errors or task.program.reference is None:
-            return made
-        with Watch(_ticker(cancel)):
-            output_errors, gradient_errors = compare(task, reports)
-        made = replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
-        if task.fault is None or not made.ok:
-            return made
-        fault = faults.FAULTS[task.fault]
-        told = f"{task.fault} changes nothing here; it shows in {fault.program} with {fault.where}"
-        return replace(made, notes=(*made.notes, told))
-
-    if engine == "torchrun":
-        return torchrun.run(task, used, backend, timeout, result, _without_tensors)
-    with local_engine.one_run, few_threads(task):
-        return result(_reports(task, engine, used, backend, timeout, cancel))
-
-
-def _without_tensors(result: RunResult) -> RunResult:
-    return replace(result, reports=tuple(replace(r, outputs={}, gradients={}) for r in result.reports))
-
-
 def prepare(
     program: Any,
     model: Any,
@@ -111,7 +49,7 @@ def prepare(
     *,
     dtype: str = "float32",
     seq_len: int | None = None,
-    batch: int | None = None,
+    global_batch: int | None = None,
     seed: int = 0,
     force: bool = False,
     kv_replication: bool = False,
@@ -127,16 +65,16 @@ def prepare(
     backward: bool = True,
 ) -> tuple[Task, tuple[str, ...], Report]:
     """The task, what to say about it, and check's report. Arguments and errors as in `run`."""
-    chosen, found, given = programs.program(program, reference, out), find_model(model), Layout.of(layout)
+    chosen, found, given = find_program(program, reference, out), find_model(model), Layout.of(layout)
     rule = padding_rule(padding) if padding is not None else NO_PADDING
     unit = given.cp * (2 if given.tp % 2 and given.cp > 1 else 1) * (given.tp if given.sp else 1)
     seq = whole("seq_len", seq_len) if seq_len is not None else -(-64 // (2 * unit)) * 2 * unit
-    sequences = whole("batch", batch) if batch is not None else given.dp
+    sequences = whole("global_batch", global_batch) if global_batch is not None else given.dp
     for name, value, known in (("dtype", dtype, DTYPES), ("chunking", chunking, CHUNKINGS)):
         one_of(name, value, known)
     one_of("cp_method", cp_method, CP_METHODS)
     if fault is not None:
-        one_of("fault", fault, faults.FAULTS)
+        one_of("fault", fault, FAULTS)
     if found.qkv_bias or found.o_bias:
         raise LlamaparError(f"{found.name} has biases, which no program here adds", "", ["tiny"], "model")
     lengths = _lengths(documents, seq)
@@ -167,7 +105,7 @@ def prepare(
         flag("pads_in_softmax", pads_in_softmax),
     )
     if fault is not None:
-        setting = replace(setting, **faults.FAULTS[fault].changes)
+        setting = replace(setting, **FAULTS[fault].changes)
     task = Task(chosen, setting, fault, backward=flag("backward", backward))
     task = replace(task, given=_inputs(inputs, task))  # an argument that is not known is told now
     notes = [f"pp={given.pp}: the ranks of one stage are run"] if given.pp > 1 else []
@@ -221,38 +159,91 @@ def _inputs(given: Any, task: Task) -> dict[str, Tensor]:
     return found
 
 
-def _prepared(
-    program: Any, model: Any, layout: Any, options: dict[str, Any]
-) -> tuple[Task, tuple[str, ...], Report]:
-    """`prepare`, with a word for an option that is not there."""
-    known = list(inspect.signature(prepare).parameters)[3:]
-    for name in options:
-        one_of("option", name, known, LlamaparError)
-    return prepare(program, model, layout, **options)
+@named(keywords_of(prepare))
+def run(
+    program: Any,
+    model: Any,
+    layout: Layout | Mapping[str, Any],
+    *,
+    engine: str = "local",
+    device: str = "auto",
+    timeout: float = 60.0,
+    cancel: Callable[[], bool] | None = None,
+    **options: Any,
+) -> RunResult:
+    """Run `program` on every rank of one pipeline stage of `layout`, and compare with the reference.
+
+    program: "attention", "embedding", "loss", "mlp", "block", "llama", or a function
+        (mesh, setting, …tensors by name…) of your own.
+    engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun".
+    device: "auto", "cpu" or "cuda". timeout: seconds without progress. cancel: stops the run once it is true.
+
+    Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
+
+    Options, with their defaults:
+    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: tokens and sequences in all; by default
+        small numbers that divide. seed=0: of the random tensors; inputs: global tensors by name instead.
+    force=False: run what `check` refuses, to see the genuine error.
+    kv_replication=False, padding=None: as in `check`. sequence chunks by chunking="head-tail" or
+        "contiguous", exchanged by cp_method="all_gather" or "ring". documents: lengths, for a document mask.
+    pads_in_softmax=False: True is Megatron-LM's loss. fault: a name of `lp.programs.FAULTS`, broken on
+        purpose.
+    reference: (setting, …) to compare your own program with; out="residual": the row of the placement
+        table for a returned tensor. backward=True: gradients too.
+
+    Raises LayoutError with the report for a layout that check refuses, LlamaparError for bad input or a
+    run that does not fit the machine, RankFailure for a killed rank or one that never comes, Cancelled.
+    What ranks raise is in `errors`.
+    """
+    task, notes, report = prepare(program, model, layout, **options)
+    one_of("engine", engine, ENGINES)
+    real("timeout", timeout, 0.1, 1e6)
+    here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
+    used, backend, why = choose_device(device, engine, here)
+    require_room(task, engine)
+
+    def result(reports: list[RankReport]) -> RunResult:
+        made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
+        if made.errors or task.program.reference is None:
+            return made
+        with Watch(_ticker(cancel)):
+            output_errors, gradient_errors = compare(task, reports)
+        made = replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
+        if task.fault is None or not made.ok:
+            return made
+        fault = FAULTS[task.fault]
+        told = f"{task.fault} changes nothing here; it shows in {fault.program} with {fault.where}"
+        return replace(made, notes=(*made.notes, told))
+
+    if engine == "torchrun":
+        return torchrun.run(task, used, backend, timeout, result, _without_tensors)
+    with local_engine.one_run, few_threads(task):
+        return result(_reports(task, engine, used, backend, timeout, cancel))
 
 
+def _without_tensors(result: RunResult) -> RunResult:
+    return replace(result, reports=tuple(replace(r, outputs={}, gradients={}) for r in result.reports))
+
+
+@named(keywords_of(prepare, without=("force",)))
 def tape(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> Tape:
     """The shape tape of `program` at its true size, from the meta device: nothing is allocated.
 
     Arguments as in `run`; layouts that check refuses are taped up to the line that raises.
     """
-    task, _, report = _prepared(program, model, layout, {"force": True, **options})
+    task, _, report = prepare(program, model, layout, force=True, **options)
     return tapes.tape(task, _reason(report))
 
 
-def local(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> LocalRanks:
+@named(keywords_of(prepare))
+def step_through(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> LocalRanks:
     """All ranks of a layout in this process, to step through a program: see `LocalRanks`.
 
     Arguments as in `run`.
     """
-    task, _, _ = _prepared(program, model, layout, options)
+    task, _, _ = prepare(program, model, layout, **options)
     require_room(task, "local")
     return local_engine.local(task)
-
-
-def show_source(program: Any) -> str:
-    """The source of a program, as it runs."""
-    return inspect.getsource(programs.program(program).function)
 
 
 def _reason(report: Report) -> str:

@@ -18,8 +18,8 @@ from .frameworks import framework as find_framework
 from .job import Job
 from .layout import AXES, divisors
 from .maps import StageMap
-from .model import PRESETS, ModelConfig, RopeScaling
 from .modelfile import as_hf, is_qwen
+from .models import PRESETS, ModelConfig, RopeScaling
 from .shard import NO_PADDING, Padding
 
 
@@ -113,7 +113,7 @@ def as_python(job: Job, framework: str | None = None) -> str:
     else:
         source = _call("lp.ModelConfig", _named(dict(_said(model))), " " * 8)
         if model.rope_scaling:
-            lines.append("from llamapar.model import RopeScaling")
+            lines.append("from llamapar.models import RopeScaling")
     arguments = [source, f"lp.Layout({', '.join(_named(dict(_said(job.layout, always=AXES))))})"]
     arguments += _named(dict(_said(job, "model", "layout", "padding")))
     if job.padding is not None:
@@ -251,7 +251,7 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, Any]]:
         return comments, flags | dict.fromkeys(ends, True)
     made = StageMap(job.model, lay.pp, lay.virtual_stages, split or "balanced ends")
     if not made.ok:
-        return [_left_out(f"layer_split={made.split!r}", made.reason)], flags
+        return [_left_out(f"layer_split={made.layer_split!r}", made.reason)], flags
     middle = "|".join(f"t*{count}" if count else "" for count in made.counts)
     return comments, {"pipeline-model-parallel-layout": f"E{middle}L"}
 

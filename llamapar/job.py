@@ -10,8 +10,8 @@ from typing import Any
 
 from .errors import LayoutError, flag, one_of, shown, whole
 from .layout import MAX_WORLD, Layout
-from .model import ModelConfig
-from .model import model as find_model
+from .models import ModelConfig
+from .models import model as find_model
 from .shard import LAYER_SPLITS, NO_PADDING, Padding, kv_copies
 
 _COUNTS: dict[str, int] = {

@@ -27,7 +27,7 @@ from .errors import MAX_DEGREE, LayoutError, LlamaparError, whole
 from .figures import view
 from .frameworks import framework as find_framework
 from .layout import AXES, Layout
-from .model import ModelConfig
+from .models import ModelConfig
 
 _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexError, TypeError)
 _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}

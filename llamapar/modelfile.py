@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from .errors import ModelError
-from .model import ModelConfig, RopeScaling, ffn_dim_from
+from .models import ModelConfig, RopeScaling, ffn_dim_from
 
 
 def as_hf(model: ModelConfig) -> dict[str, Any]:

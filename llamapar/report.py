@@ -9,6 +9,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
+from .arguments import keywords_of, named
 from .errors import LayoutError
 from .fixes import Fix, find_fixes, severities
 from .frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
@@ -183,6 +184,7 @@ class Report:
         return f"<p><b>{escape(self.summary)}</b></p>{body}"
 
 
+@named(keywords_of(Job, without=("padding",)))
 def check(
     model: Any,
     layout: Layout | Mapping[str, Any],
@@ -215,6 +217,7 @@ def check_job(job: Job, judge: Framework | None = None) -> Report:
     return Report(job, judge, tuple(findings))
 
 
+@named(keywords_of(check))
 def require(model: Any, layout: Layout | Mapping[str, Any], **known: Any) -> Report:
     """`check`, and LayoutError with the whole report where it is not ok.
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from .errors import LayoutError, LlamaparError, one_of
-from .fit import MAX_RANKS, fit
 from .shard import PARAMETERS
+from .shrinking import MAX_RANKS, shrink
 from .spmd.body import Task, shapes
 from .spmd.setting import Setting, kind
 
@@ -55,7 +55,7 @@ def need(task: Task, engine: str) -> int:
     width += 3 * m.ffn_dim if "w1" in keys else 0
     width += 3 * m.vocab_size if "targets" in found else 0
     layers = m.n_layers if any(n.startswith("layers.") for n in found) else 1
-    tokens = setting.batch * setting.seq_len
+    tokens = setting.global_batch * setting.seq_len
     processes_need = RANK_BYTES * layout.world if engine != "local" else 0
     return (
         parameters * size * (2 + 3 * layout.cp * layout.dp)
@@ -93,7 +93,7 @@ def require_room(task: Task, engine: str) -> None:
     ranks, bytes_needed, there = layout.world, need(task, engine), memory_available()
     if engine == "torchrun" or (ranks <= MAX_RANKS and bytes_needed <= there):
         return
-    small = fit(setting.model, layout, padding=setting.padding)
+    small = shrink(setting.model, layout, padding=setting.padding)
     if ranks > MAX_RANKS:
         what = f"{ranks} ranks, and at most {MAX_RANKS} run on one machine"
         why = f"they would take about {bytes_needed:,} bytes; {there:,} are free"
@@ -106,14 +106,14 @@ def require_room(task: Task, engine: str) -> None:
         return other.setting.layout.world <= MAX_RANKS and need(other, engine) <= there
 
     choose = []
-    if small.layout != layout and fits(layout=small.layout, batch=small.layout.dp):
+    if small.layout != layout and fits(layout=small.layout, global_batch=small.layout.dp):
         choose.append(f"{small.layout}")
     shorter = next((n for n in _halves(setting) if fits(seq_len=n)), None)
     if shorter is not None:
         choose.append(f"seq_len={shorter}")
     if small.model != setting.model:
         choose.append(
-            f"lp.fit(model, layout): head_dim {small.model.head_dim}, dim {small.model.dim}, "
+            f"lp.shrink(model, layout): head_dim {small.model.head_dim}, dim {small.model.dim}, "
             f"{small.model.vocab_size} tokens"
         )
     raise LayoutError(what, why, [*choose, 'model="tiny"'], "world")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import words
 from .errors import LayoutError, LlamaparError
-from .fit import fit
 from .frameworks import padding_rule
 from .layout import AXES
 from .report import Report
+from .shrinking import shrink
 from .words import Answer, Command, given
 
 if TYPE_CHECKING:
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
 PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama")
 """The programs that the help names; there are more."""
 
-_OPTIONS = ("engine", "device", "dtype", "seq_len", "batch", "seed", "padding", "chunking", "cp_method")
+_OPTIONS = (
+    "engine",
+    "device",
+    "dtype",
+    "seq_len",
+    "global_batch",
+    "seed",
+    "padding",
+    "chunking",
+    "cp_method",
+)
 _SWITCHES = ("kv_replication", "pads_in_softmax", "force")
 
 
@@ -68,14 +78,14 @@ def _run(execute: Any, args: argparse.Namespace, options: dict[str, Any]) -> Run
         choose = [f"llamapar run {name}" for name in PROGRAMS[:2]]
         raise LlamaparError("a program is needed", f"programs are {', '.join(PROGRAMS)}", choose, "program")
     model, layout, notes = words.model(args), words.layout(args, *AXES, "order"), tuple[str, ...]()
-    if args.fit:
-        small = fit(model, layout, padding=padding_rule(options.get("padding")))
+    if args.shrink:
+        small = shrink(model, layout, padding=padding_rule(options.get("padding")))
         model, layout, notes = small.model, small.layout, small.notes
     try:
         result: RunResult = execute.run(args.program, model, layout, **options)
     except LayoutError as problem:
         if problem.field == "world" and options.get("engine") != "torchrun":
-            choose = [*([] if args.fit else ["--fit"]), "--model tiny"]
+            choose = [*([] if args.shrink else ["--shrink"]), "--model tiny"]
             raise LayoutError(problem.what, problem.why, choose, problem.field) from None
         raise
     return replace(result, notes=(*notes, *result.notes))
@@ -141,12 +151,13 @@ RUN = Command(
     "execute a program on the ranks of a layout, and compare with the unsharded model",
     (
         *("model", *AXES, "order", "sequence_parallel", *_OPTIONS, "documents", "fault", "timeout"),
-        *(*_SWITCHES, "fit", "tape", "trace"),
+        *(*_SWITCHES, "shrink", "tape", "trace"),
     ),
     "llamapar run attention --model tiny --tp 4 --cp 2\n"
-    "  llamapar run attention --model llama3-8b --tp 16 --fit --force --tape\n"
+    "  llamapar run attention --model llama3-8b --tp 16 --shrink --force --tape\n"
     "  torchrun --nproc-per-node 8 -m llamapar run llama --model tiny --tp 4 --dp 2 --json",
     positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"),),
+    helps={"global_batch": "sequences in all (default: one per DP group)"},
 )
 
 

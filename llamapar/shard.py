@@ -13,7 +13,7 @@ from typing import overload
 
 from .errors import LayoutError, shown, whole
 from .layout import Layout
-from .model import ModelConfig, Parameter
+from .models import ModelConfig, Parameter
 
 # -- placements --------------------------------------------------------------------------------
 

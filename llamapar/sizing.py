@@ -1,4 +1,4 @@
-"""`llamapar memory` and `llamapar load`: bytes on every pipeline stage, and on every machine that loads."""
+"""`llamapar memory` and `llamapar loading`: bytes on every stage, and on every machine that loads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from . import words
 from .budget import memory
 from .errors import LlamaparError
 from .layout import AXES
-from .loading import Count, held, load
+from .machines import Count, held, loading
 from .maps.tables import cut
 from .words import Answer, Command, given
 
 _LAYOUT = (*AXES, "dp_replicate", "virtual_stages", "zero")
 _STEP = ("seq_len", "micro_batch", "global_batch", "recompute", "schedule", "accounting", "gpu")
 _MORE = ("padding", "layer_split", "cp_method")
-_LOADING = ("format", "nodes", "memory_gb", "seq_len")
+_LOADING_OPTIONS = ("format", "nodes", "memory_gib", "seq_len")
 _EXITS = "0 it fits, 1 it does not fit"
 
 
@@ -31,9 +31,9 @@ def _memory(args: argparse.Namespace) -> Answer:
     return 0 if found.fits else 1, json.dumps(found.as_dict()) if args.json else str(found)
 
 
-def _load(args: argparse.Namespace) -> Answer:
+def _loading(args: argparse.Namespace) -> Answer:
     """Status 0 where the model fits the machines, 1 where it does not."""
-    found = load(words.model(args), **given(args, *_LOADING))
+    found = loading(words.model(args), **given(args, *_LOADING_OPTIONS))
     if args.json:
         return 0 if found.fits else 1, json.dumps(found.as_dict())
     wrapping = [_wrap(count) for count in found.overflows]
@@ -60,11 +60,11 @@ MEMORY = Command(
     },
 )
 
-LOAD = Command(
-    _load,
+LOADING = Command(
+    _loading,
     "bytes of a model's file and of every machine it is spread over, and counters that wrap",
-    ("model", *_LOADING),
-    "llamapar load --model llama3.1-405b --format q40 --nodes 4 --memory-gb 64",
+    ("model", *_LOADING_OPTIONS),
+    "llamapar loading --model llama3.1-405b --format q40 --nodes 4 --memory-gib 64",
     exits=_EXITS,
     helps={"seq_len": "tokens that the KV cache holds (default 4096)"},
 )

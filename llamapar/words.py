@@ -23,10 +23,10 @@ from .errors import LayoutError, LlamaparError, one_of, shown, whole
 from .frameworks import FRAMEWORKS
 from .frameworks import framework as find_framework
 from .layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
-from .loading import BLOCKS
-from .maps.sequence import CHUNKINGS
-from .model import PRESETS, ModelConfig
-from .model import model as find_model
+from .machines import BLOCKS
+from .maps.sequence_map import CHUNKINGS
+from .models import PRESETS, ModelConfig
+from .models import model as find_model
 from .shard import LAYER_SPLITS, Padding
 
 Answer = tuple[int, str]
@@ -66,7 +66,6 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "engine": ("ENGINE", "local (default), processes (one a rank), or torchrun (default under torchrun)"),
     "device": ("DEVICE", "auto (default), cpu or cuda"),
     "dtype": ("DTYPE", "float64, float32 (default) or bfloat16"),
-    "batch": ("N", "sequences in all (default: one per DP group)"),
     "seed": ("N", "of the random tensors (default 0)"),
     "chunking": ("NAME", f"how CP cuts the sequence: {' (default) or '.join(CHUNKINGS)}"),
     "cp_method": ("NAME", "attention under CP: all_gather (default, Llama 3's) or ring"),
@@ -79,7 +78,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "gpu": ("GPU", f"whose memory there is: {_any(GPUS, 'h100-80gb')}"),
     "format": ("FORMAT", f"of the file: {_any(BLOCKS, 'q40')}"),
     "nodes": ("N", "machines, which are TP ranks (default 1)"),
-    "memory_gb": ("GB", "memory of each machine, in 2^30 bytes (default 64)"),
+    "memory_gib": ("GIB", "memory of each machine, in 2^30 bytes (default 64)"),
     "file": ("FILE", "a log to read instead, of any size"),
     "n_kv_heads": ("N", "KV heads to store, of copies that are equal, or as copies"),
     "against": ("PATH", "another checkpoint of the same model, compared bit for bit"),
@@ -93,7 +92,7 @@ SWITCHES = {
     "kv_replication": "hold a KV head on several ranks when tp > n_kv_heads",
     "pads_in_softmax": "a loss that counts the pad rows of the vocabulary",
     "force": "run what check refuses",
-    "fit": "a model with narrow heads and few layers, on at most 64 ranks: same cuts, same faults",
+    "shrink": "a model with narrow heads and few layers, on at most 64 ranks: same cuts, same faults",
     "tape": "every assignment of the program, with the shape on each rank",
     "trace": "every collective of rank 0",
     "json": "answer in JSON",

@@ -11,9 +11,11 @@ A test that only makes sense at full length is marked `soak`.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import runpy
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -117,6 +119,36 @@ def sample(soak: bool) -> Callable[[Iterable[Any], int], list[Any]]:
         return [every[i] for i in sorted(random.Random(0).sample(range(len(every)), n))]
 
     return choose
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[[str | list[str]], tuple[int, str, str]]:
+    """The command: `run("check --tp 8")` or `run([...])` gives exit status, stdout, stderr."""
+    from llamapar import cli
+
+    def call(words: str | list[str]) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = cli.main(shlex.split(words) if isinstance(words, str) else words)
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def refused(run: Callable[[str], tuple[int, str, str]]) -> Callable[[str, str, str], None]:
+    """`refused(line, what, choice)`: bad input is told as `what`, and `choice` stands in the last line."""
+
+    def look(line: str, what: str, choice: str) -> None:
+        status, out, err = run(line)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"llamapar: {what}")
+        assert choice in err.splitlines()[-1]
+        assert err.splitlines()[-1].startswith("  try  ")
+        status, out, _ = run(f"{line} --json")
+        assert status == 2
+        assert json.loads(out)["error"]["message"].startswith(what)
+
+    return look
 
 
 def _has_full_counts(item: pytest.Item) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,16 @@ class Hostile:
 
     def __repr__(self) -> str:
         raise RuntimeError("no text for you")
+
+
+class Evil:
+    """An object whose unpickling makes a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
 
 
 BAD_COUNTS = {
@@ -155,3 +166,15 @@ TEN_KV_HEADS = {
     "vocab_size": 32000,
 }
 """A config.json whose 10 KV heads do not divide over TP 4."""
+
+
+KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+TITAN = f"""\
+[rank0]:[titan] root - INFO - Building llama3 8B with ModelArgs(dim=4096, n_layers=32, n_heads=32)
+[rank0]:[titan] root - INFO - tensor_parallel_degree=16
+[rank0]:Traceback (most recent call last):
+[rank0]:  File "/opt/torchtitan/torchtitan/models/llama/model.py", line 216, in forward
+[rank0]:    xk = xk.view(bs, seqlen, -1, self.head_dim)
+[rank0]:{KV}
+"""
+"""Incident 3: its message, and as torchtitan tells it."""

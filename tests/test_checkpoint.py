@@ -23,8 +23,8 @@ import llamapar as lp
 from inputs import oracle
 from llamapar import FRAMEWORKS, PRESETS, LayoutError, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, writing
-from llamapar.model import Parameter
 from llamapar.modelfile import config_json, params_json
+from llamapar.models import Parameter
 from llamapar.shard import LAYER_SPLITS, Padding
 from weights import (
     DTYPES,
@@ -109,7 +109,7 @@ def expected(
 ) -> dict[str, dict[str, torch.Tensor]]:
     """File → name → what must be in it."""
     whole = values(model, DTYPES[dtype])
-    counts = lp.maps.stages(model, lp.Layout(pp=pp)).counts
+    counts = lp.stages(model, lp.Layout(pp=pp)).counts
     first = list(itertools.accumulate([0, *counts]))
     files: dict[str, dict[str, torch.Tensor]] = {}
     for stage, rank in itertools.product(range(pp), range(tp)):

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from inputs import Evil
 from llamapar.checkpoint import dcp
 from llamapar.checkpoint.stored import CheckpointError, Stored
 
@@ -268,14 +269,6 @@ def test_a_chunk_like_the_one_before_is_still_looked_at(tmp_path: Path) -> None:
         "FOLDER/__0_0.distcp: the chunk of 'w' at [2, 0] has a damaged zip directory\n"
         "  why  at record 'archive/data.pkl'"
     )
-
-
-class Evil:
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.path}",)
 
 
 @pytest.mark.parametrize("protocol", range(6))

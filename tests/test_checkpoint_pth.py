@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 
+from inputs import Evil
 from llamapar.checkpoint import pth
 from llamapar.checkpoint.stored import CheckpointError, Stored
 
@@ -211,14 +212,6 @@ def test_overlapping_records(tmp_path: Path) -> None:
     data[entry + 42 : entry + 46] = struct.pack("<L", place)
     path.write_bytes(data)
     assert refusal(path) == "FILE holds records that overlap"
-
-
-class Evil:
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.path}",)
 
 
 @pytest.mark.parametrize("protocol", range(6))

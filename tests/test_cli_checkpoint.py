@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar import checkpoint, cli, resharding, words
+from llamapar import checkpoint, resharding, words
 from llamapar.modelfile import config_json
 from weights import alike, contents, save_hf, tiny, together, values
 
@@ -23,17 +23,11 @@ MODEL = tiny()
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`run("inspect …")` in a folder that holds the checkpoint `old`: exit status, stdout, stderr."""
     save_hf(tmp_path / "old", MODEL)
     monkeypatch.chdir(tmp_path)
-
-    def call(line: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli.main(["checkpoint", *shlex.split(line)])
-        return status, *capsys.readouterr()
-
-    return call
+    return lambda line: run(["checkpoint", *shlex.split(line)])
 
 
 # -- the five actions --------------------------------------------------------------------------------

@@ -32,15 +32,9 @@ OTHER = "Loading a checkpoint for MP=0 but world size is 1"
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """`run("explain", "text")`: exit status, stdout, stderr."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli.main(["explain", *words])
-        return status, *capsys.readouterr()
-
-    return call
+def run(run: Any) -> Any:
+    """`run("text", "--tp", "8")`: exit status, stdout, stderr of `llamapar explain`."""
+    return lambda *words: run(["explain", *words])
 
 
 @pytest.fixture
@@ -100,7 +94,7 @@ def test_bad_bytes_of_an_argument_are_replaced(run: Any) -> None:
 @pytest.mark.parametrize("case", CASES[::9], ids=lambda case: case["id"])
 def test_a_context_of_the_cases_as_it_stands(run: Any, case: dict[str, Any]) -> None:
     status, out, err = run("--context", json.dumps(case["context"]), "--json", "--", case["message"])
-    told = lp.explain(case["message"], **case["context"])
+    told = lp.explain(case["message"], context=case["context"])
     assert err == ""
     assert json.loads(out) == told.as_dict()
     assert status == (told.verdict == "unknown")
@@ -119,10 +113,9 @@ def test_every_option_reaches_the_library(run: Any, monkeypatch: pytest.MonkeyPa
     run(*line.split(), '{"tp": 9, "hidden": 128, "what": 1, "lines": 2, "note": "n", "model": "x"}')
     assert seen == {
         "what": b"x",
+        "context": {"tp": 9, "hidden": 128, "what": 1, "lines": 2, "note": "n", "model": "x"},
         "model": lp.model("tiny"),
         "framework": "megatron-lm",
-        "hidden": 128,
-        "note": "n",
         **dict(zip(("tp", "cp", "pp", "dp"), (2, 3, 4, 5), strict=True)),
         **dict(gpus=120, seq_len=64, micro_batch=6, global_batch=60, quant_group=32, virtual_stages=7),
     }
@@ -132,7 +125,7 @@ def test_what_is_known_narrows_the_answer(run: Any) -> None:
     text = "shape '[4, 512, 40, 128]' is invalid for input of size 5242880"
     more = ["--tp", "2", "--context", '{"heads": 40}']
     alone, known = (json.loads(run(text, "--json", *words)[1]) for words in ([], more))
-    assert known == lp.explain(text, tp=2, heads=40).as_dict()
+    assert known == lp.explain(text, tp=2, n_heads=40).as_dict()
     assert known["diagnoses"][0]["confidence"] > alone["diagnoses"][0]["confidence"]
 
 

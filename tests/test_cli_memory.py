@@ -1,15 +1,14 @@
-"""`llamapar memory` and `llamapar load`: published numbers through the shell, statuses, refusals."""
+"""`llamapar memory` and `llamapar loading`: published numbers through the shell, statuses, refusals."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from typing import Any
 
 import pytest
 
 import llamapar as lp
-from llamapar import cli, loading, sizing, words
+from llamapar import loading, sizing, words
 from llamapar.budget import ACCOUNTINGS, GPUS
 from llamapar.budget.saved import RECOMPUTE
 from llamapar.budget.schedule import SCHEDULES
@@ -20,18 +19,6 @@ JOB = (
 )
 LAYOUT = lp.Layout(tp=8, pp=16, dp=128)
 STEP = {"seq_len": 8192, "micro_batch": 1, "global_batch": 2048}
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """`run("memory …")`: exit status, stdout, stderr."""
-
-    def call(line: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli.main(shlex.split(line))
-        return status, *capsys.readouterr()
-
-    return call
 
 
 # -- memory --------------------------------------------------------------------------------------
@@ -129,7 +116,7 @@ def test_no_padding_can_be_said(run: Any) -> None:
     ],
 )
 def test_published_sizes_of_q40(run: Any, model: str, size: int) -> None:
-    status, out, err = run(f"load --model {model} --format q40 --nodes 4 --memory-gb 64 --json")
+    status, out, err = run(f"loading --model {model} --format q40 --nodes 4 --memory-gib 64 --json")
     told = json.loads(out)
     assert (status, err, told["file_bytes"]) == (0, "", size)
     assert list(told) == ["file_bytes", "nodes", "fits", "smallest_nodes", "overflows"]
@@ -137,14 +124,17 @@ def test_published_sizes_of_q40(run: Any, model: str, size: int) -> None:
 
 
 def test_the_incident(run: Any) -> None:
-    line = "load --model llama3.1-405b-mp16 --format q40 --nodes 4 --memory-gb 64"
+    line = "loading --model llama3.1-405b-mp16 --format q40 --nodes 4 --memory-gib 64"
     told = json.loads(run(f"{line} --json")[1])
     assert f"{told['nodes'][0]['weight_bytes'] / 2**30:.2f}" == "61.28"
     assert (told["fits"], told["smallest_nodes"]) == (True, 4)
     embedding = told["overflows"][0]
     assert (embedding["value"], embedding["uint32"]) == (8405385216, 4110417920)
     status, text, _ = run(line)
-    assert (status, text.splitlines()[0]) == (0, str(lp.load("llama3.1-405b-mp16", nodes=4)).splitlines()[0])
+    assert (status, text.splitlines()[0]) == (
+        0,
+        str(lp.loading("llama3.1-405b-mp16", nodes=4)).splitlines()[0],
+    )
     assert "tok_embeddings.weight: 128256 × 16384 × 4 = 8,405,385,216; int32 holds" in text
     assert ", uint32 holds 4,110,417,920\n" in text
 
@@ -152,24 +142,26 @@ def test_the_incident(run: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "smallest"),
     [
-        ("--nodes 2 --memory-gb 64", 1, 4),
-        ("--nodes 4 --memory-gb 16", 1, None),
-        ("--nodes 2 --memory-gb 128", 0, 2),
-        ("--nodes 4 --memory-gb 64 --seq-len 131072", 1, 8),
+        ("--nodes 2 --memory-gib 64", 1, 4),
+        ("--nodes 4 --memory-gib 16", 1, None),
+        ("--nodes 2 --memory-gib 128", 0, 2),
+        ("--nodes 4 --memory-gib 64 --seq-len 131072", 1, 8),
     ],
 )
 def test_whether_it_fits(run: Any, options: str, status: int, smallest: int | None) -> None:
-    found, out, _ = run(f"load --model llama3.1-405b {options} --json")
+    found, out, _ = run(f"loading --model llama3.1-405b {options} --json")
     told = json.loads(out)
     assert (found, told["fits"], told["smallest_nodes"]) == (status, status == 0, smallest)
-    text = run(f"load --model llama3.1-405b {options}")[1]
+    text = run(f"loading --model llama3.1-405b {options}")[1]
     assert f"{'fits' if not status else 'does not fit'}; smallest number of nodes: {smallest}" in text
 
 
-def test_the_defaults_of_load(run: Any) -> None:
-    plain = run("load --model llama3-8b --json")
-    assert run("load --model llama3-8b --format q40 --nodes 1 --memory-gb 64 --seq-len 4096 --json") == plain
-    assert json.loads(plain[1]) == lp.load("llama3-8b").as_dict()
+def test_the_defaults_of_loading(run: Any) -> None:
+    plain = run("loading --model llama3-8b --json")
+    assert (
+        run("loading --model llama3-8b --format q40 --nodes 1 --memory-gib 64 --seq-len 4096 --json") == plain
+    )
+    assert json.loads(plain[1]) == lp.loading("llama3-8b").as_dict()
 
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -188,31 +180,25 @@ REFUSALS = [
     ("memory --model llama3-8b --tp 16 --seq-len 8", "tp=16 does not divide n_kv_heads=8", "--tp 8"),
     (f"{JOB} --global-batch 100", "global_batch=100 sequences are no whole", "--global-batch 128"),
     ("memory --model tiny --seq-len 8 --nodes 4", "'--nodes' is not an option of llamapar memory", "--"),
-    ("load", "a model is needed", "llamapar load --help"),
-    ("load --model tiny --format q41", "format='q41' is not known", "q40"),
-    ("load --model tiny --nodes 0", "nodes=0: nodes must be a whole number from 1 to 4096", "--nodes 1"),
-    ("load --model tiny --memory-gb 64GB", "memory_gb='64GB': a", "--memory-gb 64"),
-    ("load --model tiny --memory-gb nan", "memory_gb=nan: memory_gb must be a number", "--memory-gb"),
-    ("load --model tiny --memory-gb -1", "memory_gb=-1: memory_gb must be a number", "--memory-gb"),
-    ("load --model tiny --node 4", "'--node' is not an option of llamapar load", "--nodes"),
+    ("loading", "a model is needed", "llamapar loading --help"),
+    ("loading --model tiny --format q41", "format='q41' is not known", "q40"),
+    ("loading --model tiny --nodes 0", "nodes=0: nodes must be a whole number from 1 to 4096", "--nodes 1"),
+    ("loading --model tiny --memory-gib 64GB", "memory_gib='64GB': a", "--memory-gib 64"),
+    ("loading --model tiny --memory-gib nan", "memory_gib=nan: memory_gib must be a number", "--memory-gib"),
+    ("loading --model tiny --memory-gib -1", "memory_gib=-1: memory_gib must be a number", "--memory-gib"),
+    ("loading --model tiny --node 4", "'--node' is not an option of llamapar load", "--nodes"),
 ]
 
 
 @pytest.mark.parametrize(("line", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
-def test_refusal(run: Any, line: str, what: str, choice: str) -> None:
-    status, out, err = run(line)
-    assert (status, out) == (2, "")
-    assert err.startswith(f"llamapar: {what}")
-    assert choice in err.splitlines()[-1]
-    status, out, _ = run(f"{line} --json")
-    assert status == 2
-    assert json.loads(out)["error"]["message"].startswith(what)
+def test_refusal(refused: Any, line: str, what: str, choice: str) -> None:
+    refused(line, what, choice)
 
 
 # -- help ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["memory", "load"])
+@pytest.mark.parametrize("command", ["memory", "loading"])
 def test_help(run: Any, command: str) -> None:
     status, out, err = run(f"{command} --help")
     assert (status, err) == (0, "")
@@ -236,7 +222,7 @@ def test_help_names_every_choice() -> None:
 
 
 def test_the_examples_work(run: Any) -> None:
-    for command in (sizing.MEMORY, sizing.LOAD):
+    for command in (sizing.MEMORY, sizing.LOADING):
         for line in command.example.splitlines():
             status, out, err = run(line.strip().removeprefix("llamapar "))
             assert status in (0, 1), err

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar import cli, execute, running
-from llamapar.maps.sequence import CHUNKINGS
+from llamapar import execute, running
+from llamapar.maps.sequence_map import CHUNKINGS
 from llamapar.room import DEVICES
 from llamapar.spmd import torchrun
 from llamapar.spmd.answers import RankFailure
@@ -25,18 +25,6 @@ from llamapar.words import OPTIONS
 
 PROJECT = Path(__file__).resolve().parent.parent
 REFUSED = "run attention --model llama3-8b --tp 16"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """`run("run attention …")`: exit status, stdout, stderr."""
-
-    def call(line: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli.main(shlex.split(line))
-        return status, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture
@@ -128,7 +116,7 @@ def test_a_layout_that_check_refuses(run: Any) -> None:
 
 
 def test_the_genuine_error(run: Any) -> None:
-    line = f"{REFUSED} --fit --force --device cpu"
+    line = f"{REFUSED} --shrink --force --device cpu"
     status, out, err = run(line)
     raised = "RuntimeError: shape '[1, 64, -1, 8]' is invalid for input of size 256"
     assert (status, err) == (1, "")
@@ -142,12 +130,12 @@ def test_the_genuine_error(run: Any) -> None:
     assert (last["name"], set(last["error"])) == ("k", {str(rank) for rank in range(16)})
 
 
-def test_fit_runs_what_does_not_fit(run: Any) -> None:
+def test_shrink_runs_what_does_not_fit(run: Any) -> None:
     status, out, err = run("run mlp --model llama3.1-405b --tp 2 --pp 16 --dp 64")
     assert (status, out) == (2, "")
     assert err.startswith("llamapar: 128 ranks, and at most 64 run on one machine")
-    assert err.splitlines()[-1] == "  try  --fit, or --model tiny"
-    status, out, _ = run("run mlp --model llama3.1-405b --tp 2 --pp 16 --dp 64 --fit --json --seq-len 16")
+    assert err.splitlines()[-1] == "  try  --shrink, or --model tiny"
+    status, out, _ = run("run mlp --model llama3.1-405b --tp 2 --pp 16 --dp 64 --shrink --json --seq-len 16")
     told = json.loads(out)
     assert (status, told["ok"], told["ranks"]) == (0, True, 4)
     assert told["notes"][:2] == ["pp=16 runs as 1", "dp=64 runs as 2"]
@@ -188,8 +176,9 @@ def test_an_error_without_bound_is_still_json(run: Any, monkeypatch: pytest.Monk
 def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
     line = (
         "run attention --model tiny --tp 2 --cp 4 --pp 2 --dp 3 --order megatron-lm --no-sequence-parallel "
-        "--engine processes --device cpu --dtype bfloat16 --seq-len 64 --batch 6 --seed 5 --padding 128*tp "
-        "--kv-replication --chunking contiguous --cp-method ring --documents 10,20,34 --pads-in-softmax "
+        "--engine processes --device cpu --dtype bfloat16 --seq-len 64 --global-batch 6 --seed 5 "
+        "--padding 128*tp --kv-replication "
+        "--chunking contiguous --cp-method ring --documents 10,20,34 --pads-in-softmax "
         "--fault tile_kv --force --timeout 2.5"
     )
     assert run(line)[0] == 2
@@ -201,7 +190,7 @@ def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
         "device": "cpu",
         "dtype": "bfloat16",
         "seq_len": 64,
-        "batch": 6,
+        "global_batch": 6,
         "seed": 5,
         "padding": lp.Padding(128, per_tp=True),
         "kv_replication": True,
@@ -221,15 +210,15 @@ def test_what_is_not_given_is_left_to_the_run(run: Any, seen: list[Any]) -> None
     assert seen == [(("attention", lp.model("tiny"), lp.Layout()), switches)]
 
 
-def test_fit_is_given_the_padding(run: Any, seen: list[Any]) -> None:
-    run("run loss --model llama3-8b --tp 8 --pp 4 --padding colossalai --fit")
+def test_shrink_is_given_the_padding(run: Any, seen: list[Any]) -> None:
+    run("run loss --model llama3-8b --tp 8 --pp 4 --padding colossalai --shrink")
     padding = lp.FRAMEWORKS["colossalai"].padding
-    small = lp.fit(lp.model("llama3-8b"), lp.Layout(tp=8, pp=4), padding=padding)
+    small = lp.shrink(lp.model("llama3-8b"), lp.Layout(tp=8, pp=4), padding=padding)
     assert seen[0][0] == ("loss", small.model, small.layout)
 
 
 def test_the_help_names_what_there_is() -> None:
-    assert set(running.PROGRAMS) <= set(lp.PROGRAMS)
+    assert set(running.PROGRAMS) <= set(lp.programs.PROGRAMS)
     known = {"engine": execute.ENGINES, "device": DEVICES, "dtype": DTYPES, "chunking": CHUNKINGS}
     for option, names in {**known, "cp_method": execute.CP_METHODS}.items():
         assert all(name in OPTIONS[option][1] for name in names), option
@@ -241,7 +230,7 @@ def test_the_help_names_what_there_is() -> None:
 REFUSALS = [
     ("run attenton --model tiny", "program='attenton' is not known", "attention"),
     ("run attention --model tinny", "model='tinny' is neither a preset nor a file", "tiny"),
-    ("run attention --model qwen2.5-7b --fit", "small qwen2.5-7b has biases", "tiny"),
+    ("run attention --model qwen2.5-7b --shrink", "small qwen2.5-7b has biases", "tiny"),
     ("run attention --model tiny --tp 0", "tp=0: tp must be a whole number", "--tp 1"),
     ("run attention --model tiny --zero 3", "'--zero' is not an option of llamapar run", "--order"),
     ("run attention --model tiny --engine mpi", "engine='mpi' is not known", "local"),
@@ -249,7 +238,11 @@ REFUSALS = [
     ("run attention --model tiny --dtype float16", "dtype='float16' is not known", "float64"),
     ("run attention --model tiny --seq-len 0", "seq_len=0: seq_len must be a whole number", "--seq-len 1"),
     ("run attention --model tiny --seq-len x", "seq_len='x': a whole number is needed", "--seq-len 1"),
-    ("run attention --model tiny --batch 1.5", "batch=1.5: batch must be a whole number", "--batch 1"),
+    (
+        "run attention --model tiny --global-batch 1.5",
+        "global_batch=1.5: global_batch must be a whole number",
+        "--global-batch 1",
+    ),
     ("run attention --model tiny --seed -1", "seed=-1: seed must be a whole number from 0", "--seed 0"),
     ("run attention --model tiny --seed 0.5", "seed=0.5: seed must be a whole number from 0", "--seed 0"),
     ("run attention --model tiny --padding x", "padding='x' is not known", "none"),
@@ -269,15 +262,8 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("line", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
-def test_refusal(run: Any, line: str, what: str, choice: str) -> None:
-    status, out, err = run(line)
-    assert (status, out) == (2, "")
-    assert err.startswith(f"llamapar: {what}")
-    assert choice in err.splitlines()[-1]
-    assert err.splitlines()[-1].startswith("  try  ")
-    status, out, _ = run(f"{line} --json")
-    assert status == 2
-    assert json.loads(out)["error"]["message"].startswith(what)
+def test_refusal(refused: Any, line: str, what: str, choice: str) -> None:
+    refused(line, what, choice)
 
 
 def test_documents_that_do_not_fill_the_sequence(run: Any) -> None:

@@ -12,23 +12,15 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from inputs import KV, TITAN
 from llamapar.fixes import Fix
 from llamapar.panels import Clinic
-from llamapar.panels.clinic import LIMIT, SCHEMA, Visit
+from llamapar.panels.clinic_panel import LIMIT, SCHEMA, Visit
 
 CASES = [
     json.loads(line)
     for line in (Path(__file__).parent / "oracles" / "error-cases.jsonl").read_text("utf-8").splitlines()
 ]
-KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
-TITAN = f"""\
-[rank0]:[titan] root - INFO - Building llama3 8B with ModelArgs(dim=4096, n_layers=32, n_heads=32)
-[rank0]:[titan] root - INFO - tensor_parallel_degree=16
-[rank0]:Traceback (most recent call last):
-[rank0]:  File "/opt/torchtitan/torchtitan/models/llama/model.py", line 216, in forward
-[rank0]:    xk = xk.view(bs, seqlen, -1, self.head_dim)
-[rank0]:{KV}
-"""
 HOSTILE: list[Any] = [
     *(0, -1, 2.5, "8", "<script>alert(1)</script>", True, [], {}, [[1]], {"tp": 8}),
     *(10**30, -(10**30), "x" * 10_000, "\ud800", "../../etc/passwd", "\x00"),
@@ -117,7 +109,7 @@ def test_a_text_that_names_two_models_or_frameworks_names_none() -> None:
             {"model": "llama3-8b", "tp": 7, "framework": "picotron"},
             "vocab",
         ),
-        ("world size 16 != tp 8 x dp 4", {"model": "llama3-8b", "tp": 8, "dp": 4, "world": 16}, "ranks"),
+        ("world size 16 != tp 8 x dp 4", {"model": "llama3-8b", "tp": 8, "dp": 4, "gpus": 16}, "ranks"),
         (
             "sequence length 1001 not divisible by cp 4",
             {"model": "llama3-8b", "cp": 4, "seq_len": 1001},
@@ -245,13 +237,13 @@ def test_a_fault_of_ours_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("of ours")
 
-    monkeypatch.setattr(importlib.import_module("llamapar.panels.clinic"), "explain", broken)
+    monkeypatch.setattr(importlib.import_module("llamapar.panels.clinic_panel"), "explain", broken)
     receive(panel, kind="set", changes={"text": KV}, seq=9)
     assert panel.text == KV
     assert panel.payload["seq"] == 9  # the page is answered and goes on
     assert panel.payload["problem"]["what"] == "the text could not be explained: ZeroDivisionError: of ours"
     monkeypatch.undo()
-    monkeypatch.setattr(importlib.import_module("llamapar.panels.clinic"), "view", broken)
+    monkeypatch.setattr(importlib.import_module("llamapar.panels.clinic_panel"), "view", broken)
     receive(panel, kind="set", changes={"tp": 16}, seq=10)
     assert panel.payload["diagnoses"]
     assert panel.payload["reason"] == "the picture failed: ZeroDivisionError: of ours"

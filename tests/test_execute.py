@@ -13,10 +13,10 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding, execute, room
+from llamapar.programs.attention import causal
+from llamapar.programs.parts import column_input, rope, row_output, split_heads
 from llamapar.spmd import collectives, compat, pool, record
 from llamapar.spmd.answers import Cancelled
-from llamapar.spmd.programs.attention import causal
-from llamapar.spmd.programs.parts import column_input, rope, row_output, split_heads
 
 MODEL = ModelConfig(
     dim=64, n_layers=1, n_heads=16, n_kv_heads=8, head_dim=4, ffn_dim=96, vocab_size=100, name="small"
@@ -52,8 +52,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "  why  text is never read as a number here\n  try  seed=0",
     ),
     "no batch": (
-        {"batch": 0},
-        "batch=0: batch must be a whole number from 1 to 2147483647\n  try  batch=1",
+        {"global_batch": 0},
+        "global_batch=0: global_batch must be a whole number from 1 to 2147483647\n  try  global_batch=1",
     ),
     "documents that do not add up": (
         {"seq_len": 64, "documents": (30, 30)},
@@ -97,7 +97,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "fault": (
         {"fault": "tile-kv"},
-        f"fault='tile-kv' is not known\n  why  known are {', '.join(lp.FAULTS)}\n  try  tile_kv",
+        f"fault='tile-kv' is not known\n  why  known are {', '.join(lp.programs.FAULTS)}\n  try  tile_kv",
     ),
     "device": (
         {"device": "gpu"},
@@ -161,7 +161,7 @@ def test_inputs_are_taken_in_the_dtype_of_the_run() -> None:
 
 def test_a_batch_that_dp_does_not_divide_is_refused() -> None:
     with pytest.raises(lp.LayoutError, match=r"^LP401 error  global_batch=3 is not a multiple") as refused:
-        lp.run("mlp", MODEL, Layout(dp=2), batch=3)
+        lp.run("mlp", MODEL, Layout(dp=2), global_batch=3)
     assert [f.code for f in refused.value.report.findings if f.severity == "error"] == ["LP401"]
     assert "try  global_batch=2\n    or   global_batch=4" in str(refused.value)
 
@@ -330,7 +330,7 @@ def test_a_run_inside_a_run_is_refused() -> None:
     result = lp.run(nested, MODEL, Layout(tp=2))
     assert {str(e).splitlines()[0] for e in result.errors.values()} == {"a local run inside another one"}
     with (
-        lp.local("mlp", MODEL, Layout(tp=2)),
+        lp.step_through("mlp", MODEL, Layout(tp=2)),
         pytest.raises(lp.LlamaparError, match=r"^a local run inside another one\n"),
     ):
         lp.run("mlp", MODEL, Layout(tp=4))
@@ -363,11 +363,11 @@ def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(refused.value) == (
         f"8 ranks would take about {bytes_needed:,} bytes; 1,073,741,824 are free\n"
         "  why  parameters, gradients, activations and the unsharded reference are all held at once\n"
-        '  try  lp.fit(model, layout): head_dim 8, dim 1024, 1024 tokens, or model="tiny"'
+        '  try  lp.shrink(model, layout): head_dim 8, dim 1024, 1024 tokens, or model="tiny"'
     )
     with pytest.raises(lp.LayoutError, match=r"^8 ranks would take about"):
-        lp.local("mlp", "llama3.1-405b", layout)
-    fitted = lp.fit(lp.model("llama3.1-405b"), layout)  # what it says to try has room
+        lp.step_through("mlp", "llama3.1-405b", layout)
+    fitted = lp.shrink(lp.model("llama3.1-405b"), layout)  # what it says to try has room
     room.require_room(execute.prepare("mlp", fitted.model, fitted.layout)[0], "local")
 
 
@@ -387,7 +387,7 @@ def test_processes_need_room_for_themselves(monkeypatch: pytest.MonkeyPatch) -> 
 def test_attention_line_by_line_is_the_programs(layout: Layout) -> None:
     options: dict[str, Any] = {"dtype": "float64", "seq_len": 64}
     result = lp.run("attention", MODEL, layout, **options)
-    ranks = lp.local("attention", MODEL, layout, **options)
+    ranks = lp.step_through("attention", MODEL, layout, **options)
     t, mesh, setting = ranks.tensors, ranks.mesh, ranks.setting
     own, whole = 64 // layout.cp // (layout.tp if layout.sp else 1), 64 // layout.cp
     everyone = range(layout.world)
@@ -413,13 +413,13 @@ def test_attention_line_by_line_is_the_programs(layout: Layout) -> None:
 
 
 def test_local_ranks_end_with_the_next_local_run() -> None:
-    first = lp.local("mlp", MODEL, Layout(tp=2))
+    first = lp.step_through("mlp", MODEL, Layout(tp=2))
     with first:
         assert first.shapes(first.tensors["w1"] * 2) == {0: (48, 64), 1: (48, 64)}
-    second = lp.local("mlp", MODEL, Layout(tp=4))
+    second = lp.step_through("mlp", MODEL, Layout(tp=4))
     message = (
         r"^these local ranks are closed\n  why  a later local run took their place\n"
-        r"  try  lp\.local\(\.\.\.\)$"
+        r"  try  lp\.step_through\(\.\.\.\)$"
     )
     with pytest.raises(lp.LlamaparError, match=message):
         first.__enter__()
@@ -432,7 +432,7 @@ def test_local_ranks_end_with_the_next_local_run() -> None:
 
 
 def test_all_weights_of_a_model_by_rank() -> None:
-    ranks = lp.local("llama", MODEL, Layout(tp=4), padding=Padding(8, per_tp=True))
+    ranks = lp.step_through("llama", MODEL, Layout(tp=4), padding=Padding(8, per_tp=True))
     weights = ranks.tensors["weights"]
     assert set(weights) >= {p.name for p in MODEL.parameters()}
     assert ranks.shapes(weights["output.weight"])[3] == (32, 64)

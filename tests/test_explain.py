@@ -84,7 +84,7 @@ def test_incident_3_half_a_head() -> None:
 
 
 def test_incident_3_in_full() -> None:
-    told = lp.explain(KV, "llama3-8b", {"tp": 16}, seq=8192)
+    told = lp.explain(KV, "llama3-8b", {"tp": 16}, seq_len=8192)
     assert str(told).splitlines() == [
         "A sharding problem: a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16",
         f"    from {KV}",
@@ -109,7 +109,7 @@ def test_incident_4_is_no_broken_file() -> None:
 
 
 def test_incident_5_half_the_gpus() -> None:
-    told = lp.explain("got 8192 GPUs from 8·16·16·4", world=16384)
+    told = lp.explain("got 8192 GPUs from 8·16·16·4", gpus=16384)
     assert told.best.category == "world_size_product"
     assert "8·16·16·4 = 8192 ≠ 16384" in told.best.equations
 
@@ -123,9 +123,9 @@ def test_an_explicit_head_count_is_not_blamed_on_tp() -> None:
     assert alone.verdict == "unknown"
     assert {d.category for d in alone.diagnoses[:2]} == {"fused_qkv_layout", "other"}
     assert "n_kv_heads" in alone.needs
-    old_code = lp.explain(text, heads=64, kv_heads=8, tp=1)
+    old_code = lp.explain(text, n_heads=64, n_kv_heads=8, tp=1)
     assert (old_code.verdict, old_code.best.category) == ("not_sharding", "fused_qkv_layout")
-    sharded = lp.explain(text, heads=64, kv_heads=64, tp=8)
+    sharded = lp.explain(text, n_heads=64, n_kv_heads=64, tp=8)
     assert (sharded.verdict, sharded.best.subtype) == ("sharding", "global_dim_not_localized")
 
 
@@ -136,7 +136,7 @@ def test_a_sixteenth_of_a_view_is_a_tie_that_names_what_is_missing() -> None:
     assert alone.verdict == "unknown"
     assert {d.title for d in alone.diagnoses[:2]} == {"fused_qkv_layout", "other / global_dim_not_localized"}
     assert {"tp", "n_kv_heads"} <= set(alone.needs)
-    sliced = lp.explain(text, tp=16, heads=64, kv_heads=64)
+    sliced = lp.explain(text, tp=16, n_heads=64, n_kv_heads=64)
     assert (sliced.verdict, sliced.best.subtype) == ("sharding", "global_dim_not_localized")
     assert sliced.best.equations == ("4194304/262144 = 16", "64/16 = 4")
 
@@ -189,7 +189,7 @@ GATHER = "expected index torch.Size([2, 16, 1]) to be no larger than self torch.
 def test_relations_between_sizes(
     what: Any, facts: dict[str, Any], verdict: str, title: str, equation: str
 ) -> None:
-    told = lp.explain(what, **facts)
+    told = lp.explain(what, context=facts)
     assert (told.verdict, told.best.title) == (verdict, title)
     assert equation in told.best.equations
 
@@ -411,16 +411,16 @@ CATEGORY = {
     ],
 )
 def test_a_genuine_error_of_a_program(program: str, model: str, layout: dict[str, int], seq: int) -> None:
-    tape = lp.tape(program, model, layout, seq_len=seq, batch=1)
+    tape = lp.tape(program, model, layout, seq_len=seq, global_batch=1)
     message = next(step for step in tape.steps if step.error).error.values()
     message = next(iter(message))
     codes = {f.code for f in lp.check(model, layout, seq_len=seq).findings if f.severity == "error"}
-    told = lp.explain(message, model, layout, seq=seq)
+    told = lp.explain(message, model, layout, seq_len=seq)
     assert told.verdict == "sharding"
     assert told.best.category in {CATEGORY[code] for code in codes & set(CATEGORY)}
 
 
 def test_the_public_door() -> None:
     assert lp.explain is diagnosis.explain
-    door: Callable[..., Any] = lp.explain_stream
+    door: Callable[..., Any] = lp.explain
     assert door(iter([KV])).best.category == "kv_heads_lt_tp"

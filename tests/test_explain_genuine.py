@@ -19,9 +19,9 @@ import torch
 
 import llamapar as lp
 from llamapar.diagnosis.vocabulary import CODES
+from llamapar.programs import PROGRAMS
 from llamapar.spmd import compat
 from llamapar.spmd.body import Task, called, cut_at, makers
-from llamapar.spmd.programs import PROGRAMS
 from llamapar.spmd.setting import Setting
 
 HEADS, KV, SEQ = "LP101", "LP104", ("LP202", "LP205", "LP201")
@@ -123,7 +123,9 @@ def test_wrong_layouts_at_true_sizes(soak: bool) -> None:
     assert {e.model for e in errors} == set(lp.PRESETS)
     assert {e.code for e in errors} >= {HEADS, KV, "LP202", "LP201"}
     assert {e.program for e in errors} == set(PROGRAMS) - {"mlp", "mlp_unfused"}  # uneven columns run
-    given = [e for e in errors if not first(lp.explain(e.message, e.model, e.layout, seq=e.seq), e.category)]
+    given = [
+        e for e in errors if not first(lp.explain(e.message, e.model, e.layout, seq_len=e.seq), e.category)
+    ]
     alone = [e for e in errors if not fair(lp.explain(e.traceback), e.category)]
     last_line = [e for e in errors if not fair(lp.explain(e.message), e.category)]
     assert len(given) <= 0.02 * n, Counter(e.message for e in given).most_common(3)

@@ -151,7 +151,7 @@ def test_any_jumble_of_words_has_an_answer(
     words: list[str], facts: dict[str, Any], model: str | None
 ) -> None:
     start = time.process_time()
-    page = forms(lp.explain(" ".join(words), model, **facts))
+    page = forms(lp.explain(" ".join(words), model, context=facts))
     assert time.process_time() - start < 1.0
     assert Tags(page).found <= TAGS
 
@@ -225,7 +225,7 @@ def test_the_cause_is_found_in_a_long_log(noise: str, soak: bool) -> None:
     size = 100_000_000 if soak else 5_000_000
     text = "".join(log(size, 64, noise))
     start = time.process_time()
-    told = lp.explain_stream(io.StringIO(text))
+    told = lp.explain(io.StringIO(text))
     assert time.process_time() - start < 3.0 * max(0.2, size / 1e8)
     assert told.line == KV
     assert told.ranks == tuple(range(64))
@@ -234,7 +234,7 @@ def test_the_cause_is_found_in_a_long_log(noise: str, soak: bool) -> None:
 
 def test_memory_stays_bounded() -> None:
     tracemalloc.start()
-    lp.explain_stream(log(8_000_000, 64, LOUD))
+    lp.explain(log(8_000_000, 64, LOUD))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 40_000_000

@@ -343,7 +343,7 @@ def test_other_failures_are_not_blamed_on_sharding(soak: bool) -> None:
     for name, error, context in failures(n):
         text = "".join(traceback.format_exception(error))
         for how, what in (("exception", error), ("traceback", text)):
-            if lp.explain(what, **context).verdict == "sharding":
+            if lp.explain(what, context=context).verdict == "sharding":
                 blamed[how].append(f"{name}: {str(error)[:150]} {context}")
     for rows in blamed.values():
         assert len(rows) <= 0.02 * n, rows

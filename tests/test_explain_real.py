@@ -43,7 +43,7 @@ def test_what_real_frameworks_raise(framework: str) -> None:
     missed = []
     for case in cases:
         for text in (text_of(case), f"{case['error']}: {case['message']}"):
-            best = lp.explain(text, **given(case)).best
+            best = lp.explain(text, context=given(case)).best
             if best is None or best.category not in case["categories"]:
                 missed.append((case["model"], case["layout"], case["message"][:100], best and best.title))
     assert len(missed) <= 0.02 * 2 * len(cases), missed[:5]

@@ -11,11 +11,13 @@ import pytest
 
 import llamapar as lp
 import llamapar.execute
+from llamapar import programs
 from llamapar.errors import LlamaparError
 from llamapar.panels import Explorer, runs
 from llamapar.panels.runner import CANCELLED, DONE, FAILED, IDLE, RUNNING, Run
 from llamapar.panels.state import DEFAULTS, SCHEMA
-from llamapar.spmd import faults, local, programs, setting
+from llamapar.programs import faults
+from llamapar.spmd import local, setting
 from llamapar.spmd.watch import operations, ranks_ticked
 from test_explorer import HOSTILE, receive
 from test_imports import loaded

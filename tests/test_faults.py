@@ -11,8 +11,9 @@ import torch
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
+from llamapar.programs import faults
 from llamapar.result import RunResult
-from llamapar.spmd import faults, pool
+from llamapar.spmd import pool
 
 MODEL = ModelConfig(
     dim=64, n_layers=1, n_heads=16, n_kv_heads=8, head_dim=4, ffn_dim=96, vocab_size=100, name="small"
@@ -81,8 +82,8 @@ def differing(result: RunResult) -> tuple[set[str], set[str]]:
 
 
 def test_every_fault_has_its_row() -> None:
-    assert list(CAUGHT) == list(lp.FAULTS)
-    for fault in lp.FAULTS.values():
+    assert list(CAUGHT) == list(lp.programs.FAULTS)
+    for fault in lp.programs.FAULTS.values():
         assert fault.looks_fine
         assert fault.caught_by
 
@@ -143,9 +144,9 @@ def test_what_a_fault_drops_is_missing_in_the_trace() -> None:
 
 
 def test_the_faults_show_themselves_as_a_table() -> None:
-    text, html = str(lp.FAULTS), lp.FAULTS._repr_html_()
+    text, html = str(lp.programs.FAULTS), lp.programs.FAULTS._repr_html_()
     assert text.splitlines()[1].split("  ")[0] == "fault"
-    for name, fault in lp.FAULTS.items():
+    for name, fault in lp.programs.FAULTS.items():
         assert f"\n{name} " in text
         assert f">{name}</td>" in html
         assert fault.looks_fine in text

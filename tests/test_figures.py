@@ -45,8 +45,8 @@ REALISTIC = {
     "sequence uneven": lp.sequence(lp.Layout(cp=4), 8191),
     "sequence cp=32": lp.sequence(lp.Layout(cp=32), 131072),
     "stages": lp.stages(BIG, lp.Layout(pp=16)),
-    "stages last": lp.stages(BIG, lp.Layout(pp=16), split="remainder last"),
-    "stages refused": lp.stages(BIG, lp.Layout(pp=16), split="megatron"),
+    "stages last": lp.stages(BIG, lp.Layout(pp=16), layer_split="remainder last"),
+    "stages refused": lp.stages(BIG, lp.Layout(pp=16), layer_split="megatron"),
     "stages virtual": lp.stages(BIG, lp.Layout(pp=16, virtual_stages=8)),
     "ranks": lp.ranks(PAPER, 12345),
     "ranks 16": lp.ranks(lp.Layout(tp=2, cp=2, pp=2, dp=2), 5),
@@ -564,7 +564,7 @@ def test_any_sequence(cp: int, seq_len: int, chunking: str) -> None:
 
 @given(models(), layouts(), st.sampled_from(list(LAYER_SPLITS)))
 def test_any_stages(model: lp.ModelConfig, layout: lp.Layout, split: str) -> None:
-    record = lp.stages(model, layout, split=split)
+    record = lp.stages(model, layout, layer_split=split)
     is_picture(record)
     if record.ok and len(record.counts) <= style.SHOWN:
         [bars] = lp.view(record).spec["data"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import random
@@ -17,7 +18,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import llamapar as lp
-from llamapar.figures.view import MIME
+from llamapar.figures.views import MIME
 
 CASES = [
     json.loads(line)
@@ -123,7 +124,7 @@ def drawable(told: Any) -> bool:
     ],
 )
 def test_the_picture_fits_the_cause(text: str, known: dict[str, Any], what: str, lines: list[str]) -> None:
-    drawn = lp.view(lp.explain(text, **known))
+    drawn = lp.view(lp.explain(text, context=known))
     assert what.startswith(drawn.spec["layout"]["title"]["text"])
     for line in lines:
         assert line in drawn.summary
@@ -151,7 +152,7 @@ def test_shares_join_without_a_gap() -> None:
 def test_real_cases_have_a_picture_or_a_reason(known: bool) -> None:
     drawn = 0
     for case in CASES:
-        told = lp.explain(case["message"], **(case["context"] if known else {}))
+        told = lp.explain(case["message"], context=case["context"] if known else None)
         if not drawable(told):
             continue
         picture = lp.view(told)
@@ -214,6 +215,7 @@ def ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveS
     hook = sys.displayhook
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    importlib.reload(lp)  # as in a notebook, where IPython is there first
     yield shell
     shell.restore_sys_module_state()
     InteractiveShell.clear_instance()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import llamapar as lp
-from llamapar.budget.reconcile import PEERS
+from llamapar.budget.reconciliation import PEERS
 from llamapar.figures import memory, style
 from test_figures import fonts, plain, stored_size
 
@@ -32,12 +32,12 @@ RECONCILED = {
     for key in PEERS
 }
 LOADED = {
-    "incident": lp.load("llama3.1-405b-mp16", nodes=4),
-    "70b": lp.load("llama3.1-70b", nodes=2, memory_gb=32),
-    "8b": lp.load("llama3.1-8b"),
-    "tiny": lp.load("tiny", memory_gb=0.5),
-    "shards": lp.load("llama3.1-405b", format="bf16", nodes=8, memory_gb=128),
-    "many": lp.load("llama3.1-8b", nodes=4096, memory_gb=1),
+    "incident": lp.loading("llama3.1-405b-mp16", nodes=4),
+    "70b": lp.loading("llama3.1-70b", nodes=2, memory_gib=32),
+    "8b": lp.loading("llama3.1-8b"),
+    "tiny": lp.loading("tiny", memory_gib=0.5),
+    "shards": lp.loading("llama3.1-405b", format="bf16", nodes=8, memory_gib=128),
+    "many": lp.loading("llama3.1-8b", nodes=4096, memory_gib=1),
 }
 EVERY: dict[str, Any] = {
     **{f"memory {name}": record for name, record in MEMORY.items()},
@@ -139,7 +139,7 @@ def test_bars_are_the_nodes_bytes(name: str) -> None:
     drawn = np.sum([t["y"] for t in bars(record)], axis=0)
     assert drawn == pytest.approx([node.total_bytes / GIB for node in shown], abs=1e-6)
     [line] = lp.view(record).spec["layout"]["shapes"]
-    assert line["y0"] == record.memory_gb
+    assert line["y0"] == record.memory_gib
 
 
 @pytest.mark.parametrize("name", ["incident", "70b", "8b", "shards"])

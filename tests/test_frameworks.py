@@ -27,7 +27,7 @@ from llamapar.frameworks import (
     padding_rule,
 )
 from llamapar.layout import ORDERS
-from llamapar.maps.sequence import CHUNKINGS
+from llamapar.maps.sequence_map import CHUNKINGS
 from llamapar.rules import RULE_BY_CODE
 from llamapar.shard import LAYER_SPLITS, NO_PADDING, Padding
 
@@ -46,7 +46,7 @@ def test_habits_are_names_that_exist(name: str) -> None:
     assert re.fullmatch(r"[0-9a-f]{40}|v\d+\.\d+\.\d+", f.commit)
     assert f.order is None or f.order in ORDERS
     assert f.layer_split is None or f.layer_split in LAYER_SPLITS
-    assert f.chunks is None or f.chunks in CHUNKINGS
+    assert f.chunking is None or f.chunking in CHUNKINGS
     assert isinstance(f.padding, Padding)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import llamapar as lp
-from llamapar.maps.sequence import SequenceMap
+from llamapar.maps.sequence_map import SequenceMap
 from llamapar.spmd import kernels, pool
 
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -125,7 +125,7 @@ def sentence(engine: str, world: int) -> str:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("engine", ["local", "processes"])
-@pytest.mark.parametrize("program", lp.PROGRAMS)
+@pytest.mark.parametrize("program", lp.programs.PROGRAMS)
 def test_every_program_on_8_ranks_equals_the_cpu(program: str, engine: str, dtype: str) -> None:
     result = lp.run(program, "tiny", LAYOUT, engine=engine, dtype=dtype)
     assert not result.errors
@@ -168,7 +168,7 @@ def test_both_devices_send_the_same(engine: str) -> None:
 def test_nccl_with_a_gpu_for_each_rank() -> None:
     if GPUS < 2:
         pytest.skip(f"NCCL needs a GPU for each of 2 ranks; {GPUS} here")
-    for program in lp.PROGRAMS:
+    for program in lp.programs.PROGRAMS:
         result = lp.run(program, "tiny", lp.Layout(tp=2), engine="processes")
         assert result.ok, result
         assert result.notes[-1] == sentence("processes", 2)

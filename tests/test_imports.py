@@ -34,12 +34,12 @@ for record in (
     lp.sequence(layout, 131072),
     lp.stages("llama3.1-405b", layout),
     lp.ranks(layout, 12345),
-    lp.volume("llama", "llama3-8b", lp.Layout(tp=8), seq_len=8192),
+    lp.traffic("llama", "llama3-8b", lp.Layout(tp=8), seq_len=8192),
 ):
     str(record), record._repr_html_()
 lp.ModelConfig.from_hf({"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
     "intermediate_size": 64, "vocab_size": 64})
-lp.fit(lp.model("llama3.1-405b"), layout)
+lp.shrink(lp.model("llama3.1-405b"), layout)
 dir(lp)
 """
 

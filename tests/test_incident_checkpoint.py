@@ -24,7 +24,7 @@ from llamapar import cli
 from llamapar.checkpoint import CheckpointError
 from llamapar.checkpoint.safetensors import lay_out
 from llamapar.modelfile import config_json
-from llamapar.spmd.programs.saving import gather_then_unpad, unpad_then_gather
+from llamapar.programs.saving import gather_then_unpad, unpad_then_gather
 
 BIG = lp.model("llama3.1-70b")
 MODEL = BIG.replace(dim=16, n_heads=16, head_dim=2, ffn_dim=48, n_layers=2)

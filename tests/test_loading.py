@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.errors import LayoutError
-from llamapar.loading import BLOCKS, COUNTERS, Count, held, kv_cache_bytes
+from llamapar.machines import BLOCKS, COUNTERS, Count, held, kv_cache_bytes
 
 PUBLISHED = json.loads((Path(__file__).parent / "oracles" / "published_memory.json").read_text())
 TINY = lp.model("tiny")
@@ -24,12 +24,12 @@ TINY = lp.model("tiny")
 
 @pytest.mark.parametrize("case", PUBLISHED["files"], ids=lambda c: f"{c['model']} {c['format']}")
 def test_file_bytes_are_the_published_ones(case: dict[str, Any]) -> None:
-    assert lp.load(case["model"], format=case["format"]).file_bytes == case["bytes"]
+    assert lp.loading(case["model"], format=case["format"]).file_bytes == case["bytes"]
 
 
 @pytest.mark.parametrize("case", PUBLISHED["meta_shards"], ids=lambda c: f"{c['model']} mp{c['mp']}")
 def test_a_shard_of_metas_checkpoints(case: dict[str, Any]) -> None:
-    loaded = lp.load(case["model"], format=case["format"], nodes=case["mp"])
+    loaded = lp.loading(case["model"], format=case["format"], nodes=case["mp"])
     assert {node.weight_bytes for node in loaded.nodes} == {case["tensor_bytes"]}
     over = case["file_bytes"] - case["tensor_bytes"] if case["file_bytes"] else 1
     assert 0 < over < 500_000
@@ -44,16 +44,16 @@ def test_q40_by_hand() -> None:
     """tiny: 4 layers, dim 128, 8 KV heads of 8, ffn 384, 1024 rows."""
     matrices = 4 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 384 * 128) + 1024 * 128
     other = 1024 * 128 + 9 * 128
-    assert lp.load(TINY).file_bytes == matrices // 32 * 18 + other * 4
-    assert lp.load(TINY, format="q80").file_bytes == matrices // 32 * 34 + other * 4
-    assert lp.load(TINY, format="f32").file_bytes == (matrices + other) * 4
-    assert lp.load(TINY.replace(tied=True)).file_bytes == lp.load(TINY).file_bytes
-    assert lp.load(TINY, format="bf16").file_bytes == TINY.n_params * 2
-    assert lp.load(TINY, format="fp8").file_bytes == TINY.n_params * 2 - 2 * 3 * 384 * 128
+    assert lp.loading(TINY).file_bytes == matrices // 32 * 18 + other * 4
+    assert lp.loading(TINY, format="q80").file_bytes == matrices // 32 * 34 + other * 4
+    assert lp.loading(TINY, format="f32").file_bytes == (matrices + other) * 4
+    assert lp.loading(TINY.replace(tied=True)).file_bytes == lp.loading(TINY).file_bytes
+    assert lp.loading(TINY, format="bf16").file_bytes == TINY.n_params * 2
+    assert lp.loading(TINY, format="fp8").file_bytes == TINY.n_params * 2 - 2 * 3 * 384 * 128
 
 
 def test_the_order_of_a_distributed_llama_file() -> None:
-    names = [p.name for p in lp.load(TINY.replace(tied=True, n_layers=1)).tensors]
+    names = [p.name for p in lp.loading(TINY.replace(tied=True, n_layers=1)).tensors]
     inner = "attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w2"
     inner += " feed_forward.w3 attention_norm ffn_norm"
     layer = [f"layers.0.{name}.weight" for name in inner.split()]
@@ -64,7 +64,7 @@ def test_the_order_of_a_distributed_llama_file() -> None:
 
 
 def test_the_incident_has_about_three_gb_free() -> None:
-    loaded = lp.load("llama3.1-405b-mp16", nodes=4)
+    loaded = lp.loading("llama3.1-405b-mp16", nodes=4)
     root, *workers = loaded.nodes
     assert f"{root.weight_bytes / 2**30:.2f}" == "61.28"
     assert 2.7 < 64 - root.weight_bytes / 2**30 < 3
@@ -79,26 +79,26 @@ def test_the_incident_has_about_three_gb_free() -> None:
 @pytest.mark.parametrize("nodes", [1, 2, 4, 8])
 @pytest.mark.parametrize("format", list(BLOCKS))
 def test_nodes_hold_the_file_and_copies_of_the_norms(nodes: int, format: str) -> None:
-    loaded = lp.load(TINY, format=format, nodes=nodes)
+    loaded = lp.loading(TINY, format=format, nodes=nodes)
     norms = 9 * 128 * (4 if loaded.framework == "distributed-llama" else 2)
     assert sum(n.weight_bytes for n in loaded.nodes) == loaded.file_bytes + (nodes - 1) * norms
 
 
 @pytest.mark.parametrize(
-    ("memory_gb", "smallest"), [(16, None), (32, None), (48, 8), (64, 4), (128, 2), (256, 1)]
+    ("memory_gib", "smallest"), [(16, None), (32, None), (48, 8), (64, 4), (128, 2), (256, 1)]
 )
-def test_the_smallest_number_of_nodes(memory_gb: float, smallest: int | None) -> None:
+def test_the_smallest_number_of_nodes(memory_gib: float, smallest: int | None) -> None:
     for nodes in (1, 2, 4, 8):
-        loaded = lp.load("llama3.1-405b", nodes=nodes, memory_gb=memory_gb)
+        loaded = lp.loading("llama3.1-405b", nodes=nodes, memory_gib=memory_gib)
         assert loaded.smallest_nodes == smallest
         assert loaded.fits == (smallest is not None and nodes >= smallest)
 
 
 def test_a_gigabyte_is_two_to_the_thirtieth() -> None:
-    need = lp.load("llama3.1-8b").nodes[0].total_bytes
-    assert lp.load("llama3.1-8b", memory_gb=need / 2**30).fits
-    assert not lp.load("llama3.1-8b", memory_gb=(need - 1) / 2**30).fits
-    assert lp.load("llama3.1-8b").nodes == lp.load("llama3.1-8b", seq_len=4096).nodes
+    need = lp.loading("llama3.1-8b").nodes[0].total_bytes
+    assert lp.loading("llama3.1-8b", memory_gib=need / 2**30).fits
+    assert not lp.loading("llama3.1-8b", memory_gib=(need - 1) / 2**30).fits
+    assert lp.loading("llama3.1-8b").nodes == lp.loading("llama3.1-8b", seq_len=4096).nodes
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_a_gigabyte_is_two_to_the_thirtieth() -> None:
     ],
 )
 def test_the_frameworks_own_limits(model: str, nodes: int, why: str) -> None:
-    loaded = lp.load(model, nodes=nodes)
+    loaded = lp.loading(model, nodes=nodes)
     assert loaded.limit(nodes) == why
     assert loaded.fits == (not why)
 
 
 def test_json_is_the_form_of_the_command() -> None:
-    said = json.loads(json.dumps(lp.load("llama3.1-405b", nodes=4, memory_gb=64).as_dict()))
+    said = json.loads(json.dumps(lp.loading("llama3.1-405b", nodes=4, memory_gib=64).as_dict()))
     assert list(said) == ["file_bytes", "nodes", "fits", "smallest_nodes", "overflows"]
     assert said["file_bytes"] == 235_530_158_080
     assert [n["role"] for n in said["nodes"]] == ["root", "worker", "worker", "worker"]
@@ -128,7 +128,7 @@ def test_json_is_the_form_of_the_command() -> None:
 
 
 def test_text() -> None:
-    text = str(lp.load("llama3.1-8b", nodes=3))
+    text = str(lp.loading("llama3.1-8b", nodes=3))
     assert text.splitlines()[-1] == (
         "tp=3 does not divide n_heads=32 (llama3.1-8b); does not fit; smallest number of nodes: 1"
     )
@@ -146,7 +146,7 @@ def test_counters_wrap_as_numpys_do(value: int) -> None:
 
 
 def test_the_embedding_that_wrapped() -> None:
-    first = lp.load("llama3.1-405b").overflows[0]
+    first = lp.loading("llama3.1-405b").overflows[0]
     assert first == Count("tok_embeddings.weight", "128256 × 16384 × 4", 8_405_385_216)
     assert first.wraps == ["int32", "uint32"]
     assert first.as_dict()["off_by"] == {"int32": 2**33, "uint32": 2**32}
@@ -156,25 +156,25 @@ def test_the_embedding_that_wrapped() -> None:
 
 def test_what_70b_just_holds() -> None:
     """97.85 % of 2^32: the embedding fits an unsigned counter, the running total does not."""
-    found = lp.load("llama3.1-70b").overflows
+    found = lp.loading("llama3.1-70b").overflows
     assert found[0].value == 4_202_692_608
     assert found[0].wraps == ["int32"]
     totals = [c for c in found if c.what == "total"]
     assert [c.wraps for c in totals] == [["int32"], ["int32", "uint32"]]
     assert totals[1].value == next(
-        c.value for c in lp.load("llama3.1-70b").counts() if c.what == "total" and c.value >= 2**32
+        c.value for c in lp.loading("llama3.1-70b").counts() if c.what == "total" and c.value >= 2**32
     )
 
 
 def test_nothing_overflows_in_a_small_model() -> None:
-    assert lp.load(TINY).overflows == ()
-    totals = [c.value for c in lp.load(TINY).counts() if c.what == "total"]
-    assert totals[-1] == lp.load(TINY).file_bytes
+    assert lp.loading(TINY).overflows == ()
+    totals = [c.value for c in lp.loading(TINY).counts() if c.what == "total"]
+    assert totals[-1] == lp.loading(TINY).file_bytes
     assert totals == sorted(totals)
 
 
 def test_405b_in_f32_wraps_in_many_tensors() -> None:
-    wide = [c for c in lp.load("llama3.1-405b", format="f32").overflows if c.what != "total"]
+    wide = [c for c in lp.loading("llama3.1-405b", format="f32").overflows if c.what != "total"]
     assert {c.tensor.rpartition(".")[0].rpartition(".")[2] for c in wide} >= {"w1", "w2", "w3"}
     assert len(wide) == 2 + 3 * 126
     assert {c.value for c in wide} == {8_405_385_216, 53248 * 16384 * 4}
@@ -188,18 +188,18 @@ def test_405b_in_f32_wraps_in_many_tensors() -> None:
     [
         ({"format": "q4"}, r"format='q4' is not known"),
         ({"nodes": 0}, r"nodes=0: nodes must be a whole number from 1 to 4096"),
-        ({"memory_gb": -1}, r"memory_gb=-1: memory_gb must be a number from"),
+        ({"memory_gib": -1}, r"memory_gib=-1: memory_gib must be a number from"),
         ({"seq_len": 1.5}, r"seq_len=1.5: seq_len must be a whole number"),
     ],
 )
 def test_bad_input(options: dict[str, Any], message: str) -> None:
     with pytest.raises(LayoutError, match=message):
-        lp.load("llama3.1-8b", **options)
+        lp.loading("llama3.1-8b", **options)
 
 
 def test_rows_that_no_block_divides() -> None:
     odd = TINY.replace(ffn_dim=336 + 8)
     message = r"layers.0.feed_forward.w2.weight has rows of 344 weights, and a q40 block holds 32"
     with pytest.raises(LayoutError, match=message):
-        lp.load(odd)
-    assert lp.load(odd, format="bf16").file_bytes == odd.n_params * 2
+        lp.loading(odd)
+    assert lp.loading(odd, format="bf16").file_bytes == odd.n_params * 2

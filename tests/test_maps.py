@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, Page, layouts, models
-from llamapar.maps.ranks import MAX_CELLS
+from llamapar.maps.rank_grid import MAX_CELLS
 from llamapar.maps.tables import SHOWN
 from llamapar.shard import LAYER_SPLITS, Padding
 
@@ -249,7 +249,7 @@ def test_sequence_as_text() -> None:
 
 @given(models(), st.integers(1, 40), st.integers(1, 4), st.sampled_from(sorted(LAYER_SPLITS)))
 def test_every_layer_has_one_stage(model: lp.ModelConfig, pp: int, virtual: int, split: str) -> None:
-    made = lp.stages(model, {"pp": pp, "virtual_stages": virtual}, split=split)
+    made = lp.stages(model, {"pp": pp, "virtual_stages": virtual}, layer_split=split)
     if not made.ok:
         assert (made.counts, made.stages, made.runs) == ([], [], [])
         assert re.search(r"\d+ (stages for|layers do not divide over) \d+", made.reason)
@@ -266,7 +266,7 @@ def test_every_layer_has_one_stage(model: lp.ModelConfig, pp: int, virtual: int,
 
 
 def test_stages_as_text() -> None:
-    assert str(lp.stages("llama3-8b", {"pp": 4}, split="torchtitan")) == (
+    assert str(lp.stages("llama3-8b", {"pp": 4}, layer_split="torchtitan")) == (
         "llama3-8b layers over pp=4, balanced ends: 32 layers as 8, 9, 8, 7\n"
         "stage  pp rank  layers  count  also holds\n"
         "0      0        0–7     8      embedding\n"
@@ -278,7 +278,7 @@ def test_stages_as_text() -> None:
     interleaved = lp.stages("llama3.1-405b", {"pp": 16, "virtual_stages": 8})
     assert interleaved.runs == [(1, 0), (126, 1), (1, 0)]  # the paper: embedding alone, head alone
     assert [s.stage for s in interleaved.on_rank(3)] == list(range(3, 128, 16))
-    refused = lp.stages("llama3.1-405b", {"pp": 16}, split="equal")
+    refused = lp.stages("llama3.1-405b", {"pp": 16}, layer_split="equal")
     assert refused.reason == "126 layers do not divide over 16 stages"
     assert str(refused).splitlines()[0].endswith("equal: 126 layers as nothing")
     assert lp.stages("tiny", {"pp": 8}).reason == "pp·virtual_stages = 8 stages for 4 layers"
@@ -287,7 +287,7 @@ def test_stages_as_text() -> None:
 @pytest.mark.parametrize("name", ["nanotron", "dtensor", "meta"])
 def test_frameworks_without_a_layer_rule_are_refused(name: str) -> None:
     with pytest.raises(lp.LayoutError, match="has no rule for layers per stage") as refusal:
-        lp.stages("llama3-8b", {"pp": 4}, split=name)
+        lp.stages("llama3-8b", {"pp": 4}, layer_split=name)
     assert refusal.value.choose[0] == "split='balanced ends'"
 
 
@@ -380,7 +380,7 @@ def test_maps_refuse_unknown_names(value: Any) -> None:
     with pytest.raises(lp.LayoutError, match=r"chunking=.* is not known"):
         lp.sequence({"cp": 2}, 8, chunking=value)
     with pytest.raises(lp.LayoutError, match=r"split=.* is not known"):
-        lp.stages("tiny", {"pp": 2}, split=value)
+        lp.stages("tiny", {"pp": 2}, layer_split=value)
     with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):
         lp.vocab("tiny", {"tp": 2}, padding=value)
     with pytest.raises(lp.LayoutError, match=r"kv_replication=.* must be True or False"):

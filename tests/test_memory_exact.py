@@ -65,7 +65,7 @@ def storages(tensors: list[Tensor], without: list[Tensor]) -> int:
 def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: Any) -> list[int]:
     """Bytes that autograd keeps for the backward of a program, by rank, in the local engine."""
     task, _, _ = execute.prepare(program, model, layout, **options)
-    ranks = lp.local(program, model, layout, **options)
+    ranks = lp.step_through(program, model, layout, **options)
     tensors = dict(ranks.tensors)
     whole = tensors.pop("weights", None)
     with ranks:
@@ -272,7 +272,7 @@ def test_parameters_gradients_and_adam(sample: Any) -> None:
         known = {"seq_len": seq_len, "padding": padding, "kv_replication": True, "dtype": "float32"}
         task, _, _ = execute.prepare("llama", model, layout, **known)
         reports = local.run(task)
-        with_ranks = lp.local("llama", model, layout, **known)
+        with_ranks = lp.step_through("llama", model, layout, **known)
         tensors = {n: t for n, t in with_ranks.tensors["weights"].items() if is_parameter(n)}
         said = lp.memory(model, {**layout, "zero": 0}, **known).worst
         for report in reports:

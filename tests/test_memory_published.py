@@ -15,7 +15,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.budget.exact import CONTEXT
-from llamapar.budget.reconcile import PEERS, groups
+from llamapar.budget.reconciliation import PEERS, groups
 from llamapar.budget.sizes import Sizes, StageHold
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
-from llamapar.model import MAX_DIM, MAX_HEADS, MAX_LAYERS, MAX_VOCAB, RopeScaling, ffn_dim_from
+from llamapar.models import MAX_DIM, MAX_HEADS, MAX_LAYERS, MAX_VOCAB, RopeScaling, ffn_dim_from
 
 DATA = Path(__file__).parent / "data"
 PARAMETERS = {case["model"]: case for case in oracle("parameters")}

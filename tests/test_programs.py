@@ -19,12 +19,12 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
-from llamapar.model import RopeScaling
+from llamapar.models import RopeScaling
+from llamapar.programs.parts import rope_frequencies
 from llamapar.result import RunResult
 from llamapar.spmd import collectives, pool
-from llamapar.spmd.programs.parts import rope_frequencies
 
-PROGRAMS = list(lp.PROGRAMS)
+PROGRAMS = list(lp.programs.PROGRAMS)
 HEADS = 16
 
 
@@ -67,7 +67,7 @@ GROUPS = (1, 2, 4, 8, 16)  # query heads to a KV head
 VARIATIONS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {}),
     ({"sequence_parallel": False}, {"cp_method": "ring"}),
-    ({"dp": 2}, {"batch": 4}),
+    ({"dp": 2}, {"global_batch": 4}),
     ({"order": "dp-cp-tp-pp"}, {"padding": Padding(48, per_tp=True)}),
     ({}, {"chunking": "contiguous"}),
     ({"dp": 2, "sequence_parallel": False, "order": "cp-pp-dp-tp"}, {"cp_method": "ring"}),
@@ -107,7 +107,7 @@ def test_the_grid_has_every_kind_of_layout() -> None:
     assert max(case.layout.tp * case.layout.cp for case in GRID) == 16
     assert {case.model.group_size for case in GRID} == {1, 2, 4, 8, 16}
     assert sum(case.layout.tp > case.model.n_kv_heads for case in GRID) > 10
-    for part in ("padding", "documents", "chunking", "cp_method", "batch"):
+    for part in ("padding", "documents", "chunking", "cp_method", "global_batch"):
         assert sum(part in case.options and case.layout.cp > 1 for case in GRID) > 4, part
     assert len({case.layout.order for case in GRID if case.layout.tp > 1 and case.layout.cp > 1}) == 3
 
@@ -138,7 +138,7 @@ def test_narrow_floats_equal_the_reference_within_their_tolerance(
 
 @pytest.mark.parametrize("case", [
     Case(small(3, n_heads=6), Layout(tp=3, cp=3), {"seq_len": 36}),
-    Case(small(2, n_heads=6), Layout(tp=6, dp=3), {"seq_len": 36, "kv_replication": True, "batch": 3}),
+    Case(small(2, n_heads=6), Layout(tp=6, dp=3), {"seq_len": 36, "kv_replication": True, "global_batch": 3}),
     Case(small(5, n_heads=5, dim=37), Layout(tp=5, cp=2, order="pp-cp-dp-tp"), {"seq_len": 20}),
     Case(small(1), Layout(tp=4), {"kv_replication": True}),
 ], ids=str)  # fmt: skip
@@ -153,7 +153,7 @@ def test_degrees_that_are_no_powers_of_two(case: Case) -> None:
 def test_llama_of_two_layers_in_every_axis_at_once(tied: bool, soak: bool) -> None:
     model = small(4, n_layers=2, tied=tied)
     for order in ("tp-cp-pp-dp", "dp-cp-tp-pp", "cp-dp-pp-tp") if soak else ("dp-cp-tp-pp",):
-        case = Case(model, Layout(tp=2, cp=2, dp=2, order=order), {"batch": 4, "seq_len": 16})
+        case = Case(model, Layout(tp=2, cp=2, dp=2, order=order), {"global_batch": 4, "seq_len": 16})
         result = case.run("llama")
         assert result.ok, result
         assert ("output.weight" in result.gradients[0]) is not tied
@@ -196,7 +196,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def test_data_parallel_gradients_are_those_of_the_full_batch() -> None:
-    model, options = small(), {"batch": 4, "seq_len": 16}
+    model, options = small(), {"global_batch": 4, "seq_len": 16}
     whole = Case(model, Layout(), options).run("block")
     for layout in (Layout(dp=4), Layout(tp=2, cp=2, dp=2), Layout(dp=2, tp=2, order="dp-tp-cp-pp")):
         result = Case(model, layout, options).run("block")
@@ -300,7 +300,7 @@ def test_both_engines_leave_the_same_trace_and_numbers(soak: bool) -> None:
         layouts += [Layout(tp=4, cp=2, order="cp-tp-pp-dp"), Layout(tp=2, cp=2, dp=2), Layout(tp=8)]
     for layout, method in itertools.product(layouts, ("all_gather", "ring")):
         for program in PROGRAMS if soak else ("attention", "llama", "mlp_unfused"):
-            case = Case(small(8), layout, {"cp_method": method, "batch": 2, "seq_len": 16})
+            case = Case(small(8), layout, {"cp_method": method, "global_batch": 2, "seq_len": 16})
             one, other = case.run(program), case.run(program, engine="processes")
             assert one.ok, one
             assert other.ok, other

@@ -24,8 +24,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 import llamapar as lp
-from llamapar.model import RopeScaling
-from llamapar.spmd.programs.parts import rope_frequencies
+from llamapar.models import RopeScaling
+from llamapar.programs.parts import rope_frequencies
 
 SMALL = lp.ModelConfig(
     dim=32,
@@ -305,7 +305,7 @@ def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
         for name, full in names.items():
             block.get_parameter(full).copy_(setting.make(name, setting.shape(name)))
 
-    with lp.local("block", SMALL, layout, **options) as ranks:
+    with lp.step_through("block", SMALL, layout, **options) as ranks:
         block = parallelize_module(block, ranks.mesh["tp"], plan(sp))
         x = ranks.tensors["x"]
         cotangent = ranks.cut("residual", lambda: setting.make("cotangent", setting.shape("residual")))
@@ -331,7 +331,7 @@ def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
     assert said == Counter((e.phase, e.kind, e.axis, e.group, e.bytes) for e in ours)
     assert len(ours) == (8 if sp else 4)
     assert kinds(comm) == Counter(e.kind for e in trace.events)
-    predicted = lp.volume("block", SMALL, layout, **options)
+    predicted = lp.traffic("block", SMALL, layout, **options)
     for phase in ("forward", "backward"):
         assert trace.trace.bytes("tp", phase) == predicted.bytes("tp", phase) > 0
 
@@ -339,9 +339,9 @@ def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
 @pytest.mark.parametrize("cp_method", ["all_gather", "ring"])
 def test_torchs_counter_sees_the_collectives_that_ours_sees(cp_method: str) -> None:
     options: dict[str, Any] = {"seq_len": 16, "cp_method": cp_method}
-    ranks = lp.local("block", SMALL, {"tp": 2, "cp": 2}, **options)
+    ranks = lp.step_through("block", SMALL, {"tp": 2, "cp": 2}, **options)
     with ranks, lp.record() as trace, CommDebugMode() as comm:
-        y = lp.PROGRAMS["block"].function(ranks.mesh, ranks.setting, **ranks.tensors)
+        y = lp.programs.PROGRAMS["block"].function(ranks.mesh, ranks.setting, **ranks.tensors)
         y.sum().backward()
     assert kinds(comm) == Counter(e.kind for e in trace.events)
     assert len(trace.events) == {"all_gather": 12, "ring": 16}[cp_method]

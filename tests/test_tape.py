@@ -70,14 +70,14 @@ def test_405b_at_its_true_size_allocates_nothing() -> None:
 def test_no_process_group_is_left() -> None:
     lp.tape("mlp", "tiny", Layout(tp=2))
     assert not dist.is_initialized()
-    ranks = lp.local("mlp", "tiny", Layout(tp=2))
+    ranks = lp.step_through("mlp", "tiny", Layout(tp=2))
     lp.tape("mlp", "tiny", Layout(tp=2))  # ends them
     with pytest.raises(lp.LlamaparError, match=r"^these local ranks are closed\n"):
         ranks.__enter__()
 
 
 def test_cut_dims_name_every_axis_that_cuts_them() -> None:
-    tape = lp.tape("block", "tiny", Layout(tp=2, cp=4, dp=2, order="dp-cp-tp-pp"), seq_len=64, batch=4)
+    tape = lp.tape("block", "tiny", Layout(tp=2, cp=4, dp=2, order="dp-cp-tp-pp"), seq_len=64, global_batch=4)
     x = tape.steps[0]
     assert (x.where, x.code, x.name) == ("block:0", "argument", "x")
     assert x.global_shape == (4, 64, 128)
@@ -131,7 +131,7 @@ def test_a_program_of_ones_own_with_helpers_branches_and_loops() -> None:
             hidden = hidden * 2
         return hidden
 
-    tape = lp.tape(mine, "tiny", Layout(tp=4, dp=2), seq_len=8, batch=2)
+    tape = lp.tape(mine, "tiny", Layout(tp=4, dp=2), seq_len=8, global_batch=2)
     made = [(step.where, step.name) for step in tape.steps]
     assert made == [
         ("mine:0", "x"),
@@ -213,7 +213,7 @@ def test_a_name_that_no_step_made() -> None:
 
 
 def test_a_tape_is_the_same_on_every_call() -> None:
-    options: dict[str, Any] = {"seq_len": 64, "batch": 2}
+    options: dict[str, Any] = {"seq_len": 64, "global_batch": 2}
     first = lp.tape("llama", "tiny", Layout(tp=2, dp=2), **options)
     assert first == lp.tape("llama", "tiny", Layout(tp=2, dp=2), **options)
     assert torch.get_default_dtype() == torch.float32

@@ -246,7 +246,7 @@ PIPELINES = {
 def test_pipelines_of_the_frameworks(layers: int, pp: int) -> None:
     model = lp.model("llama3.1-405b").replace(n_layers=layers)
     for name, runs in PIPELINES[layers, pp].items():
-        made = lp.stages(model, {"pp": pp}, split=name)
+        made = lp.stages(model, {"pp": pp}, layer_split=name)
         assert (name, made.runs) == (name, runs)
         report = lp.check(model, {"pp": pp}, framework=name)
         assert report.ok == bool(runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llamapar.arguments import named
 from llamapar.errors import LayoutError, flag, one_of
 from llamapar.job import Job
 from llamapar.layout import Layout
@@ -20,6 +21,7 @@ from .terms import GPUS, Memory
 ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 
 
+@named()
 def memory(
     model: Any,
     layout: Layout | Mapping[str, Any],

@@ -162,6 +162,6 @@ def breakdown(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> Bre
     return Breakdown(rank, tuple(t for t in known if t.bytes) + tuple(assumed))
 
 
-def exact(sizes: Sizes, split: Any, account: Account) -> list[Breakdown]:
+def exact(sizes: Sizes, layer_split: Any, account: Account) -> list[Breakdown]:
     """Every PP rank's breakdown."""
-    return [breakdown(sizes, hold, r, account) for r, hold in enumerate(sizes.stages(split))]
+    return [breakdown(sizes, hold, r, account) for r, hold in enumerate(sizes.stages(layer_split))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llamapar.frameworks import padding_rule
 from llamapar.layout import Layout
-from llamapar.model import ModelConfig
+from llamapar.models import ModelConfig
 
 from .terms import Breakdown, Term
 

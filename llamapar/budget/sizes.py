@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from llamapar import volume
+from llamapar.communication import ITEMSIZE as SENT_ITEMSIZE
 from llamapar.errors import LayoutError, flag, one_of, shown, whole
 from llamapar.frameworks import padding_rule
 from llamapar.layout import Layout
-from llamapar.maps.heads import HeadMap
-from llamapar.maps.sequence import CHUNKINGS, SequenceMap
-from llamapar.maps.stages import stages as stage_map
-from llamapar.maps.vocab import VocabMap
-from llamapar.model import ModelConfig
+from llamapar.maps.head_map import HeadMap
+from llamapar.maps.sequence_map import CHUNKINGS, SequenceMap
+from llamapar.maps.stage_map import stages as stage_map
+from llamapar.maps.vocab_map import VocabMap
+from llamapar.models import ModelConfig
 from llamapar.shard import ACTIVATIONS, Activation, Shard, Split, kv_copies, place
 
-ITEMSIZE = volume.ITEMSIZE | {"float16": 2}
+ITEMSIZE = SENT_ITEMSIZE | {"float16": 2}
 """dtype → bytes of a number."""
 
 
@@ -111,16 +111,16 @@ class Sizes:
 
     # -- stages --------------------------------------------------------------------------------
 
-    def stages(self, split: str | Sequence[int]) -> list[StageHold]:
-        """What each PP rank holds. split: as in `lp.stages`, or the layers of every stage as numbers."""
+    def stages(self, layer_split: str | Sequence[int]) -> list[StageHold]:
+        """What each PP rank holds. layer_split: as in `lp.stages`, or each stage's layers as numbers."""
         n = self.layout.stages
-        if isinstance(split, str):
-            mapped = stage_map(self.model, self.layout, split=split)
+        if isinstance(layer_split, str):
+            mapped = stage_map(self.model, self.layout, layer_split=layer_split)
             if mapped.reason:
                 raise LayoutError(mapped.reason, "", [f"pp={self.layout.pp // 2 or 1}"], "pp")
             counts = mapped.counts
         else:
-            counts = [whole("layer_split", count, 0) for count in split]
+            counts = [whole("layer_split", count, 0) for count in layer_split]
             if len(counts) != n or sum(counts) != self.model.n_layers:
                 what = f"layer_split={shown(counts)}: {n} stages of {self.model.n_layers} layers in all"
                 raise LayoutError(what, "", field="layer_split")

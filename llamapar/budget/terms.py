@@ -14,7 +14,7 @@ from typing import Any
 
 from llamapar.layout import Layout
 from llamapar.maps.tables import Record, cut
-from llamapar.model import ModelConfig
+from llamapar.models import ModelConfig
 
 GIB = 2**30
 

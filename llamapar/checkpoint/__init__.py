@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from llamapar.arguments import keywords_of, named
 from llamapar.errors import LayoutError, LlamaparError, one_of
 from llamapar.frameworks import padding_rule
 from llamapar.layout import Layout
-from llamapar.model import ModelConfig
 from llamapar.modelfile import config_json, params_json
+from llamapar.models import ModelConfig
 from llamapar.report import Report, check
 from llamapar.shard import NO_PADDING, Padding
 
@@ -37,6 +38,7 @@ MAX_FILE = 5 * 10**9
 """Bytes after which an uncut safetensors checkpoint goes on in a next file, as Hugging Face's do."""
 
 
+@named()
 def gather(
     source: str | Path,
     target: str | Path,
@@ -58,11 +60,7 @@ def gather(
     return reshard(source, target, format=format, model=model, n_kv_heads=n_kv_heads, progress=progress)
 
 
-def shard(source: str | Path, target: str | Path, *, tp: int = 1, pp: int = 1, **options: Any) -> Checkpoint:
-    """A checkpoint cut for tp × pp ranks; options as for `reshard`."""
-    return reshard(source, target, tp=tp, pp=pp, **options)
-
-
+@named()
 def reshard(
     source: str | Path,
     target: str | Path,
@@ -111,6 +109,12 @@ def reshard(
         bar(progress),
     )
     return opened(target)
+
+
+@named(keywords_of(reshard))
+def shard(source: str | Path, target: str | Path, *, tp: int = 1, pp: int = 1, **options: Any) -> Checkpoint:
+    """A checkpoint cut for tp × pp ranks; options as for `reshard`."""
+    return reshard(source, target, tp=tp, pp=pp, **options)
 
 
 def _possible(wanted: Sharding) -> None:
@@ -207,9 +211,11 @@ __all__ = [
     "Inspection",
     "Sharding",
     "Verification",
+    "config_json",
     "gather",
     "inspect",
     "opened",
+    "params_json",
     "reshard",
     "shard",
     "verify",

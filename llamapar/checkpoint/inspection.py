@@ -9,10 +9,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from llamapar.arguments import named
 from llamapar.diagnosis import explain
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.maps.tables import Record, cut, html_table, span
-from llamapar.model import PRESETS
+from llamapar.models import PRESETS
 from llamapar.shard import NO_PADDING, PARAMETERS, Shard
 
 from .sharding import Sharding, plain
@@ -88,6 +89,7 @@ class Inspection(Record):
         return title, ["tensor", "shards", "shape", "dtype", "bytes"], rows, "\n".join(self.findings)
 
 
+@named()
 def inspect(path: str | Path, *, model: Any = None) -> Inspection:
     """What lies in the checkpoint at `path`; headers are read, no tensor.
 

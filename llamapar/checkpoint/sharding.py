@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from llamapar.errors import LayoutError, one_of, shown
 from llamapar.layout import Layout
-from llamapar.maps.heads import HeadMap
+from llamapar.maps.head_map import HeadMap
 from llamapar.maps.held import held
-from llamapar.maps.vocab import VocabMap
-from llamapar.model import ModelConfig, Parameter, RopeScaling
+from llamapar.maps.vocab_map import VocabMap
+from llamapar.models import ModelConfig, Parameter, RopeScaling
 from llamapar.shard import LAYER_SPLITS, NO_PADDING, PARAMETERS, Padding, Shard, place
 
 from .stored import CheckpointError

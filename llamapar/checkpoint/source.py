@@ -16,8 +16,8 @@ from typing import Any
 
 from llamapar.errors import LlamaparError, shown
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.model import ModelConfig
-from llamapar.model import model as find_model
+from llamapar.models import ModelConfig
+from llamapar.models import model as find_model
 from llamapar.shard import NO_PADDING
 
 from . import dcp, pth, safetensors

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from llamapar.arguments import named
 from llamapar.maps.tables import SHOWN, Record, html_table
 
 from . import pth
@@ -50,6 +51,7 @@ class Verification(Record):
         return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(told)
 
 
+@named()
 def verify(
     path: str | Path,
     *,

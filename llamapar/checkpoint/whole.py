@@ -11,7 +11,7 @@ import numpy as np
 
 from llamapar.errors import LayoutError
 from llamapar.errors import whole as whole_number
-from llamapar.model import ModelConfig, Parameter
+from llamapar.models import ModelConfig, Parameter
 from llamapar.shard import PARAMETERS, Shard
 
 from .rows import Rows, agreed, beside, columns_of, of, picked, rows_of, stacked

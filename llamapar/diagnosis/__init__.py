@@ -9,11 +9,13 @@ padding would make these numbers come out, by the placement table and the framew
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from llamapar.arguments import keywords, named
 from llamapar.errors import shown
 
+from .known import ARGUMENTS
 from .result import Diagnosis, Explanation, Said
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
 
@@ -21,47 +23,61 @@ _LONGEST = 2**16
 """Characters of an exception's own words that are read."""
 
 
+@named(keywords(dict.fromkeys(ARGUMENTS.values())))
 def explain(
-    what: Any, model: Any = None, layout: Any = None, framework: str | None = None, **context: Any
+    what: Any,
+    model: Any = None,
+    layout: Any = None,
+    framework: str | None = None,
+    *,
+    context: Mapping[str, Any] | None = None,
+    **facts: Any,
 ) -> Explanation:
     """Why this error, or this shape, came about.
 
     what: a text of any length (a line, a traceback, a log), an exception, a shape such as (16064, 8192),
-        a mapping from a tensor's name to its shape, or a RunResult, which brings its model and layout.
+        a mapping from a tensor's name to its shape, or a RunResult, which brings its model and layout;
+        of a log too long to hold, an open file or another iterator of its lines, which is read in
+        bounded memory.
     model: a preset's name, a ModelConfig, a config.json or its dict; a public model's name in free words
         ("Llama-2-70b-hf") also does. layout: a Layout or a dict of degrees, in part if need be.
     framework: whose wording and rules to prefer.
-    context: single facts: tp, pp, cp, dp, world, seq, hidden, heads, kv_heads, layers, vocab, ffn,
-        micro_batch, global_batch, quant_group (`known.FACTS` lists all); a change is told as "1->2".
-        Other names are ignored.
+    facts: what else is known: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its
+        name; a change is told as "1->2".
+    context: the same, and model, layout and framework, in the names of whoever reports it ("heads",
+        "num_attention_heads": `known.FACTS` lists all); names that nobody knows are ignored.
 
     Raises ModelError or LayoutError for a model, layout or framework that is itself broken.
     """
-    from .engine import explain_text  # the patterns are compiled when the first text comes
+    from .engine import explain_lines, explain_text  # the patterns are compiled when the first text comes
 
+    facts = {name: value for name, value in facts.items() if value is not None}
+    if context is not None:
+        given = dict(context)
+        model = given.pop("model", None) if model is None else model
+        layout = given.pop("layout", None) if layout is None else layout
+        framework = given.pop("framework", None) if framework is None else framework
+        facts = given | facts
     if hasattr(what, "explanation"):  # a RunResult, which lies layers above
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
         words = "".join(traceback.format_exception_only(what))[:_LONGEST]
         code = tuple(f.line or "" for f in traceback.extract_tb(what.__traceback__, limit=-4))
-        told = explain_text(words, model, layout, framework, context, code)
+        told = explain_text(words, model, layout, framework, facts, code)
         if told.diagnoses:
             return told
         what = "".join(traceback.format_exception(what, limit=-12))
     elif isinstance(what, bytes | bytearray):
         what = bytes(what).decode("utf-8", "replace")
+    elif isinstance(what, Iterator) or hasattr(what, "readline"):
+        return explain_lines(map(_as_text, what), model, layout, framework, facts)
     elif not isinstance(what, str):
         what = _shape_text(what)
-    return explain_text(what, model, layout, framework, context)
+    return explain_text(what, model, layout, framework, facts)
 
 
-def explain_stream(
-    lines: Iterable[str], model: Any = None, layout: Any = None, framework: str | None = None, **context: Any
-) -> Explanation:
-    """`explain` for a log that is read line by line, of any size, in bounded memory."""
-    from .engine import explain_lines
-
-    return explain_lines(lines, model, layout, framework, context)
+def _as_text(line: Any) -> str:
+    return line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line)
 
 
 def _shape_text(what: Any) -> str:
@@ -87,5 +103,4 @@ __all__ = [
     "Explanation",
     "Said",
     "explain",
-    "explain_stream",
 ]

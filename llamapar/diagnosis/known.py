@@ -13,8 +13,8 @@ from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
 from llamapar.job import Job
 from llamapar.layout import Layout
-from llamapar.model import PRESETS, ModelConfig
-from llamapar.model import model as find_model
+from llamapar.models import PRESETS, ModelConfig
+from llamapar.models import model as find_model
 
 _ROWS = """
 llama-7b open-llama-7b vicuna-7b|4096 32 32 32 11008 32000
@@ -123,6 +123,9 @@ FACTS: dict[str, str] = {
     for name in (fact.strip(), *others.split())
 }
 """Names under which a fact may be given → its own name; others are ignored."""
+
+ARGUMENTS = {fact: {"world": "gpus"}.get(fact, fact) for fact in FACTS.values()}
+"""A fact's own name → the argument of `explain` for it, which is named as everywhere."""
 
 
 @cache

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, ClassVar
+from typing import Any
 
 from llamapar.fixes import Fix
 from llamapar.frameworks import FRAMEWORKS
@@ -118,9 +118,6 @@ class Explanation:
     line: str = ""
     ranks: tuple[int, ...] = ()
     known: Known = field(default_factory=Known)
-
-    _ipython_display_: ClassVar[Callable[[Explanation], None]]
-    """How a notebook shows it: words, then a picture. The package sets it, for both lie layers above."""
 
     @property
     def best(self) -> Diagnosis | None:

@@ -1,5 +1,5 @@
 """Records as pictures: `view(record)` gives a View, a plotly figure and the same as text."""
 
-from .view import View, view
+from .views import View, view
 
 __all__ = ["View", "view"]

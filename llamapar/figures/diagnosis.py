@@ -16,7 +16,7 @@ from typing import Any
 from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
 from llamapar.errors import LayoutError, LlamaparError
 from llamapar.maps import heads, sequence, stages, vocab
-from llamapar.model import ModelConfig
+from llamapar.models import ModelConfig
 from llamapar.shard import NO_PADDING, Padding
 
 from . import heads as heads_picture
@@ -92,7 +92,7 @@ def _maps(told: Explanation, best: Diagnosis) -> Iterator[Drawn]:
     layers = dims["n_layers"]
     if category == "layers_not_divisible_pp" and pp > 1 and layers:
         if judge and judge.layer_split and not any("//" in equation for equation in best.equations):
-            made = stages(_model(known.model, dims), {"pp": pp}, split=judge.layer_split)
+            made = stages(_model(known.model, dims), {"pp": pp}, layer_split=judge.layer_split)
             if made.ok:
                 yield stages_picture.picture(made)
         if layers % pp:

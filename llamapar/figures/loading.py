@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llamapar.loading import Count, Loading, held
+from llamapar.machines import Count, Loading, held
 
 from . import style
 from .style import Spec
@@ -57,14 +57,14 @@ def picture(record: Loading) -> tuple[Spec, str]:
                 "yaxis": "y2",
             }
         )
-    most = max(record.memory_gb, record.nodes[0].total_bytes / GIB)
+    most = max(record.memory_gib, record.nodes[0].total_bytes / GIB)
     line = {
         "type": "line",
         "xref": "x domain",
         "x0": 0,
         "x1": 1,
-        "y0": record.memory_gb,
-        "y1": record.memory_gb,
+        "y0": record.memory_gib,
+        "y1": record.memory_gib,
     }
     verdict = record.verdict
     layout = style.layout(
@@ -91,10 +91,10 @@ def picture(record: Loading) -> tuple[Spec, str]:
         shapes=[{**line, "line": {"color": style.WARN, "width": 2, "dash": "dash"}}],
         annotations=[
             {
-                "text": f"{record.memory_gb:g} GiB",
+                "text": f"{record.memory_gib:g} GiB",
                 "xref": "x domain",
                 "x": 1,
-                "y": record.memory_gb,
+                "y": record.memory_gib,
                 "xanchor": "right",
                 "yanchor": "bottom",
                 "showarrow": False,

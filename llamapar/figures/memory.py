@@ -5,7 +5,7 @@ The parts' colours are Paul Tol's muted scheme (colour-blind-safe): the axes kee
 
 from __future__ import annotations
 
-from llamapar.budget.reconcile import FINE, GROUPS, Reconciliation, Tool
+from llamapar.budget.reconciliation import FINE, GROUPS, Reconciliation, Tool
 from llamapar.budget.terms import GIB, Breakdown, Memory
 
 from . import style

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from llamapar.layout import AXES, Layout
-from llamapar.maps.ranks import RankGrid
+from llamapar.maps.rank_grid import RankGrid
 
 from . import style
 from .style import Spec, plural

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llamapar.maps.sequence import RankSequence, SequenceMap
+from llamapar.maps.sequence_map import RankSequence, SequenceMap
 from llamapar.maps.tables import span
 
 from . import style

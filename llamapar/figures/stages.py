@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from llamapar.maps.stages import Stage, StageMap
+from llamapar.maps.stage_map import Stage, StageMap
 
 from . import style
 from .style import Spec, plural
@@ -104,7 +104,7 @@ def _ways(record: StageMap) -> str:
 
 
 def _title(record: StageMap) -> str:
-    return f"{style.name_of(record.model)}: layers over {_ways(record)}, {record.split}"
+    return f"{style.name_of(record.model)}: layers over {_ways(record)}, {record.layer_split}"
 
 
 def _stage_title(record: StageMap) -> str:
@@ -127,8 +127,8 @@ def _note(record: StageMap) -> str:
 def _summary(record: StageMap) -> str:
     title = f"{style.name_of(record.model)}: {plural(record.model.n_layers, 'layer')} over {_ways(record)}"
     if not record.counts:
-        return f"{title}, {record.split}: no such split\n{record.reason}"
-    lines = [f"{title}, {record.split}: {_runs(record)}"]
+        return f"{title}, {record.layer_split}: no such split\n{record.reason}"
+    lines = [f"{title}, {record.layer_split}: {_runs(record)}"]
     n = len(record.counts)
     for s in style.listed(n, 7):
         if s is None:

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from llamapar.maps.tables import span
-from llamapar.model import ModelConfig
+from llamapar.models import ModelConfig
 
 Spec = dict[str, Any]
 

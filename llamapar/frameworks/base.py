@@ -126,7 +126,7 @@ class Framework:
     """A framework's habits, and its evidence by rule code.
 
     order: its rank order, fastest axis first. layer_split: a name of `shard.LAYER_SPLITS`, or None
-    where it has no pipeline or its rule is not one of those. chunks: how CP cuts the sequence.
+    where it has no pipeline or its rule is not one of those. chunking: how CP cuts the sequence.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Framework:
     order: str | None = None
     padding: Padding = NO_PADDING
     layer_split: str | None = None
-    chunks: str | None = None
+    chunking: str | None = None
     cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
 
     def case(self, code: str, job: Job) -> Case | None:

@@ -17,7 +17,7 @@ COLOSSALAI = Framework(
     order="cp-tp-pp-dp",
     padding=_PADDING,
     layer_split="remainder middle",
-    chunks="head-tail",
+    chunking="head-tail",
     cases={
         "LP001": (
             Case(

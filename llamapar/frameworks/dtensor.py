@@ -21,7 +21,7 @@ DTENSOR = Framework(
     repo="pytorch/pytorch",
     commit="v2.13.0",
     aliases=("torch", "pytorch"),
-    chunks="head-tail",
+    chunking="head-tail",
     cases={
         "LP001": (
             Case(

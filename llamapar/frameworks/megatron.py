@@ -60,7 +60,7 @@ MEGATRON = Framework(
     order="tp-cp-dp-pp",
     padding=_PADDING,
     layer_split="equal",
-    chunks="head-tail",
+    chunking="head-tail",
     cases={
         "LP001": (
             Case(

@@ -9,7 +9,7 @@ PICOTRON = Framework(
     commit="59714b1bf25541dbeb6f5a721ed15f6d0768e786",
     order="tp-cp-pp-dp",
     layer_split="remainder first",
-    chunks="contiguous",
+    chunking="contiguous",
     cases={
         "LP001": (
             Case(

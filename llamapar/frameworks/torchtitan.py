@@ -28,7 +28,7 @@ TORCHTITAN = Framework(
     aliases=("titan",),
     order="tp-cp-dp-pp",
     layer_split="balanced ends",
-    chunks="head-tail",
+    chunking="head-tail",
     cases={
         "LP001": (
             Case(

@@ -1,11 +1,11 @@
 """The integer maps: who holds what, as records with a text form and an HTML form."""
 
-from .ffn import FfnMap, ffn
-from .heads import HeadMap, heads
-from .ranks import RankGrid, ranks
-from .sequence import SequenceMap, sequence
-from .stages import StageMap, stages
-from .vocab import VocabMap, vocab
+from .ffn_map import FfnMap, ffn
+from .head_map import HeadMap, heads
+from .rank_grid import RankGrid, ranks
+from .sequence_map import SequenceMap, sequence
+from .stage_map import StageMap, stages
+from .vocab_map import VocabMap, vocab
 
 __all__ = [
     "FfnMap",

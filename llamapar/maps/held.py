@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llamapar.shard import Shard, Split
 
-from .heads import HeadMap
-from .vocab import VocabMap
+from .head_map import HeadMap
+from .vocab_map import VocabMap
 
 
 def held(placed: Shard, n: int, rank: int, heads: HeadMap, vocab: VocabMap) -> range:

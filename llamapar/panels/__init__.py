@@ -1,6 +1,6 @@
 """Panels: thin shells over record → View."""
 
-from .clinic import Clinic, clinic
-from .explorer import Explorer, explorer
+from .clinic_panel import Clinic, clinic
+from .explorer_panel import Explorer, explorer
 
 __all__ = ["Clinic", "Explorer", "clinic", "explorer"]

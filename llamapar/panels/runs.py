@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from llamapar.errors import LayoutError, LlamaparError, flag, one_of
 from llamapar.figures import View, view
-from llamapar.fit import MAX_RANKS, fit
 from llamapar.job import Job
 from llamapar.layout import Layout
-from llamapar.maps.sequence import CHUNKINGS
-from llamapar.model import ModelConfig
+from llamapar.maps.sequence_map import CHUNKINGS
+from llamapar.models import ModelConfig
 from llamapar.shard import NO_PADDING, Padding
+from llamapar.shrinking import MAX_RANKS, shrink
 from llamapar.trace import PHASES, Tape, Trace, count, some
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class RunPlan:
 
 def plan(job: Job, padding: Padding, values: dict[str, Any]) -> RunPlan:
     """What the controls ask to run, at a size that fits. Raises LlamaparError for what is no choice."""
-    small = fit(job.model, job.layout, padding=padding)
+    small = shrink(job.model, job.layout, padding=padding)
     fault = values["fault"] and one_of("fault", values["fault"], FAULTS)
     options = {
         "dtype": one_of("dtype", values["dtype"], DTYPES),
@@ -206,10 +206,12 @@ def _ranks(result: RunResult) -> str:
 
 def _size(result: RunResult) -> list[str]:
     setting = result.task.setting
-    sequences = f"{setting.batch} sequence{'s' * (setting.batch != 1)} of {setting.seq_len} tokens"
+    sequences = (
+        f"{setting.global_batch} sequence{'s' * (setting.global_batch != 1)} of {setting.seq_len} tokens"
+    )
     lines = [f"{sequences}, {setting.dtype}"]
     if result.task.fault:
-        from llamapar.spmd.faults import FAULTS as known
+        from llamapar.programs.faults import FAULTS as known
 
         fault = known[result.task.fault]
         at = " ".join(f"{k}={v}" for k, v in ({**fault.layout, **fault.needs, **fault.changes}).items())

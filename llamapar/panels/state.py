@@ -18,8 +18,8 @@ from llamapar.frameworks import FRAMEWORKS, framework, padding_rule
 from llamapar.job import Job
 from llamapar.layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
 from llamapar.maps import heads, ranks, sequence, stages, vocab
-from llamapar.maps.sequence import CHUNKINGS
-from llamapar.model import PRESETS, ModelConfig
+from llamapar.maps.sequence_map import CHUNKINGS
+from llamapar.models import PRESETS, ModelConfig
 from llamapar.report import Report, check_job
 from llamapar.shard import LAYER_SPLITS, NO_PADDING, Padding
 
@@ -393,7 +393,7 @@ _RECORDS: dict[str, Callable[[Report, dict[str, Any]], Any]] = {
     "sequence": lambda r, v: sequence(
         r.job.layout, r.job.seq_len or r.job.model.max_seq_len, chunking=v["chunking"]
     ),
-    "stages": lambda r, v: stages(r.job.model, r.job.layout, split=_split(r)),
+    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=_split(r)),
     "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
 }
 """The record that each tab draws; Memory has more to say, and Run has none before it ran."""

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.errors import LlamaparError
+from llamapar.programs import Program, faults
 from llamapar.shard import ACTIVATIONS
 from llamapar.trace import Trace
 
-from . import compat, faults
+from . import compat
 from .gradients import reduce_gradients
-from .programs import Program
 from .record import Recorder
 from .setting import Setting, kind
 
@@ -169,7 +169,7 @@ def run_rank(
             outputs = called(task.program.function, (mesh, setting), own)
             if not task.backward:
                 return {n: t.detach() for n, t in outputs.items()}, {}
-            found = differentiated(task, outputs, own, setting.batch // setting.layout.dp, cut)
+            found = differentiated(task, outputs, own, setting.global_batch // setting.layout.dp, cut)
             recorder.phase = "gradients"
             found = reduce_gradients(mesh, setting, found)
         return {n: t.detach() for n, t in outputs.items()}, found
@@ -197,7 +197,7 @@ def reference(task: Task) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     outputs = called(task.program.reference, (task.setting,), whole)
     if not task.backward:
         return {n: t.detach() for n, t in outputs.items()}, {}
-    found = differentiated(task, outputs, whole, task.setting.batch, lambda name, make: make())
+    found = differentiated(task, outputs, whole, task.setting.global_batch, lambda name, make: make())
     return {n: t.detach() for n, t in outputs.items()}, found
 
 

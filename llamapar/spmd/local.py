@@ -51,7 +51,7 @@ class LocalRanks:
     def __enter__(self) -> LocalRanks:
         if not self._open:
             raise LlamaparError(
-                "these local ranks are closed", "a later local run took their place", ["lp.local(...)"]
+                "these local ranks are closed", "a later local run took their place", ["lp.step_through(...)"]
             )
         self._mode.__enter__()
         return self

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from llamapar.errors import LlamaparError, one_of
 from llamapar.layout import Layout
-from llamapar.maps.heads import HeadMap
+from llamapar.maps.head_map import HeadMap
 from llamapar.maps.held import held
-from llamapar.maps.sequence import SequenceMap
-from llamapar.maps.vocab import VocabMap
-from llamapar.model import ModelConfig
+from llamapar.maps.sequence_map import SequenceMap
+from llamapar.maps.vocab_map import VocabMap
+from llamapar.models import ModelConfig
 from llamapar.shard import ACTIVATIONS, NO_PADDING, PARAMETERS, Padding, Partial, Replicate, Shard, Split
 
 from .compat import Coord
@@ -37,16 +37,16 @@ ALIASES = {"x": "residual", "targets": "tokens", "attention_norm": "norm", "ffn_
 class Setting:
     """What the programs read besides tensors.
 
-    batch: sequences over all dp ways. padding: of the vocabulary. chunking: "head-tail" or "contiguous".
-    cp_method: "all_gather" (Llama 3's) or "ring". documents: lengths of the documents of each sequence;
-    a token attends to its own. pads_in_softmax: Megatron-LM's loss, which counts pad rows.
+    global_batch: sequences over all dp ways. padding: of the vocabulary. chunking: "head-tail" or
+    "contiguous". cp_method: "all_gather" (Llama 3's) or "ring". documents: lengths of the documents of each
+    sequence; a token attends to its own. pads_in_softmax: Megatron-LM's loss, which counts pad rows.
     interleave: False tiles the copies of KV heads (wrong on purpose).
     """
 
     model: ModelConfig
     layout: Layout
     seq_len: int
-    batch: int = 1
+    global_batch: int = 1
     dtype: str = "float32"
     seed: int = 0
     padding: Padding = NO_PADDING
@@ -85,7 +85,7 @@ class Setting:
         m = self.model
         names = ("dim", "n_heads", "n_kv_heads", "head_dim", "ffn_dim")
         return {name: getattr(m, name) for name in names} | {
-            "batch": self.batch,
+            "batch": self.global_batch,
             "seq": self.seq_len,
             "vocab_size": self.vocab.padded,
         }
@@ -150,7 +150,7 @@ class Setting:
 
     def _activation(self, key: str, whole: Tensor, coord: Coord) -> Tensor:
         row = ACTIVATIONS[key]
-        part = _take(whole, 0, [Split(self.batch, self.layout.dp)[coord["dp"]]])
+        part = _take(whole, 0, [Split(self.global_batch, self.layout.dp)[coord["dp"]]])
         if "seq" in row.dims:
             part = _take(part, row.dims.index("seq"), self.sequence.rank(coord["cp"]).chunks)
         tp = row.tp_sp if self.sp else row.tp

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from llamapar.diagnosis import Explanation, explain
 from llamapar.layout import Layout
+from llamapar.programs import PROGRAMS, vocab
 from llamapar.trace import Tape, TapeStep
 
-from . import compat, local, programs
+from . import compat, local
 from .body import Task, called, cut_at, makers
-from .programs import vocab
 
 SHOWN_RANKS = 64
 """Most ranks on a tape; of more, those at the ends of each axis."""
@@ -56,7 +56,7 @@ class _Note:
 
 def _traced(function: Callable[..., Any]) -> Callable[[CodeType, FrameType], bool]:
     """Which frames are the program: of ours the programs themselves, of a person's own all of its module."""
-    ours = {p.function.__code__ for p in programs.PROGRAMS.values()} | {vocab.cross_entropy.__code__}
+    ours = {p.function.__code__ for p in PROGRAMS.values()} | {vocab.cross_entropy.__code__}
     if function.__code__ in ours:
         return lambda code, frame: code in ours
     names = function.__globals__
@@ -140,16 +140,17 @@ def _alone(layout: Layout, axis: str) -> Layout:
 def explained(task: Task, what: BaseException | str) -> Explanation:
     """`lp.explain` of an error of the task, with all that the task says of model and layout."""
     setting = task.setting
-    given: dict[str, Any] = {"seq_len": setting.seq_len, "global_batch": setting.batch}
+    given: dict[str, Any] = {"seq_len": setting.seq_len, "global_batch": setting.global_batch}
     if setting.kv_replication:
-        given["kv_heads"] = max(setting.model.n_kv_heads, setting.layout.tp)
+        given["n_kv_heads"] = max(setting.model.n_kv_heads, setting.layout.tp)
     return explain(what, setting.model, setting.layout, **given)
 
 
 def tape(task: Task, why: str = "") -> Tape:
     """What each rank holds after each assignment of the program, up to the line that raises.
 
-    why: the reason put beside an error. Ends ranks that `lp.local` left open, as another local run does.
+    why: the reason put beside an error. Ends ranks that `lp.step_through` left open, as another local run
+    does.
     Raises LlamaparError where the process has a process group of its own.
     """
     setting = task.setting

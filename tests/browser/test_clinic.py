@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
+from inputs import KV, TITAN
 
 pytestmark = pytest.mark.browser
 
@@ -19,15 +20,6 @@ SLOW = 30_000
 CREATE = "import llamapar as lp\npanel = lp.clinic()\npanel"
 READ = "str(panel.explorer.layout), panel.explorer.report.ok"
 FILL = 'panel.set(text="embed_tokens.weight is [16064, 8192]", model="llama3.1-70b", tp=8)'
-KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
-TITAN = f"""\
-[rank0]:[titan] root - INFO - Building llama3 8B with ModelArgs(dim=4096, n_layers=32, n_heads=32)
-[rank0]:[titan] root - INFO - tensor_parallel_degree=16
-[rank0]:Traceback (most recent call last):
-[rank0]:  File "/opt/torchtitan/torchtitan/models/llama/model.py", line 216, in forward
-[rank0]:    xk = xk.view(bs, seqlen, -1, self.head_dim)
-[rank0]:{KV}
-"""
 PASTE = """([box, text]) => {
     box.focus();
     const data = new DataTransfer();
@@ -35,12 +27,6 @@ PASTE = """([box, text]) => {
     const event = new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
     if (box.dispatchEvent(event)) document.execCommand("insertText", false, text);
 }"""
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as running:
-        yield running
 
 
 @pytest.fixture

@@ -22,12 +22,6 @@ PAPER = (
 LAYOUT = "str(panel.layout)"
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as running:
-        yield running
-
-
 @pytest.fixture
 def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
     path = scratch_notebook(tmp_path / "explorer.ipynb", CREATE, PAPER, LAYOUT)

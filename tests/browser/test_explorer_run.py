@@ -21,12 +21,6 @@ SLOW = 120_000
 """Milliseconds: the first run imports torch, on a machine that may be busy."""
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as running:
-        yield running
-
-
 @pytest.fixture
 def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
     path = scratch_notebook(tmp_path / "run.ipynb", CREATE, KV, LONG, "panel.running['state']")

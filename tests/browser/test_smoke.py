@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -53,12 +52,6 @@ def test_lab_listens_on_loopback_asks_for_its_token_and_leaves_nothing(tmp_path:
         folder = lab._folder
     assert not [pid for pid in started if psutil.pid_exists(pid)]
     assert not folder.exists()
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as running:
-        yield running
 
 
 def test_widgets_show_and_answer(lab: Lab, tmp_path: Path) -> None:

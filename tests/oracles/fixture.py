@@ -13,7 +13,8 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,16 @@ def write(
     name = here.stem.removeprefix("make_") + ".json"
     here.with_name(name).write_text(text)
     print(f"{name}: {len(cases)} cases, {len(text):,} bytes", file=sys.stderr)
+
+
+@contextmanager
+def ranks(world: int) -> Iterator[None]:
+    """A fake process group of `world` ranks in this one process, as rank 0; needs torch."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -19,15 +19,12 @@ import itertools
 import logging
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from fixture import write
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from fixture import ranks, write
 
 warnings.simplefilter("ignore")
 from fairscale.nn.model_parallel import initialize as fairscale_groups  # noqa: E402
@@ -65,16 +62,6 @@ FLAVORS = {
     "llama3.2-3b": "3B",
 }
 CASES: list[dict[str, Any]] = []
-
-
-@contextmanager
-def ranks(world: int) -> Iterator[None]:
-    """A fake process group of `world` ranks in this one process, as rank 0."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def record(framework: str, model: str, layout: dict[str, int], call: Callable[[], Any], *categories: str,

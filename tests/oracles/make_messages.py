@@ -18,15 +18,14 @@ import math
 import re
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from fairscale.nn.model_parallel.utils import ensure_divisibility
-from fixture import arguments, extract, fragment, outcome, source, write
+from fixture import arguments, extract, fragment, outcome, ranks, source, write
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -34,7 +33,6 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.experimental._context_parallel import _load_balancer
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -62,16 +60,6 @@ def record(
         raise AssertionError(f"{framework}: {condition} with {numbers} was accepted: {said}")
     case = {"framework": framework, "condition": condition, "numbers": numbers, **said}
     CASES.append({**case, "statement": True} if statement else case)
-
-
-@contextmanager
-def ranks(world: int) -> Iterator[None]:
-    """A fake process group of `world` ranks in this one process, as rank 0."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def fairscale() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from llamapar.communication import PARTS, Traffic
 from llamapar.errors import LayoutError
 from llamapar.trace import PHASES, Trace
-from llamapar.volume import PARTS, Volume
 
 SMALL = lp.model("tiny").replace(
     dim=24, n_layers=1, n_heads=4, n_kv_heads=2, head_dim=4, ffn_dim=48, vocab_size=96, name="small"
@@ -19,7 +19,7 @@ SMALL = lp.model("tiny").replace(
 BIG = "llama3.1-405b"
 
 
-def events(found: Trace | Volume) -> Counter[tuple[str, str, str, int]]:
+def events(found: Trace | Traffic) -> Counter[tuple[str, str, str, int]]:
     """(phase, axis, kind, bytes) of every collective → how many."""
     if isinstance(found, Trace):
         return Counter((e.phase, e.axis, e.kind, e.bytes) for e in found.events)
@@ -29,14 +29,14 @@ def events(found: Trace | Volume) -> Counter[tuple[str, str, str, int]]:
     return made
 
 
-def both(program: str, layout: dict[str, Any], model: Any = SMALL, **options: Any) -> tuple[Any, Volume]:
+def both(program: str, layout: dict[str, Any], model: Any = SMALL, **options: Any) -> tuple[Any, Traffic]:
     """A run, and what is said of it."""
     said = {"seq_len": 4 * layout.get("cp", 1) * layout.get("tp", 1), "dtype": "float32"} | options
     result = lp.run(program, model, layout, **said)
-    return result, lp.volume(program, model, layout, **said)
+    return result, lp.traffic(program, model, layout, **said)
 
 
-def agree(trace: Trace, said: Volume) -> None:
+def agree(trace: Trace, said: Traffic) -> None:
     """The same collectives, hence the same bytes however they are added up."""
     assert events(trace) == events(said)
     assert sum(said.by_axis.values()) == trace.bytes() == said.bytes()
@@ -63,7 +63,7 @@ CASES = [
 
 def test_every_rank_sends_what_the_formulas_say(sample: Any) -> None:
     for program, layout, cp_method, dtype in sample(CASES, 20):
-        options = {"cp_method": cp_method, "dtype": dtype, "batch": 2 * layout["dp"]}
+        options = {"cp_method": cp_method, "dtype": dtype, "global_batch": 2 * layout["dp"]}
         result, said = both(program, layout, kv_replication=True, **options)
         assert not result.errors
         assert list(result.traces) == list(range(lp.Layout.of(layout).world))
@@ -73,7 +73,7 @@ def test_every_rank_sends_what_the_formulas_say(sample: Any) -> None:
 
 def test_every_program_has_formulas() -> None:
     """But Meta's own arithmetic of heads: it repeats K and V before they travel."""
-    assert set(PARTS) == set(lp.PROGRAMS) - {"meta_attention"}
+    assert set(PARTS) == set(lp.programs.PROGRAMS) - {"meta_attention"}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -95,7 +95,7 @@ def test_rank_0_where_vocabulary_rows_are_uneven(padding: str | None) -> None:
     uneven = SMALL.replace(vocab_size=97)
     options = {"seq_len": 8, "padding": padding}
     result = lp.run("loss", uneven, {"tp": 2, "dp": 2}, force=True, **options)
-    said = lp.volume("loss", uneven, {"tp": 2, "dp": 2}, **options)
+    said = lp.traffic("loss", uneven, {"tp": 2, "dp": 2}, **options)
     agree(result.traces[0], said)
     assert said.bytes("dp", "gradients") == (64 if padding else 49) * 24 * 4
     assert (result.traces[1].bytes("dp") < said.bytes("dp")) is (padding is None)
@@ -120,7 +120,7 @@ def test_a_collective_left_out_is_seen(fault: str, program: str, layout: dict[st
     options = {"kv_replication": True, "seq_len": 16}
     broken, said = (
         lp.run(program, SMALL, layout, fault=fault, **options),
-        lp.volume(program, SMALL, layout, **options),
+        lp.traffic(program, SMALL, layout, **options),
     )
     assert not broken.errors
     assert broken.trace.bytes() < said.bytes()
@@ -133,14 +133,14 @@ def test_a_collective_left_out_is_seen(fault: str, program: str, layout: dict[st
 
 def test_a_layer_of_llama_405b_by_hand() -> None:
     """TP 8 with sequence parallelism, 8192 tokens, bfloat16: 8192 · 16384 · 2 bytes = 256 MiB a time."""
-    said = lp.volume("block", BIG, {"tp": 8}, seq_len=8192, dtype="bfloat16")
+    said = lp.traffic("block", BIG, {"tp": 8}, seq_len=8192, dtype="bfloat16")
     residual = 256 * 2**20
     assert said.by_phase == {
         ("forward", "tp"): 4 * residual,  # all-gather and reduce-scatter around attention and around the MLP
         ("backward", "tp"): 4 * residual,
         ("gradients", "tp"): 2 * 32_768,  # two norms of 16384 numbers
     }
-    plain = lp.volume("block", BIG, {"tp": 8, "sequence_parallel": False}, seq_len=8192, dtype="bfloat16")
+    plain = lp.traffic("block", BIG, {"tp": 8, "sequence_parallel": False}, seq_len=8192, dtype="bfloat16")
     assert plain.by_phase == {("forward", "tp"): 2 * residual, ("backward", "tp"): 2 * residual}
     # An all-reduce moves twice what an all-gather or a reduce-scatter does: arXiv:2205.05198, section 4.2.2.
     assert 2 * plain.bytes(phase="forward") == said.bytes(phase="forward")
@@ -149,21 +149,21 @@ def test_a_layer_of_llama_405b_by_hand() -> None:
 def test_keys_and_values_of_llama_405b_by_hand() -> None:
     """CP 16, 131072 tokens, one KV head of 128 a rank: 131072 · 128 · 2 bytes = 32 MiB each of K and V."""
     layout = {"tp": 8, "cp": 16}
-    said = lp.volume("attention", BIG, layout, seq_len=131_072, dtype="bfloat16")
+    said = lp.traffic("attention", BIG, layout, seq_len=131_072, dtype="bfloat16")
     assert said.by_phase["forward", "cp"] == said.by_phase["backward", "cp"] == 2 * 32 * 2**20
-    ring = lp.volume("attention", BIG, layout, seq_len=131_072, dtype="bfloat16", cp_method="ring")
+    ring = lp.traffic("attention", BIG, layout, seq_len=131_072, dtype="bfloat16", cp_method="ring")
     assert ring.by_phase["forward", "cp"] == 2 * 15 * 2 * 2**20  # 2 MiB a chunk; the own one stays
     assert ring.by_phase["backward", "cp"] == 2 * 15 * 2 * 2**20 + 2 * 16 * 4 * 2**20  # float32 gradients
     # wq and wo 16384 x 2048, wk and wv 128 x 16384
     assert said.by_phase["gradients", "cp"] == 2 * (2 * 16_384 * 2_048 + 2 * 128 * 16_384)
-    sixteen = lp.volume("attention", BIG, {"tp": 16}, seq_len=8192, dtype="bfloat16", kv_replication=True)
+    sixteen = lp.traffic("attention", BIG, {"tp": 16}, seq_len=8192, dtype="bfloat16", kv_replication=True)
     assert sixteen.by_phase["gradients", "tp"] == 2 * 2 * 128 * 16_384  # two copies of each KV head
 
 
 def test_the_whole_of_llama_405b() -> None:
     """Its published layout, arXiv:2407.21783, table 4: 126 layers between an embedding and a head."""
     layout = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
-    said = lp.volume("llama", BIG, layout, seq_len=131_072, dtype="bfloat16")
+    said = lp.traffic("llama", BIG, layout, seq_len=131_072, dtype="bfloat16")
     residual = 8192 * 16_384 * 2
     assert said.bytes("tp", "forward") == (4 * 126 + 2) * residual + 3 * 8192 * 4
     assert said.bytes("tp", "backward") == (4 * 126 + 2) * residual
@@ -178,7 +178,7 @@ def test_the_whole_of_llama_405b() -> None:
 
 
 def test_it_shows_itself_as_a_table() -> None:
-    said = lp.volume("loss", SMALL, {"tp": 2, "cp": 2}, seq_len=16)
+    said = lp.traffic("loss", SMALL, {"tp": 2, "cp": 2}, seq_len=16)
     assert repr(said).splitlines() == [
         "loss, small, tp=2 cp=2 pp=1 dp=1: what a rank sends",
         "phase      axis  of            collective      times  bytes each  bytes",
@@ -197,7 +197,13 @@ def test_it_shows_itself_as_a_table() -> None:
     [
         ("mlp", {"cp": 4}, {"seq_len": 30}, "4 ranks do not divide seq_len=30", ["seq_len=28", "seq_len=32"]),
         ("mlp", {"tp": 4, "cp": 2}, {"seq_len": 4}, "8 ranks do not divide seq_len=4", ["seq_len=8"]),
-        ("mlp", {"dp": 2}, {"batch": 3}, "2 ranks do not divide batch=3", ["batch=2", "batch=4"]),
+        (
+            "mlp",
+            {"dp": 2},
+            {"global_batch": 3},
+            "2 ranks do not divide global_batch=3",
+            ["global_batch=2", "global_batch=4"],
+        ),
         ("block", {"tp": 4}, {}, "tp=4 does not divide n_kv_heads=2", ["tp=2"]),
         ("attention", {"tp": 3}, {"kv_replication": True}, "tp=3 does not divide n_heads=4", ["tp=1"]),
     ],
@@ -206,7 +212,7 @@ def test_what_does_not_divide(
     program: str, layout: dict[str, Any], options: dict[str, Any], what: str, choices: list[str]
 ) -> None:
     with pytest.raises(LayoutError, match=what) as raised:
-        lp.volume(program, SMALL, layout, **{"seq_len": 48, **options})
+        lp.traffic(program, SMALL, layout, **{"seq_len": 48, **options})
     assert list(raised.value.choose) == choices
 
 
@@ -217,7 +223,7 @@ def test_what_does_not_divide(
         ({"dtype": "float16"}, "dtype='float16' is not known"),
         ({"cp_method": "rings"}, "cp_method='rings' is not known"),
         ({"seq_len": 0}, "seq_len=0: seq_len must be a whole number"),
-        ({"batch": 1.5}, "batch=1.5: batch must be a whole number"),
+        ({"global_batch": 1.5}, "global_batch=1.5: global_batch must be a whole number"),
         ({"kv_replication": 1}, "kv_replication=1: kv_replication must be True or False"),
         ({"padding": "megatrom"}, "padding='megatrom' is not known"),
     ],
@@ -225,4 +231,4 @@ def test_what_does_not_divide(
 def test_bad_input(options: dict[str, Any], what: str) -> None:
     given = {"program": "attention", "model": SMALL, "layout": {"tp": 2}, "seq_len": 8} | options
     with pytest.raises(LayoutError, match=what):
-        lp.volume(**given)
+        lp.traffic(**given)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from llamapar.arguments import named
 from llamapar.errors import LayoutError, one_of
 from llamapar.frameworks import framework
 from llamapar.layout import Layout
-from llamapar.model import ModelConfig
-from llamapar.model import model as find_model
+from llamapar.models import ModelConfig
+from llamapar.models import model as find_model
 from llamapar.shard import LAYER_SPLITS
 
 from .tables import Record, cut, span
@@ -36,7 +37,7 @@ class StageMap(Record):
     model: ModelConfig
     pp: int
     virtual_stages: int
-    split: str
+    layer_split: str
 
     @cached_property
     def _made(self) -> tuple[list[int], str]:
@@ -44,7 +45,7 @@ class StageMap(Record):
         if stages > n + 2:
             return [], f"pp·virtual_stages = {stages} stages for {n} layers"
         try:
-            return LAYER_SPLITS[self.split](n, stages), ""
+            return LAYER_SPLITS[self.layer_split](n, stages), ""
         except LayoutError as problem:
             return [], problem.what
 
@@ -85,7 +86,7 @@ class StageMap(Record):
         v = f"·{self.virtual_stages}" if self.virtual_stages > 1 else ""
         runs = ", ".join(f"{n} x {count}" if n > 1 else str(count) for n, count in self.runs)
         title = (
-            f"{self.model.name} layers over pp={self.pp}{v}, {self.split}: "
+            f"{self.model.name} layers over pp={self.pp}{v}, {self.layer_split}: "
             f"{self.model.n_layers} layers as {runs or 'nothing'}"
         )
         rows: list[list[object]] = []
@@ -96,26 +97,27 @@ class StageMap(Record):
         return title, ["stage", "pp rank", "layers", "count", "also holds"], rows, self.reason
 
 
-def stages(model: Any, layout: Layout | Mapping[str, Any], *, split: str = "balanced ends") -> StageMap:
+@named()
+def stages(model: Any, layout: Layout | Mapping[str, Any], *, layer_split: str = "balanced ends") -> StageMap:
     """Layers per pipeline stage.
 
-    split: a name of `shard.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer
+    layer_split: a name of `shard.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer
     fewer on the first and on the last stage. Raises LayoutError for a framework without such a rule.
     """
     layout = Layout.of(layout)
-    if isinstance(split, str) and split not in LAYER_SPLITS:
+    if isinstance(layer_split, str) and layer_split not in LAYER_SPLITS:
         try:
-            named = framework(split)
+            named = framework(layer_split)
         except LayoutError:
-            one_of("split", split, LAYER_SPLITS)
+            one_of("layer_split", layer_split, LAYER_SPLITS)
             raise
         if named.layer_split is None:
             raise LayoutError(
                 f"{named.title} has no rule for layers per stage that is known here",
                 "",
-                [f"split={name!r}" for name in LAYER_SPLITS],
-                "split",
+                [f"layer_split={name!r}" for name in LAYER_SPLITS],
+                "layer_split",
             )
-        split = named.layer_split
-    one_of("split", split, LAYER_SPLITS)
-    return StageMap(find_model(model), layout.pp, layout.virtual_stages, split)
+        layer_split = named.layer_split
+    one_of("layer_split", layer_split, LAYER_SPLITS)
+    return StageMap(find_model(model), layout.pp, layout.virtual_stages, layer_split)

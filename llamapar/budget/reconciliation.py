@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from llamapar.errors import LayoutError
+from llamapar.arguments import keywords_of, named
 from llamapar.layout import Layout
 from llamapar.maps.tables import Record
-from llamapar.model import model as find_model
+from llamapar.models import model as find_model
 
 from .account import memory
 from .terms import GIB, Breakdown
@@ -131,13 +131,12 @@ def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tu
     return tuple((name, n) for name, n in [*known, (told or "rounding", rest)] if n)
 
 
+@named(keywords_of(memory, without=("accounting",)))  # type: ignore[has-type, unused-ignore]
 def reconcile(model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> Reconciliation:
     """Our exact account of the worst stage beside the published rules, and the tools run on the same inputs.
 
     Arguments as in `memory`, accounting apart. Tools are those of `PEERS`, for its configurations.
     """
-    if "accounting" in options:
-        raise LayoutError("accounting: all of them are compared", field="accounting")
     m, lay = find_model(model), Layout.of(layout)
     exact = memory(m, lay, **options)
     ours = groups(exact.worst)

@@ -7,17 +7,17 @@ x, or a dict of named ones. The same function runs in every engine.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from llamapar.errors import LlamaparError, one_of, shown
 from llamapar.shard import ACTIVATIONS
+from llamapar.spmd import collectives
 
-from .attention import attention, attention_reference, meta_attention
-from .llama import block, block_reference, llama, llama_reference
-from .mlp import mlp, mlp_reference, mlp_unfused
-from .vocab import embedding, embedding_reference, loss, loss_reference
+from . import attention, llama, mlp, parts, saving, vocab
+from .faults import FAULTS
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Program:
 PROGRAMS = {
     program.name: program
     for program in (
-        Program(attention, attention_reference),
-        Program(embedding, embedding_reference),
-        Program(loss, loss_reference),
-        Program(mlp, mlp_reference),
-        Program(block, block_reference),
-        Program(llama, llama_reference),
-        Program(meta_attention, attention_reference),
-        Program(mlp_unfused, mlp_reference),
+        Program(attention.attention, attention.attention_reference),
+        Program(vocab.embedding, vocab.embedding_reference),
+        Program(vocab.loss, vocab.loss_reference),
+        Program(mlp.mlp, mlp.mlp_reference),
+        Program(llama.block, llama.block_reference),
+        Program(llama.llama, llama.llama_reference),
+        Program(attention.meta_attention, attention.attention_reference),
+        Program(mlp.mlp_unfused, mlp.mlp_reference),
     )
 }
 
@@ -76,4 +76,22 @@ def program(given: object, reference: Callable[..., Any] | None = None, out: str
     return known if known and reference is None else Program(given, reference, out)
 
 
-__all__ = ["PROGRAMS", "Program", "program"]
+def show_source(given: object) -> str:
+    """The source of a program, given by its name or as a function, as it runs."""
+    return inspect.getsource(program(given).function)
+
+
+__all__ = [
+    "FAULTS",
+    "PROGRAMS",
+    "Program",
+    "attention",
+    "collectives",
+    "llama",
+    "mlp",
+    "parts",
+    "program",
+    "saving",
+    "show_source",
+    "vocab",
+]

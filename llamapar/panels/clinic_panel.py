@@ -15,19 +15,20 @@ from typing import Any
 
 import traitlets
 
+from llamapar.arguments import keywords, named
 from llamapar.configfile import parse_object
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
-from llamapar.diagnosis.known import model_named, zoo
+from llamapar.diagnosis.known import ARGUMENTS, model_named, zoo
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
 from llamapar.fixes import Fix
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 from llamapar.layout import AXES, AXIS_TITLES
-from llamapar.model import PRESETS, ModelConfig
-from llamapar.model import model as find_model
+from llamapar.models import PRESETS, ModelConfig
+from llamapar.models import model as find_model
 
-from .explorer import Explorer
+from .explorer_panel import Explorer
 from .page import Page, source
 from .runs import card
 
@@ -39,8 +40,9 @@ _SEARCHED = 200_000
 
 _DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 _MORE = ("micro_batch", "global_batch", "quant_group")
-_FIELDS = ("model", "framework", *AXES, "world", "seq_len", *_DIMS, *_MORE)
-_LABELS = {axis: axis.upper() for axis in AXES} | {"world": "GPUs", "seq_len": "sequence length"}
+_FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *_DIMS, *_MORE)
+_NOTHING_TOLD: dict[str, Any] = {"text": "", **dict.fromkeys(_FIELDS)}
+_LABELS = {axis: axis.upper() for axis in AXES} | {"gpus": "GPUs", "seq_len": "sequence length"}
 TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
 """Where a field's value is from."""
 
@@ -55,7 +57,7 @@ _KNOWN = [
     _control("model", "text", "a preset, or a public model's name", options=list(PRESETS)),
     _control("config", "file", "a config.json or params.json; it is read as data"),
     _control("framework", "choice", "whose rules and words to prefer", options=_CHOICES),
-    *map(_control, (*AXES, "world", "seq_len")),
+    *map(_control, (*AXES, "gpus", "seq_len")),
 ]
 SCHEMA: list[dict[str, Any]] = [
     {"group": "What is known", "open": True, "controls": _KNOWN},
@@ -154,13 +156,15 @@ class Visit:
     def fields(self) -> dict[str, tuple[Any, str]]:
         """Each known field as (value, where it is from)."""
         known, best = self.explanation.known, self.explanation.best
-        rows: dict[str, tuple[Any, str]] = {n: (v, IMPLIED) for n, v in best.facts.items()} if best else {}
+        facts = best.facts if best else {}
+        rows: dict[str, tuple[Any, str]] = {n: (v, IMPLIED) for n, v in facts.items()}
         if known.model:
             rows |= {name: (getattr(known.model, name), MODEL) for name in _DIMS}
         rows |= {name: (n, STATED) for name, n in known.numbers.items()}
         rows |= {name: (value, STATED) for name, value in self.stated.items()}
         rows |= {name: (value, TYPED) for name, value in self.typed.items()}
         rows |= {"model": (self.brought.name, TYPED)} if self.brought else {}
+        rows = {ARGUMENTS.get(fact, fact): row for fact, row in rows.items()}
         return {name: rows[name] for name in _FIELDS if name in rows}
 
     @cached_property
@@ -200,10 +204,12 @@ class Clinic(Page):
     opened = traitlets.Unicode().tag(sync=True)
     explorer: Explorer | None = None
 
+    @named(keywords(_NOTHING_TOLD))
     def __init__(self, **values: Any) -> None:
         self._visit = Visit().change(values)
         super().__init__(text=_cut(self._visit.text), payload=_payload(self._visit, 0))
 
+    @named(keywords(_NOTHING_TOLD))
     def set(self, **values: Any) -> None:
         """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None empties.
 
@@ -257,6 +263,7 @@ class Clinic(Page):
             self._show(self._visit.change({"model": raw}), seq)
 
 
+@named(keywords(_NOTHING_TOLD))
 def clinic(text: str = "", **values: Any) -> Clinic:
     """A Clinic with a text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
     return Clinic(text=text, **values)

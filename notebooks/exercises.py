@@ -8,96 +8,90 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .budget import memory
-from .budget.schedule import in_flight
-from .budget.sizes import Sizes
-from .errors import LlamaparError, one_of, shown
-from .frameworks import FRAMEWORKS
-from .layout import Layout
-from .loading import held, load
-from .maps import heads, ranks, sequence, vocab
-from .model import model
-from .shard import Padding
-from .volume import volume
+import llamapar as lp
+from llamapar.budget.schedule import in_flight
+from llamapar.budget.sizes import Sizes
+from llamapar.errors import one_of, shown
+from llamapar.machines import held
 
-_PAPER = Layout(tp=8, cp=16, pp=16, dp=8)
+_PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 
 TARGETS: dict[str, Callable[[], Any]] = {
     # 00_start_here
-    "DP of the short row": lambda: 8192 // Layout(tp=8, pp=16).world,
+    "DP of the short row": lambda: 8192 // lp.Layout(tp=8, pp=16).world,
     "half the GPUs": lambda: {"dp": _PAPER.dp // 2, "batch_per_dp": 16 * 2**20 // 131072 // (_PAPER.dp // 2)},
     # 01_four_axes
     "coord of 5003": lambda: tuple(_PAPER.coord_of(5003)),
     "DP neighbour of 57": lambda: {
-        name: ranks(_PAPER.replace(order=FRAMEWORKS[name].order), 57).peers["dp"][1]
+        name: lp.ranks(_PAPER.replace(order=lp.FRAMEWORKS[name].order), 57).peers["dp"][1]
         for name in ("picotron", "megatron-lm")
     },
     # 02_attention_heads
-    "query heads of rank 3": lambda: list(heads("llama3-8b", {"tp": 8}).rank(3).q_heads),
-    "ranks with KV head 5": lambda: heads("llama3.1-405b", {"tp": 32}, kv_replication=True).shared()[5],
-    "size of K in the message": lambda: 4096 * len(heads("llama3-70b", {"tp": 32}).rank(0).kv_rows),
+    "query heads of rank 3": lambda: list(lp.heads("llama3-8b", {"tp": 8}).rank(3).q_heads),
+    "ranks with KV head 5": lambda: lp.heads("llama3.1-405b", {"tp": 32}, kv_replication=True).shared()[5],
+    "size of K in the message": lambda: 4096 * len(lp.heads("llama3-70b", {"tp": 32}).rank(0).kv_rows),
     # 03_vocab_embedding
     "pad rows by rank": lambda: {
-        held.rank: held.pads
-        for held in vocab("llama3.1-70b", {"tp": 64}, padding="megatron-lm").ranks
-        if held.pads
+        share.rank: share.pads
+        for share in lp.vocab("llama3.1-70b", {"tp": 64}, padding="megatron-lm").ranks
+        if share.pads
     },
     "setting without pads": lambda: max(
         2**k
         for k in range(10)
-        if not vocab("llama3.1-70b", {"tp": 16}, padding=Padding(2**k, per_tp=True)).pad_rows
+        if not lp.vocab("llama3.1-70b", {"tp": 16}, padding=lp.Padding(2**k, per_tp=True)).pad_rows
     ),
-    # 04_checkpoints
+    # 04_context_parallel
+    "pieces of rank 2": lambda: [chunk.start for chunk in lp.sequence({"cp": 8}, 4096).rank(2).chunks],
+    "last over first": lambda: round(_pairs_in_order(7) / _pairs_in_order(0), 1),
+    "bytes of K and V": lambda: lp.traffic(
+        "attention", "llama3-8b", lp.Layout(tp=4, cp=8), seq_len=65536, dtype="bfloat16"
+    ).bytes("cp", "forward"),
+    # 07_memory
+    "own bytes under ZeRO 3": lambda: lp.memory(
+        "llama3.1-70b", lp.Layout(dp=64, zero=3), seq_len=8192
+    ).worst.bytes("parameters", "gradients", "optimizer states"),
+    "in flight on stage 5": lambda: in_flight("1f1b", 5, pp=8, virtual_stages=1, micro_batches=64)[0],
+    "bytes of logits": lambda: (
+        4 * Sizes(lp.model("llama3.1-8b"), lp.Layout(tp=8), seq_len=8192).activations["logits"]
+    ),
+    # 10_checkpoints
     "TP of 8064 rows": lambda: next(
         tp
         for tp in range(2, 65)
-        if vocab("llama3.1-70b", {"tp": tp}, padding="colossalai").padded == 8064 * tp
+        if lp.vocab("llama3.1-70b", {"tp": tp}, padding="colossalai").padded == 8064 * tp
     ),
-    "row 3 of a head": lambda: model("llama3-8b").head_dim // 2 + 3 // 2,
-    # 05_context_parallel
-    "pieces of rank 2": lambda: [chunk.start for chunk in sequence({"cp": 8}, 4096).rank(2).chunks],
-    "last over first": lambda: round(_pairs_in_order(7) / _pairs_in_order(0), 1),
-    "bytes of K and V": lambda: volume(
-        "attention", "llama3-8b", Layout(tp=4, cp=8), seq_len=65536, dtype="bfloat16"
-    ).bytes("cp", "forward"),
-    # 07_memory
-    "own bytes under ZeRO 3": lambda: memory("llama3.1-70b", Layout(dp=64, zero=3), seq_len=8192).worst.bytes(
-        "parameters", "gradients", "optimizer states"
-    ),
-    "in flight on stage 5": lambda: in_flight("1f1b", 5, pp=8, virtual_stages=1, micro_batches=64)[0],
-    "bytes of logits": lambda: (
-        4 * Sizes(model("llama3.1-8b"), Layout(tp=8), seq_len=8192).activations["logits"]
-    ),
-    # 08_loading_405b
-    "first vocabulary that wraps": lambda: next(n for n in range(1, 2**20) if held(n * 65536, "uint32") == 0),
-    "70B on 16 GB machines": lambda: load("llama3.1-70b", memory_gb=16).smallest_nodes,
-    "what uint32 holds of the file": lambda: held(load("llama3.1-405b-mp16").file_bytes, "uint32"),
+    "row 3 of a head": lambda: lp.model("llama3-8b").head_dim // 2 + 3 // 2,
     # 11_shape_clinic
     "TP of the saved head": lambda: next(
-        tp for tp in range(1, 65) if len(vocab("qwen2.5-7b", {"tp": tp}).rank(0).rows) == 19008
+        tp for tp in range(1, 65) if len(lp.vocab("qwen2.5-7b", {"tp": tp}).rank(0).rows) == 19008
     ),
     "columns of a rank": lambda: {
-        "columns": len(heads("llama3-8b", {"tp": 32}).rank(0).kv_rows),
+        "columns": len(lp.heads("llama3-8b", {"tp": 32}).rank(0).kv_rows),
         "tp": 32,
     },
-    # 12_on_gpus
-    "GPU 5 of the third machine": lambda: tuple(Layout(tp=8, cp=2, dp=2).coord_of(2 * 8 + 5)),
+    # 13_on_gpus
+    "GPU 5 of the third machine": lambda: tuple(lp.Layout(tp=8, cp=2, dp=2).coord_of(2 * 8 + 5)),
     "torchrun for the paper": lambda: {"nnodes": _PAPER.world // 8, "nproc_per_node": 8},
+    # a1_loading_405b
+    "first vocabulary that wraps": lambda: next(n for n in range(1, 2**20) if held(n * 65536, "uint32") == 0),
+    "70B on 16 GB machines": lambda: lp.loading("llama3.1-70b", memory_gib=16).smallest_nodes,
+    "what uint32 holds of the file": lambda: held(lp.loading("llama3.1-405b-mp16").file_bytes, "uint32"),
 }
 """What the right answer to each exercise is."""
 
 
 def _pairs_in_order(rank: int) -> int:
     """Causal pairs of a CP rank that holds the next eighth of 4,096 tokens."""
-    return sequence({"cp": 8}, 4096, chunking="contiguous").rank(rank).pairs
+    return lp.sequence({"cp": 8}, 4096, chunking="contiguous").rank(rank).pairs
 
 
 def check(name: str, answer: Any) -> None:
     """Print "not answered yet" (None), "wrong: …" with the first difference, or "right".
 
-    Raises LlamaparError for an exercise that is not there.
+    Raises lp.LlamaparError for an exercise that is not there.
     """
-    target = TARGETS[one_of("exercise", name, TARGETS, LlamaparError)]()
+    target = TARGETS[one_of("exercise", name, TARGETS, lp.LlamaparError)]()
     if answer is None:
         print("not answered yet")
         return

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from llamapar.arguments import named
 from llamapar.errors import LayoutError, one_of, whole
 from llamapar.layout import Layout
 from llamapar.shard import Split, causal_pairs
@@ -111,6 +112,7 @@ class SequenceMap(Record):
         return title, ["cp rank", "positions", "tokens", "causal pairs"], rows, foot
 
 
+@named()
 def sequence(layout: Layout | Mapping[str, Any], seq_len: int, *, chunking: str = "head-tail") -> SequenceMap:
     """Tokens and causal work per CP rank. chunking: "head-tail" or "contiguous"."""
     layout = Layout.of(layout)

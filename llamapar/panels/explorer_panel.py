@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
+from llamapar.arguments import keywords, named
 from llamapar.configfile import parse_object
 from llamapar.errors import LlamaparError, shown
 from llamapar.export import EXPORTS
 from llamapar.figures import View
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.layout import Layout
-from llamapar.model import ModelConfig
-from llamapar.model import model as find_model
+from llamapar.models import ModelConfig
+from llamapar.models import model as find_model
 from llamapar.report import Finding, Report
 
 from .page import Page, source
 from .runner import Run, Runner
 from .runs import card
-from .state import SCHEMA, TABS, Outcome, State
+from .state import DEFAULTS, SCHEMA, TABS, Outcome, State
 
 if TYPE_CHECKING:
     from llamapar.job import Job
@@ -43,6 +44,7 @@ class Explorer(Page):
     running = traitlets.Dict().tag(sync=True)
     turns = traitlets.Dict().tag(sync=True)
 
+    @named(keywords(DEFAULTS))
     def __init__(self, **values: Any) -> None:
         self._state = State.start().change(values)
         self._outcome = self._state.outcome()
@@ -52,6 +54,7 @@ class Explorer(Page):
 
     # -- from code -------------------------------------------------------------------------------
 
+    @named(keywords(DEFAULTS))
     def set(self, **values: Any) -> None:
         """Turn controls by name; an impossible value is shown with its reason, as for the mouse.
 
@@ -193,6 +196,7 @@ class Explorer(Page):
             self.send({"kind": "copied", "name": content["name"], "text": text})
 
 
+@named(keywords(DEFAULTS))
 def explorer(model: Any = None, **values: Any) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 

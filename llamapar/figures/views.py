@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llamapar.budget import Memory, Reconciliation
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, shown
-from llamapar.loading import Loading
+from llamapar.machines import Loading
 from llamapar.maps import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
 from llamapar.trace import Trace
 

@@ -18,11 +18,12 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from .arguments import named
 from .errors import LayoutError, one_of, real, whole
 from .layout import Layout
 from .maps.tables import Record, cut
-from .model import ModelConfig, Parameter
-from .model import model as find_model
+from .models import ModelConfig, Parameter
+from .models import model as find_model
 from .report import check
 from .shard import PARAMETERS, Placed
 
@@ -104,12 +105,12 @@ def kv_cache_bytes(model: Any, seq_len: int, *, item: int = 2, batch: int = 1, t
 
 @dataclass(frozen=True, repr=False)
 class Loading(Record):
-    """A model in a file format over `n_nodes` machines of `memory_gb`·2³⁰ bytes each."""
+    """A model in a file format over `n_nodes` machines of `memory_gib`·2³⁰ bytes each."""
 
     model: ModelConfig
     format: str
     n_nodes: int
-    memory_gb: float
+    memory_gib: float
     seq_len: int
 
     @property
@@ -118,7 +119,7 @@ class Loading(Record):
 
     @property
     def memory_bytes(self) -> int:
-        return round(self.memory_gb * 2**30)
+        return round(self.memory_gib * 2**30)
 
     # -- tensors -------------------------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class Loading(Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         title = (
-            f"{self.model.name} in {self.format} on {self.n_nodes} x {self.memory_gb:g} GiB "
+            f"{self.model.name} in {self.format} on {self.n_nodes} x {self.memory_gib:g} GiB "
             f"({self.framework}): {self.file_bytes:,} B of weights"
         )
         rows: list[list[object]] = []
@@ -267,13 +268,14 @@ class Loading(Record):
         return title, head, rows, self.verdict
 
 
-def load(
-    model: Any, *, format: str = "q40", nodes: int = 1, memory_gb: float = 64, seq_len: int = 4096
+@named()
+def loading(
+    model: Any, *, format: str = "q40", nodes: int = 1, memory_gib: float = 64, seq_len: int = 4096
 ) -> Loading:
     """What loading `model` takes: bytes of the file and of each node, whether it fits, which counters wrap.
 
     format: "f32", "q40" or "q80" (distributed-llama), "bf16", "fp16" or "fp8" (Meta, safetensors).
-    nodes: machines, which are TP ranks. memory_gb: of each, in 2³⁰ bytes. seq_len: tokens of the KV cache.
+    nodes: machines, which are TP ranks. memory_gib: of each, in 2³⁰ bytes. seq_len: tokens of the KV cache.
     Raises LayoutError for bad input, and for a model whose rows no block of 32 weights divides.
     """
     m = find_model(model)
@@ -288,5 +290,5 @@ def load(
             "format",
         )
     n = whole("nodes", nodes, 1, MAX_NODES)
-    memory = real("memory_gb", memory_gb, 1 / 1024, 2**20)
+    memory = real("memory_gib", memory_gib, 1 / 1024, 2**20)
     return Loading(m, format, n, memory, whole("seq_len", seq_len, 1, 2**31 - 1))

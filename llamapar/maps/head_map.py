@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llamapar.arguments import named
 from llamapar.errors import flag
 from llamapar.layout import Layout
-from llamapar.model import ModelConfig
-from llamapar.model import model as find_model
+from llamapar.models import ModelConfig
+from llamapar.models import model as find_model
 from llamapar.shard import Split, kv_copies
 
 from .tables import Record, cut, span
@@ -137,6 +138,7 @@ class HeadMap(Record):
         return title, ["tp rank", "query heads", "wq rows", "KV heads", "wk, wv rows"], rows, foot
 
 
+@named()
 def heads(
     model: Any,
     layout: Layout | Mapping[str, Any],

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from llamapar.errors import one_of
 from llamapar.maps.tables import Record, html_table
-
-from . import collectives, compat, gradients, setting
+from llamapar.spmd import collectives, compat, gradients, setting
 
 
 @dataclass(frozen=True)

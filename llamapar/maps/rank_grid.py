@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from llamapar.arguments import named
 from llamapar.errors import whole
 from llamapar.layout import AXES, AXIS_TITLES, Coord, Layout
 
@@ -62,6 +63,7 @@ def _listed(group: range) -> str:
     return f"{group[0]}, {group[1]}, {group[2]}, … {group[-1]}"
 
 
+@named()
 def ranks(layout: Layout | Mapping[str, Any], rank: int = 0) -> RankGrid:
     """The grid of all ranks with one of them chosen; instant at 2**20 ranks."""
     layout = Layout.of(layout)

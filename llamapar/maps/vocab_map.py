@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llamapar.arguments import named
 from llamapar.errors import MAX_SIZE, LayoutError, whole
 from llamapar.frameworks import padding_rule
 from llamapar.layout import Layout
-from llamapar.model import ModelConfig
-from llamapar.model import model as find_model
+from llamapar.models import ModelConfig
+from llamapar.models import model as find_model
 from llamapar.shard import Padding, Split
 
 from .tables import Record, cut, span
@@ -89,6 +90,7 @@ class VocabMap(Record):
         return title, ["tp rank", "rows", "count", "tokens", "pad rows"], rows, self.reason
 
 
+@named()
 def vocab(
     model: Any, layout: Layout | Mapping[str, Any], *, padding: str | Padding | None = None
 ) -> VocabMap:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llamapar.arguments import named
 from llamapar.layout import Layout
-from llamapar.model import ModelConfig
-from llamapar.model import model as find_model
+from llamapar.models import ModelConfig
+from llamapar.models import model as find_model
 from llamapar.shard import Split
 
 from .tables import Record, cut, span
@@ -41,6 +42,7 @@ class FfnMap(Record):
         return title, ["tp rank", "columns (w1 and w3 rows, w2 columns)", "count"], rows, self.reason
 
 
+@named()
 def ffn(model: Any, layout: Layout | Mapping[str, Any]) -> FfnMap:
     """FFN columns per TP rank. Never refuses a layout: uneven shards are shown as torch cuts them."""
     return FfnMap(find_model(model), Layout.of(layout).tp)

@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .arguments import named
 from .errors import LayoutError, flag, one_of, whole
 from .frameworks import padding_rule
 from .layout import AXES, Layout
-from .maps.heads import HeadMap
+from .maps.head_map import HeadMap
 from .maps.tables import Record
-from .model import model as find_model
+from .models import model as find_model
 from .shard import PARAMETERS, Padding, Placed, Replicate
 from .trace import PHASES
 
@@ -67,7 +68,7 @@ class Term:
 
 
 @dataclass(frozen=True, repr=False)
-class Volume(Record):
+class Traffic(Record):
     """What a rank sends, term by term. Reads like a `Trace`: the same `bytes` and `by_axis`."""
 
     title: str
@@ -99,23 +100,24 @@ class Volume(Record):
         return self.title, head, rows, ", ".join(f"{axis} {n:,} B" for axis, n in self.by_axis.items())
 
 
-def volume(
+@named()
+def traffic(
     program: str,
     model: Any,
     layout: Layout | Mapping[str, Any],
     *,
     seq_len: int,
-    batch: int | None = None,
+    global_batch: int | None = None,
     dtype: str = "float32",
     kv_replication: bool = False,
     padding: str | Padding | None = None,
     cp_method: str = "all_gather",
-) -> Volume:
+) -> Traffic:
     """What rank 0 sends in a forward and backward of `program`, one of PARTS; arguments as in `run`.
 
-    batch: sequences over all dp ways, by default one each. Where shards are even every rank sends as much.
-    pp sends nothing here: "llama" is all of its stages. LayoutError for bad input, and where heads, batch
-    or seq_len do not divide.
+    global_batch: sequences over all dp ways, by default one each. Where shards are even every rank sends as
+    much. pp sends nothing here: "llama" is all of its stages. LayoutError for bad input, and where heads,
+    batch or seq_len do not divide.
     """
     m, lay, rule = find_model(model), Layout.of(layout), padding_rule(padding)
     parts = Counter(PARTS[one_of("program", program, PARTS)])
@@ -128,7 +130,7 @@ def volume(
         raise LayoutError(heads.reason, "a rank computes with whole heads", whole_heads, "tp")
     item = ITEMSIZE[one_of("dtype", dtype, ITEMSIZE)]
     wide = max(item, 4)  # the loss, and gradients on their way around a ring, are in float32 at least
-    sequences = _share("batch", lay.dp if batch is None else batch, lay.dp)
+    sequences = _share("global_batch", lay.dp if global_batch is None else global_batch, lay.dp)
     chunk = _share("seq_len", seq_len, lay.cp * (lay.tp if lay.sp else 1)) * (lay.tp if lay.sp else 1)
     tokens = sequences * chunk
     kv = tokens * len(heads.rank(0).kv_rows)  # numbers in a rank's own K, or V
@@ -165,7 +167,7 @@ def volume(
         if times and lay.size(axis) > 1
     ]
     found.sort(key=lambda t: (PHASES.index(t.phase), AXES.index(t.axis)))
-    return Volume(f"{program}, {m.name}, {lay}: what a rank sends", tuple(found))
+    return Traffic(f"{program}, {m.name}, {lay}: what a rank sends", tuple(found))
 
 
 def _share(name: str, n: int, ranks: int) -> int:

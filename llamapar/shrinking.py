@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .arguments import named
 from .frameworks import padding_rule
 from .layout import Layout, divisors
-from .model import ModelConfig
-from .model import model as find_model
+from .models import ModelConfig
+from .models import model as find_model
 from .shard import Padding
 
 MAX_RANKS = 64
@@ -17,7 +18,7 @@ MAX_RANKS = 64
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Shrunk:
     """The smaller model and layout, and what was changed, in words."""
 
     model: ModelConfig
@@ -25,14 +26,15 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-def fit(
+@named()
+def shrink(
     model: Any,
     layout: Layout | Mapping[str, Any],
     *,
     ranks: int = MAX_RANKS,
     padding: str | Padding | None = None,
     layers: int = 2,
-) -> Fitted:
+) -> Shrunk:
     """The same heads, KV heads and degree of tp over narrow heads and few rows, on at most `ranks` ranks.
 
     model, layout, padding: as in `check`. layers: most transformer layers kept.
@@ -55,7 +57,7 @@ def fit(
             f"{model.name} with head_dim {small.head_dim}, dim {small.dim}, ffn_dim {small.ffn_dim}, "
             f"{small.vocab_size} tokens and {small.n_layers} layers"
         )
-    return Fitted(small, fitted, tuple(notes))
+    return Shrunk(small, fitted, tuple(notes))
 
 
 def _small(model: ModelConfig, tp: int, padding: Padding, layers: int) -> ModelConfig:

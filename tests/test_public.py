@@ -1,0 +1,113 @@
+"""The public names: what they are called, what Shift-Tab shows of them, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.arguments import named
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))
+} | {
+    f"checkpoint.{name}": getattr(lp.checkpoint, name)
+    for name in ("inspect", "shard", "gather", "reshard", "verify")
+}
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(lp.__path__, "llamapar.")
+    return [module.name for module in found if not module.name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_import_as_gives_the_module(name: str) -> None:
+    """`import llamapar.models as m` binds what the parent's attribute is: a function hides its module."""
+    module = importlib.import_module(name)
+    parent, _, leaf = name.rpartition(".")
+    assert getattr(importlib.import_module(parent), leaf) is module
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_names_its_arguments(name: str) -> None:
+    kinds = {p.kind for p in inspect.signature(FUNCTIONS[name]).parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+    assert inspect.Parameter.VAR_POSITIONAL not in kinds
+
+
+@pytest.mark.parametrize("call", [lp.Explorer, lp.Explorer.set, lp.Clinic, lp.Clinic.set])
+def test_so_do_the_panels(call: Callable[..., Any]) -> None:
+    named_there = list(inspect.signature(call).parameters)
+    assert {"tp", "cp", "pp", "dp", "seq_len", "framework", "gpus"} <= set(named_there)
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n not in ("model", "view", "record")])
+def test_a_wrong_name_is_told_in_the_same_words(name: str) -> None:
+    parameters = inspect.signature(FUNCTIONS[name]).parameters
+    right = next(iter(reversed(parameters)))
+    with pytest.raises(
+        lp.LayoutError, match=f"^argument='{right}x' is not known\n  why  known are "
+    ) as refusal:
+        FUNCTIONS[name](**{f"{right}x": 1})
+    assert refusal.value.choose[0] == right
+    assert refusal.value.field == "argument"
+
+
+def test_arguments_of_two_functions_in_one_signature() -> None:
+    def inner(a: int, *, b: int = 2, c: int = 3) -> int:
+        return a + b + c
+
+    @named([p for p in inspect.signature(inner).parameters.values() if p.name != "a"])
+    def outer(a: int, *, d: int = 4, **options: int) -> int:
+        """Adds."""
+        return d + inner(a, **options)
+
+    assert list(inspect.signature(outer).parameters) == ["a", "d", "b", "c"]
+    assert (outer(1), outer(1, b=0, d=0), outer.__doc__) == (10, 4, "Adds.")
+    with pytest.raises(lp.LayoutError, match="argument='e' is not known\n  why  known are d, b, c\n"):
+        outer(1, e=5)
+
+
+def returned(function: Callable[..., Any]) -> list[type]:
+    """The types of llamapar that a function says it returns."""
+    inner = inspect.unwrap(function)
+    text = str(inner.__annotations__["return"])
+    module = inspect.getmodule(inner)
+    names = [name for name in re.findall(r"[A-Za-z_]+", text) if hasattr(module, name)]
+    found = [getattr(module, name) for name in names]
+    return [kind for kind in found if isinstance(kind, type) and kind.__module__.startswith("llamapar")]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_a_public_function_returns_has_a_public_name(name: str) -> None:
+    kinds = returned(FUNCTIONS[name])
+    assert kinds or name == "show_source"
+    for kind in kinds:
+        assert getattr(lp, kind.__name__) is kind
+
+
+def test_every_error_has_a_public_name() -> None:
+    for name in modules():
+        importlib.import_module(name)
+
+    def below(kind: type) -> Iterator[type]:
+        yield kind
+        for more in kind.__subclasses__():
+            yield from below(more)
+
+    for kind in below(lp.LlamaparError):
+        if kind.__module__.startswith("llamapar."):
+            assert getattr(lp, kind.__name__) is kind
+
+
+def test_types_travel_with_the_package() -> None:
+    """Flit packs whatever lies in the package; type checkers look for this file (PEP 561)."""
+    assert (Path(lp.__file__).parent / "py.typed").is_file()
