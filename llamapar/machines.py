@@ -244,7 +244,7 @@ class Loading(Record):
         return f"{why}; {told}" if why else told
 
     def as_dict(self) -> dict[str, Any]:
-        """The form of `llamapar load --json`."""
+        """The form of `llamapar loading --json`."""
         return {
             "file_bytes": self.file_bytes,
             "nodes": [node.as_dict() for node in self.nodes],

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import stat
 import subprocess
 import sys
@@ -146,19 +147,32 @@ def test_installed_versions_are_the_pins() -> None:
     assert installed == {name: PINS[name] for name in installed}
 
 
-def test_environment_yml_describes_the_same_environment() -> None:
+def test_environment_yml_takes_its_pins_from_the_constraints() -> None:
     environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
     assert environment["channels"] == ["conda-forge"]
-    (from_pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
-    from_conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
-    assert from_conda[:2] == ["python" + PYPROJECT["project"]["requires-python"], "pip"]
-    pins = dict(entry.split("=") for entry in from_conda[2:])
-    assert "-e ." in from_pip
-    assert f"torch=={PINS['torch']}" in from_pip
-    pins |= dict(entry.split("==") for entry in from_pip if entry != "-e .")
-    assert pins == {name: PINS[name] for name in pins}
-    named = {canonicalize_name(r.name) for extra in EXTRAS for r in direct(extra)}
-    assert set(pins) == named
+    python = "python" + PYPROJECT["project"]["requires-python"]
+    assert environment["dependencies"] == [python, "pip", {"pip": ["-c constraints.txt", "-e .[test]"]}]
+
+
+def test_pip_reads_the_lines_of_environment_yml(tmp_path: Path) -> None:
+    """As conda hands them over: a requirements file in the folder of environment.yml."""
+    for name in ("environment.yml", "constraints.txt", "pyproject.toml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    lines = yaml.safe_load((tmp_path / "environment.yml").read_text())["dependencies"][-1]["pip"]
+    (tmp_path / "condaenv.requirements.txt").write_text("\n".join(lines))
+    read = (
+        "from pip._internal.req.req_file import parse_requirements\n"
+        "from pip._internal.network.session import PipSession\n"
+        "for line in parse_requirements('condaenv.requirements.txt', PipSession()):\n"
+        "    print(line.constraint, line.is_editable, line.requirement)\n"
+    )
+    run = [sys.executable, "-c", read]
+    shown = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "False True .[test]" in shown
+    assert f"True False torch=={PINS['torch']}" in shown
+    assert len(shown) == 1 + sum(
+        "==" in line for line in (PROJECT / "constraints.txt").read_text().splitlines()
+    )
 
 
 def test_ci_installs_a_browser_and_runs_make_test_and_make_soak() -> None:

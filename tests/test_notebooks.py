@@ -130,6 +130,42 @@ def test_cells_are_few_and_short(notebook: NotebookNode) -> None:
         assert classes == [], "classes belong in the library"
 
 
+def test_cells_import_the_library_and_nothing_below(notebook: NotebookNode) -> None:
+    for cell in code_cells(notebook):
+        lines = [line for line in cell.source.splitlines() if not line.lstrip().startswith(("%", "!"))]
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith("llamapar"), cell.source
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names if alias.name.startswith("llamapar")]
+                assert names in ([], ["llamapar"]), cell.source
+
+
+def test_the_course_has_its_order() -> None:
+    """Numbers and names of the course; one that is missing waits to be written."""
+    course = (
+        *("00_start_here", "01_four_axes", "02_attention_heads", "03_vocab_embedding", "04_context_parallel"),
+        *("05_data_parallel", "06_pipeline", "07_memory", "08_whole_step", "09_time_and_plan"),
+        *("10_checkpoints", "11_shape_clinic", "12_my_run_broke", "13_on_gpus", "14_twenty_questions"),
+        "a1_loading_405b",
+    )
+    assert {path.stem for path in PATHS} <= set(course)
+    start = "".join(cell.source for cell in read(PATHS[0]).cells if cell.cell_type == "markdown")
+    readme = (FOLDER.parent / "README.md").read_text()
+    for path in PATHS[1:]:
+        assert f"({path.name})" in start
+        assert f"(notebooks/{path.name})" in readme
+    listed = re.findall(r"\]\(notebooks/(\w+)\.ipynb\) \|", readme)
+    assert listed == [path.stem for path in PATHS]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_links_between_notebooks_lead_somewhere(path: Path) -> None:
+    text = "".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    for target in re.findall(r"\]\(([\w./-]+\.ipynb)\)", text):
+        assert (path.parent / target).is_file(), target
+
+
 def test_run_once_from_the_top(notebook: NotebookNode) -> None:
     counts = [cell.execution_count for cell in code_cells(notebook)]
     assert counts == list(range(1, len(counts) + 1))

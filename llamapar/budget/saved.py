@@ -16,7 +16,7 @@ from typing import NamedTuple
 KERNELS = ("eager", "fused")
 RECOMPUTE = ("none", "selective", "full")
 
-_OWN = "llamapar/spmd/programs, saved_tensors_hooks"
+_OWN = "llamapar/programs, saved_tensors_hooks"
 _FUSED = "arXiv:2205.05198 section 4.1 with SwiGLU, RMSNorm and flash attention (arXiv:2205.14135)"
 SELECTIVE_SOURCE = (
     "torchtitan's policy: outputs of attention, of reduce-scatters and of every second matmul are kept "

@@ -6,7 +6,7 @@ const MOST = 1_500_000; // characters of a text that travel; the box itself hold
 function cut(text) {
   if (text.length <= MOST) return [text, ""];
   const left = (text.length - MOST).toLocaleString("en");
-  const note = `too long: ${left} characters in its middle are left out; lp.explain_stream(open(file)) reads them all`;
+  const note = `too long: ${left} characters in its middle are left out; lp.explain(open(file)) reads them all`;
   return [`${text.slice(0, MOST / 3)}\n${text.slice((-MOST / 3) * 2)}`, note];
 }
 
