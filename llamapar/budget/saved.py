@@ -1,6 +1,6 @@
 """What autograd keeps of a Llama block for the backward, tensor by tensor.
 
-kernels="eager" is this project's own programs (llamapar/spmd/programs), operation by operation: what is
+kernels="eager" is this project's own programs (llamapar/programs), operation by operation: what is
 said of them is what torch keeps, to the byte. kernels="fused" is the same block with RMSNorm and RoPE as one
 kernel each, as GPU training frameworks have them: RMSNorm keeps its input and one number a row, RoPE nothing.
 
