@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar import loading, sizing, words
+from llamapar import machines, sizing, words
 from llamapar.budget import ACCOUNTINGS, GPUS
 from llamapar.budget.saved import RECOMPUTE
 from llamapar.budget.schedule import SCHEDULES
@@ -214,7 +214,7 @@ def test_help_names_every_choice() -> None:
         ("schedule", SCHEDULES, "1f1b"),
         ("accounting", ACCOUNTINGS, "exact"),
         ("gpu", GPUS, "h100-80gb"),
-        ("format", loading.BLOCKS, "q40"),
+        ("format", machines.BLOCKS, "q40"),
     ):
         told = words.OPTIONS[option][1]
         assert all(name in told for name in known), option

@@ -227,7 +227,7 @@ def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
 
 
 def test_set_refuses_a_field_that_is_not_there() -> None:
-    with pytest.raises(lp.LayoutError, match="field='tpp' is not known"):
+    with pytest.raises(lp.LayoutError, match="argument='tpp' is not known"):
         lp.clinic().set(tpp=4)
 
 

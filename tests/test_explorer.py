@@ -233,7 +233,7 @@ def test_a_wrong_value_is_shown_with_its_reason_and_kept() -> None:
 
 
 def test_set_refuses_a_control_that_is_not_there() -> None:
-    with pytest.raises(lp.LayoutError, match="control='tpp' is not known"):
+    with pytest.raises(lp.LayoutError, match="argument='tpp' is not known"):
         lp.explorer().set(tpp=4)
 
 
