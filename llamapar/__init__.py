@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import interrupts as _interrupts  # first: of what follows Ctrl-C may already end the command
 from .budget import memory, reconcile
 from .diagnosis import Explanation, explain, explain_stream
 from .errors import LayoutError, LlamaparError, ModelError
@@ -87,7 +88,8 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from importlib import import_module
 
-        module = import_module(_LAZY[name], __name__)
+        with _interrupts.deferred():  # a torch whose import is broken off cannot be imported again
+            module = import_module(_LAZY[name], __name__)
         value = module if _LAZY[name] == f".{name}" else getattr(module, name)
         globals()[name] = value
         return value

@@ -20,6 +20,7 @@ bytes 2,000, checkpoints 3,200."""
 LAYERS = {
     "errors": 0,
     "configfile": 0,
+    "interrupts": 0,
     "model": 0,
     "layout": 0,
     "shard": 1,
