@@ -301,4 +301,5 @@ def _forget() -> None:
     _server, _warm, _busy = None, None, threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(after_in_child=_forget)
