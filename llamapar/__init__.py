@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from . import interrupts as _interrupts  # first: of what follows Ctrl-C may already end the command
 from .budget import Memory, Reconciliation, memory, reconcile
 from .communication import Traffic, traffic
 from .diagnosis import Diagnosis, Explanation, explain
@@ -153,7 +154,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f".{_LAZY[name] or name}", __name__)
+    with _interrupts.deferred():  # a torch whose import is broken off cannot be imported again
+        module = import_module(f".{_LAZY[name] or name}", __name__)
     value = getattr(module, name) if _LAZY[name] else module
     globals()[name] = value
     return value

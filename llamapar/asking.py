@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
-from . import words
+from . import interrupts, words
 from .configfile import exists, is_json, parse_object
 from .diagnosis import UNKNOWN, Explanation, explain
 from .errors import MAX_DEGREE, LlamaparError, ModelError, shown, whole
@@ -145,7 +145,8 @@ def _piped() -> Iterator[bytes]:
     patient = not sys.stdin.isatty()
     while True:
         try:
-            piece = buffer.read1(_PIECE)
+            with interrupts.raised():
+                piece = buffer.read1(_PIECE)
         except KeyboardInterrupt:
             if not patient:
                 raise

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from . import asking, resharding, running, sizing, words
+from . import asking, interrupts, resharding, running, sizing, words
 from .errors import LayoutError, LlamaparError
 from .frameworks import padding_rule
 from .layout import AXES
@@ -178,4 +178,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit:  # argparse has shown the help that was asked for
         return 0
     except KeyboardInterrupt:
-        return 130
+        return interrupts.STATUS

@@ -6,16 +6,13 @@ each rank's outputs and gradients are compared with its piece of the reference's
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from . import interrupts
 from .arguments import keywords_of, named
 from .errors import LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from .frameworks import padding_rule
@@ -202,11 +199,11 @@ def run(
     used, backend, why = choose_device(device, engine, here)
     require_room(task, engine)
 
-    def result(reports: list[RankReport]) -> RunResult:
+    def result(reports: list[RankReport], check: Callable[[], None] = lambda: None) -> RunResult:
         made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
         if made.errors or task.program.reference is None:
             return made
-        with Watch(_ticker(cancel)):
+        with Watch(_ticker(_asker(cancel, check))):
             output_errors, gradient_errors = compare(task, reports)
         made = replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
         if task.fault is None or not made.ok:
@@ -217,8 +214,8 @@ def run(
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
-    with local_engine.one_run, few_threads(task):
-        return result(_reports(task, engine, used, backend, timeout, cancel))
+    with local_engine.one_run, few_threads(task), interrupts.deferred() as check:
+        return result(_reports(task, engine, used, backend, timeout, _asker(cancel, check)), check)
 
 
 def _without_tensors(result: RunResult) -> RunResult:
@@ -252,7 +249,7 @@ def _reason(report: Report) -> str:
 
 
 def _reports(
-    task: Task, engine: str, device: str, backend: str, timeout: float, cancel: Callable[[], bool] | None
+    task: Task, engine: str, device: str, backend: str, timeout: float, cancel: Callable[[], bool]
 ) -> list[RankReport]:
     if engine == "processes":
         ranks = pool.pool(
@@ -263,33 +260,22 @@ def _reports(
             for line in answer.output.splitlines():
                 print(f"rank {answer.rank}: {line}")
         return processes.reports(told)
-    with _interrupted() as interrupted:
-        return local_engine.run(task, device, _ticker(cancel, interrupted))
+    return local_engine.run(task, device, _ticker(cancel))
 
 
-@contextmanager
-def _interrupted() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or Jupyter's interrupt came: kept for the next tick, for torch's C++ cannot bear it."""
-    came: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield lambda: bool(came)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came and sys.exception() is None:
-            raise KeyboardInterrupt
+def _asker(cancel: Callable[[], bool] | None, check: Callable[[], None]) -> Callable[[], bool]:
+    """Whether to give up; an interrupt that came meanwhile is raised by `check`."""
+
+    def asked() -> bool:
+        check()
+        return cancel is not None and cancel()
+
+    return asked
 
 
-def _ticker(
-    cancel: Callable[[], bool] | None, interrupted: Callable[[], bool] = lambda: False
-) -> Callable[[], None]:
+def _ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:
     def tick() -> None:
-        if interrupted():
-            raise KeyboardInterrupt
-        if cancel is not None and cancel():
+        if cancelled():
             raise answers.Cancelled("the run was cancelled")
 
     return tick

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from . import words
+from . import interrupts, words
 from .errors import LlamaparError, one_of
 from .words import Answer, Command, given
 
@@ -50,7 +50,9 @@ def _answer(args: argparse.Namespace) -> Answer:
             f"{action} needs the folder to be made", "it must not be there yet", choose, "target"
         )
     try:
-        made = getattr(checkpoint, action)(args.source, args.target, progress=sys.stderr.isatty(), **options)
+        with interrupts.raised():
+            make = getattr(checkpoint, action)
+            made = make(args.source, args.target, progress=sys.stderr.isatty(), **options)
     except KeyboardInterrupt:
         waits = f"what is finished waits in {args.target.rstrip('/')}.partial"
         words.write(sys.stderr, f"\nllamapar: interrupted; {waits}, and the same command goes on with it")

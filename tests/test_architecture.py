@@ -22,6 +22,7 @@ LAYERS = {
     "errors": 0,
     "arguments": 0,
     "configfile": 0,
+    "interrupts": 0,
     "models": 0,
     "layout": 0,
     "shard": 1,

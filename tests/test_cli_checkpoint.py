@@ -19,6 +19,7 @@ from llamapar import checkpoint, resharding, words
 from llamapar.modelfile import config_json
 from weights import alike, contents, save_hf, tiny, together, values
 
+PROJECT = Path(__file__).resolve().parent.parent
 MODEL = tiny()
 
 
@@ -253,6 +254,30 @@ def test_without_numpy_it_says_what_is_needed(run: Any, monkeypatch: pytest.Monk
         "llamapar: numpy is not installed, and reading checkpoints needs it\n"
         "  try  pip install 'llamapar[run]'\n",
     )
+
+
+def test_without_fcntl_it_is_read_and_not_written(run: Any) -> None:
+    """As on Windows, which has no such module."""
+    main = (
+        "import sys; sys.modules['fcntl'] = None; from llamapar import cli; sys.exit(cli.main(sys.argv[1:]))"
+    )
+
+    def done(line: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-c", main, "checkpoint", *shlex.split(line)]
+        env = {**os.environ, "PYTHONPATH": str(PROJECT)}
+        made = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        return made.returncode, made.stdout, made.stderr
+
+    for line in ("inspect old", "verify old"):
+        assert done(line) == run(line)
+    assert done("shard old cut --tp 2") == (
+        2,
+        "",
+        "llamapar: writing a checkpoint needs Linux or macOS\n"
+        "  why  this system cannot lock what is unfinished\n"
+        "  try  inspect and verify, which only read\n",
+    )
+    assert [path.name for path in Path().iterdir()] == ["old"]
 
 
 # -- on a terminal -----------------------------------------------------------------------------------

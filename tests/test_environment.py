@@ -91,7 +91,7 @@ def test_package_and_command() -> None:
     assert project["version"] == metadata.version("llamapar")
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (PROJECT / "LICENSE").read_text().splitlines()[1]
-    assert project["scripts"] == {"llamapar": "llamapar.cli:main"}
+    assert project["scripts"] == {"llamapar": "llamapar.__main__:command"}
 
 
 def test_extras_build_on_each_other() -> None:

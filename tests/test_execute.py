@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 import llamapar as lp
@@ -440,6 +441,57 @@ def test_all_weights_of_a_model_by_rank() -> None:
     assert last[4:].abs().max() == 0
     assert last[:4].abs().min() > 0
     ranks.close()
+
+
+# -- a program that destroys its process group ------------------------------------------------------
+
+
+def doubled(setting: Any, x: Tensor) -> Tensor:
+    return x * 2
+
+
+def without_a_world(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+    dist.destroy_process_group()
+    return x * 2
+
+
+def without_a_group(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+    dist.destroy_process_group(mesh.get_group("tp"))
+    return x * 2
+
+
+def with_another_world(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return x * 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("program", [without_a_world, without_a_group, with_another_world])
+def test_a_program_that_destroys_its_groups_spoils_no_later_run(program: Any, engine: str) -> None:
+    layout = Layout(tp=2, cp=2)  # more than one group
+    assert lp.run(program, MODEL, layout, engine=engine, reference=doubled, backward=False).ok
+    result = lp.run("attention", MODEL, layout, engine=engine, dtype="float64")
+    assert result.errors == {}
+    assert result.ok
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_error_after_a_group_was_destroyed_says_so(engine: str) -> None:
+    def goes_on(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+        dist.destroy_process_group()
+        return x * dist.get_rank()
+
+    result = lp.run(goes_on, MODEL, Layout(tp=2), engine=engine, reference=doubled)
+    assert set(result.errors) == {0, 1}
+    for error in result.errors.values():
+        assert str(error) == (
+            "the program destroyed a process group of its ranks, and then went on\n"
+            "  why  ValueError: Default process group has not been initialized, "
+            "please make sure to call init_process_group.\n"
+            "  try  leave the groups to llamapar"
+        )
+    assert lp.run("mlp", MODEL, Layout(tp=2), engine=engine).ok
 
 
 # -- cancelling, and what a result says -------------------------------------------------------------

@@ -187,7 +187,8 @@ def test_the_first_to_raise_is_told_from_those_that_wait(times: range) -> None:
         ]
         assert min(answers, key=lambda answer: answer.at).rank == 2
         assert "return 1 / 0 if context.rank == 2" in answers[2].traceback
-        assert "llamapar" not in answers[2].traceback
+        files = re.findall(r'^  File "(.+)", line ', answers[2].traceback, flags=re.MULTILINE)
+        assert files == [__file__]  # none of the package, whatever the folder is called
         in_order(ranks)
 
 
@@ -248,6 +249,25 @@ def test_what_cannot_travel_is_told_in_words() -> None:
     assert isinstance(first.error, RankError)
     assert str(first.error).endswith("Odd: odd")
     assert text_of(second.error) == "TypeError: cannot pickle 'generator' object"
+
+
+def test_ranks_whose_groups_were_destroyed_are_replaced(times: range) -> None:
+    def leave(context: Any) -> int:
+        dist.destroy_process_group()
+        return context.rank
+
+    def leave_one(context: Any) -> int:
+        dist.new_group([0, 1])
+        return context.rank
+
+    for _ in times:
+        ranks = pool(2)
+        old = pids(ranks)
+        assert [answer.value for answer in ranks.run(leave_one)] == [0, 1]
+        assert pids(ranks) == old
+        assert [(answer.value, answer.error) for answer in ranks.run(leave)] == [(0, None), (1, None)]
+        in_order(ranks)
+        assert not set(pids(ranks)) & set(old)
 
 
 # -- a rank that dies ------------------------------------------------------------------------------
@@ -493,6 +513,42 @@ def test_nothing_outlives_a_killed_kernel(tmp_path: Path, soak: bool) -> None:
             kernel.kill()
         assert gone(processes)
         assert not Path(folder).exists()
+
+
+SLOW = """
+    import pathlib, time
+    pathlib.Path({begun!r}).touch()
+    time.sleep(600)
+"""
+STARTING = """
+    from llamapar.spmd.pool import Pool
+    Pool(2, preload=("slow",)).run(print)
+"""
+
+
+def test_a_kernel_killed_while_its_server_imports_leaves_nothing(tmp_path: Path, times: range) -> None:
+    """A module that never comes to the end of its import, in place of torch on a slow machine."""
+    begun = tmp_path / "begun"
+    (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW.format(begun=str(begun))))
+    for _ in times:
+        begun.unlink(missing_ok=True)
+        with subprocess.Popen(script(tmp_path, STARTING)) as kernel:
+            end = time.monotonic() + 60
+            while not begun.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            servers = [child.pid for child in psutil.Process(kernel.pid).children()]
+            kernel.kill()
+        assert len(servers) == 1
+        assert gone(servers)
+
+
+def test_a_run_is_cancelled_while_the_server_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = tmp_path / "begun"
+    (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW.format(begun=str(begun))))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(pool_module, "_server", None)
+    with pytest.raises(Cancelled, match=r"^the run was cancelled\n  why  torch was still being imported for"):
+        Pool(2, preload=("slow",)).run(where, cancel=begun.exists)
 
 
 MAIN = """

@@ -9,7 +9,6 @@ was there before is touched.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -27,6 +26,13 @@ from . import pth, safetensors
 from .rows import Rows
 from .source import MANIFEST, signed, tensors_of
 from .stored import Box, CheckpointError, Stored, released
+
+try:
+    import fcntl
+except ImportError:  # Windows, where checkpoints can be read
+    CAN_LOCK = False
+else:
+    CAN_LOCK = True
 
 BLOCK = 4 * 2**20
 """Bytes that a worker reads and writes at once."""
@@ -163,6 +169,9 @@ def write(
     about: what the manifest says besides the checksums. Raises CheckpointError where the target is there
     already, the disk is too small or a source is damaged; what is finished then waits in TARGET.partial.
     """
+    if not CAN_LOCK:
+        what, why = "writing a checkpoint needs Linux or macOS", "this system cannot lock what is unfinished"
+        raise CheckpointError(what, why, ["inspect and verify, which only read"])
     if os.path.lexists(target):
         raise CheckpointError(f"{target} is there already", "nothing is ever overwritten", field="target")
     room = target.with_name(target.name + ".partial")

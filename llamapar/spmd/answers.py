@@ -55,7 +55,7 @@ class RankAnswer:
     """What one rank returned, or the `error` that it raised with the text of its `traceback`.
 
     `at` is `time.monotonic()` of the answer, so that the least one among errors is the first to raise;
-    `output` is what the rank printed.
+    `output` is what the rank printed. `reusable` is false where process groups that the rank had are gone.
     """
 
     rank: int
@@ -64,6 +64,7 @@ class RankAnswer:
     traceback: str = ""
     at: float = 0.0
     output: str = ""
+    reusable: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,8 @@ def opened(rank: int, reply: Reply) -> RankAnswer:
         error = RankError(reply.error or f"rank {rank} returned what cannot be read here: {problem!r}")
     if not reply.ok:
         value, error = None, error or value
-    return RankAnswer(rank, value, error, with_source(reply.traceback), reply.at, reply.output)
+    trace = with_source(reply.traceback)
+    return RankAnswer(rank, value, error, trace, reply.at, reply.output, reply.reusable)
 
 
 def with_source(trace: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,7 +163,7 @@ def run_rank(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Outputs and gradients of this rank (or, as LocalTensors, of all of them)."""
     setting = task.setting
-    with faults.injected(task.fault):
+    with faults.injected(task.fault), _groups_kept():
         own = {name: cut(name, make) for name, make in makers(task, device).items()}
         recorder.axes = compat.axis_names(mesh)
         with recorder:
@@ -173,6 +174,21 @@ def run_rank(
             recorder.phase = "gradients"
             found = reduce_gradients(mesh, setting, found)
         return {n: t.detach() for n, t in outputs.items()}, found
+
+
+@contextmanager
+def _groups_kept() -> Iterator[None]:
+    """Says of an error that it came after the program had destroyed a process group."""
+    before = compat.groups()
+    try:
+        yield
+    except Exception as error:
+        if before <= compat.groups():
+            raise
+        what = "the program destroyed a process group of its ranks, and then went on"
+        raise LlamaparError(
+            what, f"{type(error).__name__}: {error}", ["leave the groups to llamapar"]
+        ) from error
 
 
 def cut_at(setting: Setting, coord: compat.Coord, device: str | None = None) -> Cut:

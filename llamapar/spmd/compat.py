@@ -242,6 +242,11 @@ def split_axis(mesh: DeviceMesh, axis: str, sizes: tuple[int, int], names: tuple
     return made[new]
 
 
+def groups() -> frozenset[dist.ProcessGroup]:
+    """The process groups that there are."""
+    return frozenset(_c10d._world.pg_map)
+
+
 def group_named(group: Any) -> dist.ProcessGroup:
     """The process group of an op's argument: a name, a group, or a boxed one."""
     if isinstance(group, str):
@@ -284,9 +289,10 @@ def fake_world(size: int, rank: int = 0) -> Iterator[None]:
             "engine",
         )
     hook = sys.excepthook  # torch puts one of its own there and leaves it
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     try:
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         yield
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():  # the program may have ended it
+            dist.destroy_process_group()
         sys.excepthook = hook

@@ -92,7 +92,7 @@ class Pool:
                     with contextlib.suppress(OSError):  # a rank that died just now, as will be seen
                         send(connection, (sys.path, os.getcwd(), data))
                 answers = self._gather(timeout, cancel)
-                if any(answer.error for answer in answers):
+                if any(answer.error or not answer.reusable for answer in answers):
                     self._stop()  # what the ranks have half done must not meet the next run
             except BaseException:
                 self._stop()
@@ -119,7 +119,7 @@ class Pool:
 
     def _start(self, cancel: Callable[[], bool] | None) -> None:
         self._stop()
-        self._server = _the_server(self.preload)
+        self._server = _the_server(self.preload, cancel)
         self._folder = tempfile.mkdtemp(prefix="llamapar-")
         self._slots = Slots(os.path.join(self._folder, "slots"), self.spec.world)
         self._connections = self._server.start(self._folder, self.spec)
@@ -265,7 +265,7 @@ def close_pool() -> None:
     _warm = None
 
 
-def _the_server(preload: tuple[str, ...]) -> Server:
+def _the_server(preload: tuple[str, ...], cancel: Callable[[], bool] | None) -> Server:
     """The server of this process, a new one if it ended or lacks a module."""
     global _server
     if _server is not None and not (_server.alive() and set(preload) <= set(_server.preload)):
@@ -273,7 +273,7 @@ def _the_server(preload: tuple[str, ...]) -> Server:
         _server.close()
         _server = None
     if _server is None:
-        _server = Server(preload)
+        _server = Server(preload, cancel)
     return _server
 
 
@@ -301,4 +301,5 @@ def _forget() -> None:
     _server, _warm, _busy = None, None, threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(after_in_child=_forget)

@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 MAX_WORLD = 64  # the ranks of a note are the bits of one word; also about what one machine bears
@@ -145,6 +145,7 @@ class Reply:
     at: float
     where: str  # the note when it raised
     output: str
+    reusable: bool = True  # whether the process groups that it had are still there
 
 
 def replied(context: Context, function: Callable[[], Any], capture: bool = True) -> Reply:
@@ -199,6 +200,8 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     """Join the group, then answer one job after another until the kernel closes `connection`."""
     context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))
     send(connection, replied(context, lambda: join(context, spec, folder)))
+    from .compat import groups
+
     while True:
         context.note("")  # after the reply, so that a rank never seems to compute once it raised
         try:
@@ -213,4 +216,6 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
             function, args = pickle.loads(data)
             return function(context, *args)
 
-        send(connection, replied(context, job))
+        before = groups()
+        reply = replied(context, job)
+        send(connection, replace(reply, reusable=before <= groups()))

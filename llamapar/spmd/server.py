@@ -5,10 +5,11 @@ torch and rehearses one rank over the fake backend, because the imports that tor
 first DTensor or collective call cost seconds; a rank forked from it has them all. The server has one
 thread and never touches CUDA: only then is a fork sound.
 
-Nothing outlives the kernel. The server reads a socket whose other end only the kernel holds; when that
-end closes, however the kernel died, it kills the ranks and leaves. Each rank watches a pipe whose other
-end only the server holds, and dies with it. The server has a session of its own, so that an interrupt
-of the kernel does not reach the ranks; each rank has a process group, so that what it starts dies with it.
+Nothing outlives the kernel. The server reads a socket whose other end only the kernel holds, already while
+it imports torch; when that end closes, however the kernel died, it kills the ranks and leaves. Each rank
+watches a pipe whose other end only the server holds, and dies with it. The server has a session of its own,
+so that an interrupt of the kernel does not reach the ranks; each rank has a process group, so that what it
+starts dies with it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from llamapar.spmd.answers import RankFailure, ending
+from llamapar.spmd.answers import Cancelled, RankFailure, ending
 from llamapar.spmd.rank import MAX_WORLD, WORD, Spec, receive, send, work
 
 # -- in the server ----------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def main(control: socket.socket, preload: Iterable[str]) -> None:
     """Prepare, say so, and serve until the kernel is gone."""
     control.set_inheritable(False)
     try:
-        with warnings.catch_warnings():
+        with _ending_with(control), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             rehearse()
             for name in preload:
@@ -100,6 +101,28 @@ def main(control: socket.socket, preload: Iterable[str]) -> None:
     for pid, (folder, _) in children.items():
         os.waitpid(pid, 0)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """Ends this process as soon as the kernel is gone, by a thread that is gone itself after the block.
+
+    The kernel says nothing before it is told "ready": what can be read is the end.
+    """
+    stopped, stop = os.pipe()
+
+    def watch() -> None:
+        if control.fileno() in select.select([control.fileno(), stopped], [], [])[0]:
+            os._exit(1)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(stop)
+        thread.join()
+        os.close(stopped)
 
 
 def kill(pid: int) -> None:
@@ -196,7 +219,8 @@ main(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
 class Server:
     """The process that has torch loaded and forks ranks; `ended` and `failed` say what it reported."""
 
-    def __init__(self, preload: tuple[str, ...]):
+    def __init__(self, preload: tuple[str, ...], cancel: Callable[[], bool] | None = None):
+        """Returns when the process is ready; `cancel` is asked meanwhile, and true ends it."""
         self.preload, self.ready, self.failed, self._read = preload, False, "", bytearray()
         self.ended: dict[str, dict[int, int]] = {}  # folder of a pool → rank → exit code, negative: signal
         self.stopped: set[str] = set()
@@ -216,7 +240,9 @@ class Server:
             )
         try:
             while not (self.ready or self.failed):
-                self.wait(1.0)
+                self.wait(0.05)
+                if cancel is not None and cancel():
+                    raise Cancelled("the run was cancelled", "torch was still being imported for the ranks")
             if self.failed:
                 *trace, last = self.failed.strip().splitlines()
                 error = RankFailure("the process that starts the ranks could not start", last)

@@ -1,0 +1,274 @@
+"""Ctrl-C at any moment: of the command, which ends at once, and of a run in Python, which ends safely."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from llamapar import interrupts
+from llamapar.interrupts import STATUS, deferred
+
+PROJECT = Path(__file__).resolve().parent.parent
+ENTRIES = {
+    "module": [sys.executable, "-m", "llamapar"],
+    "script": [str(Path(sys.executable).with_name("llamapar"))],
+}
+RUN = ["run", "attention", "--model", "tiny", "--tp", "2", "--device", "cpu"]
+SOON = 10.0
+"""Seconds for what takes a fraction of one, on a machine that has much else to do."""
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as Python has it by default: a shell may have started the tests with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+class Command:
+    """A process of the command, in a process group of its own as a terminal's foreground one."""
+
+    def __init__(self, words: list[str], found_first: Path | None = None):
+        places = [str(place) for place in (found_first, PROJECT) if place]
+        self.process = subprocess.Popen(
+            words,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def interrupted(self, reached: Callable[[], object]) -> tuple[int, str]:
+        """Exit status and stderr, after an interrupt as soon as `reached` is true; nothing lives on."""
+        until(lambda: reached() or self.process.poll() is not None)
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            _, err = self.process.communicate(timeout=SOON)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            pytest.fail(f"Ctrl-C did not end it within {SOON:g} s")
+        finally:
+            _, alive = psutil.wait_procs(children, SOON)
+        assert alive == []
+        return self.process.returncode, err
+
+
+def until(reached: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end, "it never came so far"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Callable[[str, str], Path]:
+    """`stuck("torch", code)`: the folder of a module that runs `code` after it has made the file `begun`."""
+
+    def make(module: str, code: str) -> Path:
+        begun = f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
+        (tmp_path / f"{module}.py").write_text(begun + textwrap.dedent(code))
+        return tmp_path
+
+    return make
+
+
+HANGS = """
+    for _ in range(60_000):
+        time.sleep(0.01)  # not once for long: a signal just before a sleep is seen after it
+"""
+SWALLOWS = """
+    for _ in range(60_000):
+        try:
+            time.sleep(0.01)
+        except BaseException:  # as torch's modules do while they try what there is
+            pass
+"""
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    ("module", "code"), [("difflib", HANGS), ("torch", SWALLOWS)], ids=["package", "torch"]
+)
+def test_ctrl_c_while_modules_are_imported(
+    entry: str, module: str, code: str, stuck: Callable[[str, str], Path]
+) -> None:
+    """One of llamapar's own first imports, and one of `run`, neither of which comes to an end."""
+    folder = stuck(module, code)
+    command = Command(ENTRIES[entry] + RUN, folder)
+    assert command.interrupted((folder / "begun").exists) == (STATUS, "")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_while_the_server_of_the_ranks_starts() -> None:
+    command = Command([*ENTRIES["module"], *RUN, "--engine", "processes"])
+    assert command.interrupted(psutil.Process(command.process.pid).children) == (STATUS, "")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Path]) -> None:
+    at_the_end = """
+        import atexit
+        atexit.register(lambda: (pathlib.Path(__file__).with_name("ended").touch(), time.sleep(0.5)))
+    """
+    folder = stuck("sitecustomize", at_the_end)
+    command = Command([*ENTRIES["module"], "ranks", "--tp", "2"], folder)
+    assert command.interrupted((folder / "ended").exists) == (0, "")
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("engine", ["local", "processes"])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_ctrl_c_at_every_moment(entry: str, engine: str, stuck: Callable[[str, str], Path]) -> None:
+    """From soon after Python itself has started to the answer, in steps of 0.1 s."""
+    folder = stuck("sitecustomize", "")
+    for step in range(1000):
+        (folder / "begun").unlink(missing_ok=True)
+        command = Command([*ENTRIES[entry], *RUN, "--engine", engine], folder)
+        until((folder / "begun").exists)
+        at = time.monotonic() + 0.5 + 0.1 * step
+        status, err = command.interrupted(lambda at=at: time.monotonic() > at)
+        if status == 0:
+            assert step > 5  # it had the time to answer
+            return
+        assert (status, err) == (STATUS, ""), f"after {0.1 * step:.1f} s"
+
+
+# -- a run in Python -------------------------------------------------------------------------------
+
+IN_PYTHON = """
+    import os, signal, sys, threading, time
+    import psutil
+    import llamapar as lp
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    me = psutil.Process()
+
+    def interrupted(moment):
+        def strike():
+            while not moment():
+                time.sleep(0.001)
+            struck.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        struck = []
+        thread = threading.Thread(target=strike)
+        thread.start()
+        try:
+            while True:
+                run()
+        except KeyboardInterrupt:
+            assert time.monotonic() - struck[0] < 20
+        thread.join()
+
+    def run():
+        return lp.run("block", "tiny", {"tp": 2, "cp": 2}, engine="processes", device="cpu")
+
+    interrupted(lambda: "torch" in sys.modules)
+    assert "torch.distributed" in sys.modules
+    interrupted(me.children)
+    assert me.children() == []
+    assert run().ok
+    assert lp.run("mlp", "tiny", {"tp": 2}, device="cpu").ok
+    print("right")
+"""
+
+
+def test_an_interrupt_of_the_first_run_spoils_no_later_one() -> None:
+    """While torch is imported, and while the server of the ranks starts."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(IN_PYTHON)],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+
+def strike() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("checks", [False, True])
+def test_an_interrupt_waits_for_a_check_or_the_end_of_the_block(checks: bool) -> None:
+    reached = []
+
+    def block() -> None:
+        with deferred() as check:
+            strike()
+            reached.append("past the interrupt")
+            if checks:
+                check()
+            reached.append("past the check")
+
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        block()
+    assert reached == ["past the interrupt", "past the check"][: 1 if checks else 2]
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        strike()  # as before
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_is_raised_whatever_else_was() -> None:
+    def raises() -> None:
+        with deferred():
+            strike()
+            raise ValueError("in the block")
+
+    def handles() -> None:
+        try:
+            raise ValueError("before the block")
+        except ValueError:
+            with deferred():
+                strike()
+
+    for block in (raises, handles):
+        with pytest.raises(KeyboardInterrupt, match=r"^$"):
+            block()
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_what_somebody_else_decided_about_sigint_stays() -> None:
+    for handler in (signal.SIG_IGN, signal.SIG_DFL, lambda *_: None):
+        signal.signal(signal.SIGINT, handler)
+        with deferred() as check:
+            assert signal.getsignal(signal.SIGINT) is handler
+            check()
+        with interrupts.raised():
+            assert signal.getsignal(signal.SIGINT) is handler
+        interrupts.no_more()
+        assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_another_thread_leaves_sigint_alone() -> None:
+    seen = []
+
+    def other() -> None:
+        with deferred():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
