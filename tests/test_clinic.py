@@ -6,6 +6,7 @@ import importlib
 import json
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,25 @@ import pytest
 
 import llamapar as lp
 from inputs import KV, TITAN
+from llamapar.errors import shown
 from llamapar.fixes import Fix
 from llamapar.panels import Clinic
 from llamapar.panels.clinic_panel import LIMIT, SCHEMA, Visit
+from llamapar.panels.page import plain
+from wire import deliver, press, receive, unpacked
 
 CASES = [
     json.loads(line)
     for line in (Path(__file__).parent / "oracles" / "error-cases.jsonl").read_text("utf-8").splitlines()
 ]
+CONFIG = {
+    "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10,
+    "intermediate_size": 13824, "vocab_size": 32000,
+}  # fmt: skip
 HOSTILE: list[Any] = [
     *(0, -1, 2.5, "8", "<script>alert(1)</script>", True, [], {}, [[1]], {"tp": 8}),
-    *(10**30, -(10**30), "x" * 10_000, "\ud800", "../../etc/passwd", "\x00"),
+    *(10**30, -(10**30), 2**53 + 1, 10**5000, "x" * 10_000, "\ud800", "../../etc/passwd", "\x00"),
 ]
-
-
-def receive(panel: Clinic, **content: Any) -> None:
-    """What a message from the browser does."""
-    panel._receive(panel, content, [])
 
 
 def assert_shows(panel: Clinic) -> None:
@@ -37,7 +40,7 @@ def assert_shows(panel: Clinic) -> None:
     payload = panel.payload
     assert (payload["figure"] is None) == bool(payload["reason"])
     assert payload["status"]
-    json.dumps(payload, allow_nan=False)
+    assert plain(payload["figure"]) == payload["figure"]
     assert panel.snapshot().summary
     assert repr(panel).startswith("Clinic: ")
 
@@ -73,11 +76,10 @@ def test_what_numbers_imply_is_marked_and_what_is_typed_wins() -> None:
     assert panel.payload["origins"] == {"tp": "implied", "n_kv_heads": "implied"}
     assert panel.payload["diagnoses"][0]["fixes"] == []  # of which model?
     assert panel.payload["diagnoses"][0]["words"]
-    receive(panel, kind="set", changes={"tp": 32, "n_kv_heads": 16}, seq=5)
-    assert panel.payload["seq"] == 5
+    receive(panel, kind="set", changes={"tp": 32, "n_kv_heads": 16})
     assert panel.payload["origins"]["tp"] == "yours"
     assert "64 = 16·128/32 = half a head" in panel.payload["diagnoses"][0]["equations"]
-    receive(panel, kind="set", changes={"tp": None, "n_kv_heads": None}, seq=6)
+    receive(panel, kind="set", changes={"tp": None, "n_kv_heads": None})
     assert panel.payload["origins"]["tp"] == "implied"
     over = lp.clinic(TITAN, model="llama3-70b", tp=32)
     assert over.payload["values"]["model"] == "llama3-70b"
@@ -141,7 +143,7 @@ def test_every_fix_opens_an_explorer_where_nothing_is_wrong(
 
 def test_a_button_does_the_same_and_a_wrong_one_says_so() -> None:
     panel = lp.clinic(TITAN)
-    receive(panel, kind="fix", diagnosis=0, fix=1, seq=1)
+    receive(panel, kind="fix", diagnosis=0, fix=1)
     assert str(panel.explorer.layout) == "tp=8 cp=2 pp=1 dp=1"
     assert panel.explorer.payload["values"]["framework"] == "torchtitan"
     with pytest.raises(lp.LlamaparError, match="fix=9: there are 3"):
@@ -155,17 +157,14 @@ def test_a_button_does_the_same_and_a_wrong_one_says_so() -> None:
 
 
 def test_a_model_of_ones_own() -> None:
-    config = {
-        "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10,
-        "intermediate_size": 13824, "vocab_size": 32000,
-    }  # fmt: skip
     panel = lp.clinic("n_kv_heads must be divisible by tp", tp=4)
-    receive(panel, kind="load", name="config.json", text=json.dumps(config), seq=2)
+    receive(panel, kind="load", name="config.json", text=json.dumps(CONFIG))
     assert panel.payload["origins"]["model"] == "yours"
     assert panel.payload["values"]["n_kv_heads"] == 10
     assert panel.open_fix().model.n_kv_heads == 10
-    receive(panel, kind="load", name="<img>.json", text="{", seq=3)
-    assert "is not JSON" in panel.payload["problem"]["what"]
+    refused = receive(panel, kind="load", name="<img>.json", text="{")
+    assert refused is not None
+    assert refused["what"].startswith("'<img>.json' is not JSON")
     assert panel.payload["values"]["n_kv_heads"] == 10  # the last good one stays
     panel.set(model="llama3-8b")
     assert panel.payload["values"]["n_kv_heads"] == 8
@@ -176,16 +175,16 @@ def test_a_model_of_ones_own() -> None:
 # -- bad input -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: shown(value)[:20])
 @pytest.mark.parametrize("name", ["tp", "model", "framework", "vocab_size"])
 def test_a_wrong_field_is_told_and_the_rest_counts(name: str, value: Any) -> None:
     panel = lp.clinic(TITAN)
-    receive(panel, kind="set", changes={name: value}, seq=1)
+    refused = receive(panel, kind="set", changes={name: value})
     assert panel.text == TITAN
     assert panel.explanation.best.category == "kv_heads_lt_tp"
     if not (name == "vocab_size" and value is True):
-        assert panel.payload["problem"]["what"]
-    json.dumps({k: v for k, v in panel.payload.items() if k != "values"})
+        assert refused or panel.payload["problem"]["what"]
+    assert_shows(panel)
     panel.set(**{name: None})
     assert panel.payload["problem"] is None
 
@@ -208,11 +207,60 @@ def test_a_wrong_field_is_told_and_the_rest_counts(name: str, value: Any) -> Non
 def test_a_hostile_message_changes_nothing(content: Any) -> None:
     panel = lp.clinic(TITAN)
     before = panel.payload["values"]
-    panel._receive(panel, content, [])
+    deliver(panel, content)
     assert panel.payload["values"] == before
     assert panel.text == TITAN
     assert panel.explorer is None
     assert_shows(panel)
+
+
+KERNEL: dict[str, Callable[[Clinic], Any]] = {
+    "set": lambda panel: panel.set(tp=4),
+    "text": lambda panel: panel.set(text=KV),
+    "load": lambda panel: panel.set(model=CONFIG),
+    "fix": Clinic.open_fix,
+}
+MESSAGES: dict[str, dict[str, Any]] = {
+    "set": {"changes": {"tp": 4}},
+    "same text": {"kind": "set", "changes": {"text": TITAN}},
+    "no change": {"kind": "set", "changes": {}},
+    "fix": {"diagnosis": 0, "fix": 0},
+    "load": {"name": "config.json", "text": json.dumps(CONFIG)},
+    **{kind: {} for kind in ("plotly", "nothing")},
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("change", KERNEL)
+def test_a_message_is_answered_once_after_a_change_of_the_kernel(change: str, message: str) -> None:
+    panel = lp.clinic(TITAN)
+    KERNEL[change](panel)
+    for _ in range(2):  # the second time most change nothing
+        press(panel, **{"kind": message, **MESSAGES[message]})
+    receive(panel, kind="set", changes={"tp": 2})
+    assert panel.payload["values"]["tp"] == 2
+
+
+def test_a_press_means_what_stood_there() -> None:
+    panel = lp.clinic(TITAN)
+    receive(panel, kind="fix", diagnosis=0, fix=0, seq=panel.payload["seq"] - 1)
+    assert panel.explorer is None
+    receive(panel, kind="fix", diagnosis=0, fix=0)
+    assert panel.explorer is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(10**5000, "an integer of 16610 bits"), (2**53 + 1, "9007199254740993"), ("\ud800", "\\ud800")],
+    ids=["digits", "double", "surrogate"],
+)
+@pytest.mark.parametrize("name", ["model", "framework", "tp", "n_kv_heads", "quant_group"])
+def test_what_no_page_can_hold_is_sent_in_words(name: str, value: Any, words: str) -> None:
+    told = receive(panel := lp.clinic(TITAN), kind="set", changes={name: value})
+    assert told or panel.payload["problem"]
+    if not told:
+        assert unpacked(panel.get_state())["payload"]["values"][name] == words
+        assert f"{name}={words} (yours)" in panel.snapshot().summary
 
 
 def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
@@ -238,13 +286,12 @@ def test_a_fault_of_ours_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None
         raise ZeroDivisionError("of ours")
 
     monkeypatch.setattr(importlib.import_module("llamapar.panels.clinic_panel"), "explain", broken)
-    receive(panel, kind="set", changes={"text": KV}, seq=9)
+    receive(panel, kind="set", changes={"text": KV})
     assert panel.text == KV
-    assert panel.payload["seq"] == 9  # the page is answered and goes on
     assert panel.payload["problem"]["what"] == "the text could not be explained: ZeroDivisionError: of ours"
     monkeypatch.undo()
     monkeypatch.setattr(importlib.import_module("llamapar.panels.clinic_panel"), "view", broken)
-    receive(panel, kind="set", changes={"tp": 16}, seq=10)
+    receive(panel, kind="set", changes={"tp": 16})
     assert panel.payload["diagnoses"]
     assert panel.payload["reason"] == "the picture failed: ZeroDivisionError: of ours"
 
@@ -268,11 +315,10 @@ def test_a_fault_of_ours_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None
 def test_any_text_is_answered_soon_and_kept(text: str) -> None:
     panel = lp.clinic()
     begun = time.monotonic()
-    receive(panel, kind="set", changes={"text": text}, seq=1)
+    receive(panel, kind="set", changes={"text": text})
     assert time.monotonic() - begun < 2
     assert panel._visit.text == text.encode("utf-8", "replace").decode()
     assert len(panel.text) <= max(len(text), LIMIT)
-    assert panel.payload["seq"] == 1
     assert_shows(panel)
 
 
@@ -296,7 +342,7 @@ def test_random_use_never_raises(soak: bool) -> None:
     names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] == "int"]
     pictures = 0
     moves = 5000 if soak else 400
-    for move in range(moves):
+    for _move in range(moves):
         roll = draw.random()
         text = draw.choice(CASES)["message"]
         if roll < 0.5:
@@ -305,17 +351,16 @@ def test_random_use_never_raises(soak: bool) -> None:
                 panel,
                 kind="set",
                 changes={"text": draw.choice([text, text[:cut], text[cut:] + text])},
-                seq=move,
             )
         elif roll < 0.8:
             value = draw.choice([None, 1, 2, 3, 8, 16, 64, 128256, *HOSTILE])
-            receive(panel, kind="set", changes={draw.choice(names): value}, seq=move)
+            receive(panel, kind="set", changes={draw.choice(names): value})
         elif roll < 0.9:
-            receive(panel, kind="set", changes={"model": draw.choice([*lp.PRESETS, None, "none"])}, seq=move)
+            receive(panel, kind="set", changes={"model": draw.choice([*lp.PRESETS, None, "none"])})
         elif roll < 0.93:
-            receive(panel, kind="set", changes={"text": TITAN}, seq=move)
+            receive(panel, kind="set", changes={"text": TITAN})
         elif roll < 0.97:
-            receive(panel, kind="fix", diagnosis=draw.randrange(2), fix=draw.randrange(3), seq=move)
+            receive(panel, kind="fix", diagnosis=draw.randrange(2), fix=draw.randrange(3))
         else:
             panel.set(**dict.fromkeys([*names, "model", "framework"]))
         assert_shows(panel)

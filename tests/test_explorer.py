@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import random
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_client.session import json_packer
 
 import llamapar as lp
 from inputs import TEN_KV_HEADS
 from llamapar.panels import Explorer
+from llamapar.panels.page import plain
 from llamapar.panels.state import DEFAULTS, DIMS, SCHEMA, TABS, State
+from wire import customs, deliver, press, receive, unpacked
 
 MAPS = [tab for tab in TABS if tab != "run"]
 """The tabs that draw a record; `test_explorer_run.py` has the other."""
@@ -22,13 +28,9 @@ MAPS = [tab for tab in TABS if tab != "run"]
 PANELS = Path(lp.__file__).parent / "panels"
 HOSTILE: list[Any] = [
     *(0, -1, 2.5, "8", "", "<script>alert(1)</script>", None, True, False, [], {}, [[1]]),
-    *(10**30, -(10**30), float("nan"), float("inf"), "x" * 10_000, {"tp": 8}),
+    *(10**30, -(10**30), 2**53 + 1, 10**5000, float("nan"), float("inf")),
+    *("x" * 10_000, "\ud800", ["\ud800"], {"tp": 8}, {"\ud800": 10**5000}),
 ]
-
-
-def receive(panel: Explorer, **content: Any) -> None:
-    """What a message from the browser does."""
-    panel._receive(panel, content, [])
 
 
 def assert_shows(panel: Explorer) -> None:
@@ -41,7 +43,7 @@ def assert_shows(panel: Explorer) -> None:
         assert payload["figure"]["data"] or payload["figure"]["layout"]["annotations"]
         assert payload["summary"]
     assert payload["status"] or payload["problem"]
-    json.dumps({k: v for k, v in payload.items() if k != "values"}, allow_nan=False)
+    assert plain(payload["figure"]) == payload["figure"]
     assert repr(panel).startswith("Explorer: ")
     assert str(panel.snapshot().summary)
 
@@ -85,7 +87,7 @@ def test_every_preset_has_every_picture(preset: str, tab: str) -> None:
 
 def size_of(panel: Explorer) -> int:
     """Bytes that a change sends to the browser."""
-    return len(json.dumps([panel.payload, panel.turns], default=str).encode())
+    return len(json_packer(panel.get_state(["payload", "turns"])))
 
 
 def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
@@ -163,12 +165,12 @@ def test_random_moves_never_raise(soak: bool) -> None:
     draw = random.Random(405)
     panel = lp.explorer()
     pictures = 0
-    for move in range(moves):
+    for _move in range(moves):
         roll = draw.random()
         if roll < 0.65:
-            receive(panel, kind="set", changes=random_change(draw, panel), seq=move)
+            receive(panel, kind="set", changes=random_change(draw, panel))
         elif roll < 0.75:
-            receive(panel, kind="set", changes={"tab": draw.choice([*MAPS, "nowhere"])}, seq=move)
+            receive(panel, kind="set", changes={"tab": draw.choice([*MAPS, "nowhere"])})
         elif roll < 0.82:
             receive(panel, kind="fix", finding=draw.randrange(4), fix=draw.randrange(4))
         elif roll < 0.85:
@@ -211,10 +213,126 @@ def test_random_moves_never_raise(soak: bool) -> None:
 def test_a_hostile_message_changes_nothing(content: Any) -> None:
     panel = lp.explorer()
     before = panel.payload["values"]
-    panel._receive(panel, content, [])
+    deliver(panel, content)
     assert panel.payload["values"] == before
     assert panel.payload["figure"] is not None
     assert_shows(panel)
+
+
+KERNEL: dict[str, tuple[dict[str, Any], Callable[[Explorer], Any]]] = {
+    "fix": ({"tp": 16}, Explorer.apply_fix),
+    "turn": ({"tab": "memory"}, Explorer.apply_turn),
+    "set": ({}, lambda panel: panel.set(tp=16)),
+    "load": ({}, lambda panel: panel.load(TEN_KV_HEADS)),
+}
+MESSAGES: dict[str, dict[str, Any]] = {
+    "set": {"changes": {"tp": 4}},
+    "open tab": {"kind": "set", "changes": {"tab": "heads"}},
+    "no change": {"kind": "set", "changes": {}},
+    "fix": {"finding": 0, "fix": 0},
+    "turn": {"turn": 0},
+    "load": {"name": "config.json", "text": json.dumps(TEN_KV_HEADS)},
+    "copy": {"name": "CLI"},
+    **{kind: {} for kind in ("run", "cancel", "plotly", "nothing")},
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("change", KERNEL)
+def test_a_message_is_answered_once_after_a_change_of_the_kernel(change: str, message: str) -> None:
+    start, make = KERNEL[change]
+    panel = lp.explorer(**start)
+    make(panel)
+    for _ in range(2):  # the second time most change nothing
+        press(panel, **{"kind": message, **MESSAGES[message]})
+    receive(panel, kind="set", changes={"dp": 7})
+    assert panel.payload["values"]["dp"] == 7
+
+
+def test_a_press_means_what_stood_there() -> None:
+    panel = lp.explorer(tp=16)
+    seen = panel.payload["seq"]
+    panel.set(dp=64)
+    receive(panel, kind="fix", finding=0, fix=0, seq=seen)
+    assert panel.payload["values"]["tp"] == 16  # another fix may stand there now
+    receive(panel, kind="fix", finding=0, fix=0)
+    assert panel.payload["values"]["tp"] == 8
+
+
+FAULTS = [ZeroDivisionError("of ours"), KeyError("tp"), KeyboardInterrupt()]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=repr)
+@pytest.mark.parametrize("broken", ["state.State.outcome", "state.State.change", "explorer._payload"])
+def test_a_fault_of_ours_is_told_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, broken: str, fault: BaseException
+) -> None:
+    panel = lp.explorer()
+    before = panel.payload
+    module, *owner, name = broken.split(".")
+    place: Any = importlib.import_module(f"llamapar.panels.{module}")
+    for part in owner:
+        place = getattr(place, part)
+
+    def fail(*_: Any) -> Any:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, fail)
+        told = receive(panel, kind="set", changes={"tp": 4})
+    assert told is not None
+    assert told["what"].startswith(f"not done: {type(fault).__name__}: ")
+    assert told["why"].startswith("raised in test_explorer.py, line ")
+    assert panel.payload is before
+    assert panel.layout.tp == 8
+    assert receive(panel, kind="set", changes={"tp": 4}) is None
+    assert panel.layout.tp == 4
+
+
+def test_a_fault_after_the_picture_is_told_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = lp.explorer()
+    monkeypatch.setattr(type(panel._runner), "offer", lambda *_: 1 / 0)
+    told = receive(panel, kind="set", changes={"tab": "run"})
+    assert told is not None
+    assert told["what"] == "not done: ZeroDivisionError: 'division by zero'"
+    assert panel.payload["values"]["tab"] == "run"
+
+
+@pytest.mark.parametrize("name", [name for name in DEFAULTS if name != "preset"])
+def test_what_no_page_can_hold_is_sent_in_words(name: str) -> None:
+    panel = lp.explorer()
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    for value, words in (
+        (10**5000, "an integer of 16610 bits"),
+        (2**53 + 1, "9007199254740993"),
+        ("\ud800", "\\ud800"),
+        (float("nan"), "nan"),
+        ({1, 2}, "{1, 2}"),
+        (cycle, None),
+    ):
+        panel.set(**{name: value})
+        sent = unpacked(panel.get_state("payload"))["payload"]
+        assert sent["values"][name] == words or words is None
+        assert sent["status"]
+        assert panel.snapshot().summary
+
+
+def test_two_threads_lose_no_change() -> None:
+    panel = lp.explorer()
+    names = ["gpus", "quant_group"]
+
+    def turn(name: str) -> None:
+        for n in range(1, 21):
+            panel.set(**{name: n})
+
+    threads = [threading.Thread(target=turn, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [panel.payload["values"][name] for name in names] == [20, 20]
+    assert panel.payload["seq"] == 40
 
 
 def test_a_wrong_value_is_shown_with_its_reason_and_kept() -> None:
@@ -249,9 +367,12 @@ def test_a_preset_sets_the_dimensions_and_a_dimension_makes_it_custom() -> None:
 
 def test_loads_a_config_as_data() -> None:
     panel = lp.explorer()
-    receive(panel, kind="load", name="config.json", text=json.dumps(TEN_KV_HEADS), seq=3)
+    assert receive(panel, kind="load", name="config.json", text=json.dumps(TEN_KV_HEADS)) is None
     assert panel.model.n_kv_heads == 10
-    assert panel.payload["seq"] == 3
+    refused = receive(panel, kind="load", name="<img>.json", text="{")
+    assert refused is not None
+    assert refused["what"].startswith("'<img>.json' is not JSON")
+    assert panel.model.n_kv_heads == 10  # the last good one stays
     panel.set(tp=4, pp=1, dp=1, seq_len=2048)
     assert [f.code for f in panel.report.findings] == ["LP104"]
 
@@ -291,12 +412,11 @@ def test_the_shown_rank_stays_within_the_layout() -> None:
 
 def test_copies_every_setting_as_text() -> None:
     panel = lp.explorer()
-    sent: list[dict[str, Any]] = []
-    panel.send = lambda content, buffers=None: sent.append(content)  # type: ignore[method-assign]
     for name in panel.exports:
-        receive(panel, kind="copy", name=name)
-    assert [message["name"] for message in sent] == panel.exports
-    assert all("8" in message["text"] for message in sent)
+        heard = press(panel, kind="copy", name=name)
+        (copied,) = customs(heard, "copied")
+        assert copied["name"] == name
+        assert "8" in copied["text"]
 
 
 def test_controls_and_defaults_are_the_same_names() -> None:

@@ -19,8 +19,9 @@ from llamapar.panels.state import DEFAULTS, SCHEMA
 from llamapar.programs import faults
 from llamapar.spmd import local, setting
 from llamapar.spmd.watch import operations, ranks_ticked
-from test_explorer import HOSTILE, receive
+from test_explorer import HOSTILE
 from test_imports import loaded
+from wire import receive
 
 TINY = {
     "preset": "tiny",
@@ -351,7 +352,7 @@ def test_random_moves_never_raise(soak: bool) -> None:
         name: DEFAULTS[name] for name in ("engine", "fault", "dtype", "padding", "layer_split", "order")
     }
     small |= {name: DEFAULTS[name] for name in ("chunking", "cp_method", "framework", "zero")}
-    for move in range(1_000 if soak else 60):
+    for _move in range(1_000 if soak else 60):
         roll = draw.random()
         control = draw.choice(controls)
         if roll < 0.3:
@@ -364,7 +365,7 @@ def test_random_moves_never_raise(soak: bool) -> None:
             change = {"tab": draw.choice(["heads", "run"])}
         else:
             change = small
-        receive(panel, kind="set", changes=change, seq=move)
+        receive(panel, kind="set", changes=change)
         if draw.random() < 0.1:
             receive(panel, kind=draw.choice(["cancel", "run"]))
         json.dumps(panel.running, allow_nan=False)

@@ -26,10 +26,9 @@ function diagnosisCard(one, index, fix) {
 
 function render({ model, el }) {
   const uid = `lp${++views}`;
-  const { send, next, answered } = buildSender(model);
-  const fix = (diagnosis, k) => model.send({ kind: "fix", diagnosis, fix: k });
-  const controls = buildControls(model.get("schema"), uid, send,
-    (name, text) => model.send({ kind: "load", name, text, seq: next() }));
+  const { send, ask, note, close } = buildSender(model, () => controls.show(model.get("payload").values));
+  const fix = (diagnosis, k) => ask({ kind: "fix", diagnosis, fix: k });
+  const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
   const box = make("textarea", { class: "lp-box", id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off", wrap: "off" });
   const label = make("label", { for: box.id, class: "lp-ask" }, "Paste an error, a traceback or a log");
   const left = make("div", { class: "lp-why", hidden: true });
@@ -38,7 +37,7 @@ function render({ model, el }) {
   const cards = make("div", { class: "lp-findings" });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
   const root = make("div", { class: "llamapar lp-clinic" }, controls.column,
-    make("div", { class: "lp-main" }, label, box, left, status, line, cards, figure.node));
+    make("div", { class: "lp-main" }, label, box, left, note, status, line, cards, figure.node));
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(root, below);
 
@@ -63,12 +62,10 @@ function render({ model, el }) {
     event.preventDefault();
     commit(text);
   });
-  root.addEventListener("focusout", () => controls.show(model.get("payload").values)); // a field left empty
 
   let said = "";
   const show = () => {
     const payload = model.get("payload");
-    answered();
     figure.draw(payload); // first: plotly measures the page, which the rest of this then changes, once
     figure.node.classList.toggle("lp-none", !payload.figure);
     controls.show(payload.values);
@@ -104,6 +101,7 @@ function render({ model, el }) {
   showOpened();
   return () => {
     for (const [event, hear] of Object.entries(heard)) model.off(event, hear);
+    close();
     figure.close();
     shown?.then((view) => view.remove());
   };

@@ -29,7 +29,7 @@ from llamapar.models import PRESETS, ModelConfig
 from llamapar.models import model as find_model
 
 from .explorer_panel import Explorer
-from .page import Page, source
+from .page import Page, plain, source
 from .runs import card
 
 LIMIT = 60_000
@@ -183,7 +183,9 @@ class Visit:
         return NOTHING.reason if self.explanation is NOTHING else self.explanation.summary
 
     def __str__(self) -> str:
-        known = ", ".join(f"{name}={value} ({origin})" for name, (value, origin) in self.fields.items())
+        known = ", ".join(
+            f"{name}={plain(value)} ({origin})" for name, (value, origin) in self.fields.items()
+        )
         drawn = self.picture.summary if isinstance(self.picture, View) else self.picture
         told = self.status if self.explanation is NOTHING else str(self.explanation)
         parts = (f"known: {known}" * bool(known), str(self.problem or ""), told, str(drawn))
@@ -215,7 +217,7 @@ class Clinic(Page):
 
         Raises LayoutError for a field that is not there.
         """
-        self._show(self._visit.change(values))
+        self._show(values)
 
     @property
     def explanation(self) -> Explanation:
@@ -246,21 +248,20 @@ class Clinic(Page):
     def __repr__(self) -> str:
         return f"Clinic: {self._visit.status}"
 
-    def _show(self, visit: Visit, seq: int = 0, problem: LlamaparError | None = None) -> None:
-        self._visit, self.text = visit, _cut(visit.text)
-        self.payload = _payload(visit, seq or self.payload["seq"] + 1, problem)
+    def _show(self, changes: Mapping[str, Any]) -> None:
+        """Take changes and show what comes of them; where anything raises, all stays as it was."""
+        with self._lock:
+            visit = self._visit.change(changes)
+            payload = _payload(visit, self.payload["seq"] + 1)
+            self._visit, self.text, self.payload = visit, _cut(visit.text), payload
 
-    def _refuse(self, problem: LlamaparError, seq: int) -> None:
-        self._show(self._visit, seq, problem)
-
-    def _answer(self, kind: str, content: dict[str, Any], seq: int) -> None:
+    def _answer(self, kind: str, content: dict[str, Any]) -> None:
         if kind == "set":
-            self._show(self._visit.change(dict(content["changes"])), seq)
-        elif kind == "fix":
-            self.open_fix(int(content["fix"]), int(content["diagnosis"]))
+            self._show(dict(content["changes"]))
         elif kind == "load":
-            raw = parse_object(str(content["text"]), shown(str(content["name"])))
-            self._show(self._visit.change({"model": raw}), seq)
+            self._show({"model": parse_object(str(content["text"]), shown(str(content["name"])))})
+        elif kind == "fix" and self._stands(content):
+            self.open_fix(int(content["fix"]), int(content["diagnosis"]))
 
 
 @named(keywords(_NOTHING_TOLD))
@@ -277,9 +278,9 @@ def _cut(text: str) -> str:
     return text[: LIMIT // 3 - 99] + left_out + text[LIMIT // 3 - LIMIT :]
 
 
-def _payload(visit: Visit, seq: int, problem: LlamaparError | None = None) -> dict[str, Any]:
-    """All that the browser shows, as plain values. seq tells it which of its messages this answers."""
-    told, drawn, problem = visit.explanation, visit.picture, problem or visit.problem
+def _payload(visit: Visit, seq: int) -> dict[str, Any]:
+    """All that the browser shows, as plain values. seq numbers it: pressed buttons refer to it."""
+    told, drawn, problem = visit.explanation, visit.picture, visit.problem
     return {
         "seq": seq,
         "values": dict.fromkeys(_FIELDS) | {"framework": ""} | {n: v for n, (v, _) in visit.fields.items()},

@@ -75,11 +75,10 @@ function drawTurns(box, { turns, payload, turn }) {
 function render({ model, el }) {
   const uid = `lp${++views}`;
   const opened = new Set();
-  const { send, next, answered } = buildSender(model);
-  const fix = (finding, k) => model.send({ kind: "fix", finding, fix: k });
+  const { send, ask, note, close } = buildSender(model, () => controls.show(model.get("payload").values));
+  const fix = (finding, k) => ask({ kind: "fix", finding, fix: k });
 
-  const controls = buildControls(model.get("schema"), uid, send,
-    (name, text) => model.send({ kind: "load", name, text, seq: next() }));
+  const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
   const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite" });
   const findings = make("div", { class: "lp-findings" });
 
@@ -101,12 +100,12 @@ function render({ model, el }) {
     if (model.get("payload").values.tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
   }, (painted) => { root.dataset.painted = painted; });
 
-  const run = buildRun(model);
+  const run = buildRun(ask);
   const turns = make("div", { class: "lp-copy lp-turns", hidden: true });
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) =>
-    make("button", { type: "button", onclick: () => model.send({ kind: "copy", name }) }, name));
+    make("button", { type: "button", onclick: () => ask({ kind: "copy", name }) }, name));
   const copying = make("div", { class: "lp-copy" }, "copy as ", ...copies, text);
   const onMessage = async (message) => {
     if (message.kind !== "copied") return;
@@ -117,7 +116,7 @@ function render({ model, el }) {
   };
 
   const root = make("div", { class: "llamapar" }, controls.column,
-    make("div", { class: "lp-main" }, status, findings, bar, run.head, turns, figure.node, run.tables, copying));
+    make("div", { class: "lp-main" }, note, status, findings, bar, run.head, turns, figure.node, run.tables, copying));
   el.append(root);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
@@ -146,11 +145,10 @@ function render({ model, el }) {
   };
 
   const showTurns = () => drawTurns(turns, {
-    turns: model.get("turns"), payload: model.get("payload"), turn: (k) => model.send({ kind: "turn", turn: k }) });
+    turns: model.get("turns"), payload: model.get("payload"), turn: (k) => ask({ kind: "turn", turn: k }) });
 
   const show = () => {
     const payload = model.get("payload");
-    answered();
     drawFigure(payload); // first: plotly measures the page, which the rest of this then changes, once
     controls.show(payload.values);
     status.textContent = payload.status;
@@ -176,6 +174,7 @@ function render({ model, el }) {
     model.off("change:running", showRun);
     model.off("change:turns", showTurns);
     model.off("msg:custom", onMessage);
+    close();
     figure.close();
   };
 }

@@ -2,12 +2,14 @@
 
 One anywidget holds controls, findings and one plotly figure. A change of a control travels as one
 message, and all that follows from it comes back as one `payload`, so that each change is one atomic
-update. Everything is computed in `state`; this file only carries it to the browser and back. What takes
-longer than a picture has traits of its own: `turns`, and `running`, which the thread of the run sets.
+update, and then the answer. Everything is computed in `state`; this file only carries it to the browser
+and back. What takes longer than a picture has traits of its own: `turns`, and `running`, which the thread
+of the run sets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import traitlets
@@ -60,15 +62,16 @@ class Explorer(Page):
 
         Raises LayoutError for a control that is not there.
         """
-        self._show(self._state.change(values))
+        self._show(lambda state: state.change(values))
 
     def load(self, source: Any) -> None:
         """Take a model from a config.json, params.json, dict or ModelConfig. Raises ModelError."""
-        self._show(self._state.load(find_model(source)))
+        model = find_model(source)
+        self._show(lambda state: state.load(model))
 
     def take(self, job: Job, framework: str = "", tab: str = "heads") -> None:
         """Take a whole job: model, layout and facts, such as a fix's."""
-        self._show(self._state.take(job).change({"framework": framework, "tab": tab}))
+        self._show(lambda state: state.take(job).change({"framework": framework, "tab": tab}))
 
     @property
     def model(self) -> ModelConfig:
@@ -93,14 +96,14 @@ class Explorer(Page):
         fixes = report.findings[finding].fixes
         if not 0 <= fix < len(fixes):
             raise LlamaparError(f"fix={shown(fix)}: the finding has {len(fixes)}", field="fix")
-        self._show(self._state.turn(dict(fixes[fix].changes)))
+        self._show(lambda state: state.turn(dict(fixes[fix].changes)))
 
     def apply_turn(self, turn: int = 0) -> None:
         """Do what the button of a turn does that makes the job fit, in the Memory tab."""
         offered = self._outcome.turns
         if not 0 <= turn < len(offered):
             raise LlamaparError(f"turn={shown(turn)}: there are {len(offered)}", field="turn")
-        self._show(self._state.turn(dict(offered[turn].changes)))
+        self._show(lambda state: state.turn(dict(offered[turn].changes)))
 
     @property
     def result(self) -> RunResult | None:
@@ -155,10 +158,14 @@ class Explorer(Page):
 
     # -- to and from the browser -----------------------------------------------------------------
 
-    def _show(self, state: State, seq: int = 0, problem: LlamaparError | None = None) -> None:
-        self._state, self._outcome = state, state.outcome()
-        self.payload = _payload(state, self._outcome, seq or self.payload["seq"] + 1, problem)
-        self._follow()
+    def _show(self, change: Callable[[State], State]) -> None:
+        """Take a change and show what comes of it; where anything raises, all stays as it was."""
+        with self._lock:
+            state = change(self._state)
+            outcome = state.outcome()
+            payload = _payload(state, outcome, self.payload["seq"] + 1)
+            self._state, self._outcome, self.payload = state, outcome, payload
+            self._follow()
 
     def _follow(self) -> None:
         """What comes after the picture: turns that make a job fit; a run, at once where it is quick."""
@@ -172,19 +179,15 @@ class Explorer(Page):
         """Called by the thread of a run; ipykernel's sockets take messages from any thread."""
         self.running = now.as_dict()
 
-    def _refuse(self, problem: LlamaparError, seq: int) -> None:
-        self._show(self._state, seq, problem)
-
-    def _answer(self, kind: str, content: dict[str, Any], seq: int) -> None:
+    def _answer(self, kind: str, content: dict[str, Any]) -> None:
         if kind == "set":
-            self._show(self._state.change(dict(content["changes"])), seq)
-        elif kind == "fix":
-            self.apply_fix(int(content["finding"]), int(content["fix"]))
-        elif kind == "turn":
-            self.apply_turn(int(content["turn"]))
+            self._show(lambda state: state.change(dict(content["changes"])))
         elif kind == "load":
-            raw = parse_object(str(content["text"]), shown(str(content["name"])))
-            self._show(self._state.load(find_model(raw)), seq)
+            self.load(parse_object(str(content["text"]), shown(str(content["name"]))))
+        elif kind == "fix" and self._stands(content):
+            self.apply_fix(int(content["finding"]), int(content["fix"]))
+        elif kind == "turn" and self._stands(content):
+            self.apply_turn(int(content["turn"]))
         elif kind == "run" and self._outcome.plan:
             self._runner.start(self._outcome.plan)
         elif kind == "cancel":
@@ -208,11 +211,9 @@ def explorer(model: Any = None, **values: Any) -> Explorer:
     return panel
 
 
-def _payload(
-    state: State, outcome: Outcome, seq: int, problem: LlamaparError | None = None
-) -> dict[str, Any]:
-    """All that the browser shows, as plain values. seq tells it which of its messages this answers."""
-    report, problem = outcome.report, problem or outcome.problem
+def _payload(state: State, outcome: Outcome, seq: int) -> dict[str, Any]:
+    """All that the browser shows, as plain values. seq numbers it: turns and pressed buttons refer to it."""
+    report, problem = outcome.report, outcome.problem
     return {
         "seq": seq,
         "values": state.values,

@@ -30,26 +30,59 @@ function loadPlotly(model) {
       document.head.append(script);
     };
     model.on("msg:custom", receive);
+    setTimeout(() => { window.llamaparPlotly = null; }, 30_000); // a kernel may end before it answers: ask another
     model.send({ kind: "plotly" });
   });
   return window.llamaparPlotly;
 }
 
-// Sends changes of controls, one message at a time; those that come meanwhile go together in the next.
-function buildSender(model) {
-  let pending = null;
-  let busy = false;
-  let seq = 0;
+const PATIENCE = 5000; // ms until a page without an answer says so, and sends on
+
+// Messages to Python, one at a time: the next leaves when the last is answered, as each is, whatever comes
+// of it. `send` takes changes of controls, which go together while they wait; `ask` any other message.
+// `note` tells what was refused, and `refused` puts the controls back; or that no answer comes.
+function buildSender(model, refused) {
+  const view = Math.random().toString(36).slice(2); // this model may have more views, each with its own ids
+  const note = make("div", { class: "lp-answer", "aria-live": "polite" });
+  const waiting = [];
+  let count = 0;
+  let awaited = null; // the id of the message on its way
+  let timer = 0;
+  const tell = (problem) => note.replaceChildren(...(problem ? [problemCard(problem)] : []));
   const flush = () => {
-    if (busy || !pending) return;
-    busy = true;
-    model.send({ kind: "set", changes: pending, seq: ++seq });
-    pending = null;
+    clearTimeout(timer);
+    awaited = null;
+    if (!waiting.length) return;
+    awaited = `${view}-${++count}`;
+    timer = setTimeout(unanswered, PATIENCE);
+    try { model.send({ ...waiting.shift(), id: awaited }); } catch { unanswered(); } // its kernel is gone
   };
+  const unanswered = () => { // a lost message, or answer, must not hold up the next
+    const why = "it is busy; or it was restarted or shut down, and then this cell is to be run again";
+    tell({ what: "no answer from the kernel", why, choose: [] });
+    flush();
+  };
+  const put = (message) => {
+    waiting.push({ ...message, seq: model.get("payload").seq }); // what stood there when this was pressed
+    if (!awaited) flush();
+  };
+  const hear = ({ kind, id, problem }) => {
+    if (kind !== "answered" || !id?.startsWith(view)) return;
+    tell(problem);
+    if (problem) refused();
+    if (id === awaited) flush();
+  };
+  const clear = () => tell(null); // a payload comes before its answer
+  model.on("msg:custom", hear);
+  model.on("change:payload", clear);
   return {
-    send: (changes) => { pending = { ...pending, ...changes }; flush(); },
-    next: () => ++seq,
-    answered: () => { busy = false; flush(); },
+    note,
+    ask: put,
+    send: (changes) => {
+      const last = waiting.at(-1);
+      if (last?.kind === "set") Object.assign(last.changes, changes); else put({ kind: "set", changes: { ...changes } });
+    },
+    close: () => { model.off("msg:custom", hear); model.off("change:payload", clear); clearTimeout(timer); },
   };
 }
 
@@ -60,13 +93,25 @@ const isActive = (node) => node.getRootNode().activeElement === node;
 
 function intControl(control, send, read = number, more = { inputmode: "numeric" }) {
   const input = make("input", { type: "text", id: control.id, title: control.help, placeholder: control.placeholder, ...more });
-  let timer = 0;
-  const commit = () => { clearTimeout(timer); send({ [control.name]: read(input.value) }); };
+  let value = null; // what belongs in the box, which keeps what is typed until the focus leaves it
+  let timer = 0; // set while something typed is not sent yet
+  const put = () => {
+    const text = value == null ? "" : String(value);
+    if (input.value !== text) input.value = text;
+  };
+  const commit = () => {
+    if (!timer) return;
+    clearTimeout(timer);
+    timer = 0;
+    value = read(input.value);
+    send({ [control.name]: value });
+  };
   input.addEventListener("change", commit);
   input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(commit, 400); });
-  const show = (value) => {
-    const text = value == null ? "" : String(value);
-    if (!isActive(input) || read(input.value) === value) { if (input.value !== text) input.value = text; }
+  input.addEventListener("blur", () => { commit(); put(); });
+  const show = (now) => {
+    value = now;
+    if (!isActive(input) || read(input.value) === value) put();
   };
   return { nodes: [input], show };
 }
@@ -85,7 +130,7 @@ function axisControl(control, send) {
   });
   slider.addEventListener("input", () => {
     const value = 2 ** Number(slider.value);
-    box.nodes[0].value = String(value);
+    box.show(value);
     slider.setAttribute("aria-valuetext", String(value));
     send({ [control.name]: value });
   });

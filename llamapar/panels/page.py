@@ -1,19 +1,55 @@
-"""What the panels share: their page's sources, plotly's bundle, and messages that are answered or refused."""
+"""What the panels share: their page's sources, plotly's bundle, and messages that are answered, each once.
+
+Python numbers what it shows: `payload["seq"]`, which no page ever counts. A page gives each of its messages
+an id of its own and waits for the answer with that id; so an answer is never a payload, which traitlets
+does not send where it is equal to the last one.
+"""
 
 from __future__ import annotations
 
+import math
+import numbers
+import threading
+import traceback
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
-from llamapar.errors import LlamaparError, ModelError, shown
+from llamapar.errors import LlamaparError, shown
+
+from .runs import card
+
+EXACT = 2**53 - 1
+"""Largest whole number that a browser holds exactly."""
+
+DEEP = 16
+"""Containers within containers that a page is sent; a panel's own are half as deep."""
 
 
 def source(*names: str) -> str:
     """Files beside this one, one after the other."""
     return "".join((files(__package__) / name).read_text(encoding="utf-8") for name in names)
+
+
+def plain(value: Any, deep: int = DEEP) -> Any:
+    """`value` as JSON carries it and a browser holds it, whole; in words where they cannot."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):  # a lone surrogate has no UTF-8
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, numbers.Integral):
+        number = int(value)
+        return number if abs(number) <= EXACT else shown(number)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else shown(float(value))
+    if deep and isinstance(value, list | tuple):
+        return [plain(item, deep - 1) for item in value]
+    if deep and isinstance(value, dict):
+        return {plain(str(name)): plain(item, deep - 1) for name, item in value.items()}
+    return shown(value)
 
 
 class Page(anywidget.AnyWidget):
@@ -24,32 +60,54 @@ class Page(anywidget.AnyWidget):
     """No box of ipywidgets' own: it would be one more model, with a random id."""
 
     def __init__(self, **traits: Any) -> None:
+        self._lock = threading.RLock()
+        """JupyterLab's messages come in a thread of their own, beside the cells'."""
         super().__init__(**traits)
         self.on_msg(self._receive)
 
-    def _answer(self, kind: str, content: dict[str, Any], seq: int) -> None:
-        """Do what a message asks; KeyError, TypeError and ValueError for one that cannot be read."""
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+        """Traits as they are sent, plain: ipywidgets takes all that it sends of them from here."""
+        return dict(plain(super().get_state(key, drop_defaults)))
+
+    def send(self, content: Any, buffers: Any = None) -> None:
+        """Send a message of the panel's own, plain."""
+        super().send(plain(content), buffers)
+
+    def _answer(self, kind: str, content: dict[str, Any]) -> None:
+        """Do what a message asks, or raise."""
         raise NotImplementedError
 
-    def _refuse(self, problem: LlamaparError, seq: int) -> None:
-        """Show why a message was refused."""
-        raise NotImplementedError
+    def _stands(self, content: dict[str, Any]) -> bool:
+        """Whether what was pressed is still shown; a button of an older payload does nothing."""
+        return bool(content["seq"] == self.payload["seq"])
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
-        """A message from the browser: data, whose names and values are checked like anybody's."""
-        kind = content.get("kind") if isinstance(content, dict) else None
-        seq = content.get("seq") if isinstance(content, dict) else None
-        seq = seq if isinstance(seq, int) else 0
-        try:
-            if kind == "plotly":
-                self.send({"kind": "plotly"}, buffers=[_plotly_js()])
-            elif isinstance(kind, str):
-                self._answer(kind, content, seq)
-        except LlamaparError as problem:
-            self._refuse(problem, seq)
-        except (KeyError, TypeError, ValueError) as problem:
-            off = ModelError(f"the browser sent {shown(content)}, which cannot be read: {problem}")
-            self._refuse(off, seq)
+        """A message from the browser: data, whose names and values are checked like anybody's.
+
+        Whatever comes of it, it is answered once, with what was wrong.
+        """
+        message = content if isinstance(content, dict) else {}
+        problem: LlamaparError | None = None
+        with self._lock:
+            try:
+                if message.get("kind") == "plotly":
+                    self.send({"kind": "plotly"}, buffers=[_plotly_js()])
+                else:
+                    self._answer(str(message["kind"]), message)
+            except LlamaparError as refused:
+                problem = refused
+            except (Exception, KeyboardInterrupt) as fault:  # also ours: the page goes on
+                problem = _unforeseen(message, fault)
+            finally:
+                answer = {"id": message.get("id"), "problem": card(problem) if problem else None}
+                self.send({"kind": "answered", **answer})
+
+
+def _unforeseen(message: dict[str, Any], fault: BaseException) -> LlamaparError:
+    at = traceback.extract_tb(fault.__traceback__)[-1]
+    where = f"{Path(at.filename).name}, line {at.lineno}"
+    what = f"not done: {type(fault).__name__}: {shown(str(fault), 200)}"
+    return LlamaparError(what, f"raised in {where}, for {shown(message, 200)}; the panel goes on")
 
 
 def _plotly_js() -> bytes:

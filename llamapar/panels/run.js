@@ -14,9 +14,9 @@ function runTable({ name, title, head, rows, wrong }) {
 }
 
 // head stands above the figure, tables below it; draw fills both.
-function buildRun(model) {
-  const start = make("button", { type: "button", class: "lp-start", onclick: () => model.send({ kind: "run" }) }, "Run");
-  const stop = make("button", { type: "button", onclick: () => model.send({ kind: "cancel" }) }, "Cancel");
+function buildRun(ask) {
+  const start = make("button", { type: "button", class: "lp-start", onclick: () => ask({ kind: "run" }) }, "Run");
+  const stop = make("button", { type: "button", onclick: () => ask({ kind: "cancel" }) }, "Cancel");
   const bar = make("progress", { max: 1, "aria-label": "progress of the run" });
   const phase = make("span", { class: "lp-phase" });
   const title = make("span", { class: "lp-title" });

@@ -1,0 +1,308 @@
+"""Every message of a page is answered, whatever the kernel changed before, a change of nothing included."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from itertools import cycle, product
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from browser.lab import Lab, Notebook, scratch_notebook, wait_until
+from inputs import TEN_KV_HEADS
+from llamapar.panels.state import SCHEMA
+
+pytestmark = pytest.mark.browser
+
+EXPLORER = "import llamapar as lp\npanel = lp.explorer()\nstart = dict(panel.payload['values'])\npanel"
+AGAIN = "panel  # once more"
+CLINIC = "visit = lp.clinic(model='llama3-8b')\nvisit"
+KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+CONFIG = {"name": "config.json", "mimeType": "application/json"}
+OPEN = "(root) => root.querySelectorAll('.lp-group').forEach((group) => { group.open = true; })"
+ASK = """async (code) => {
+    const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+    const future = kernel.requestExecute({ code, store_history: false });
+    let told = "None";
+    future.onIOPub = ({ content }) => { told = content.data?.["text/plain"] ?? content.evalue ?? told; };
+    await future.done;
+    return told;
+}"""
+SHOWN = """(root) => {
+    const value = (name) => root.querySelector(`[data-control=${name}] :is(select, input[type=text])`)?.value;
+    const status = root.querySelector("[role=status]").textContent;
+    return [Number(root.dataset.painted), value("preset") ?? value("model"), value("tp"), status];
+}"""
+KEPT = """(lambda values, seq, status, **_: (
+    values.get(CONTROL),
+    seq, values.get("preset") or values.get("model") or "", str(values["tp"] or ""), status
+))(**PANEL.get_state("payload")["payload"])"""
+
+
+class Panel:
+    """A panel in a page, and what the kernel knows of it under the name `name`."""
+
+    def __init__(self, notebook: Notebook, cell: int, name: str) -> None:
+        self.notebook, self.name, self.root = notebook, name, notebook.cell(cell).locator(".llamapar").first
+        self.root.evaluate(OPEN)
+
+    def kernel(self, code: str) -> str:
+        """Run code as a cell does; its value, or what it raises, as text. PANEL is this one."""
+        return str(self.notebook.page.evaluate(ASK, code.replace("PANEL", self.name)))
+
+    def kept(self, control: str = "") -> tuple[Any, list[Any]]:
+        """What the kernel has: in a control, and of what SHOWN reads from the page."""
+        value, *shown = ast.literal_eval(self.kernel(KEPT.replace("CONTROL", repr(control))))
+        return value, shown
+
+    def settle(self, control: str = "", right: Callable[[Any], bool] = lambda _: True) -> None:
+        """Wait until the kernel has the right value, and the page shows what the kernel has."""
+
+        def settled() -> bool:
+            value, shown = self.kept(control)
+            return right(value) and bool(shown == self.root.evaluate(SHOWN))
+
+        wait_until(settled, what=f"another {control}, and a page that shows what the kernel has", seconds=10)
+
+    def control(self, name: str, kind: str = "input[type=text]") -> Locator:
+        return self.root.locator(f"[data-control={name}] {kind}").first
+
+    @property
+    def answer(self) -> Locator:
+        """Where a refusal stands."""
+        return self.root.locator(".lp-answer")
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    path = tmp_path_factory.mktemp("answers") / "panels.ipynb"
+    with Lab() as lab, lab.open(scratch_notebook(path, EXPLORER, AGAIN, CLINIC), height=3600) as opened:
+        opened.run(0)
+        opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+        yield opened
+        assert opened.console_errors() == []
+
+
+@pytest.fixture
+def explorer(notebook: Notebook) -> Panel:
+    panel = Panel(notebook, 0, "panel")
+    panel.kernel("panel.set(**start)")
+    panel.settle()
+    return panel
+
+
+# -- what the kernel changes -----------------------------------------------------------------------
+
+
+def by_fix(panel: Panel) -> None:
+    panel.kernel("PANEL.set(tp=16)")
+    panel.root.locator("[data-code=LP104]").get_by_title("apply this fix").first.click()
+    panel.settle("tp", lambda tp: tp == 8)
+
+
+def by_turn(panel: Panel) -> None:
+    panel.kernel("PANEL.set(tab='memory')")
+    panel.root.get_by_title("turn this").first.click()
+    expect(panel.root.locator(".lp-turns")).not_to_be_visible()
+
+
+def by_set(panel: Panel) -> None:
+    panel.kernel("PANEL.set(tp=4)")
+
+
+def by_load(panel: Panel) -> None:
+    panel.kernel(f"PANEL.load({TEN_KV_HEADS!r})")
+
+
+KERNEL = [by_fix, by_turn, by_set, by_load]
+
+
+# -- what a hand does then: first what changes nothing, and what does at once after it ---------------
+
+
+def slide(panel: Panel, name: str) -> None:
+    slider, before = panel.control(name, "input[type=range]"), panel.kept(name)[0]
+    slider.dispatch_event("input")
+    slider.press("ArrowLeft" if before > 1 else "ArrowRight")
+    panel.settle(name, lambda now: now == (before // 2 if before > 1 else 2))
+
+
+def type_in(panel: Panel, name: str) -> None:
+    box, before = panel.control(name), panel.kept(name)[0]
+    box.fill("" if before is None else str(before))
+    box.press("Enter")
+    box.fill("32")
+    box.press("Enter")
+    panel.settle(name, lambda now: now == 32)
+
+
+def choose(panel: Panel, name: str) -> None:
+    select, before = panel.control(name, "select"), panel.kept(name)[0]
+    at = select.evaluate("select => select.selectedIndex")
+    select.select_option(index=at)
+    select.select_option(index=0 if at else 1)
+    panel.settle(name, lambda now: now != before)
+
+
+def tick(panel: Panel, name: str) -> None:
+    before = panel.kept(name)[0]
+    panel.control(name, "input").dispatch_event("change")
+    panel.control(name, "input").click()
+    panel.settle(name, lambda now: now is not before)
+
+
+def click_tab(panel: Panel, _: str) -> None:
+    panel.root.locator(".lp-tabs [aria-selected=true]").click()
+    panel.root.get_by_role("tab", name="Vocabulary").click()
+    panel.settle("tab", lambda tab: tab == "vocab")
+
+
+def load(panel: Panel, name: str) -> None:
+    chooser = panel.control(name, "input")
+    for _ in range(2):
+        chooser.set_input_files({**CONFIG, "buffer": json.dumps(TEN_KV_HEADS).encode()})
+    panel.settle("n_kv_heads", lambda n: n == 10)
+    chooser.set_input_files({**CONFIG, "buffer": b"{"})
+    expect(panel.answer).to_contain_text("'config.json' is not JSON")
+    type_in(panel, "n_kv_heads")
+    expect(panel.answer).to_be_empty()
+
+
+def copy(panel: Panel, name: str) -> None:
+    for export, words in (("CLI", "llamapar"), ("Python", "import llamapar")):
+        panel.root.get_by_role("button", name=export, exact=True).click()
+        expect(panel.root.locator(".lp-copied")).to_contain_text(words)
+    click_tab(panel, name)
+
+
+HANDS: list[tuple[Callable[[Panel, str], None], str]] = [
+    *((slide, "tp"), (type_in, "pp"), (type_in, "seq_len"), (type_in, "gpus"), (choose, "framework")),
+    *((choose, "preset"), (tick, "kv_replication"), (click_tab, ""), (load, "config"), (copy, "")),
+]
+"""One of each kind of control."""
+
+KINDS: dict[str, list[Callable[[Panel, str], None]]] = {
+    "axis": [slide, type_in], "int": [type_in], "choice": [choose], "bool": [tick], "file": [load],
+}  # fmt: skip
+EVERY = [
+    (act, control["name"])
+    for group in SCHEMA
+    if not group.get("tab")
+    for control in group["controls"]
+    for act in KINDS[control["kind"]]
+]
+
+
+def test_any_control_answers_after_any_change_of_the_kernel(explorer: Panel, soak: bool) -> None:
+    pairs = product(KERNEL, [*EVERY, *HANDS[-3:]]) if soak else zip(cycle(KERNEL), HANDS, strict=False)
+    for change, (act, name) in pairs:
+        explorer.kernel("panel.set(**start)")
+        change(explorer)
+        act(explorer, name)
+
+
+def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
+    box = explorer.control("tp")
+    box.fill("16")
+    explorer.settle("tp", lambda tp: tp == 16)
+    explorer.root.locator("[data-code=LP104]").get_by_title("apply this fix").first.click()
+    explorer.settle("tp", lambda tp: tp == 8)
+    explorer.root.get_by_role("tab", name="Heads").click()
+    explorer.control("preset", "select").select_option("llama3.1-8b")
+    explorer.settle("preset", lambda preset: preset == "llama3.1-8b")
+    expect(explorer.root.get_by_role("status")).to_contain_text("llama3.1-8b tp=8")
+
+
+def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
+    explorer.kernel("panel.set(tab='memory')")
+    explorer.control("micro_batch").fill("2")
+    explorer.settle("micro_batch", lambda n: n == 2)
+    explorer.root.get_by_title("turn this").first.click(
+        delay=200
+    )  # the focus leaves the box as the press begins
+    wait_until(lambda: explorer.kernel("panel.payload['fits']") == "True", what="a job that fits", seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (
+            "panel.set(tp=10**5000)",
+            "tp=an integer of 16610 bits: tp must be a whole number from 1 to 1048576",
+        ),
+        (r"panel.set(padding='\ud800')", r"padding='\ud800'"),
+        ("panel.set(tp=2**53 + 1)", "tp=9007199254740993: tp must be"),
+    ],
+)
+def test_what_no_page_can_hold_is_told(explorer: Panel, code: str, told: str) -> None:
+    explorer.kernel(code)
+    expect(explorer.root.locator(".lp-finding").first).to_contain_text(told)
+    if "tp=" in code:
+        assert explorer.control("tp").input_value() in told
+    explorer.control("preset", "select").select_option("llama3.1-8b")
+    explorer.settle("preset", lambda preset: preset == "llama3.1-8b")
+
+
+def test_a_fault_of_ours_is_told_and_the_page_goes_on(explorer: Panel) -> None:
+    explorer.kernel("whole = type(panel._state).outcome\ntype(panel._state).outcome = lambda state: 1 / 0")
+    explorer.control("dp", "input[type=range]").press("ArrowRight")
+    expect(explorer.answer).to_contain_text("not done: ZeroDivisionError: 'division by zero'")
+    explorer.settle()
+    assert explorer.control("dp").input_value() == "128"
+    explorer.kernel("type(panel._state).outcome = whole")
+    slide(explorer, "dp")
+    expect(explorer.answer).to_be_empty()
+
+
+def test_the_clinic_answers_after_any_change_of_the_kernel(notebook: Notebook) -> None:
+    notebook.run(2)
+    clinic = Panel(notebook, 2, "visit")
+    box = clinic.root.locator("textarea")
+    box.fill(KV)
+    clinic.settle("tp", lambda tp: tp == 16)
+    clinic.kernel("visit.set(tp=16)")
+    type_in(clinic, "tp")
+    clinic.kernel(r"visit.set(tp=None, model='\ud800')")
+    expect(clinic.root.locator(".lp-finding").first).to_contain_text(r"model='\ud800' is not known")
+    clinic.control("model").fill("llama3-8b")
+    clinic.settle("model", lambda model: model == "llama3-8b")
+    clinic.root.get_by_title("open the Explorer on this layout").first.click()
+    opened = notebook.page.locator(".lp-opened")
+    expect(opened.get_by_role("status")).to_contain_text("llama3-8b tp=8")
+    load(clinic, "config")
+    clinic.kernel("visit.set(framework='torchtitan')")
+    choose(clinic, "framework")
+    clinic.kernel(f"visit.set(text={KV!r})")
+    box.fill(f"{KV} \ud800")
+    box.fill(f"{KV} again")
+    wait_until(lambda: "again" in clinic.kernel("visit.text"), what="the last text", seconds=10)
+    clinic.settle()
+
+
+def test_two_views_of_a_panel_answer_each_its_own(explorer: Panel) -> None:
+    explorer.notebook.run(1)
+    second = Panel(explorer.notebook, 1, "panel")
+    for view, other in ((second, explorer), (explorer, second)):
+        type_in(view, "pp")
+        other.settle("pp", lambda pp: pp == 32)
+        view.control("config", "input").set_input_files({**CONFIG, "buffer": b"{"})
+        expect(view.answer).to_contain_text("'config.json' is not JSON")
+        assert other.answer.inner_text() == ""
+        click_tab(other, "")
+        view.kernel("panel.set(**start)")
+        expect(view.answer).to_be_empty()
+
+
+def test_a_page_whose_kernel_is_gone_says_so_and_waits_for_nothing(explorer: Panel) -> None:
+    """The last one here: it ends the kernel's memory."""
+    restart = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+    explorer.notebook.page.evaluate(restart)
+    explorer.control("preset", "select").select_option("llama3.1-8b")
+    expect(explorer.answer).to_contain_text("no answer from the kernel")
+    explorer.notebook.run(0)
+    renewed = Panel(explorer.notebook, 0, "panel")
+    renewed.control("preset", "select").select_option("llama3.1-8b")
+    renewed.settle("preset", lambda preset: preset == "llama3.1-8b")

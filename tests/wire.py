@@ -1,0 +1,57 @@
+"""Between a panel and its page, without a kernel: as ipywidgets takes messages and Jupyter packs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from jupyter_client.session import json_packer
+
+from llamapar.panels.page import Page
+
+
+def unpacked(content: Any) -> Any:
+    """What a browser reads of it: its numbers are doubles."""
+    return json.loads(json_packer(content), parse_int=lambda digits: int(float(digits)))
+
+
+@contextmanager
+def listening(panel: Page) -> Iterator[list[dict[str, Any]]]:
+    """What the panel's page receives meanwhile."""
+    heard: list[dict[str, Any]] = []
+
+    def publish(msg_type: str, data: Any = None, **_: Any) -> None:
+        heard.append(json.loads(json_packer(data)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panel.comm, "publish_msg", publish)
+        yield heard
+
+
+def customs(heard: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [m["content"] for m in heard if m["method"] == "custom" and m["content"]["kind"] == kind]
+
+
+def deliver(panel: Page, content: Any) -> list[dict[str, Any]]:
+    """Send a message as it stands; what the page receives, of which the last is the one answer."""
+    with listening(panel) as heard:
+        panel._handle_msg({"content": {"data": {"method": "custom", "content": content}}, "buffers": []})
+    (answer,) = customs(heard, "answered")
+    assert heard[-1]["content"] is answer
+    assert answer["id"] == (content.get("id") if isinstance(content, dict) else None)
+    assert answer["problem"] is None or answer["problem"]["what"]
+    return heard
+
+
+def press(panel: Page, **content: Any) -> list[dict[str, Any]]:
+    """What the page receives after it sent a message, while it showed what the panel shows."""
+    return deliver(panel, {"id": "view-7", "seq": panel.payload["seq"], **content})
+
+
+def receive(panel: Page, **content: Any) -> dict[str, Any] | None:
+    """The same; the problem that the answer names."""
+    problem: dict[str, Any] | None = press(panel, **content)[-1]["content"]["problem"]
+    return problem
