@@ -9,6 +9,11 @@ import anywidget
 import traitlets
 
 from llamapar.errors import LlamaparError, ModelError, shown
+from llamapar.figures import View
+
+A_PICTURE = "a picture: run this cell"
+"""What the still picture of a panel says of itself."""
+
 
 
 def source(*names: str) -> str:
@@ -26,6 +31,26 @@ class Page(anywidget.AnyWidget):
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
         self.on_msg(self._receive)
+
+    def snapshot(self) -> View:
+        """What the panel shows now: its picture, and all else that it says as text."""
+        raise NotImplementedError
+
+    def _now(self) -> View:
+        """The snapshot that is there at once."""
+        return self.snapshot()
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The widget, and what stands there where it cannot live: its text, and its figure if it has one.
+
+        By the metadata the server that saves the notebook (jupyter/saving.py) knows which of them to keep.
+        """
+        data, metadata = super()._repr_mimebundle_()
+        now = self._now()
+        data["text/plain"] = now.summary
+        if now.spec["data"]:
+            data |= still(now)._repr_mimebundle_()
+        return data, metadata | {"llamapar": "panel"}
 
     def _answer(self, kind: str, content: dict[str, Any], seq: int) -> None:
         """Do what a message asks; KeyError, TypeError and ValueError for one that cannot be read."""
@@ -50,6 +75,18 @@ class Page(anywidget.AnyWidget):
         except (KeyError, TypeError, ValueError) as problem:
             off = ModelError(f"the browser sent {shown(content)}, which cannot be read: {problem}")
             self._refuse(off, seq)
+
+
+def still(now: View) -> View:
+    """The same, where the figure says that it is only a picture."""
+    layout = now.spec["layout"]
+    says = {
+        "text": f"<i>{A_PICTURE}</i>",
+        "showarrow": False,
+        **{"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 1, "yanchor": "bottom", "yshift": 6},
+    }
+    annotations = [*layout.get("annotations", []), says]
+    return View({**now.spec, "layout": {**layout, "annotations": annotations}}, now.summary)
 
 
 def _plotly_js() -> bytes:
