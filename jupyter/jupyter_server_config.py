@@ -4,7 +4,5 @@ import runpy
 from pathlib import Path
 
 saving = runpy.run_path(str(Path(__file__).with_name("saving.py")), run_name="saving")
-
 c = get_config()  # noqa: F821
 c.ServerApp.contents_manager_class = saving["Notebooks"]
-c.ContentsManager.pre_save_hook = saving["before_saving"]

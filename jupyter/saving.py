@@ -6,9 +6,9 @@ of this machine. So opening or running a notebook would change its file though n
 and would lose the pictures that GitHub shows. `jupyter_server_config.py` puts two things between the
 page and the file:
 
-- `before_saving`, a hook: a cell whose source is as stored and whose outputs say the same again keeps its
-  stored outputs, pictures included. A panel of llamapar is saved as what stands beside it (its figure
-  and text), never as the widget. Other widgets, and everything that is new, are saved as they are.
+- `before_saving`, a pre_save_hook: a cell whose source is as stored and whose outputs say the same again
+  keeps its stored outputs, pictures included. A panel of llamapar is saved as what stands beside it (its
+  figure and text), never as the widget. Other widgets, and everything that is new, are saved as they are.
 - `Notebooks`, a contents manager: a notebook for this environment's kernel is opened with the description
   of the language that the kernel is about to give, so that its start changes nothing on the page.
 
@@ -72,7 +72,7 @@ def says_the_same(new: Json, stored: Json) -> bool:
     """Whether an output is one that was stored, but for what is made anew each time.
 
     Where a figure is compared its picture is not: JupyterLab draws its own. A panel's text says all that
-    is on its page, and its stored picture stands for the figure.
+    is on its page, so a stored picture of it stands for its figure too.
     """
     kind = new["output_type"]
     if kind != stored["output_type"]:
@@ -84,7 +84,8 @@ def says_the_same(new: Json, stored: Json) -> bool:
         return line == last_line(stored) and stored["traceback"] in ([line], new["traceback"])
     left_out = {"image/png"} if PLOTLY in new["data"] else set()
     if is_panel(new):
-        new, left_out = without_widget(new), {"image/png", PLOTLY}
+        new = without_widget(new)
+        left_out |= {PLOTLY} if "image/png" in stored["data"] else set()
     said, told = (
         {kind: as_text(value) for kind, value in output["data"].items() if kind not in left_out}
         for output in (new, stored)
@@ -119,7 +120,7 @@ def saved_cell(new: Json, stored: list[Json]) -> Json:
 
 
 def saved_metadata(new: Json, stored: Json) -> Json:
-    """The notebook's metadata: kernel and language as stored while they are the same ones; no panel's state."""
+    """The notebook's metadata: kernel and language as stored while they are the same, no panel's state."""
     metadata = dict(new)
     for entry in ("kernelspec", "language_info"):
         if name_of(stored, entry) and name_of(stored, entry) == name_of(new, entry):
@@ -127,7 +128,9 @@ def saved_metadata(new: Json, stored: Json) -> Json:
     if WIDGET_STATE in new.get("widgets", {}):
         states = new["widgets"][WIDGET_STATE]["state"]
         others = {key: value for key, value in states.items() if not _is_panel_state(value)}
-        metadata["widgets"] = new["widgets"] | {WIDGET_STATE: new["widgets"][WIDGET_STATE] | {"state": others}}
+        metadata["widgets"] = new["widgets"] | {
+            WIDGET_STATE: new["widgets"][WIDGET_STATE] | {"state": others}
+        }
         if not others:
             del metadata["widgets"]
     return metadata
@@ -201,7 +204,11 @@ def language() -> Json:
 
 
 class Notebooks(AsyncLargeFileManager):
-    """Files as the server serves them; notebooks of this environment's kernel with its whole language."""
+    """The server's own manager of files, with both; a hook that the user's settings name runs besides."""
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self.register_pre_save_hook(before_saving)
 
     async def get(self, *args: Any, **kwargs: Any) -> Json:
         model: Json = await super().get(*args, **kwargs)

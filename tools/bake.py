@@ -44,9 +44,9 @@ from nbformat import NotebookNode
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT), str(PROJECT / "tests"), str(PROJECT / "jupyter")]
 
-from browser.lab import chromium  # noqa: E402
 from saving import PLOTLY, WIDGET, last_line, merged  # noqa: E402
 
+from browser.lab import chromium  # noqa: E402
 from llamapar.panels.page import A_PICTURE  # noqa: E402
 
 KIB = 1024
@@ -88,10 +88,11 @@ PANEL = """async ([state, width, caption]) => {
     box.style = `width: ${width}px; background: white`;
     const says = box.appendChild(document.createElement("div"));
     says.textContent = caption;
-    says.style = "font: italic 13px sans-serif; text-align: right; padding: 2px 6px; color: #444;"
+    says.style = "font: italic 13px sans-serif; padding: 3px 6px; color: #444;"
         + "background: #f4f4f4; border-bottom: 1px dashed #888; margin-bottom: 4px";
     const model = { get: (name) => state[name], set() {}, on() {}, off() {}, send() {}, save_changes() {} };
-    await (typeof widget === "function" ? await widget() : widget).render({ model, el: box.appendChild(document.createElement("div")) });
+    const el = box.appendChild(document.createElement("div"));
+    await (typeof widget === "function" ? await widget() : widget).render({ model, el });
     await new Promise((done) => setTimeout(done, 500));
 }"""
 
@@ -144,8 +145,8 @@ def clean(output: NotebookNode, source: str) -> NotebookNode:
 
 def digest_of(kind: str, shown: Any) -> str:
     """What a picture's text chunk says: a hash of all that it was drawn from."""
-    with_caption = [A_PICTURE] if kind == "panel" else []
-    drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, shown, *with_caption], sort_keys=True)
+    how = [PANEL, A_PICTURE] if kind == "panel" else []
+    drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, shown, *how], sort_keys=True)
     return hashlib.sha256(drawn_from.encode()).hexdigest()
 
 

@@ -15,7 +15,6 @@ A_PICTURE = "a picture: run this cell"
 """What the still picture of a panel says of itself."""
 
 
-
 def source(*names: str) -> str:
     """Files beside this one, one after the other."""
     return "".join((files(__package__) / name).read_text(encoding="utf-8") for name in names)
@@ -45,7 +44,7 @@ class Page(anywidget.AnyWidget):
 
         By the metadata the server that saves the notebook (jupyter/saving.py) knows which of them to keep.
         """
-        data, metadata = super()._repr_mimebundle_()
+        data, metadata = super()._repr_mimebundle_() or ({}, {})
         now = self._now()
         data["text/plain"] = now.summary
         if now.spec["data"]:
@@ -80,12 +79,9 @@ class Page(anywidget.AnyWidget):
 def still(now: View) -> View:
     """The same, where the figure says that it is only a picture."""
     layout = now.spec["layout"]
-    says = {
-        "text": f"<i>{A_PICTURE}</i>",
-        "showarrow": False,
-        **{"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 1, "yanchor": "bottom", "yshift": 6},
-    }
-    annotations = [*layout.get("annotations", []), says]
+    says = {"text": f"<i>{A_PICTURE}</i>", "showarrow": False, "yshift": 6}
+    corner = {"xref": "paper", "yref": "paper", "x": 1, "y": 1, "xanchor": "right", "yanchor": "bottom"}
+    annotations = [*layout.get("annotations", []), says | corner]
     return View({**now.spec, "layout": {**layout, "annotations": annotations}}, now.summary)
 
 
