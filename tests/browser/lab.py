@@ -295,7 +295,13 @@ class Notebook:
     def run_all(self, *, seconds: float = 10 * RUN_SECONDS) -> float:
         """Run every cell from the top; the seconds it took. Raises LabError when a cell fails."""
         begun = time.monotonic()
-        self._ask("await app.commands.execute('notebook:run-all-cells');", seconds=seconds)
+        self._ask(
+            """
+            await app.commands.execute('notebook:run-all-cells');  // done early where a cell fails
+            await app.shell.currentWidget.sessionContext.session.kernel.requestKernelInfo();
+            """,
+            seconds=seconds,
+        )
         took = time.monotonic() - begun
         self._require_success(range(len(self.cells())))
         return took
