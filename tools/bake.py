@@ -88,7 +88,7 @@ PANEL = """async ([state, width, caption]) => {
     box.style = `width: ${width}px; background: white`;
     const says = box.appendChild(document.createElement("div"));
     says.textContent = caption;
-    says.style = "font: italic 13px sans-serif; padding: 3px 6px; color: #444;"
+    says.style = "font: italic 20px sans-serif; padding: 4px 8px; color: #222;"
         + "background: #f4f4f4; border-bottom: 1px dashed #888; margin-bottom: 4px";
     const model = { get: (name) => state[name], set() {}, on() {}, off() {}, send() {}, save_changes() {} };
     const el = box.appendChild(document.createElement("div"));
