@@ -3,10 +3,10 @@
     python jupyter/start.py [--state DIR] [--root DIR] [--ip ADDRESS] [NOTEBOOK] [options of jupyter lab]
 
 `jupyter/labconfig` holds the settings that come with the project (no news pop-up, no update
-check). What JupyterLab writes while it runs (layout, chosen theme, history, connection files) goes
-to the state folder, `.jupyter/` unless told, which git ignores. The server listens on loopback only,
-unless told otherwise, and asks for its token. The process becomes JupyterLab itself, so whoever
-started it can end it.
+check), and `saving.py` decides what a saved notebook holds. What JupyterLab writes while it runs
+(layout, chosen theme, history, connection files) goes to the state folder, `.jupyter/` unless told,
+which git ignores. The server listens on loopback only, unless told otherwise, and asks for its token.
+The process becomes JupyterLab itself, so whoever started it can end it.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_what_differs_between_runs_is_taken_out() -> None:
     cell.outputs = [
         new_output("stream", text="a"),
         new_output("stream", text="b"),
-        new_output("display_data", {"text/plain": "panel", bake["WIDGET"]: {"model_id": "1"}}),
+        new_output("display_data", {"text/plain": "panel", bake["WIDGET"]: {}, bake["PLOTLY"]: {}}),
         new_output("error", ename="LayoutError", evalue="no", traceback=["a path", "another"]),
     ]
     notebook.cells = [cell]
@@ -110,12 +110,26 @@ def test_every_stored_figure_has_its_own_picture(path: Path) -> None:
 
 
 @pytest.mark.browser
+def test_a_panel_s_picture_says_that_it_is_one() -> None:
+    page_of = "export default { render({ model, el }) { el.textContent = model.get('status'); } }"
+    with chromium() as browser:
+        page = browser.new_page()
+        state = {"_esm": page_of, "_css": "", "status": "what the panel shows"}
+        page.evaluate(bake["PANEL"], [state, bake["PANEL_WIDTH"], bake["A_PICTURE"]])
+        assert page.locator("#panel").inner_text().split("\n") == [
+            "a picture: run this cell",
+            "what the panel shows",
+        ]
+
+
+@pytest.mark.browser
 def test_a_baked_notebook_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     figure = {"data": [{"type": "bar", "x": [1, 2], "y": [3, 4]}], "layout": {"height": 200}}
     shown = {"text/plain": "two bars", bake["PLOTLY"]: figure}
     source = f"from IPython.display import display\ndisplay({shown}, raw=True)"
-    path = scratch_notebook(tmp_path / "bars.ipynb", source)
+    panel = "import llamapar as lp\nlp.explorer('tiny', tp=2)"
+    path = scratch_notebook(tmp_path / "bars.ipynb", source, panel)
     with chromium() as browser:
         page = browser.new_page()
         page.add_script_tag(path=str(bake["plotly_js"]()))
@@ -123,7 +137,8 @@ def test_a_baked_notebook_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
         path.write_text(baked, encoding="utf-8")
         page.close()  # so that the second time nothing can be drawn
         assert bake["bake"](path, page) == baked
-    data = json.loads(baked)["cells"][0]["outputs"][0]["data"]
+    data, of_panel = (cell["outputs"][0]["data"] for cell in json.loads(baked)["cells"])
+    assert set(of_panel) == {"text/plain", "image/png"}  # its figure would hide the picture in JupyterLab
     pixels = decoded(base64.b64decode(data["image/png"]))
     assert pixels.shape == (200, bake["WIDTH"], 4)
     assert len(np.unique(pixels.reshape(-1, 4), axis=0)) > 3

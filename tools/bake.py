@@ -11,6 +11,8 @@ with any editor, then bake; commit what it wrote. For each notebook it
   output and timing metadata, and cuts a traceback to its last line; refuses output on stderr;
 - draws each plotly figure, and each panel as it first showed, with plotly's own bundle and stores
   the PNG beside the JSON (or, for a panel, beside its text), so that GitHub and nbviewer show it;
+  a panel's picture says that it is one, and takes the place of its figure, which would hide it in
+  JupyterLab;
 - refuses an output over 40 KiB and a notebook over 250 KiB.
 
 A PNG carries the digest of what it was drawn from. While that stays the same the old PNG is kept, so
@@ -40,17 +42,18 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT / "tests"))
+sys.path[:0] = [str(PROJECT), str(PROJECT / "tests"), str(PROJECT / "jupyter")]
+
+from saving import PLOTLY, WIDGET, last_line, merged  # noqa: E402
 
 from browser.lab import chromium  # noqa: E402
+from llamapar.panels.page import A_PICTURE  # noqa: E402
 
 KIB = 1024
 MOST = 40 * KIB  # of one output, as JSON
 WHOLE = 250 * KIB
 WIDTH, PANEL_WIDTH = 760, 960  # CSS pixels; a figure says its own height
 COLOURS = (240, 120, 60, 32, 20, 16, 12, 8)
-PLOTLY = "application/vnd.plotly.v1+json"
-WIDGET = "application/vnd.jupyter.widget-view+json"
 KEPT = ("text/plain", "text/html", "image/png", PLOTLY)
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 DIGEST = b"drawn-from"
@@ -75,7 +78,7 @@ PIXELS = """async (url) => {
     reader.readAsDataURL(new Blob([data]));
     return [(await read).split(",")[1], width, height];
 }"""
-PANEL = """async ([state, width]) => {
+PANEL = """async ([state, width, caption]) => {
     const url = URL.createObjectURL(new Blob([state._esm], { type: "text/javascript" }));
     const { default: widget } = await import(url);
     const style = document.head.appendChild(document.createElement("style"));
@@ -83,21 +86,25 @@ PANEL = """async ([state, width]) => {
     const box = document.body.appendChild(document.createElement("div"));
     box.id = "panel";
     box.style = `width: ${width}px; background: white`;
+    const says = box.appendChild(document.createElement("div"));
+    says.textContent = caption;
+    says.style = "font: italic 20px sans-serif; padding: 4px 8px; color: #222;"
+        + "background: #f4f4f4; border-bottom: 1px dashed #888; margin-bottom: 4px";
     const model = { get: (name) => state[name], set() {}, on() {}, off() {}, send() {}, save_changes() {} };
-    await (typeof widget === "function" ? await widget() : widget).render({ model, el: box });
+    const el = box.appendChild(document.createElement("div"));
+    await (typeof widget === "function" ? await widget() : widget).render({ model, el });
     await new Promise((done) => setTimeout(done, 500));
 }"""
 
 
-def execute(notebook: NotebookNode, folder: Path) -> dict[int, Any]:
-    """Run all cells; by index of the cell that showed it, the state of each panel at that moment."""
-    panels: dict[int, Any] = {}
+def execute(notebook: NotebookNode, folder: Path) -> None:
+    """Run all cells; a panel's output then holds its state at the moment when it was shown."""
 
     def after(cell: NotebookNode, cell_index: int, execute_reply: Any) -> None:
         for output in cell.get("outputs", []):
             view = output.get("data", {}).get(WIDGET)
             if view:
-                panels[cell_index] = copy.deepcopy(client.widget_state[view["model_id"]])
+                view["state"] = copy.deepcopy(client.widget_state[view["model_id"]])
 
     client = NotebookClient(
         notebook,
@@ -109,7 +116,6 @@ def execute(notebook: NotebookNode, folder: Path) -> dict[int, Any]:
         on_cell_executed=after,
     )
     client.execute()
-    return panels
 
 
 def tidy(notebook: NotebookNode) -> None:
@@ -118,7 +124,7 @@ def tidy(notebook: NotebookNode) -> None:
     for cell in notebook.cells:
         cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k == "tags"})
         if cell.cell_type == "code":
-            cell.outputs = merged([clean(output, cell.source) for output in cell.outputs])
+            cell.outputs = [clean(output, cell.source) for output in merged(cell.outputs)]
 
 
 def clean(output: NotebookNode, source: str) -> NotebookNode:
@@ -126,22 +132,12 @@ def clean(output: NotebookNode, source: str) -> NotebookNode:
     if output.output_type == "stream" and output.name != "stdout":
         raise SystemExit(f"output on {output.name} after\n{source}\n\n{output.text}")
     if output.output_type == "error":
-        output.traceback = [f"{output.ename}: {output.evalue}"]
+        output.traceback = [last_line(output)]
     if "data" in output:
+        kept = [kind for kind in KEPT if kind != PLOTLY or WIDGET not in output.data]
         output.metadata = NotebookNode()
-        output.data = NotebookNode({k: v for k, v in output.data.items() if k in KEPT})
+        output.data = NotebookNode({k: v for k, v in output.data.items() if k in kept})
     return output
-
-
-def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """The same with printed text that follows on printed text joined to it."""
-    joined: list[NotebookNode] = []
-    for output in outputs:
-        if output.output_type == "stream" and joined and joined[-1].output_type == "stream":
-            joined[-1].text += output.text
-        else:
-            joined.append(output)
-    return joined
 
 
 # -- pictures ----------------------------------------------------------------------------------
@@ -149,7 +145,8 @@ def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 def digest_of(kind: str, shown: Any) -> str:
     """What a picture's text chunk says: a hash of all that it was drawn from."""
-    drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, shown], sort_keys=True)
+    how = [PANEL, A_PICTURE] if kind == "panel" else []
+    drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, shown, *how], sort_keys=True)
     return hashlib.sha256(drawn_from.encode()).hexdigest()
 
 
@@ -176,7 +173,7 @@ class Artist:
         return self._pixels(self.page.evaluate(FIGURE, [spec, WIDTH]))
 
     def _panel(self, state: Any) -> np.ndarray:
-        self.page.evaluate(PANEL, [state, PANEL_WIDTH])
+        self.page.evaluate(PANEL, [state, PANEL_WIDTH, A_PICTURE])
         shot = base64.b64encode(self.page.locator("#panel").screenshot()).decode()
         self.page.evaluate("() => document.getElementById('panel').remove()")
         return self._pixels(f"data:image/png;base64,{shot}")
@@ -185,6 +182,14 @@ class Artist:
         """[height, width, 4] bytes."""
         data, width, height = self.page.evaluate(PIXELS, url)
         return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)
+
+
+def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
+    """The kind of the picture that an output gets, and what it is drawn from; None for no picture."""
+    data = output.get("data", {})
+    if WIDGET in data:
+        return "panel", data[WIDGET]["state"]
+    return ("figure", spec_of(data)) if PLOTLY in data else None
 
 
 def spec_of(data: NotebookNode) -> dict[str, Any]:
@@ -266,16 +271,17 @@ def bake(path: Path, page: Any) -> str:
     """The text of the notebook, run anew."""
     notebook = nbformat.read(path, as_version=4)
     artist = Artist(page, old_pictures(notebook))
-    panels = execute(notebook, path.parent)
+    execute(notebook, path.parent)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = merged(cell.outputs)
+    shown = [[shown_in(output) for output in cell.get("outputs", [])] for cell in notebook.cells]
     tidy(notebook)
-    for i, cell in enumerate(notebook.cells):
-        for output in cell.get("outputs", []):
-            room = MOST - size(output) - 64
-            data = output.get("data", {})
-            if PLOTLY in data:
-                data["image/png"] = artist.picture("figure", spec_of(data), room)
-            elif i in panels and output.output_type == "execute_result":
-                data["image/png"] = artist.picture("panel", panels[i], room)
+    for cell, pictures in zip(notebook.cells, shown, strict=True):
+        for output, picture in zip(cell.get("outputs", []), pictures, strict=True):
+            if picture:
+                room = MOST - size(output) - 64
+                output.data["image/png"] = artist.picture(*picture, room)
             if size(output) > MOST:
                 raise SystemExit(f"{path.name}: an output of {size(output)} bytes after\n{cell.source}")
     nbformat.validate(notebook)

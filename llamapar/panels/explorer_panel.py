@@ -137,6 +137,11 @@ class Explorer(Page):
 
         In the Run tab it waits for the run in progress.
         """
+        if self._outcome.plan:
+            self.wait()
+        return self._now()
+
+    def _now(self) -> View:
         outcome = self._outcome
         lines = [str(outcome.report)] if outcome.report else []
         if outcome.problem:
@@ -147,7 +152,6 @@ class Explorer(Page):
             lines.append("\n  ".join(["to make it fit:", *(turn.text for turn in outcome.turns)]))
         picture = outcome.view
         if outcome.plan:
-            self.wait()
             now = self._runner.now
             lines += [now.text] if now else []
             picture = now.told.picture if now and now.told else None

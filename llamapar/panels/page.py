@@ -19,6 +19,7 @@ import anywidget
 import traitlets
 
 from llamapar.errors import LlamaparError, shown
+from llamapar.figures import View
 
 from .runs import card
 
@@ -27,6 +28,9 @@ EXACT = 2**53 - 1
 
 DEEP = 16
 """Containers within containers that a page is sent; a panel's own are half as deep."""
+
+A_PICTURE = "a picture: run this cell"
+"""What the still picture of a panel says of itself."""
 
 
 def source(*names: str) -> str:
@@ -73,6 +77,26 @@ class Page(anywidget.AnyWidget):
         """Send a message of the panel's own, plain."""
         super().send(plain(content), buffers)
 
+    def snapshot(self) -> View:
+        """What the panel shows now: its picture, and all else that it says as text."""
+        raise NotImplementedError
+
+    def _now(self) -> View:
+        """The snapshot that is there at once."""
+        return self.snapshot()
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The widget, and what stands there where it cannot live: its text, and its figure if it has one.
+
+        By the metadata the server that saves the notebook (jupyter/saving.py) knows which of them to keep.
+        """
+        data, metadata = super()._repr_mimebundle_() or ({}, {})
+        now = self._now()
+        data["text/plain"] = now.summary
+        if now.spec["data"]:
+            data |= still(now)._repr_mimebundle_()
+        return dict(plain(data)), metadata | {"llamapar": "panel"}
+
     def _answer(self, kind: str, content: dict[str, Any]) -> None:
         """Do what a message asks, or raise."""
         raise NotImplementedError
@@ -108,6 +132,15 @@ def _unforeseen(message: dict[str, Any], fault: BaseException) -> LlamaparError:
     where = f"{Path(at.filename).name}, line {at.lineno}"
     what = f"not done: {type(fault).__name__}: {shown(str(fault), 200)}"
     return LlamaparError(what, f"raised in {where}, for {shown(message, 200)}; the panel goes on")
+
+
+def still(now: View) -> View:
+    """The same, where the figure says that it is only a picture."""
+    layout = now.spec["layout"]
+    says = {"text": f"<i>{A_PICTURE}</i>", "showarrow": False, "yshift": 6}
+    corner = {"xref": "paper", "yref": "paper", "x": 1, "y": 1, "xanchor": "right", "yanchor": "bottom"}
+    annotations = [*layout.get("annotations", []), says | corner]
+    return View({**now.spec, "layout": {**layout, "annotations": annotations}}, now.summary)
 
 
 def _plotly_js() -> bytes:

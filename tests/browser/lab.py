@@ -144,7 +144,7 @@ class Lab:
             # A workspace of its own: JupyterLab would bring back the tabs of the last one.
             path = f"{folder.name}/{source.name}"
             url = f"{self.url}lab/workspaces/{folder.name}/tree/{path}?token={self.token}"
-            opened = Notebook(page, url, path)
+            opened = Notebook(page, url, folder / source.name, path)
             opened.set_theme(theme)  # the server remembers the last one
             yield opened
             self._note_processes()
@@ -219,14 +219,15 @@ class Lab:
 
 
 class Notebook:
-    """One notebook in one page; `page` is playwright's own.
+    """One notebook in one page; `page` is playwright's own, `file` the copy that is open.
 
     A `cell` is an index among all cells (a negative one counts from the end), or a text that
     exactly one cell's source holds.
     """
 
-    def __init__(self, page: Page, url: str, path: str) -> None:
+    def __init__(self, page: Page, url: str, file: Path, path: str) -> None:
         self.page = page
+        self.file = file
         self._errors: list[str] = []
         self._bytes = 0
         page.on("console", self._on_console)
@@ -294,7 +295,13 @@ class Notebook:
     def run_all(self, *, seconds: float = 10 * RUN_SECONDS) -> float:
         """Run every cell from the top; the seconds it took. Raises LabError when a cell fails."""
         begun = time.monotonic()
-        self._ask("await app.commands.execute('notebook:run-all-cells');", seconds=seconds)
+        self._ask(
+            """
+            await app.commands.execute('notebook:run-all-cells');  // done early where a cell fails
+            await app.shell.currentWidget.sessionContext.session.kernel.requestKernelInfo();
+            """,
+            seconds=seconds,
+        )
         took = time.monotonic() - begun
         self._require_success(range(len(self.cells())))
         return took
@@ -302,6 +309,16 @@ class Notebook:
     def outputs(self, cell: int | str) -> list[dict[str, Any]]:
         """A cell's outputs as the notebook file would hold them; empty for a cell of text."""
         return self._ask("return cells[given].outputs?.toJSON() ?? [];", self.index(cell))
+
+    def save(self) -> Path:
+        """Save as the menu does; the file that the server wrote."""
+        self._ask("await app.commands.execute('docmanager:save');")
+        return self.file
+
+    @property
+    def modified(self) -> bool:
+        """Whether JupyterLab marks the notebook as modified."""
+        return bool(self._ask("return content.model.dirty;"))
 
     def set_theme(self, theme: Theme) -> None:
         """Switch JupyterLab to its light or dark theme and wait until the page wears it."""

@@ -1,0 +1,81 @@
+"""Saving in the JupyterLab that `make lab` starts: a notebook that nobody changed stays the same file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser.lab import PROJECT, Lab, scratch_notebook
+from llamapar.panels.page import A_PICTURE
+
+pytestmark = pytest.mark.browser
+
+NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+START = PROJECT / "notebooks" / "00_start_here.ipynb"
+PANEL = "lp.explorer("
+OURS = "import llamapar as lp\nlp.explorer('tiny', tp=2)"
+ANOTHER_S = "import ipywidgets\nipywidgets.IntSlider(3)"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab() as running:
+        yield running
+
+
+def outputs_in(file: Path) -> list[list[dict[str, Any]]]:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return [cell["outputs"] for cell in content["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_opening_and_running_any_notebook_leaves_its_file_as_it_was(lab: Lab, path: Path) -> None:
+    with lab.open(path) as notebook:
+        assert not notebook.modified
+        assert notebook.save().read_bytes() == path.read_bytes()
+        notebook.run_all()
+        assert notebook.save().read_bytes() == path.read_bytes()
+
+
+def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_is_run(lab: Lab) -> None:
+    committed = START.read_bytes()
+    with lab.open(START) as notebook:
+        assert not notebook.modified  # by being opened
+        panel = notebook.cell(PANEL)
+        picture = panel.locator(".jp-RenderedImage img")
+        picture.wait_for()
+        assert picture.evaluate("async (image) => { await image.decode(); return image.naturalWidth; }") > 900
+        assert panel.locator(".llamapar").count() == 0
+        assert notebook.save().read_bytes() == committed
+
+        notebook.run_all()
+        panel = notebook.cell(PANEL)
+        panel.locator(".llamapar .js-plotly-plot").wait_for()
+        assert panel.locator(".jp-RenderedImage").count() == 0
+        assert notebook.save().read_bytes() == committed
+        assert not notebook.modified
+
+        # Saved in the middle of a run, when JupyterLab has cleared the cells that wait.
+        notebook.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+        assert [] in outputs_in(notebook.save())[-5:]
+        notebook.run_all()
+        assert notebook.save().read_bytes() == committed
+
+
+def test_a_new_panel_is_saved_as_its_figure_and_another_s_widget_as_it_is(lab: Lab, tmp_path: Path) -> None:
+    with lab.open(scratch_notebook(tmp_path / "panels.ipynb", OURS, ANOTHER_S)) as notebook:
+        notebook.run_all()
+        notebook.cell(0).locator(".llamapar .js-plotly-plot").wait_for()
+        (ours,), (another_s,) = outputs_in(notebook.save())
+        assert set(ours["data"]) == {"text/plain", PLOTLY}
+        assert set(another_s["data"]) == {"text/plain", WIDGET}
+        with lab.open(notebook.file) as again:  # with a kernel that knows of no panel
+            again.cell(0).locator(".js-plotly-plot").get_by_text(A_PICTURE).wait_for()
+            assert "widget" not in again.cell(0).inner_text()
