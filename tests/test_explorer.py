@@ -263,7 +263,7 @@ FAULTS = [ZeroDivisionError("of ours"), KeyError("tp"), KeyboardInterrupt()]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
-@pytest.mark.parametrize("broken", ["state.State.outcome", "state.State.change", "explorer._payload"])
+@pytest.mark.parametrize("broken", ["state.State.outcome", "state.State.change", "explorer_panel._payload"])
 def test_a_fault_of_ours_is_told_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, broken: str, fault: BaseException
 ) -> None:

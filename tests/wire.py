@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from comm.base_comm import BaseComm
 from jupyter_client.session import json_packer
 
 from llamapar.panels.page import Page
@@ -18,17 +19,25 @@ def unpacked(content: Any) -> Any:
     return json.loads(json_packer(content), parse_int=lambda digits: int(float(digits)))
 
 
+class Line(BaseComm):
+    """What a panel sends over, without a kernel at its other end."""
+
+    def __init__(self, comm_id: str) -> None:
+        self.heard: list[dict[str, Any]] = []
+        super().__init__(comm_id=comm_id, target_name="jupyter.widget", primary=False)
+
+    def publish_msg(self, msg_type: str, data: Any = None, **_: Any) -> None:
+        if msg_type == "comm_msg":
+            self.heard.append(json.loads(json_packer(data)))
+
+
 @contextmanager
 def listening(panel: Page) -> Iterator[list[dict[str, Any]]]:
     """What the panel's page receives meanwhile."""
-    heard: list[dict[str, Any]] = []
-
-    def publish(msg_type: str, data: Any = None, **_: Any) -> None:
-        heard.append(json.loads(json_packer(data)))
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(panel.comm, "publish_msg", publish)
-        yield heard
+        line = Line(panel.comm.comm_id)
+        patch.setattr(panel, "comm", line)
+        yield line.heard
 
 
 def customs(heard: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
