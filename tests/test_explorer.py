@@ -85,7 +85,7 @@ def test_every_preset_has_every_picture(preset: str, tab: str) -> None:
 
 def size_of(panel: Explorer) -> int:
     """Bytes that a change sends to the browser."""
-    return len(json.dumps([panel.payload, panel.turns], default=str).encode())
+    return len(json.dumps([panel.payload, panel.offered], default=str).encode())
 
 
 def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
@@ -117,7 +117,7 @@ def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
     ids=str,
 )
 def test_every_turn_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> None:
-    offered = lp.explorer(**state, tab="memory").turns["texts"]
+    offered = lp.explorer(**state, tab="memory").offered["texts"]
     assert 0 < len(offered) <= 4
     for k, text in enumerate(offered):
         panel = lp.explorer(**state, tab="memory")
@@ -125,7 +125,7 @@ def test_every_turn_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> Non
             panel.layout.world,
             {f.code for f in panel.report.findings if f.severity == "warning"},
         )
-        receive(panel, kind="turn", turn=k)
+        receive(panel, kind="remedy", remedy=k)
         assert panel.payload["fits"] is True, text
         assert panel.payload["ok"] is True, text
         assert panel.layout.world == ranks
@@ -135,19 +135,19 @@ def test_every_turn_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> Non
         assert text.endswith(f": {total[1]} GiB")
 
 
-def test_turns_are_told_apart_and_missing_ones_said() -> None:
+def test_remedies_are_told_apart_and_missing_ones_said() -> None:
     panel = lp.explorer(tab="memory")
-    texts = panel.turns["texts"]
+    texts = panel.offered["texts"]
     assert texts[:2] == ["zero=2: 72.16 GiB", "recompute=full: 24.71 GiB"]
-    assert panel.turns["seq"] == panel.payload["seq"]
+    assert panel.offered["seq"] == panel.payload["seq"]
     assert "to make it fit:\n  zero=2: 72.16 GiB\n  recompute=full" in panel.snapshot().summary
-    with pytest.raises(lp.LlamaparError, match=f"turn={len(texts)}: there are {len(texts)}"):
-        panel.apply_turn(len(texts))
-    panel.apply_turn(1)
+    with pytest.raises(lp.LlamaparError, match=f"remedy={len(texts)}: there are {len(texts)}"):
+        panel.apply_remedy(len(texts))
+    panel.apply_remedy(1)
     assert panel.payload["values"]["recompute"] == "full"
     assert "to make it fit" not in panel.snapshot().summary
     panel.set(recompute="selective", pp=1, dp=1)
-    assert (panel.payload["fits"], panel.turns["texts"]) == (False, [])
+    assert (panel.payload["fits"], panel.offered["texts"]) == (False, [])
 
 
 def test_a_layout_that_cannot_compute_has_a_reason_in_the_memory_tab() -> None:
@@ -172,7 +172,7 @@ def test_random_moves_never_raise(soak: bool) -> None:
         elif roll < 0.82:
             receive(panel, kind="fix", finding=draw.randrange(4), fix=draw.randrange(4))
         elif roll < 0.85:
-            receive(panel, kind="turn", turn=draw.randrange(4))
+            receive(panel, kind="remedy", remedy=draw.randrange(4))
         elif roll < 0.9:
             receive(panel, kind="copy", name=draw.choice([*panel.exports, "nothing"]))
         else:  # start over, so that one broken value does not hide the rest for long
@@ -198,8 +198,8 @@ def test_random_moves_never_raise(soak: bool) -> None:
         {"kind": "set", "changes": {"__class__": 1}},
         {"kind": "fix", "finding": 99, "fix": 0},
         {"kind": "fix", "finding": "x", "fix": None},
-        {"kind": "turn", "turn": 99},
-        {"kind": "turn", "turn": {}},
+        {"kind": "remedy", "remedy": 99},
+        {"kind": "remedy", "remedy": {}},
         {"kind": "load", "text": "{", "name": "x"},
         {"kind": "load", "text": "/etc/passwd", "name": "x"},
         {"kind": "load", "text": "[" * 100_000, "name": "x"},

@@ -188,7 +188,7 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
             "ticktext": labels,
             "showgrid": False,
         },
-        shapes=[{**line, "line": {"color": style.TEXT, "width": 2, "dash": "dash"}}],
+        shapes=[{**line, "line": {"color": style.LINE, "width": 2, "dash": "dash"}}],
         annotations=[
             {
                 "text": f"ours: {_gib(ours)}",

@@ -85,7 +85,7 @@ def test_a_click_turns_what_makes_it_fit(notebook: Notebook) -> None:
     panel_of(notebook).get_by_role("tab", name="Memory").click()
     note = panel_of(notebook).locator(".gtitle-subtitle").first
     expect(note).to_contain_text("GiB of h100-80gb: does not fit")
-    offered = panel_of(notebook).locator(".lp-turns button")
+    offered = panel_of(notebook).locator(".lp-remedies button")
     expect(offered.nth(1)).to_contain_text("recompute=full: ")
     offered.nth(1).click()
     expect(note).to_contain_text("h100-80gb: fits")
