@@ -116,7 +116,7 @@ def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
     ],
     ids=str,
 )
-def test_every_turn_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> None:
+def test_every_remedy_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> None:
     offered = lp.explorer(**state, tab="memory").offered["texts"]
     assert 0 < len(offered) <= 4
     for k, text in enumerate(offered):
@@ -222,7 +222,7 @@ def test_a_wrong_value_is_shown_with_its_reason_and_kept() -> None:
     assert panel.payload["problem"] == {
         "what": "tp=0: tp must be a whole number from 1 to 1048576",
         "why": "",
-        "choose": ["tp=1"],
+        "choose": [("tp=1", {"tp": 1})],
     }
     assert panel.payload["values"]["tp"] == 0
     with pytest.raises(lp.LayoutError, match="tp=0"):

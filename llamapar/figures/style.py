@@ -49,7 +49,7 @@ TOP, BOTTOM, RIGHT = 66, 90, 34
 plotly expands them, plotly.js 4.1 leaves axis titles where they were. On the right stands the toolbar."""
 
 TITLE_SIZE, NOTE_SIZE = 15, 12
-TITLE_WIDTH, NOTE_WIDTH = 48, 60
+TITLE_WIDTH, NOTE_WIDTH = 50, 66
 """Most characters of a line: plotly wraps nothing, and a cell may be some 400 pixels wide."""
 
 _LINE_HEIGHT = 1.3
@@ -138,7 +138,7 @@ def layout(
     """Layout of a picture of `kind`, with a title, and under it a note.
 
     widest: the longest label of the y axis, which must have room. height: in pixels, where title and note
-    take a line each. meta: both as plain text, for a panel, which writes them itself.
+    take a line each.
     """
     titles, notes = textwrap.wrap(title, TITLE_WIDTH), textwrap.wrap(note, NOTE_WIDTH)
     head: Spec = {"text": _lines(titles)}
@@ -151,7 +151,6 @@ def layout(
         "template": template(),
         "height": height + taller,
         "uirevision": kind,
-        "meta": {"title": title, "note": note, "warn": warn},
         "title": head,
         "margin": {"l": 40 + 7 * max(2, len(widest)), "t": TOP + taller},
         **more,
@@ -159,7 +158,7 @@ def layout(
 
 
 def _lines(lines: list[str]) -> str:
-    """As plotly takes them, whose texts are a little HTML."""
+    """As plotly takes them, whose texts are a little HTML; a panel reads them back and wraps them itself."""
     return "<br>".join(escape(line, quote=False) for line in lines)
 
 

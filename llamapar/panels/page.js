@@ -185,6 +185,9 @@ const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: 
 const TOUCH = matchMedia("(pointer: coarse)").matches; // a finger scrolls what a mouse zooms
 const ABOVE = 14; // pixels over the axes: the title stands above the plot, where it wraps
 
+// The words of a plotly text, which is a little HTML; an inert document runs and fetches nothing.
+const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", " "), "text/html").body.textContent;
+
 function buildFigure(model, onRank, onPainted) {
   const title = make("h3", { class: "lp-name" });
   const note = make("div", { class: "lp-note" });
@@ -202,10 +205,10 @@ function buildFigure(model, onRank, onPainted) {
     plot.hidden = heading.hidden = !figure;
     reason.hidden = Boolean(figure);
     if (figure) {
-      const { meta } = figure.layout;
-      title.textContent = meta.title;
-      note.textContent = meta.note;
-      note.dataset.warn = meta.warn;
+      const { text, subtitle } = figure.layout.title;
+      title.textContent = plain(text);
+      note.textContent = plain(subtitle?.text ?? "");
+      note.style.color = subtitle?.font.color ?? "";
       const Plotly = window.Plotly ?? (await loadPlotly(model));
       if (last !== payload || !plot.isConnected) return; // overtaken, or not on the page yet: see below
       color ||= getComputedStyle(plot).getPropertyValue("--jp-ui-font-color1").trim() || "#777";
