@@ -413,8 +413,8 @@ def test_layout_brings_its_paper_and_no_line_is_longer_than_a_narrow_cell(name: 
     assert shared["modebar"]["orientation"] == "v"  # in the right margin, not over the title
     titles = layout["title"]["text"].split("<br>")
     notes = layout["title"].get("subtitle", {"text": ""})["text"].split("<br>")
-    assert max(len(words(line)) for line in titles) <= 50
-    assert max(len(words(line)) for line in notes) <= 66
+    assert max(len(words(line)) for line in titles) <= 44
+    assert max(len(words(line)) for line in notes) <= 56
     assert min(fonts(layout)) >= 11
     assert layout["height"] - layout["margin"]["t"] == 420 - style.TOP  # more lines, not less picture
     assert "width" not in layout

@@ -173,7 +173,10 @@ def test_form(name: str) -> None:
     assert stored_size(view) <= (80 if "deep" in name else 40) * 1024
     assert len(view.summary.splitlines()) <= 42
     layout = view.spec["layout"]
-    assert layout["height"] - layout["margin"]["t"] == style.HEIGHT - style.TOP
+    assert (
+        layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+        == style.HEIGHT - style.TOP - style.BOTTOM
+    )
     assert layout["uirevision"] == name.split()[0]
     assert min(fonts(layout)) >= 11
     for axis in ("xaxis", "yaxis", "xaxis2", "yaxis2"):

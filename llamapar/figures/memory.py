@@ -76,6 +76,7 @@ def picture(record: Memory) -> tuple[Spec, str]:
         record.verdict,
         widest=f"{max(hbm, top):,.0f}",
         warn=not record.fits,
+        legend_rows=3,
         barmode="stack",
         legend={"traceorder": "normal"},
         xaxis=axis,

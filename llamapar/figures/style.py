@@ -44,13 +44,16 @@ CUT_PATTERN = {"shape": "x", "fgcolor": _STROKE, "size": 5, "solidity": 0.3, "fi
 COPY_PATTERN = {"shape": ".", "fgcolor": _STROKE, "size": 6, "solidity": 0.35, "fillmode": "overlay"}
 
 HEIGHT = 420
-TOP, BOTTOM, RIGHT = 66, 90, 34
+TOP, BOTTOM, RIGHT = 68, 90, 34
 """Margins in pixels, the same in all pictures: where one replaces another and they change, or where
 plotly expands them, plotly.js 4.1 leaves axis titles where they were. On the right stands the toolbar."""
 
-TITLE_SIZE, NOTE_SIZE = 15, 12
-TITLE_WIDTH, NOTE_WIDTH = 50, 66
-"""Most characters of a line: plotly wraps nothing, and a cell may be some 400 pixels wide."""
+TITLE_SIZE, NOTE_SIZE = 14, 12
+TITLE_WIDTH, NOTE_WIDTH = 44, 56
+"""Most characters of a line: plotly wraps nothing, and a cell may be 380 pixels wide, less the toolbar."""
+
+_ABOVE, _RAISED, _LEGEND_ROW = 13, 10, 19
+"""Pixels: over a title, by how much plotly raises one of several lines, and of a row of the legend."""
 
 _LINE_HEIGHT = 1.3
 """plotly's distance of two lines, in sizes of their font."""
@@ -84,7 +87,6 @@ def template() -> Spec:
             "title": {
                 "x": 0.01,
                 "xanchor": "left",
-                "y": 0.97,
                 "yanchor": "top",
                 "font": {"size": TITLE_SIZE},
             },
@@ -133,28 +135,38 @@ def layout(
     widest: str = "",
     warn: bool = False,
     height: int = HEIGHT,
+    legend_rows: int = 2,
     **more: Any,
 ) -> Spec:
     """Layout of a picture of `kind`, with a title, and under it a note.
 
     widest: the longest label of the y axis, which must have room. height: in pixels, where title and note
-    take a line each.
+    take a line each. legend_rows: that a narrow cell needs.
     """
-    titles, notes = textwrap.wrap(title, TITLE_WIDTH), textwrap.wrap(note, NOTE_WIDTH)
-    head: Spec = {"text": _lines(titles)}
+    titles, notes = _wrapped(title, TITLE_WIDTH), _wrapped(note, NOTE_WIDTH)
+    wrapped = TITLE_SIZE * max(0, len(titles) - 1) + NOTE_SIZE * max(0, len(notes) - 1)
+    taller, legend = round(_LINE_HEIGHT * wrapped), _LEGEND_ROW * (legend_rows - 2)
+    height += taller + legend
+    above = _ABOVE + (_RAISED if len(titles) > 1 else 0)
+    head: Spec = {"text": _lines(titles), "y": round(1 - above / height, 4)}
     if note:
         font = {"size": NOTE_SIZE, **({"color": WARN} if warn else {})}
         head["subtitle"] = {"text": _lines(notes), "font": font}
-    wrapped = TITLE_SIZE * max(0, len(titles) - 1) + NOTE_SIZE * max(0, len(notes) - 1)
-    taller = round(_LINE_HEIGHT * wrapped)
     return {
         "template": template(),
-        "height": height + taller,
+        "height": height,
         "uirevision": kind,
         "title": head,
-        "margin": {"l": 40 + 7 * max(2, len(widest)), "t": TOP + taller},
+        "margin": {"l": 40 + 7 * max(2, len(widest)), "t": TOP + taller, "b": BOTTOM + legend},
         **more,
     }
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    """As few lines as `most` characters allow, and all about as long."""
+    count = len(textwrap.wrap(text, most))
+    tries = (textwrap.wrap(text, width) for width in range(max(1, len(text) // max(1, count)), most + 1))
+    return next((lines for lines in tries if len(lines) == count), [])
 
 
 def _lines(lines: list[str]) -> str:
