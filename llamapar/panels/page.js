@@ -190,7 +190,7 @@ const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", 
 
 function buildFigure(model, onRank, onPainted) {
   const title = make("h3", { class: "lp-name" });
-  const note = make("div", { class: "lp-note" });
+  const note = make("div", { class: "lp-subtitle" });
   const heading = make("div", { class: "lp-heading" }, title, note);
   const plot = make("div", { class: "lp-plot" });
   const reason = make("div", { class: "lp-reason" });

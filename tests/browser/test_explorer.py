@@ -83,7 +83,7 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
 
 def test_a_click_makes_it_fit(notebook: Notebook) -> None:
     panel_of(notebook).get_by_role("tab", name="Memory").click()
-    note = panel_of(notebook).locator(".lp-note").first
+    note = panel_of(notebook).locator(".lp-subtitle").first
     expect(note).to_contain_text("GiB of h100-80gb: does not fit")
     offered = panel_of(notebook).locator(".lp-remedies button")
     expect(offered.nth(1)).to_contain_text("recompute=full: ")
@@ -180,7 +180,9 @@ def test_one_plotly_however_many_views_and_little_over_the_wire(notebook: Notebo
     color = "() => getComputedStyle(document.querySelector('.llamapar .xtick text')).fill"
     notebook.page.wait_for_function(f"({color})().match(/\\d+/g).slice(0, 3).every(c => c > 127)")
     assert notebook.screenshot(tmp_path / "dark.png").read_bytes() != light
-    title, note = (panel_of(notebook).first.locator(name).bounding_box() for name in (".lp-name", ".lp-note"))
+    title, note = (
+        panel_of(notebook).first.locator(name).bounding_box() for name in (".lp-name", ".lp-subtitle")
+    )
     assert title is not None
     assert note is not None
     assert note["y"] >= title["y"] + title["height"]
