@@ -191,9 +191,7 @@ class Runner:
                 tick()  # a tape keeps what its programs raise, and so a cancel too
             except answers.Cancelled:
                 whole = replace(result)  # without the part of a tape
-                self._put(
-                    stop, replace(run, state=DONE, phase="cancelled before its shape tape", result=whole)
-                )
+                self._put(stop, replace(run, state=DONE, phase="its shape tape was cancelled", result=whole))
                 return
         finally:
             local.one_run.release()
