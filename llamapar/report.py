@@ -113,16 +113,19 @@ class Finding:
         fixes = ", or ".join(f"<code>{escape(fix.text)}</code>" for fix in self.fixes)
         rows = "".join(
             f"<tr><td>{escape(FRAMEWORKS[name].title)}</td><td>{escape(v.verdict)}</td>"
-            f"<td>{escape(v.message or v.note)}</td><td>{escape(v.source)}</td></tr>"
+            f"<td>{escape(v.message or v.note)}<br><small>{v.source._repr_html_()}</small></td></tr>"
             for name, v in self.frameworks.items()
+            if v.source
         )
+        silent = ", ".join(self.by_verdict().get(UNKNOWN, []))
+        unknown = f"<tr><td>{escape(silent)}</td><td>{UNKNOWN}</td><td></td></tr>" if silent else ""
         tried = f"<br>try {fixes}" if fixes else ""
         return (
             f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
             f"<i>{escape(self.why)}</i>{tried}</p>"
             f"<details><summary>what each framework does</summary><table>"
-            f"<tr><th>framework</th><th>verdict</th><th>message or what happens</th><th>source</th></tr>"
-            f"{rows}</table></details>"
+            f"<tr><th>framework</th><th>verdict</th><th>what it says or does</th></tr>"
+            f"{rows}{unknown}</table></details>"
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -132,8 +134,14 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     return {**asked, "framework": draw(st.sampled_from([None, None, *FRAMEWORKS]))}
 
 
+def words(text: str) -> str:
+    """What a plotly text says, in one line."""
+    return unescape(text.replace("<br>", " "))
+
+
 class Page(HTMLParser):
-    """The texts of a page; refuses attributes (ids among them), scripts and tags that do not match."""
+    """The texts of a page; refuses scripts, tags that do not match, and attributes (ids among them), but
+    those of a link to a framework's source."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -141,9 +149,15 @@ class Page(HTMLParser):
         self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert attrs == []
+        if tag == "a":
+            [(href, to), *more] = attrs
+            assert href == "href"
+            assert re.fullmatch(r"https://github\.com/[\w./-]+(#L\d+(-L\d+)?)?", to or "")
+            assert more == [("rel", "noopener")]
+        else:
+            assert attrs == []
         assert tag in {
-            *("p", "b", "br", "hr", "i", "code", "details", "summary"),
+            *("p", "b", "br", "hr", "i", "a", "small", "code", "details", "summary"),
             *("table", "tr", "th", "td"),
         }
         if tag not in {"br", "hr"}:

@@ -87,7 +87,7 @@ def test_every_preset_has_every_picture(preset: str, tab: str) -> None:
 
 def size_of(panel: Explorer) -> int:
     """Bytes that a change sends to the browser."""
-    return len(json_packer(panel.get_state(["payload", "turns"])))
+    return len(json_packer(panel.get_state(["payload", "offered"])))
 
 
 def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
@@ -118,8 +118,8 @@ def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
     ],
     ids=str,
 )
-def test_every_turn_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> None:
-    offered = lp.explorer(**state, tab="memory").turns["texts"]
+def test_every_remedy_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> None:
+    offered = lp.explorer(**state, tab="memory").offered["texts"]
     assert 0 < len(offered) <= 4
     for k, text in enumerate(offered):
         panel = lp.explorer(**state, tab="memory")
@@ -127,7 +127,7 @@ def test_every_turn_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> Non
             panel.layout.world,
             {f.code for f in panel.report.findings if f.severity == "warning"},
         )
-        receive(panel, kind="turn", turn=k)
+        receive(panel, kind="remedy", remedy=k)
         assert panel.payload["fits"] is True, text
         assert panel.payload["ok"] is True, text
         assert panel.layout.world == ranks
@@ -137,19 +137,19 @@ def test_every_turn_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> Non
         assert text.endswith(f": {total[1]} GiB")
 
 
-def test_turns_are_told_apart_and_missing_ones_said() -> None:
+def test_remedies_are_told_apart_and_missing_ones_said() -> None:
     panel = lp.explorer(tab="memory")
-    texts = panel.turns["texts"]
+    texts = panel.offered["texts"]
     assert texts[:2] == ["zero=2: 72.16 GiB", "recompute=full: 24.71 GiB"]
-    assert panel.turns["seq"] == panel.payload["seq"]
+    assert panel.offered["seq"] == panel.payload["seq"]
     assert "to make it fit:\n  zero=2: 72.16 GiB\n  recompute=full" in panel.snapshot().summary
-    with pytest.raises(lp.LlamaparError, match=f"turn={len(texts)}: there are {len(texts)}"):
-        panel.apply_turn(len(texts))
-    panel.apply_turn(1)
+    with pytest.raises(lp.LlamaparError, match=f"remedy={len(texts)}: there are {len(texts)}"):
+        panel.apply_remedy(len(texts))
+    panel.apply_remedy(1)
     assert panel.payload["values"]["recompute"] == "full"
     assert "to make it fit" not in panel.snapshot().summary
     panel.set(recompute="selective", pp=1, dp=1)
-    assert (panel.payload["fits"], panel.turns["texts"]) == (False, [])
+    assert (panel.payload["fits"], panel.offered["texts"]) == (False, [])
 
 
 def test_a_layout_that_cannot_compute_has_a_reason_in_the_memory_tab() -> None:
@@ -174,7 +174,7 @@ def test_random_moves_never_raise(soak: bool) -> None:
         elif roll < 0.82:
             receive(panel, kind="fix", finding=draw.randrange(4), fix=draw.randrange(4))
         elif roll < 0.85:
-            receive(panel, kind="turn", turn=draw.randrange(4))
+            receive(panel, kind="remedy", remedy=draw.randrange(4))
         elif roll < 0.9:
             receive(panel, kind="copy", name=draw.choice([*panel.exports, "nothing"]))
         else:  # start over, so that one broken value does not hide the rest for long
@@ -200,8 +200,8 @@ def test_random_moves_never_raise(soak: bool) -> None:
         {"kind": "set", "changes": {"__class__": 1}},
         {"kind": "fix", "finding": 99, "fix": 0},
         {"kind": "fix", "finding": "x", "fix": None},
-        {"kind": "turn", "turn": 99},
-        {"kind": "turn", "turn": {}},
+        {"kind": "remedy", "remedy": 99},
+        {"kind": "remedy", "remedy": {}},
         {"kind": "load", "text": "{", "name": "x"},
         {"kind": "load", "text": "/etc/passwd", "name": "x"},
         {"kind": "load", "text": "[" * 100_000, "name": "x"},
@@ -221,7 +221,7 @@ def test_a_hostile_message_changes_nothing(content: Any) -> None:
 
 KERNEL: dict[str, tuple[dict[str, Any], Callable[[Explorer], Any]]] = {
     "fix": ({"tp": 16}, Explorer.apply_fix),
-    "turn": ({"tab": "memory"}, Explorer.apply_turn),
+    "remedy": ({"tab": "memory"}, Explorer.apply_remedy),
     "set": ({}, lambda panel: panel.set(tp=16)),
     "load": ({}, lambda panel: panel.load(TEN_KV_HEADS)),
 }
@@ -230,7 +230,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "open tab": {"kind": "set", "changes": {"tab": "heads"}},
     "no change": {"kind": "set", "changes": {}},
     "fix": {"finding": 0, "fix": 0},
-    "turn": {"turn": 0},
+    "remedy": {"remedy": 0},
     "load": {"name": "config.json", "text": json.dumps(TEN_KV_HEADS)},
     "copy": {"name": "CLI"},
     **{kind: {} for kind in ("run", "cancel", "plotly", "nothing")},
@@ -340,7 +340,7 @@ def test_a_wrong_value_is_shown_with_its_reason_and_kept() -> None:
     assert panel.payload["problem"] == {
         "what": "tp=0: tp must be a whole number from 1 to 1048576",
         "why": "",
-        "choose": ["tp=1"],
+        "choose": [("tp=1", {"tp": 1})],
     }
     assert panel.payload["values"]["tp"] == 0
     with pytest.raises(lp.LayoutError, match="tp=0"):

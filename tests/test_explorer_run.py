@@ -14,7 +14,7 @@ import llamapar.execute
 from llamapar import programs
 from llamapar.errors import LlamaparError
 from llamapar.panels import Explorer, runs
-from llamapar.panels.runner import CANCELLED, DONE, FAILED, IDLE, RUNNING, Run
+from llamapar.panels.runner import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run
 from llamapar.panels.state import DEFAULTS, SCHEMA
 from llamapar.programs import faults
 from llamapar.spmd import local, setting
@@ -249,11 +249,36 @@ def test_a_run_is_cancelled_within_two_seconds(sample: Any, soak: bool) -> None:
         receive(panel, kind="cancel")
         assert panel.wait(60)
         assert time.monotonic() - asked < STOPPED
-        assert panel.running["state"] == CANCELLED
-        assert panel.running["told"] is None
-        assert panel.result is None
+        there = panel.running["told"] is not None  # only its tape was cancelled then
+        assert panel.running["state"] == (DONE if there else CANCELLED)
+        assert (panel.result is not None) is there
     panel.set(**TINY)
     assert told(panel)["ok"] is True
+
+
+def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() -> None:
+    panel = lp.explorer(**TINY | {"program": "block", "tp": 4, "cp": 4})
+    seen: list[tuple[str, str, bool]] = []
+
+    def cancel_the_tape(change: Any) -> None:
+        now = change.new
+        seen.append((now["state"], now["phase"], now["told"] is not None))
+        if now["state"] == WRITING:
+            panel.cancel()
+
+    panel.observe(cancel_the_tape, "running")
+    receive(panel, kind="run")
+    assert panel.wait(60)
+    assert (WRITING, "the result is there; writing its shape tape", True) in seen
+    assert seen[-1] == (DONE, "its shape tape was cancelled", True)
+    assert told(panel)["verdict"].startswith("equal to the unsharded model")
+    assert "tape" not in [part["name"] for part in told(panel)["tables"]]
+    assert panel.result is not None
+    assert panel.result.tape.failed is None  # whole, not the part that was written
+    panel.unobserve(cancel_the_tape, "running")
+    receive(panel, kind="run")
+    assert panel.wait(60)
+    assert table(panel, "tape")["rows"]
 
 
 def test_the_latest_wins() -> None:
@@ -267,7 +292,7 @@ def test_the_latest_wins() -> None:
     assert told(panel)["ok"] is True
     assert panel.result is not None
     assert panel.result.layout.tp == 4
-    ended = [title for title, state in begun if state not in (RUNNING, IDLE)]
+    ended = [title for title, state in begun if state not in (RUNNING, WRITING, IDLE)]
     assert ended == ["attention of small tiny, tp=4 cp=1 pp=1 dp=1"]
 
 

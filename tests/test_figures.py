@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
+from inputs import words
 from llamapar.errors import MAX_SIZE
 from llamapar.figures import style
 from llamapar.layout import MAX_WORLD, ORDERS
@@ -404,13 +405,18 @@ def fonts(value: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_layout_reads_on_light_and_dark_pages(name: str) -> None:
+def test_layout_brings_its_paper_and_no_line_is_longer_than_a_narrow_cell(name: str) -> None:
     layout = lp.view(EVERY[name]).spec["layout"]
     shared = layout["template"]["layout"]
-    assert shared["paper_bgcolor"] == shared["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert (shared["paper_bgcolor"], shared["plot_bgcolor"]) == (style.PAPER, "rgba(0,0,0,0)")
     assert shared["font"]["color"] == style.TEXT
+    assert shared["modebar"]["orientation"] == "v"  # in the right margin, not over the title
+    titles = layout["title"]["text"].split("<br>")
+    notes = layout["title"].get("subtitle", {"text": ""})["text"].split("<br>")
+    assert max(len(words(line)) for line in titles) <= 44
+    assert max(len(words(line)) for line in notes) <= 56
     assert min(fonts(layout)) >= 11
-    assert layout["height"] == 420
+    assert layout["height"] - layout["margin"]["t"] == 420 - style.TOP  # more lines, not less picture
     assert "width" not in layout
     assert layout["uirevision"] == name.removeprefix("absurd ").split()[0]
     for axis in ("xaxis", "yaxis", "xaxis2"):
@@ -418,16 +424,23 @@ def test_layout_reads_on_light_and_dark_pages(name: str) -> None:
             assert layout[axis]["title"]["text"]
 
 
-@pytest.mark.parametrize("colour", [style.TEXT, style.WARN])
-def test_text_has_contrast_on_both_pages(colour: str) -> None:
+@pytest.mark.parametrize(
+    ("colour", "least", "pages"),
+    [
+        (style.TEXT, 7, [style.PAPER]),  # a panel gives its text the page's colour
+        (style.WARN, 3.5, [style.PAPER, "#111111"]),
+        (style.LINE, 3, [style.PAPER, "#111111"]),
+    ],
+)
+def test_text_and_lines_have_contrast_where_they_stand(colour: str, least: float, pages: list[str]) -> None:
     def light(code: str) -> float:  # relative luminance, WCAG 2.2
         parts = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
-    for page in ("#FFFFFF", "#111111"):
+    for page in pages:
         dark, bright = sorted((light(colour), light(page)))
-        assert (bright + 0.05) / (dark + 0.05) >= 3.5, page
+        assert (bright + 0.05) / (dark + 0.05) >= least, page
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -445,6 +458,7 @@ def test_mime_bundle() -> None:
     assert bundle["text/plain"] == view.summary == repr(view)
     assert set(bundle[MIME]) == {"data", "layout", "config"}
     assert plain(bundle[MIME])
+    assert "sendChartToCloud" in bundle[MIME]["config"]["modeBarButtonsToRemove"]
     assert "responsive" not in bundle[MIME]["config"]  # shrinks the first picture of a page in Lab
 
 

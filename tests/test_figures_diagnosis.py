@@ -18,6 +18,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import llamapar as lp
+from inputs import words
 from llamapar.figures.views import MIME
 
 CASES = [
@@ -125,7 +126,7 @@ def drawable(told: Any) -> bool:
 )
 def test_the_picture_fits_the_cause(text: str, known: dict[str, Any], what: str, lines: list[str]) -> None:
     drawn = lp.view(lp.explain(text, context=known))
-    assert what.startswith(drawn.spec["layout"]["title"]["text"])
+    assert what.startswith(words(drawn.spec["layout"]["title"]["text"]))
     for line in lines:
         assert line in drawn.summary
     assert drawn.figure is not None  # plotly takes it

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import llamapar as lp
+from inputs import words
 from llamapar.budget.reconciliation import PEERS
 from llamapar.figures import memory, style
 from test_figures import fonts, plain, stored_size
@@ -75,7 +76,7 @@ def test_the_line_is_the_hbm_and_the_note_the_verdict() -> None:
         layout = lp.view(record).spec["layout"]
         [line] = layout["shapes"]
         assert line["y0"] == line["y1"] == record.hbm_bytes / GIB
-        assert layout["title"]["subtitle"]["text"] == record.verdict.replace(">", "&gt;")
+        assert words(layout["title"]["subtitle"]["text"]) == record.verdict
         assert ("color" in layout["title"]["subtitle"]["font"]) is not record.fits
         assert layout["yaxis"]["range"][1] > max(record.hbm_bytes, record.worst.total_bytes) / GIB
     assert [a["text"] for a in lp.view(MEMORY["8b"]).spec["layout"]["annotations"]] == [
@@ -172,7 +173,10 @@ def test_form(name: str) -> None:
     assert stored_size(view) <= (80 if "deep" in name else 40) * 1024
     assert len(view.summary.splitlines()) <= 42
     layout = view.spec["layout"]
-    assert layout["height"] == style.HEIGHT
+    assert (
+        layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+        == style.HEIGHT - style.TOP - style.BOTTOM
+    )
     assert layout["uirevision"] == name.split()[0]
     assert min(fonts(layout)) >= 11
     for axis in ("xaxis", "yaxis", "xaxis2", "yaxis2"):

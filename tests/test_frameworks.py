@@ -76,9 +76,9 @@ def test_sources_name_repository_path_and_commit(name: str) -> None:
         verdict = f.judge(code, job)
         assert verdict.framework == name
         if code not in f.cases:
-            assert (verdict.verdict, verdict.message, verdict.note, verdict.source) == (UNKNOWN, "", "", "")
+            assert (verdict.verdict, verdict.message, verdict.note, verdict.source) == (UNKNOWN, "", "", None)
         elif verdict.verdict != UNKNOWN:
-            assert re.fullmatch(r"[\w.-]+/[\w.-]+: \S.* @([0-9a-f]{10}|v[\d.]+)", verdict.source)
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+: \S.* @([0-9a-f]{10}|v[\d.]+)", str(verdict.source))
         assert verdict.fails == (verdict.verdict in FAILS)
         assert set(verdict.as_dict()) == {"verdict", "message", "source"}
 

@@ -294,15 +294,13 @@ def _said(
     rows: dict[str, Said] = {}
     for framework, code, case, length, words in speakers:
         if code in rules and length >= 16:  # a bare "AssertionError" names nobody
-            where = case.at or framework.commit
-            source = f"{case.repo or framework.repo}: {case.path} @{where[:10]}"
-            rows.setdefault(framework.name, Said(framework.name, words, source))
+            rows.setdefault(framework.name, Said(framework.name, words, framework.source(case)))
     if not rows and job is not None:
         broken = severities(job, known.framework)
         for code in (code for code in rules if code in broken):
             for framework in [known.framework] if known.framework else FRAMEWORKS.values():
                 told = framework.judge(code, job)
-                if told.fails:
+                if told.fails and told.source:
                     row = Said(framework.name, told.message or told.note, told.source)
                     rows.setdefault(framework.name, row)
     return tuple(rows.values())[:3]

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from llamapar.fixes import Fix
-from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks import FRAMEWORKS, Source
 
 from .known import Known
 from .vocabulary import CATEGORIES, SHARDING, UNKNOWN
@@ -23,7 +23,7 @@ class Said:
 
     framework: str
     message: str
-    source: str
+    source: Source
 
     def __str__(self) -> str:
         return f"{FRAMEWORKS[self.framework].title}: {self.message} ({self.source})"
@@ -69,7 +69,8 @@ class Diagnosis:
             "fixes": [fix.as_dict() if isinstance(fix, Fix) else {"text": fix} for fix in self.fixes],
             "needs": list(self.needs),
             "frameworks": [
-                {"framework": s.framework, "message": s.message, "source": s.source} for s in self.frameworks
+                {"framework": s.framework, "message": s.message, "source": str(s.source)}
+                for s in self.frameworks
             ],
             "confidence": round(self.confidence, 3),
         }
@@ -92,7 +93,7 @@ class Diagnosis:
         fixes = ", or ".join(f"<code>{escape(str(fix))}</code>" for fix in self.fixes)
         said = "".join(
             f"<tr><td>{escape(FRAMEWORKS[s.framework].title)}</td><td>{escape(s.message)}</td>"
-            f"<td>{escape(s.source)}</td></tr>"
+            f"<td>{s.source._repr_html_()}</td></tr>"
             for s in self.frameworks
         )
         return (

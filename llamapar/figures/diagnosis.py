@@ -177,9 +177,9 @@ def _layout(
     best: Diagnosis, title: str, note: str, labels: list[str], rows: Spec, x: Spec, **more: Any
 ) -> Spec:
     longest = max(map(len, labels))
-    axes = {"yaxis": style.downward(rows), "xaxis": x}
+    more |= {"yaxis": style.downward(rows), "xaxis": x}
     warn = best.parallel is not False
-    return style.layout("diagnosis", title, note, widest="0" * longest, warn=warn, **axes, **more)
+    return style.layout("diagnosis", title, note, widest="0" * longest, warn=warn, **more)
 
 
 def _cut(best: Diagnosis, n: int, k: int) -> Drawn:

@@ -39,7 +39,7 @@ def picture(record: Loading) -> tuple[Spec, str]:
             }
         )
     totals = _totals(record)
-    for name, (colour, dash) in {"true": (style.TEXT, "solid"), **COUNTED}.items():
+    for name, (colour, dash) in {"true": (style.LINE, "solid"), **COUNTED}.items():
         kept = [c.value if name == "true" else held(c.value, name) for c in totals]
         data.append(
             {

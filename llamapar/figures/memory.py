@@ -76,6 +76,7 @@ def picture(record: Memory) -> tuple[Spec, str]:
         record.verdict,
         widest=f"{max(hbm, top):,.0f}",
         warn=not record.fits,
+        legend_rows=3,
         barmode="stack",
         legend={"traceorder": "normal"},
         xaxis=axis,
@@ -188,7 +189,7 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
             "ticktext": labels,
             "showgrid": False,
         },
-        shapes=[{**line, "line": {"color": style.TEXT, "width": 2, "dash": "dash"}}],
+        shapes=[{**line, "line": {"color": style.LINE, "width": 2, "dash": "dash"}}],
         annotations=[
             {
                 "text": f"ours: {_gib(ours)}",

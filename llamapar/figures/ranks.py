@@ -62,7 +62,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
         xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
         yaxis=_side(record, down, record.rows, record.block * record.cols, "first rank of the row"),
     )
-    layout["yaxis"]["range"].reverse()
+    layout["yaxis"] |= {"range": layout["yaxis"]["range"][::-1], "ticklabelstandoff": 10}  # clear of markers
     return {"data": data, "layout": layout}, _summary(record, drawn)
 
 

@@ -96,7 +96,7 @@ def _ratio(record: SequenceMap, held: RankSequence) -> float:
 
 
 def _mean_line() -> Spec:
-    line = {"width": 1.5, "dash": "dot", "color": style.TEXT}
+    line = {"width": 1.5, "dash": "dot", "color": style.LINE}
     ends = {"x0": 1, "x1": 1, "y0": 0, "y1": 1}
     return {"type": "line", "xref": "x2", "yref": "y2 domain", "line": line, **ends}
 

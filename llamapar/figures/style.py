@@ -1,11 +1,13 @@
 """The one look of all pictures: palette, patterns, template, and bars as plain plotly JSON.
 
 A figure is a dict of plain lists, numbers and strings: importing plotly to build one costs seconds.
-Backgrounds are transparent and text is mid-grey, so that a picture reads on a light and a dark page.
+A picture in a cell brings its own white paper, for nothing there follows the page's theme: neither plotly's
+renderer nor a stored PNG. A panel takes the paper away and gives the text its page's colour.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any, NamedTuple
@@ -26,7 +28,12 @@ RAMPS = {"cp": ("#F7D28B", "#8A5200"), "pp": ("#9BDCC4", "#00614A")}
 
 WARN = "#D55E00"
 PAD = "#9A9A9A"
-TEXT = "#7C7C7C"
+PAPER, TEXT = "#FFFFFF", "#212121"
+"""Those of JupyterLab's light theme, so that a cell and a panel look alike there."""
+
+LINE = "#7C7C7C"
+"""Lines that are not data: a grey that shows on a light and on a dark page."""
+
 GRID = "rgba(128,128,128,0.28)"
 BANDS = ("rgba(128,128,128,0.14)", "rgba(128,128,128,0.34)")
 FONT = '-apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
@@ -37,9 +44,19 @@ CUT_PATTERN = {"shape": "x", "fgcolor": _STROKE, "size": 5, "solidity": 0.3, "fi
 COPY_PATTERN = {"shape": ".", "fgcolor": _STROKE, "size": 6, "solidity": 0.35, "fillmode": "overlay"}
 
 HEIGHT = 420
-TOP, BOTTOM, RIGHT = 66, 90, 30
+TOP, BOTTOM, RIGHT = 68, 90, 34
 """Margins in pixels, the same in all pictures: where one replaces another and they change, or where
-plotly expands them, plotly.js 4.1 leaves axis titles where they were."""
+plotly expands them, plotly.js 4.1 leaves axis titles where they were. On the right stands the toolbar."""
+
+TITLE_SIZE, NOTE_SIZE = 14, 12
+TITLE_WIDTH, NOTE_WIDTH = 44, 56
+"""Most characters of a line: plotly wraps nothing, and a cell may be 380 pixels wide, less the toolbar."""
+
+_ABOVE, _RAISED, _LEGEND_ROW = 13, 10, 19
+"""Pixels: over a title, by how much plotly raises one of several lines, and of a row of the legend."""
+
+_LINE_HEIGHT = 1.3
+"""plotly's distance of two lines, in sizes of their font."""
 
 SHOWN = 128
 """Most ranks (or stages) drawn one by one: past it the first ones and the last."""
@@ -64,10 +81,15 @@ def template() -> Spec:
             "heatmap": [{"type": "heatmap", "showscale": False}],
         },
         "layout": {
-            "paper_bgcolor": "rgba(0,0,0,0)",
+            "paper_bgcolor": PAPER,
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"family": FONT, "size": 12, "color": TEXT},
-            "title": {"x": 0.01, "xanchor": "left", "y": 0.97, "yanchor": "top", "font": {"size": 15}},
+            "title": {
+                "x": 0.01,
+                "xanchor": "left",
+                "yanchor": "top",
+                "font": {"size": TITLE_SIZE},
+            },
             "margin": {"r": RIGHT, "t": TOP, "b": BOTTOM, "autoexpand": False},
             "hoverlabel": {"bgcolor": "#333333", "font": {"size": 12, "color": "#ffffff"}},
             "hovermode": "closest",
@@ -83,7 +105,12 @@ def template() -> Spec:
                 "itemclick": False,
                 "itemdoubleclick": False,
             },
-            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GRID, "activecolor": TEXT},
+            "modebar": {
+                "orientation": "v",
+                "bgcolor": "rgba(0,0,0,0)",
+                "color": LINE,
+                "activecolor": COLOURS["tp"],
+            },
             "separators": ".,",
             "xaxis": {**axis, "ticklabelstandoff": 3},
             "yaxis": {**axis, "ticklabelstandoff": 5},
@@ -94,26 +121,57 @@ def template() -> Spec:
 
 CONFIG: Spec = {
     "displaylogo": False,
-    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d", "sendChartToCloud"],
 }
 """How plotly.js shows a picture. Not "responsive": plotly's renderer in JupyterLab follows the width
 itself, and with both the first picture of a page shrinks to 29 pixels when the window changes."""
 
 
 def layout(
-    kind: str, title: str, note: str = "", *, widest: str = "", warn: bool = False, **more: Any
+    kind: str,
+    title: str,
+    note: str = "",
+    *,
+    widest: str = "",
+    warn: bool = False,
+    height: int = HEIGHT,
+    legend_rows: int = 2,
+    **more: Any,
 ) -> Spec:
     """Layout of a picture of `kind`, with a title, and under it a note.
 
-    widest: the longest label of the y axis, which must have room.
+    widest: the longest label of the y axis, which must have room. height: in pixels, where title and note
+    take a line each. legend_rows: that a narrow cell needs.
     """
-    head: Spec = {"text": escape(title, quote=False)}
+    titles, notes = _wrapped(title, TITLE_WIDTH), _wrapped(note, NOTE_WIDTH)
+    wrapped = TITLE_SIZE * max(0, len(titles) - 1) + NOTE_SIZE * max(0, len(notes) - 1)
+    taller, legend = round(_LINE_HEIGHT * wrapped), _LEGEND_ROW * (legend_rows - 2)
+    height += taller + legend
+    above = _ABOVE + (_RAISED if len(titles) > 1 else 0)
+    head: Spec = {"text": _lines(titles), "y": round(1 - above / height, 4)}
     if note:
-        font = {"size": 12, **({"color": WARN} if warn else {})}
-        head["subtitle"] = {"text": escape(note, quote=False), "font": font}
-    left = 40 + 7 * max(2, len(widest))
-    same = {"template": template(), "height": HEIGHT, "uirevision": kind}
-    return {**same, "title": head, "margin": {"l": left}, **more}
+        font = {"size": NOTE_SIZE, **({"color": WARN} if warn else {})}
+        head["subtitle"] = {"text": _lines(notes), "font": font}
+    return {
+        "template": template(),
+        "height": height,
+        "uirevision": kind,
+        "title": head,
+        "margin": {"l": 40 + 7 * max(2, len(widest)), "t": TOP + taller, "b": BOTTOM + legend},
+        **more,
+    }
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    """As few lines as `most` characters allow, and all about as long."""
+    count = len(textwrap.wrap(text, most))
+    tries = (textwrap.wrap(text, width) for width in range(max(1, len(text) // max(1, count)), most + 1))
+    return next((lines for lines in tries if len(lines) == count), [])
+
+
+def _lines(lines: list[str]) -> str:
+    """As plotly takes them, whose texts are a little HTML; a panel reads them back and wraps them itself."""
+    return "<br>".join(escape(line, quote=False) for line in lines)
 
 
 def name_of(model: ModelConfig) -> str:

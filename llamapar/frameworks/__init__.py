@@ -23,6 +23,7 @@ from .base import (
     WORKS,
     Case,
     Framework,
+    Source,
     Verdict,
 )
 from .colossalai import COLOSSALAI
@@ -96,6 +97,7 @@ __all__ = [
     "WORKS",
     "Case",
     "Framework",
+    "Source",
     "Verdict",
     "framework",
     "padding_rule",

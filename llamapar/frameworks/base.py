@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from html import escape
 
 from llamapar.job import Job
 from llamapar.shard import NO_PADDING, Padding
@@ -23,6 +25,39 @@ VERDICTS = (WORKS, ADAPTS, CLEAR, INIT, FORWARD, SAVE, SILENT, NA, UNKNOWN)
 
 FAILS = frozenset((CLEAR, INIT, FORWARD, SAVE, SILENT))
 """Verdicts after which a run cannot be trusted or does not start."""
+
+
+_FILE = re.compile(r"(?P<path>[^\s:;]+)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?[^;]*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where evidence stands: files of a public repository, with lines, at a commit or version."""
+
+    repo: str
+    path: str
+    at: str
+
+    def __str__(self) -> str:
+        return f"{self.repo}: {self.path} @{self.at[:10]}"
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """(text, GitHub's permanent address) of each file; the texts together are the source as text."""
+        found = list(_FILE.finditer(self.path))
+        made = []
+        for file in found:
+            text, lines = file.group().strip(), [n for n in file.group("first", "last") if n]
+            text = f"{self.repo}: {text}" if file is found[0] else text
+            text = f"{text} @{self.at[:10]}" if file is found[-1] else f"{text};"
+            anchor = "#" + "-".join(f"L{n}" for n in lines) if lines else ""
+            made.append((text, f"https://github.com/{self.repo}/blob/{self.at}/{file['path']}{anchor}"))
+        return made
+
+    def _repr_html_(self) -> str:
+        return " ".join(
+            f'<a href="{escape(to)}" rel="noopener">{escape(text)}</a>' for text, to in self.links
+        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +141,7 @@ class Verdict:
     verdict: str
     message: str = ""
     note: str = ""
-    source: str = ""
+    source: Source | None = None
 
     @property
     def fails(self) -> bool:
@@ -117,7 +152,7 @@ class Verdict:
         return {
             "verdict": self.verdict,
             "message": self.message or self.note,
-            "source": self.source,
+            "source": str(self.source or ""),
         }
 
 
@@ -150,13 +185,14 @@ class Framework:
         if case is None:
             return Verdict(self.name, UNKNOWN)
         numbers = job.numbers(self.padding)
-        where = case.at or self.commit
-        if len(where) == 40:
-            where = where[:10]
         return Verdict(
             self.name,
             case.verdict,
             case.message.format_map(numbers),
             case.note.format_map(numbers),
-            f"{case.repo or self.repo}: {case.path} @{where}",
+            self.source(case),
         )
+
+    def source(self, case: Case) -> Source:
+        """Where a piece of its evidence stands."""
+        return Source(case.repo or self.repo, case.path, case.at or self.commit)

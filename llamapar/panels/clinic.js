@@ -14,14 +14,15 @@ function diagnosisCard(one, index, fix) {
   const button = (text, k) =>
     make("button", { type: "button", class: "lp-fix", title: "open the Explorer on this layout", onclick: () => fix(index, k) }, text);
   const why = (text) => make("div", { class: "lp-why" }, text);
-  const says = one.says.map((row) => make("tr", {}, ...row.map((text) => make("td", {}, text))));
+  const says = one.says.map(([framework, message, links]) =>
+    make("tr", {}, make("td", {}, framework), make("td", {}, make("code", {}, message), sources(links))));
   return make("div", { class: `lp-finding ${index ? "lp-note" : "lp-error"}`, "data-category": one.category },
     make("div", { class: "lp-line" }, make("b", {}, one.title), make("span", { class: "lp-sure" }, one.sure), make("span", {}, one.cause)),
     one.equations.length ? make("pre", {}, one.equations.join("\n")) : null,
     one.fixes.length ? make("p", { class: "lp-fixes" }, "try ", ...one.fixes.map(button)) : null,
     one.words.length ? why(`try ${one.words.join(", or ")}`) : null,
     one.needs.length ? why(`tell ${one.needs.join(", ")}, to be sure`) : null,
-    says.length ? make("details", { class: "lp-more" }, make("summary", {}, "who says so"), make("table", {}, ...says)) : null);
+    says.length ? make("details", { class: "lp-more" }, make("summary", {}, "who says so"), make("div", { class: "lp-wide" }, make("table", { class: "lp-frameworks" }, ...says))) : null);
 }
 
 function render({ model, el }) {
@@ -36,8 +37,7 @@ function render({ model, el }) {
   const line = make("pre", {});
   const cards = make("div", { class: "lp-findings" });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
-  const root = make("div", { class: "llamapar lp-clinic" }, controls.column,
-    make("div", { class: "lp-main" }, label, box, left, note, status, line, cards, figure.node));
+  const root = buildRoot("lp-clinic", controls, label, box, left, note, status, line, cards, figure.node);
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(root, below);
 
@@ -79,7 +79,7 @@ function render({ model, el }) {
     said = now;
     const [best, ...others] = payload.diagnoses.map((one, index) => diagnosisCard(one, index, fix));
     const more = make("details", { class: "lp-folded" }, make("summary", {}, `or else: ${others.length} more`), ...others);
-    cards.replaceChildren(...[payload.problem && problemCard(payload.problem), best, others.length && more].filter(Boolean));
+    cards.replaceChildren(...[payload.problem && problemCard(payload.problem, send), best, others.length && more].filter(Boolean));
   };
   const showText = () => { if (model.get("text") !== sent) box.value = sent = model.get("text"); };
   let shown = null; // the Explorer's view

@@ -288,7 +288,7 @@ def _payload(visit: Visit, seq: int) -> dict[str, Any]:
         "status": visit.status.removesuffix(f": {told.best.cause}" if told.best else ""),
         "verdict": told.verdict,
         "line": told.line[:300],
-        "problem": card(problem) if problem else None,
+        "problem": card(problem, _FIELDS) if problem else None,
         "diagnoses": [_diagnosis(one) for one in told.diagnoses],
         "figure": drawn.spec if isinstance(drawn, View) else None,
         "summary": drawn.summary if isinstance(drawn, View) else "",
@@ -302,5 +302,5 @@ def _diagnosis(one: Diagnosis) -> dict[str, Any]:
         "sure": f"{one.confidence:.0%}",
         "fixes": [fix.text for fix in one.fixes if isinstance(fix, Fix)],
         "words": [fix for fix in one.fixes if isinstance(fix, str)],
-        "says": [[FRAMEWORKS[s.framework].title, s.message, s.source] for s in one.frameworks],
+        "says": [[FRAMEWORKS[s.framework].title, s.message, s.source.links] for s in one.frameworks],
     }

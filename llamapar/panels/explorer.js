@@ -5,15 +5,14 @@ const LIMIT_OPEN = 3; // findings that stand open; the rest folds
 
 // -- findings ----------------------------------------------------------------------------------
 
-function verdictTable(verdicts) {
-  const head = make("tr", {}, ...["framework", "verdict", "what it says or does", "source"].map((t) => make("th", {}, t)));
-  const rows = verdicts.map(([title, verdict, message, note, source]) => {
-    const said = make("td", {});
-    if (message) said.append(make("code", {}, message));
-    if (note) said.append(make("div", {}, note));
-    return make("tr", {}, make("td", {}, title), make("td", {}, verdict), said, make("td", { class: "lp-source" }, source));
+function verdictTable({ verdicts, unknown }) {
+  const head = make("tr", {}, ...["framework", "verdict", "what it says or does"].map((text) => make("th", {}, text)));
+  const rows = verdicts.map(([title, verdict, message, note, links]) => {
+    const said = make("td", {}, message ? make("code", {}, message) : null, note ? make("div", {}, note) : null, sources(links));
+    return make("tr", {}, make("td", {}, title), make("td", {}, verdict), said);
   });
-  return make("table", {}, head, ...rows);
+  if (unknown.length) rows.push(make("tr", {}, make("td", { colspan: 3, class: "lp-source" }, `not known: ${unknown.join(", ")}`)));
+  return make("div", { class: "lp-wide" }, make("table", { class: "lp-frameworks" }, head, ...rows));
 }
 
 function findingCard(finding, index, opened, fix) {
@@ -23,7 +22,7 @@ function findingCard(finding, index, opened, fix) {
   const more = make("details", { class: "lp-more", open: opened.has(finding.code) },
     make("summary", {}, others.length ? "more fixes, and what each framework does" : "what each framework does"),
     others.length ? make("p", {}, ...others.map((text, k) => button(text, k + 1))) : null);
-  const fill = () => { if (more.open && !more.querySelector("table")) more.append(verdictTable(finding.verdicts)); };
+  const fill = () => { if (more.open && !more.querySelector("table")) more.append(verdictTable(finding)); };
   more.addEventListener("toggle", () => {
     fill();
     if (more.open) opened.add(finding.code); else opened.delete(finding.code);
@@ -38,12 +37,12 @@ function findingCard(finding, index, opened, fix) {
     more);
 }
 
-function drawFindings(box, payload, opened, fix) {
+function drawFindings(box, payload, opened, fix, send) {
   const said = JSON.stringify([payload.findings, payload.problem]);
   if (box.llamaparSaid === said) return; // a change of tab leaves them as they are
   box.llamaparSaid = said;
   const cards = payload.findings.map((finding, index) => findingCard(finding, index, opened, fix));
-  if (payload.problem) cards.unshift(problemCard(payload.problem));
+  if (payload.problem) cards.unshift(problemCard(payload.problem, send));
   const shown = cards.slice(0, LIMIT_OPEN);
   const rest = cards.slice(LIMIT_OPEN);
   if (rest.length) {
@@ -58,16 +57,16 @@ function drawFindings(box, payload, opened, fix) {
 // -- the Memory tab ----------------------------------------------------------------------------
 
 // What makes it fit, once it is found; until then what was found before stands there, dimmed and inert.
-function drawTurns(box, { turns, payload, turn }) {
+function drawRemedies(box, { offered, payload, apply }) {
   const { tab } = payload.values;
-  const now = turns.seq === payload.seq;
+  const now = offered.seq === payload.seq;
   box.hidden = tab !== "memory" || payload.fits || (!now && !box.hasChildNodes());
   box.inert = !now;
   box.classList.toggle("lp-stale", !now);
   if (!now) return;
-  const words = turns.texts.length ? "to make it fit" : "one or two settings, axes or the GPU turned: nothing makes it fit";
-  box.replaceChildren(words, ...turns.texts.map((text, k) =>
-    make("button", { type: "button", class: "lp-fix", title: "turn this", onclick: () => turn(k) }, text)));
+  const words = offered.texts.length ? "to make it fit" : "one or two settings, axes or the GPU changed: nothing makes it fit";
+  box.replaceChildren(words, ...offered.texts.map((text, k) =>
+    make("button", { type: "button", class: "lp-fix", title: "make this change", onclick: () => apply(k) }, text)));
 }
 
 // -- everything --------------------------------------------------------------------------------
@@ -101,7 +100,7 @@ function render({ model, el }) {
   }, (painted) => { root.dataset.painted = painted; });
 
   const run = buildRun(ask);
-  const turns = make("div", { class: "lp-copy lp-turns", hidden: true });
+  const remedies = make("div", { class: "lp-copy lp-remedies", hidden: true });
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) =>
@@ -115,8 +114,7 @@ function render({ model, el }) {
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
 
-  const root = make("div", { class: "llamapar" }, controls.column,
-    make("div", { class: "lp-main" }, note, status, findings, bar, run.head, turns, figure.node, run.tables, copying));
+  const root = buildRoot("", controls, note, status, findings, bar, run.head, remedies, figure.node, run.tables, copying);
   el.append(root);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
@@ -144,8 +142,8 @@ function render({ model, el }) {
     if (more && inRunTab()) drawFigure(model.get("payload"));
   };
 
-  const showTurns = () => drawTurns(turns, {
-    turns: model.get("turns"), payload: model.get("payload"), turn: (k) => ask({ kind: "turn", turn: k }) });
+  const showRemedies = () => drawRemedies(remedies, {
+    offered: model.get("offered"), payload: model.get("payload"), apply: (k) => ask({ kind: "remedy", remedy: k }) });
 
   const show = () => {
     const payload = model.get("payload");
@@ -153,8 +151,8 @@ function render({ model, el }) {
     controls.show(payload.values);
     status.textContent = payload.status;
     status.dataset.ok = payload.problem ? "no" : payload.ok ? "yes" : "no";
-    drawFindings(findings, payload, opened, fix);
-    showTurns();
+    drawFindings(findings, payload, opened, fix, send);
+    showRemedies();
     for (const tab of tabs) {
       const on = tab.dataset.tab === payload.values.tab;
       tab.setAttribute("aria-selected", String(on));
@@ -164,7 +162,7 @@ function render({ model, el }) {
   };
   model.on("change:payload", show);
   model.on("change:running", showRun);
-  model.on("change:turns", showTurns);
+  model.on("change:offered", showRemedies);
   model.on("msg:custom", onMessage);
   show();
   showRun();
@@ -172,7 +170,7 @@ function render({ model, el }) {
   return () => {
     model.off("change:payload", show);
     model.off("change:running", showRun);
-    model.off("change:turns", showTurns);
+    model.off("change:offered", showRemedies);
     model.off("msg:custom", onMessage);
     close();
     figure.close();

@@ -1,9 +1,9 @@
-"""The Explorer: one widget that turns a layout's knobs and shows what is wrong, what to do, and a map.
+"""The Explorer: one widget that changes a layout and shows what is wrong, what to do, and a map.
 
 One anywidget holds controls, findings and one plotly figure. A change of a control travels as one
 message, and all that follows from it comes back as one `payload`, so that each change is one atomic
 update, and then the answer. Everything is computed in `state`; this file only carries it to the browser
-and back. What takes longer than a picture has traits of its own: `turns`, and `running`, which the thread
+and back. What takes longer than a picture has traits of its own: `offered`, and `running`, which the thread
 of the run sets.
 """
 
@@ -19,7 +19,7 @@ from llamapar.configfile import parse_object
 from llamapar.errors import LlamaparError, shown
 from llamapar.export import EXPORTS
 from llamapar.figures import View
-from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks import FRAMEWORKS, UNKNOWN
 from llamapar.layout import Layout
 from llamapar.models import ModelConfig
 from llamapar.models import model as find_model
@@ -31,12 +31,13 @@ from .runs import card
 from .state import DEFAULTS, SCHEMA, TABS, Outcome, State
 
 if TYPE_CHECKING:
+    from llamapar.budget.remedies import Remedy
     from llamapar.job import Job
     from llamapar.result import RunResult
 
 
 class Explorer(Page):
-    """The panel. `set` turns controls from code, `snapshot` is what it shows, as a static View."""
+    """The panel. `set` moves controls from code, `snapshot` is what it shows, as a static View."""
 
     _esm = source("page.js", "explorer.js", "run.js")
     _css = source("page.css")
@@ -44,7 +45,7 @@ class Explorer(Page):
     tabs = traitlets.List(list(TABS.items())).tag(sync=True)
     exports = traitlets.List(list(EXPORTS)).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
-    turns = traitlets.Dict().tag(sync=True)
+    offered = traitlets.Dict().tag(sync=True)
 
     @named(keywords(DEFAULTS))
     def __init__(self, **values: Any) -> None:
@@ -58,7 +59,7 @@ class Explorer(Page):
 
     @named(keywords(DEFAULTS))
     def set(self, **values: Any) -> None:
-        """Turn controls by name; an impossible value is shown with its reason, as for the mouse.
+        """Set controls by name; an impossible value is shown with its reason, as for the mouse.
 
         Raises LayoutError for a control that is not there.
         """
@@ -96,14 +97,19 @@ class Explorer(Page):
         fixes = report.findings[finding].fixes
         if not 0 <= fix < len(fixes):
             raise LlamaparError(f"fix={shown(fix)}: the finding has {len(fixes)}", field="fix")
-        self._show(lambda state: state.turn(dict(fixes[fix].changes)))
+        self._show(lambda state: state.apply(dict(fixes[fix].changes)))
 
-    def apply_turn(self, turn: int = 0) -> None:
-        """Do what the button of a turn does that makes the job fit, in the Memory tab."""
-        offered = self._outcome.turns
-        if not 0 <= turn < len(offered):
-            raise LlamaparError(f"turn={shown(turn)}: there are {len(offered)}", field="turn")
-        self._show(lambda state: state.turn(dict(offered[turn].changes)))
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """What makes the job fit its GPU, in the Memory tab; none where it fits, or where nothing does."""
+        return self._outcome.remedies
+
+    def apply_remedy(self, remedy: int = 0) -> None:
+        """Do what the button of a remedy does."""
+        there = self.remedies
+        if not 0 <= remedy < len(there):
+            raise LlamaparError(f"remedy={shown(remedy)}: there are {len(there)}", field="remedy")
+        self._show(lambda state: state.apply(dict(there[remedy].changes)))
 
     @property
     def result(self) -> RunResult | None:
@@ -149,7 +155,7 @@ class Explorer(Page):
         if outcome.view:
             lines.append(outcome.view.summary)
         if outcome.step:
-            lines.append("\n  ".join(["to make it fit:", *(turn.text for turn in outcome.turns)]))
+            lines.append("\n  ".join(["to make it fit:", *(remedy.text for remedy in self.remedies)]))
         picture = outcome.view
         if outcome.plan:
             now = self._runner.now
@@ -172,9 +178,9 @@ class Explorer(Page):
             self._follow()
 
     def _follow(self) -> None:
-        """What comes after the picture: turns that make a job fit; a run, at once where it is quick."""
+        """What comes after the picture: remedies where the job does not fit; a run, at once where quick."""
         if self._outcome.step:
-            self.turns = {"seq": self.payload["seq"], "texts": [turn.text for turn in self._outcome.turns]}
+            self.offered = {"seq": self.payload["seq"], "texts": [remedy.text for remedy in self.remedies]}
         plan, now = self._outcome.plan, self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)
@@ -190,8 +196,8 @@ class Explorer(Page):
             self.load(parse_object(str(content["text"]), shown(str(content["name"]))))
         elif kind == "fix" and self._stands(content):
             self.apply_fix(int(content["finding"]), int(content["fix"]))
-        elif kind == "turn" and self._stands(content):
-            self.apply_turn(int(content["turn"]))
+        elif kind == "remedy" and self._stands(content):
+            self.apply_remedy(int(content["remedy"]))
         elif kind == "run" and self._outcome.plan:
             self._runner.start(self._outcome.plan)
         elif kind == "cancel":
@@ -223,7 +229,7 @@ def _payload(state: State, outcome: Outcome, seq: int) -> dict[str, Any]:
         "values": state.values,
         "ok": bool(report and report.ok and not problem),
         "status": outcome.status,
-        "problem": card(problem) if problem else None,
+        "problem": card(problem, DEFAULTS) if problem else None,
         "findings": [_finding(f) for f in report.findings] if report else [],
         "figure": outcome.view.spec if outcome.view else None,
         "summary": outcome.view.summary if outcome.view else "",
@@ -240,7 +246,9 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "why": finding.why,
         "fixes": [fix.text for fix in finding.fixes],
         "verdicts": [
-            [FRAMEWORKS[name].title, v.verdict, v.message, v.note, v.source]
+            [FRAMEWORKS[name].title, v.verdict, v.message, v.note, v.source.links]
             for name, v in finding.frameworks.items()
+            if v.source
         ],
+        "unknown": finding.by_verdict().get(UNKNOWN, []),
     }

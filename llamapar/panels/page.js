@@ -171,6 +171,9 @@ function fileControl(control, load) {
   return { nodes: [input], show: () => {} };
 }
 
+const ROOM = 16; // characters of a choice that stand whole beside its label
+const isLong = ({ kind, options }) => kind === "choice" && options.some(([, label]) => label.length > ROOM);
+
 const KINDS = { int: intControl, text: textControl, axis: axisControl, choice: choiceControl, bool: boolControl };
 
 // Builds all groups; returns the column and a function that shows values.
@@ -182,7 +185,7 @@ function buildControls(schema, uid, send, load) {
       const built = control.kind === "file" ? fileControl(control, load) : KINDS[control.kind](control, send);
       (shows[control.name] ??= []).push(built.show);
       const label = make("label", { for: control.id, title: control.help }, control.label);
-      return make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, label, ...built.nodes);
+      return make("div", { class: `lp-row lp-${control.kind}${isLong(control) ? " lp-long" : ""}`, "data-control": control.name }, label, ...built.nodes);
     });
     return make("details", { class: "lp-group", open, "data-tab": tab }, make("summary", {}, group), ...rows);
   });
@@ -197,20 +200,43 @@ function buildControls(schema, uid, send, load) {
 
 const MARKS = { error: "✕", warning: "!", note: "i" };
 
-function problemCard({ what, why, choose }) {
+function problemCard({ what, why, choose }, send) {
+  const offer = ([text, changes], k) => [k ? ", or " : "", Object.keys(changes).length
+    ? make("button", { type: "button", class: "lp-fix", title: "set this", onclick: () => send(changes) }, text) : text];
   return make("div", { class: "lp-finding lp-error" },
     make("div", { class: "lp-line" }, make("span", { class: "lp-mark" }, MARKS.error), make("span", {}, what)),
     why ? make("div", { class: "lp-why" }, why) : null,
-    choose.length ? make("div", { class: "lp-why" }, `try ${choose.join(", or ")}`) : null);
+    choose.length ? make("div", { class: "lp-why lp-choices" }, "try ", ...choose.flatMap(offer)) : null);
+}
+
+// Where evidence stands: links whose long paths break after a slash, never inside a word.
+function sources(links) {
+  const broken = (text) => text.split(/(?<=\/)/).flatMap((part, k) => (k ? [make("wbr"), part] : [part]));
+  const made = links.flatMap(([text, href]) => [make("a", { href, target: "_blank", rel: "noopener" }, ...broken(text)), " "]);
+  return make("div", { class: "lp-source" }, ...made);
 }
 
 let views = 0;
 
+// A panel lays itself out by its own width, so what is asked for its width stands around its columns.
+function buildRoot(kind, controls, ...main) {
+  return make("div", { class: `llamapar ${kind}`.trim() },
+    make("div", { class: "lp-columns" }, controls.column, make("div", { class: "lp-main" }, ...main)));
+}
+
 // -- the figure --------------------------------------------------------------------------------
 
-const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage"] };
+const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage", "sendChartToCloud"] };
+const TOUCH = matchMedia("(pointer: coarse)").matches; // a finger scrolls what a mouse zooms
+const ABOVE = 14; // pixels over the axes: the title stands above the plot, where it wraps
+
+// The words of a plotly text, which is a little HTML; an inert document runs and fetches nothing.
+const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", " "), "text/html").body.textContent;
 
 function buildFigure(model, onRank, onPainted) {
+  const title = make("h3", { class: "lp-name" });
+  const note = make("div", { class: "lp-subtitle" });
+  const heading = make("div", { class: "lp-heading" }, title, note);
   const plot = make("div", { class: "lp-plot" });
   const reason = make("div", { class: "lp-reason" });
   const summary = make("pre", { class: "lp-summary" });
@@ -221,14 +247,21 @@ function buildFigure(model, onRank, onPainted) {
     last = payload;
     summary.textContent = payload.summary;
     const { figure } = payload;
-    plot.hidden = !figure;
+    plot.hidden = heading.hidden = !figure;
     reason.hidden = Boolean(figure);
     if (figure) {
+      const { text, subtitle } = figure.layout.title;
+      title.textContent = plain(text);
+      note.textContent = plain(subtitle?.text ?? "");
+      note.style.color = subtitle?.font.color ?? "";
       const Plotly = window.Plotly ?? (await loadPlotly(model));
       if (last !== payload || !plot.isConnected) return; // overtaken, or not on the page yet: see below
       color ||= getComputedStyle(plot).getPropertyValue("--jp-ui-font-color1").trim() || "#777";
-      plot.style.height = `${figure.layout.height}px`; // else a resize lets it grow with its own content
-      const layout = { ...figure.layout, autosize: true, font: { ...figure.layout.font, color } };
+      const { title: _, margin, ...rest } = figure.layout;
+      const height = rest.height - margin.t + ABOVE;
+      plot.style.height = `${height}px`; // else a resize lets it grow with its own content
+      const look = { paper_bgcolor: "rgba(0,0,0,0)", font: { ...rest.font, color }, dragmode: TOUCH ? false : "zoom" };
+      const layout = { ...rest, ...look, height, margin: { ...margin, t: ABOVE }, autosize: true };
       if (drawn === figure.layout.uirevision) {
         await Plotly.react(plot, figure.data, layout, CONFIG);
       } else { // another kind of picture starts afresh: react keeps axis titles where the old one had them
@@ -247,10 +280,10 @@ function buildFigure(model, onRank, onPainted) {
     if (plot.data) window.Plotly.Plots.resize(plot); else draw(last);
   });
   resized.observe(plot);
-  const redraw = () => { color = drawn = ""; if (last) draw(last); }; // afresh: react moves a subtitle onto its title
+  const redraw = () => { color = ""; if (last) draw(last); };
   const theme = new MutationObserver(redraw);
   theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
-  const node = make("div", { class: "lp-figure", role: "tabpanel" }, reason, plot,
+  const node = make("div", { class: "lp-figure", role: "tabpanel" }, heading, reason, make("div", { class: "lp-wide" }, plot),
     make("details", {}, make("summary", {}, "as text"), summary));
   return { node, draw, close: () => { theme.disconnect(); resized.disconnect(); window.Plotly?.purge(plot); } };
 }

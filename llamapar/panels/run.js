@@ -2,7 +2,7 @@
 // -- the Run tab -------------------------------------------------------------------------------
 // How far a run is, and what came of it. Python sends both as the trait `running`; two buttons answer.
 
-const STATES = { idle: "not run yet", running: "", done: "", cancelled: "cancelled: nothing came of this run", failed: "" };
+const STATES = { idle: "not run yet", running: "", writing: "", done: "", cancelled: "cancelled: nothing came of this run", failed: "" };
 
 function runTable({ name, title, head, rows, wrong }) {
   const cells = (tag, texts) => texts.map((text) => make(tag, {}, text));
@@ -30,16 +30,17 @@ function buildRun(ask) {
 
   function draw(running) {
     const on = running.state === "running";
+    const busy = on || running.state === "writing"; // the shape tape, of a result that is there
     const { told } = running;
     const focused = isActive(start) || isActive(stop);
     start.disabled = on;
-    stop.disabled = !on;
-    if (focused) (on ? stop : start).focus();
+    stop.disabled = !busy;
+    if (focused && (on || !busy)) (on ? stop : start).focus();
     title.textContent = running.title;
-    bar.hidden = !on;
+    bar.hidden = !busy;
     if (running.fraction == null) bar.removeAttribute("value"); else bar.value = running.fraction;
     const far = running.fraction == null ? "" : ` · ${Math.floor(100 * running.fraction)} %`;
-    phase.textContent = on ? running.phase + far : running.quick ? "quick: runs at each move of a control" : "long: runs when you press Run";
+    phase.textContent = running.phase ? running.phase + far : running.quick ? "quick: runs at each move of a control" : "long: runs when you press Run";
     for (const part of [verdict, cards, notes, tables]) part.classList.toggle("lp-stale", on && !told && tables.hasChildNodes());
     const now = JSON.stringify([running.state, told, running.problem, running.notes]);
     if (said === now || (on && !told && tables.hasChildNodes())) return;

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 STEP = 0.1
 """Seconds between two tellings of how far a run is."""
 
-IDLE, RUNNING, DONE, CANCELLED, FAILED = "idle", "running", "done", "cancelled", "failed"
+IDLE, RUNNING, WRITING, DONE, CANCELLED, FAILED = (
+    "idle", "running", "writing", "done", "cancelled", "failed"
+)  # fmt: skip
+"""WRITING: the result is there, and its shape tape is being written, which takes about as long again."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Run:
     """A plan and how far it is.
 
     phase: what is being done. fraction: how much of it, where that is known. result: before the tape,
-    which is written afterwards. problem: why there is no result.
+    which is written afterwards, and not at all where that is cancelled. problem: why there is no result.
     """
 
     plan: RunPlan
@@ -94,7 +97,7 @@ class Runner:
 
     def run(self, plan: RunPlan) -> Run:
         """Run a plan, or wait for it where it runs already, and return what came of it."""
-        if not (self.now and self.now.plan == plan and self.now.state == RUNNING):
+        if not (self.now and self.now.plan == plan and self.now.state in (RUNNING, WRITING)):
             self.start(plan)
         try:
             self.wait()
@@ -178,11 +181,18 @@ class Runner:
                 task = prepare(**{name: value for name, value in asked.items() if name != "engine"})[0]
                 total, done = _expected(lambda: operations(task, tick)), 0
             result = execute(**asked, cancel=cancelled)
-            run = replace(run, phase="writing the shape tape", result=result)
+            run = replace(
+                run, state=WRITING, phase="the result is there; writing its shape tape", result=result
+            )
             self._put(stop, run)
-            with Watch(tick):
-                tape = result.tape
-            tick()  # a tape keeps what its programs raise, and so a cancel too
+            try:
+                with Watch(tick):
+                    tape = result.tape
+                tick()  # a tape keeps what its programs raise, and so a cancel too
+            except answers.Cancelled:
+                whole = replace(result)  # without the part of a tape
+                self._put(stop, replace(run, state=DONE, phase="its shape tape was cancelled", result=whole))
+                return
         finally:
             local.one_run.release()
         self._put(stop, replace(run, state=DONE, phase="", tape=tape))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from llamapar.errors import LayoutError, LlamaparError, flag, one_of
+from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.job import Job
 from llamapar.layout import Layout
@@ -124,9 +124,17 @@ class Told:
         }
 
 
-def card(problem: LlamaparError) -> dict[str, Any]:
-    """A problem as plain values."""
-    return {"what": problem.what, "why": problem.why, "choose": list(problem.choose)}
+def card(problem: LlamaparError, controls: Container[str] = ()) -> dict[str, Any]:
+    """A problem as plain values. choose: (text, what its button sets: {} where no control has the field)."""
+    choices = [
+        (str(choice), {choice.field: choice.value} if _settable(choice, controls) else {})
+        for choice in problem.choices
+    ]
+    return {"what": problem.what, "why": problem.why, "choose": choices}
+
+
+def _settable(choice: object, controls: Container[str]) -> TypeGuard[Choice]:
+    return isinstance(choice, Choice) and choice.field in controls
 
 
 def told(run: RunPlan, result: RunResult, tape: Tape | None) -> Told:

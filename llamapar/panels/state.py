@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from llamapar.budget import GPUS
+from llamapar.budget.remedies import Remedy, memory_of, remedies
 from llamapar.budget.saved import RECOMPUTE
 from llamapar.budget.schedule import SCHEDULES
-from llamapar.budget.turns import Turn, memory_of, turns
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS, framework, padding_rule
@@ -93,12 +93,12 @@ _PADDINGS = {OWN: "as the framework", "none": "none"} | {
 
 
 def _orders() -> dict[str, str]:
-    """Every rank order, those of frameworks first and with their names."""
+    """Every rank order, those of frameworks first and with the name of one."""
     users: dict[str, list[str]] = {}
     for f in FRAMEWORKS.values():
         if f.order:
             users.setdefault(f.order, []).append(f.name)
-    named = {order: f"{order} ({', '.join(names)})" for order, names in users.items()}
+    named = {order: f"{order} ({names[0]}{', …' * (len(names) > 1)})" for order, names in users.items()}
     return named | {order: order for order in ORDERS if order not in named}
 
 
@@ -239,11 +239,11 @@ class Outcome:
     problem: LlamaparError | None = None
 
     @cached_property
-    def turns(self) -> tuple[Turn, ...]:
+    def remedies(self) -> tuple[Remedy, ...]:
         """What makes the job fit, in the Memory tab; looked for when asked, after the picture is shown."""
         if self.report is None or self.step is None:
             return ()
-        return tuple(turns(self.report.job, self.report.judge, **self.step))
+        return tuple(remedies(self.report.job, self.report.judge, **self.step))
 
     @property
     def status(self) -> str:
@@ -284,7 +284,7 @@ class State:
             values["rank"] = _within(values["rank"], values)
         return State(values, base)
 
-    def turn(self, changes: Mapping[str, Any]) -> State:
+    def apply(self, changes: Mapping[str, Any]) -> State:
         """With settings changed that may be those of a job or a fix, not the controls' own form of them."""
         given = {name: value for name, value in changes.items() if name in DEFAULTS}
         if "padding" in given:
@@ -302,7 +302,7 @@ class State:
         state = self.change({"preset": preset}) if preset else self.load(job.model)
         settings = {name: getattr(job.layout, name) for name in LAYOUT}
         settings |= {name: getattr(job, name) for name in (*FACTS, "padding", "layer_split")}
-        return state.turn(settings)
+        return state.apply(settings)
 
     def load(self, model: ModelConfig) -> State:
         """With a model that somebody brought."""

@@ -103,10 +103,10 @@ def by_fix(panel: Panel) -> None:
     panel.settle("tp", lambda tp: tp == 8)
 
 
-def by_turn(panel: Panel) -> None:
+def by_remedy(panel: Panel) -> None:
     panel.kernel("PANEL.set(tab='memory')")
-    panel.root.get_by_title("turn this").first.click()
-    expect(panel.root.locator(".lp-turns")).not_to_be_visible()
+    panel.root.get_by_title("make this change").first.click()
+    expect(panel.root.locator(".lp-remedies")).not_to_be_visible()
 
 
 def by_set(panel: Panel) -> None:
@@ -117,7 +117,7 @@ def by_load(panel: Panel) -> None:
     panel.kernel(f"PANEL.load({TEN_KV_HEADS!r})")
 
 
-KERNEL = [by_fix, by_turn, by_set, by_load]
+KERNEL = [by_fix, by_remedy, by_set, by_load]
 
 
 # -- what a hand does then: first what changes nothing, and what does at once after it ---------------
@@ -220,7 +220,7 @@ def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
     explorer.kernel("panel.set(tab='memory')")
     explorer.control("micro_batch").fill("2")
     explorer.settle("micro_batch", lambda n: n == 2)
-    explorer.root.get_by_title("turn this").first.click(
+    explorer.root.get_by_title("make this change").first.click(
         delay=200
     )  # the focus leaves the box as the press begins
     wait_until(lambda: explorer.kernel("panel.payload['fits']") == "True", what="a job that fits", seconds=10)

@@ -57,7 +57,7 @@ def field(notebook: Notebook, name: str) -> Locator:
 
 
 def title(notebook: Notebook) -> Locator:
-    return clinic(notebook).locator(".gtitle").first
+    return clinic(notebook).locator(".lp-name").first
 
 
 def status(notebook: Notebook) -> Locator:
@@ -80,7 +80,7 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path)
     expect(opened.get_by_role("status")).to_contain_text(
         "llama3-8b tp=8 cp=1 pp=1 dp=2 (16 ranks) for torchtitan"
     )
-    expect(opened.locator(".gtitle").first).to_have_text(
+    expect(opened.locator(".lp-name").first).to_have_text(
         "llama3-8b: query and KV heads over tp=8", timeout=SLOW
     )
     card.get_by_role("button", name="tp=8 cp=2").click()  # the same Explorer, another layout

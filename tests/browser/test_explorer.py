@@ -49,7 +49,7 @@ def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Noteb
     finding = panel_of(notebook).locator("[data-code=LP104]")
     expect(finding).to_contain_text("tp=16 does not divide n_kv_heads=8 (llama3.1-405b)")
     expect(finding).to_contain_text("a rank would need half a KV head")
-    expect(panel_of(notebook).locator(".gtitle").first).to_contain_text("tp=16")
+    expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("tp=16")
     notebook.screenshot(tmp_path / "tp16.png")
     finding.get_by_title("apply this fix").first.click()
     expect(status(notebook)).to_contain_text("tp=8 cp=1 pp=16 dp=256")
@@ -65,7 +65,7 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
         tab = panel_of(notebook).get_by_role("tab", name=name)
         expect(tab).to_be_focused()
         expect(tab).to_have_attribute("aria-selected", "true")
-        title = panel_of(notebook).locator(".gtitle").first
+        title = panel_of(notebook).locator(".lp-name").first
         if name == "Run":  # 405B is not quick: nothing runs before it is asked for
             expect(panel_of(notebook).locator(".lp-verdict")).to_have_text("not run yet")
             expect(title).not_to_be_visible()
@@ -75,11 +75,11 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
     assert len(set(seen)) == 6
 
 
-def test_a_click_turns_what_makes_it_fit(notebook: Notebook) -> None:
+def test_a_click_makes_it_fit(notebook: Notebook) -> None:
     panel_of(notebook).get_by_role("tab", name="Memory").click()
-    note = panel_of(notebook).locator(".gtitle-subtitle").first
+    note = panel_of(notebook).locator(".lp-subtitle").first
     expect(note).to_contain_text("GiB of h100-80gb: does not fit")
-    offered = panel_of(notebook).locator(".lp-turns button")
+    offered = panel_of(notebook).locator(".lp-remedies button")
     expect(offered.nth(1)).to_contain_text("recompute=full: ")
     offered.nth(1).click()
     expect(note).to_contain_text("h100-80gb: fits")
@@ -96,12 +96,12 @@ def test_a_click_turns_what_makes_it_fit(notebook: Notebook) -> None:
 
 def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
     panel_of(notebook).get_by_role("tab", name="Ranks").click()
-    expect(panel_of(notebook).locator(".gtitle").first).to_contain_text("Rank 0 of 16,384")
+    expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("Rank 0 of 16,384")
     grid = panel_of(notebook).locator(".nsewdrag").first
     box = grid.bounding_box()
     assert box is not None
     grid.click(position={"x": box["width"] * 0.61, "y": box["height"] * 0.37})
-    expect(panel_of(notebook).locator(".gtitle").first).not_to_contain_text("Rank 0 of")
+    expect(panel_of(notebook).locator(".lp-name").first).not_to_contain_text("Rank 0 of")
     shown = panel_of(notebook).locator("[data-control=rank] input").input_value()
     assert 0 < int(shown) < 16384
 
@@ -171,11 +171,11 @@ def test_one_plotly_however_many_views_and_little_over_the_wire(notebook: Notebo
     assert notebook.websocket_bytes() - first < 200_000
     light = notebook.screenshot(tmp_path / "light.png").read_bytes()
     notebook.set_theme("dark")
-    color = "() => getComputedStyle(document.querySelector('.llamapar .gtitle')).fill"
+    color = "() => getComputedStyle(document.querySelector('.llamapar .xtick text')).fill"
     notebook.page.wait_for_function(f"({color})().match(/\\d+/g).slice(0, 3).every(c => c > 127)")
     assert notebook.screenshot(tmp_path / "dark.png").read_bytes() != light
     title, note = (
-        panel_of(notebook).first.locator(name).bounding_box() for name in (".gtitle", ".gtitle-subtitle")
+        panel_of(notebook).first.locator(name).bounding_box() for name in (".lp-name", ".lp-subtitle")
     )
     assert title is not None
     assert note is not None

@@ -1,4 +1,4 @@
-"""What to turn to make a job fit its GPU, found by trying: each turn passes `check`, and fits."""
+"""What makes a job fit its GPU, found by trying: each remedy passes `check`, and fits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .saved import RECOMPUTE
 from .terms import GIB, GPUS, Memory
 
 MOST = 4
-"""Turns that are offered."""
+"""Remedies that are offered."""
 
 _STAGES = 480
 """Pipeline stages that are counted in the search, some 30 ms of work, however deep the pipeline."""
@@ -29,7 +29,7 @@ _SETTINGS = ("recompute", "schedule", "gpu")
 
 
 @dataclass(frozen=True, repr=False)
-class Turn:
+class Remedy:
     """What was changed, in words of `memory` and `Layout`, and the account that then fits."""
 
     job: Job
@@ -59,11 +59,12 @@ def memory_of(job: Job, **options: Any) -> Memory:
     )
 
 
-def turns(job: Job, judge: Framework | None = None, **options: Any) -> Iterator[Turn]:
+def remedies(job: Job, judge: Framework | None = None, **options: Any) -> Iterator[Remedy]:
     """At most MOST ways to make a job fit that does not, the least change first; none where nothing does.
 
-    options: of `memory_of`; recompute, schedule and gpu are turned too. One thing is turned at a time, then
-    two; what made it fit once is not turned again. A turn brings no error and no warning that was not there.
+    options: of `memory_of`; recompute, schedule and gpu are changed too. One thing is changed at a time,
+    then two; what made it fit once is not changed again. A remedy brings no error and no warning that was
+    not there.
     """
     there = {code for code, severity in severities(job, judge).items() if severity == WARNING}
     single = list(_single(job, options))
@@ -83,13 +84,13 @@ def turns(job: Job, judge: Framework | None = None, **options: Any) -> Iterator[
             found = memory_of(made, **options | {n: changes[n] for n in _SETTINGS if n in changes})
             if found.fits:
                 enough.append(set(changes))
-                yield Turn(made, tuple(changes.items()), found)
+                yield Remedy(made, tuple(changes.items()), found)
         if len(enough) == MOST:
             return
 
 
 def _single(job: Job, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One thing turned, the cheapest first: what costs little time, then a layout, then another GPU."""
+    """One thing changed, the cheapest first: what costs little time, then a layout, then another GPU."""
     lay, batch = job.layout, job.micro_batch or 1
     if lay.tp > 1 and not lay.sp:
         yield {"sequence_parallel": True}
@@ -110,7 +111,7 @@ def _single(job: Job, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _pairs(single: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Two things turned at once, no one of them twice."""
+    """Two things changed at once, no one of them twice."""
     for one, other in combinations(single, 2):
         if not one.keys() & other.keys():
             yield one | other
