@@ -10,6 +10,7 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 MAX_DEGREE = 2**20
@@ -19,13 +20,29 @@ MAX_SIZE = 2**31 - 1
 """Largest model dimension, sequence length or batch that the workbook accepts."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """A value that a field could have instead, as data; `text` is how a message names it."""
+
+    field: str
+    value: Any
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text or f"{self.field}={self.value}"
+
+
 class LlamaparError(ValueError):
-    """Bad input from a person: `what` (with the numbers), `why`, and what to `choose` instead."""
+    """Bad input from a person: `what` (with the numbers), `why`, and what to `choose` instead.
+
+    choices: what was given of `choose`, a Choice where it is a field's value.
+    """
 
     def __init__(self, what: str, why: str = "", choose: Iterable[object] = (), field: str = ""):
         self.what = what
         self.why = why
-        self.choose = tuple(str(choice) for choice in choose)
+        self.choices = tuple(choose)
+        self.choose = tuple(map(str, self.choices))
         self.field = field
         lines = [what]
         if why:
@@ -72,8 +89,10 @@ def whole(
 
     def refuse(choices: Iterable[int], why: str = "") -> LlamaparError:
         near = dict.fromkeys(min(max(c, low), high) for c in choices)
-        return error(f"{field}={shown(value)}: {need}", why, [f"{field}={c}" for c in near], field)
+        return error(f"{field}={shown(value)}: {need}", why, [Choice(field, c) for c in near], field)
 
+    if value is None:
+        raise error(f"{field} is empty: {need}", "", [Choice(field, low)], field)
     if isinstance(value, bool):
         raise refuse([int(value)], "True and False are not counts")
     if isinstance(value, str):
@@ -112,7 +131,9 @@ def real(
         raise error(f"{field}={shown(value)}: {need}", field=field)
     if not low <= value <= high:  # False for NaN as well
         near = low if value != value or value < low else high
-        raise error(f"{field}={shown(value)}: {need}", "", [f"{field}={near:g}"], field)
+        raise error(
+            f"{field}={shown(value)}: {need}", "", [Choice(field, near, f"{field}={near:.12g}")], field
+        )
     return float(value)
 
 
@@ -123,7 +144,7 @@ def flag(field: str, value: object, error: type[LlamaparError] = LayoutError) ->
     raise error(
         f"{field}={shown(value)}: {field} must be True or False",
         "",
-        [f"{field}=True", f"{field}=False"],
+        [Choice(field, True), Choice(field, False)],
         field,
     )
 
@@ -146,6 +167,6 @@ def one_of(
     raise error(
         f"{field}={shown(value)} is not known",
         f"known are {', '.join(names)}",
-        near or names[:3],
+        [Choice(field, name, name) for name in near or names[:3]],
         field,
     )
