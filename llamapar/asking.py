@@ -46,7 +46,8 @@ def _answer(args: argparse.Namespace) -> Answer:
         head = "\n" if echo.said and not args.json else ""
     else:
         told = explain(args.text.encode("utf-8", "surrogateescape"), **known)
-    return int(told.verdict == UNKNOWN), json.dumps(told.as_dict()) if args.json else f"{head}{told}"
+    text = json.dumps(told.as_dict()) if args.json else f"{head}{words.as_text(str(told))}"
+    return int(told.verdict == UNKNOWN), text
 
 
 # -- what is known besides -----------------------------------------------------------------------
@@ -195,6 +196,7 @@ EXPLAIN = Command(
     "  torchrun --nproc-per-node 8 train.py 2>&1 | llamapar explain -",
     positional=(("text", "the text in quotes, or - for what another program says on a pipe"),),
     exits="0 explained, 1 cannot tell",
+    surplus="the whole text in quotes",
     helps={
         "model": f"{words.MODEL_HELP}, or a public model's name",
         **{axis: f"{AXIS_TITLES[axis]} ranks, where known" for axis in AXES},

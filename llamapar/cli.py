@@ -13,22 +13,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from . import asking, interrupts, resharding, running, sizing, words
+from . import asking, interrupts, parsing, resharding, running, sizing, words
 from .errors import LayoutError, LlamaparError
 from .frameworks import padding_rule
 from .layout import AXES
 from .maps import ranks, stages
-from .maps.tables import text_table
+from .maps.tables import Table
 from .models import ModelConfig
 from .report import check
 from .shard import place
-from .words import Answer, Command, given, write
+from .words import Answer, Command, Group, as_text, given, write
 
-_LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero")
-_FACTS = (
-    *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
-    *("micro_batches", "padding", "quant_group", "layer_split", "framework"),
-)
 _PLACING = ("tp", "pp", "virtual_stages", "padding", "layer_split")
 
 
@@ -36,15 +31,15 @@ _PLACING = ("tp", "pp", "virtual_stages", "padding", "layer_split")
 
 
 def _check(args: argparse.Namespace) -> Answer:
-    facts = given(args, *_FACTS) | ({"kv_replication": True} if args.kv_replication else {})
-    report = check(words.model(args), words.layout(args, *_LAYOUT), **facts)
-    return 0 if report.ok else 1, json.dumps(report.as_dict()) if args.json else str(report)
+    facts = given(args, *words.FACTS) | ({"kv_replication": True} if args.kv_replication else {})
+    report = check(words.model(args), words.layout(args, *words.LAYOUT), **facts)
+    return 0 if report.ok else 1, json.dumps(report.as_dict()) if args.json else as_text(report)
 
 
 def _ranks(args: argparse.Namespace) -> Answer:
     grid = ranks(words.layout(args, *AXES, "order"), given(args, "rank").get("rank", 0))
     if not args.json:
-        return 0, str(grid)
+        return 0, as_text(grid)
     groups = {axis: list(group) for axis, group in grid.peers.items()}
     return 0, json.dumps({"rank": grid.rank, "coord": grid.coord._asdict(), "groups": groups})
 
@@ -76,7 +71,7 @@ def _describe(args: argparse.Namespace) -> Answer:
     if args.inventory:
         cells = [["x".join(map(str, v)) if isinstance(v, list) else v for v in t.values()] for t in tensors]
         columns = ["tensor", "Hugging Face", "shape", "over TP", "on TP rank 0", "stage"]
-        text += "\n" + text_table(title, columns, cells)
+        text += f"\n{as_text(Table(title, columns, cells))}"
     return 0, text
 
 
@@ -112,19 +107,22 @@ def _inventory(
 
 # -- the command line --------------------------------------------------------------------------
 
-COMMANDS: dict[str, Command] = {
+COMMANDS: dict[str, Command | Group] = {
     "model": Command(
         _describe,
         "dimensions and exact parameter count of a model; every tensor with --inventory",
         ("inventory", *_PLACING),
         "llamapar model llama3.1-405b\n  llamapar model llama3-8b --inventory --tp 8 --pp 4",
+        exits="0 a model",
         positional=(("model", words.MODEL_HELP),),
     ),
     "check": Command(
         _check,
         "judge a layout: what is wrong, why, what would pass, and what each framework does",
-        ("model", "sequence_parallel", "kv_replication", *_LAYOUT, *_FACTS),
+        ("model", "sequence_parallel", "kv_replication", *words.LAYOUT, *words.FACTS),
         "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072",
+        exits="0 no errors, 1 the layout has errors",
+        surplus="--model {word}",
     ),
     "ranks": Command(
         _ranks,
@@ -132,6 +130,7 @@ COMMANDS: dict[str, Command] = {
         (*AXES, "order", "rank"),
         "llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345\n"
         "  llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345 --order megatron-lm",
+        exits="0 a rank",
     ),
     "run": running.RUN,
     "memory": sizing.MEMORY,
@@ -144,6 +143,8 @@ COMMANDS: dict[str, Command] = {
 _DESCRIPTION = """See how a Llama-style model is cut over GPUs by tensor (TP), context (CP), pipeline
 (PP) and data (DP) parallelism, and whether that works, before it costs a GPU-hour."""
 
+_TOP = Group(_DESCRIPTION, COMMANDS, "llamapar model llama3.1-405b")
+
 _STATUS = """Bad input is told on stderr; with --json, {"error": {"field", "message", "why", "choose"}} on
 stdout too."""
 
@@ -151,8 +152,8 @@ stdout too."""
 def _answered(argv: Sequence[str]) -> Answer:
     """Exit status and text; what is bad input is told on stderr at once."""
     try:
-        args = words.read(argv, COMMANDS, _DESCRIPTION, _STATUS)
-        return COMMANDS[args.command].answer(args)
+        command, args = parsing.read(argv, _TOP, _STATUS)
+        return command.answer(args)
     except LlamaparError as problem:
         told = LlamaparError(problem.what, problem.why, words.as_options(problem.choose), problem.field)
         write(sys.stderr, f"llamapar: {told}")

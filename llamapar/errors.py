@@ -91,6 +91,8 @@ def whole(
         near = dict.fromkeys(min(max(c, low), high) for c in choices)
         return error(f"{field}={shown(value)}: {need}", why, [Choice(field, c) for c in near], field)
 
+    if value is None:
+        raise error(f"{field} is empty: {need}", "", [Choice(field, low)], field)
     if isinstance(value, bool):
         raise refuse([int(value)], "True and False are not counts")
     if isinstance(value, str):
@@ -129,7 +131,9 @@ def real(
         raise error(f"{field}={shown(value)}: {need}", field=field)
     if not low <= value <= high:  # False for NaN as well
         near = low if value != value or value < low else high
-        raise error(f"{field}={shown(value)}: {need}", "", [Choice(field, near, f"{field}={near:g}")], field)
+        raise error(
+            f"{field}={shown(value)}: {need}", "", [Choice(field, near, f"{field}={near:.12g}")], field
+        )
     return float(value)
 
 

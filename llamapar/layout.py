@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .errors import MAX_DEGREE, LayoutError, flag, one_of, shown, whole
+from .errors import MAX_DEGREE, Choice, LayoutError, flag, one_of, shown, whole
 
 AXES = ("tp", "cp", "pp", "dp")
 """Mesh axes: tensor, context, pipeline and data parallelism."""
@@ -78,7 +78,7 @@ class Layout:
                 f"tp·cp·pp·dp = {self.tp}·{self.cp}·{self.pp}·{self.dp} = {self.world} ranks, "
                 f"more than {MAX_WORLD}",
                 "a layout of more ranks than any machine has is a slip of the keyboard",
-                [f"dp={max(1, MAX_WORLD // (self.tp * self.cp * self.pp))}"],
+                [self._within_reach()],
                 "world",
             )
         if self.dp % self.dp_replicate:
@@ -86,9 +86,23 @@ class Layout:
             raise LayoutError(
                 f"dp_replicate={self.dp_replicate} does not divide dp={self.dp}",
                 "dp = dp_replicate x dp_shard",
-                [f"dp_replicate={n}" for n in near],
+                [Choice("dp_replicate", n) for n in near],
                 "dp_replicate",
             )
+
+    def _within_reach(self) -> object:
+        """The change that leaves at most MAX_WORLD ranks: of the largest degree, or of the largest ones."""
+        lowered, world = dict[str, int](), self.world
+        for axis in sorted(AXES, key=lambda axis: -getattr(self, axis)):
+            least = min(self.dp, self.dp_replicate) if axis == "dp" else 1
+            most = MAX_WORLD * getattr(self, axis) // world // least * least
+            lowered[axis] = most or least
+            if most:
+                break
+            world = world // getattr(self, axis) * least
+        if len(lowered) == 1:
+            return Choice(*lowered.popitem())
+        return " ".join(f"{axis}={n}" for axis, n in lowered.items())
 
     # -- sizes ---------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.display import display
 
+from . import counts
 from .diagnosis import UNKNOWN, Explanation, explain
 from .errors import MAX_DEGREE, LayoutError, LlamaparError, whole
 from .figures import view
@@ -116,8 +117,7 @@ def _parsed(line: str) -> tuple[dict[str, Any], str]:
     given: dict[str, Any] = {}
     while found := re.match(rf"\s*{_OPTION}(?=\s|$)", line) or re.search(rf"(?:^|\s){_OPTION}\s*$", line):
         name, value = found.groups()
-        number = int(value) if re.fullmatch("[0-9]{1,9}", value) else value
-        given[name] = whole(name, number, 1, MAX_DEGREE) if name in AXES else value
+        given[name] = whole(name, counts.number(name, value).value, 1, MAX_DEGREE) if name in AXES else value
         if name == "framework":
             given[name] = find_framework(value).name
         line = line[: found.start()] + line[found.end() :]

@@ -16,6 +16,7 @@ from typing import Any
 
 from .configfile import exists, given, is_json, need, read_object
 from .errors import MAX_SIZE, ModelError, flag, one_of, real, shown, whole
+from .modelnames import preset_name
 
 MAX_DIM = 2**24
 MAX_VOCAB = 2**27
@@ -286,7 +287,7 @@ def ffn_dim_from(dim: int, multiplier: float | None, multiple_of: int) -> int:
 
 
 def model(source: str | Path | Mapping[str, Any] | ModelConfig) -> ModelConfig:
-    """The model named by `source`: a preset's name, a JSON file (or its folder), or a dict.
+    """The model named by `source`: a preset's name or its publisher's, a JSON file or its folder, or a dict.
 
     Meta's params.json and Hugging Face's config.json are told apart by their keys.
     Raises ModelError with the nearest preset names when nothing fits.
@@ -299,15 +300,15 @@ def model(source: str | Path | Mapping[str, Any] | ModelConfig) -> ModelConfig:
         return _from_any(source, source)
     if not isinstance(source, (str, Path)):
         raise ModelError(
-            f"model={shown(source)}: a preset's name, a path or a dict is needed",
-            "",
-            list(PRESETS)[:3],
-            "model",
+            f"model={shown(source)}: a preset's name, a path or a dict is needed", "", [*PRESETS][:3], "model"
         )
     if is_json(source) or exists(source):
         raw, _ = read_object(source, "config.json", "params.json")
         return _from_any(raw, source)
-    near = difflib.get_close_matches(str(source).lower()[:100], PRESETS, n=3, cutoff=0.3)
+    name = preset_name(str(source))
+    if name in PRESETS and isinstance(source, str):
+        return PRESETS[name]
+    near = difflib.get_close_matches(name[:100], PRESETS, n=3, cutoff=0.3)
     raise ModelError(
         f"model={shown(source, 200)} is neither a preset nor a file",
         f"presets are {', '.join(PRESETS)}",

@@ -16,6 +16,7 @@ from .frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
 from .frameworks import framework as find_framework
 from .job import Job
 from .layout import Layout
+from .maps.tables import fold
 from .rules import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, WARNING, Rule
 from .shard import Padding
 
@@ -23,10 +24,10 @@ _WIDTH = 100
 """Columns of a report as text, its messages apart."""
 
 
-def _told(word: str, text: str) -> list[str]:
+def _told(word: str, text: str, width: int = _WIDTH) -> list[str]:
     """A line of a finding, indented and folded: "    why  …"."""
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9, break_on_hyphens=False
+        text, width, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9, break_on_hyphens=False
     )
 
 
@@ -91,10 +92,12 @@ class Finding:
             groups.setdefault(verdict.verdict, []).append(FRAMEWORKS[name].title)
         return groups
 
-    def __str__(self) -> str:
-        lines = [f"{self.code} {self.severity}  {self.message}", *_told("why", self.why)]
+    def text(self, width: int | None = None) -> str:
+        """The finding in words, of lines of at most `width` characters where that is given."""
+        most = min(width or _WIDTH, _WIDTH)
+        lines = [f"{self.code} {self.severity}  {self.message}", *_told("why", self.why, most)]
         for word, fix in zip(("try", "or", "or"), self.fixes, strict=False):
-            lines += _told(word, fix.text)
+            lines += _told(word, fix.text, most)
         if self.judge:
             verdict = self.frameworks[self.judge.name]
             said = verdict.message or verdict.note
@@ -104,8 +107,11 @@ class Finding:
             groups.pop(UNKNOWN, None)
             if groups:
                 told = "; ".join(f"{verdict}: {', '.join(who)}" for verdict, who in groups.items())
-                lines += _told("note", told)
-        return "\n".join(lines)
+                lines += _told("note", told, most)
+        return fold("\n".join(lines), width)
+
+    def __str__(self) -> str:
+        return self.text()
 
     __repr__ = __str__
 
@@ -177,8 +183,12 @@ class Report:
         """Plain values for JSON."""
         return {"ok": self.ok, "findings": [f.as_dict() for f in self.findings]}
 
+    def text(self, width: int | None = None) -> str:
+        """Summary and findings, of lines of at most `width` characters where that is given."""
+        return "\n".join([fold(self.summary, width), *(f.text(width) for f in self.findings)])
+
     def __str__(self) -> str:
-        return "\n".join([self.summary, *(str(f) for f in self.findings)])
+        return self.text()
 
     __repr__ = __str__
 

@@ -156,8 +156,12 @@ class RunResult:
             "\n".join(foot),
         )
 
+    def text(self, width: int | None = None) -> str:
+        """The comparison as text, of lines of at most `width` characters where that is given."""
+        return text_table(*self._table(), width=width)
+
     def __repr__(self) -> str:
-        return text_table(*self._table())
+        return self.text()
 
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()

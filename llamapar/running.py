@@ -97,7 +97,7 @@ def _run(execute: Any, args: argparse.Namespace, options: dict[str, Any]) -> Run
 def _refused(report: Report, as_json: bool) -> str:
     """The report of a layout that check refuses."""
     if not as_json:
-        return f"{report}\nnot run: --force runs it all the same"
+        return f"{words.as_text(report)}\nnot run: --force runs it all the same"
     first = report.errors[0]
     error = LayoutError(f"{first.code} {first.message}", first.why, [fix.text for fix in first.fixes])
     return json.dumps({**report.as_dict(), "error": words.as_dict(error)})
@@ -107,17 +107,17 @@ def _given_up(problem: Any, as_json: bool) -> str:
     """The text of a run without a result: a rank that was killed, or never came."""
     told = type(problem)(problem.what, problem.why, words.as_options(problem.choose))
     if not as_json:
-        return str(told)
+        return words.as_text(str(told))
     ranks = {str(rank): text for rank, text in problem.ranks.items()}
     return json.dumps({"ok": False, "error": {**words.as_dict(told), "ranks": ranks}})
 
 
 def _as_text(result: RunResult, args: argparse.Namespace) -> str:
-    parts = [str(result)]
+    parts = [words.as_text(result)]
     if args.tape:
-        parts.append(str(result.tape))
+        parts.append(words.as_text(result.tape))
     if args.trace:
-        parts.append(str(result.trace))
+        parts.append(words.as_text(str(result.trace)))
     return "\n\n".join(parts)
 
 
@@ -156,7 +156,9 @@ RUN = Command(
     "llamapar run attention --model tiny --tp 4 --cp 2\n"
     "  llamapar run attention --model llama3-8b --tp 16 --shrink --force --tape\n"
     "  torchrun --nproc-per-node 8 -m llamapar run llama --model tiny --tp 4 --dp 2 --json",
+    exits="0 equal to the reference, 1 the run differs, raised, was refused or gave up",
     positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"),),
+    surplus="--model {word}",
     helps={"global_batch": "sequences in all (default: one per DP group)"},
 )
 

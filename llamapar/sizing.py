@@ -6,29 +6,34 @@ import argparse
 import json
 
 from . import words
-from .budget import memory
+from .budget.remedies import memory_of
 from .errors import LlamaparError
-from .layout import AXES
+from .frameworks import FRAMEWORKS, padding_rule
+from .job import Job
 from .machines import Count, held, loading
 from .maps.tables import cut
-from .words import Answer, Command, given
+from .words import FACTS, LAYOUT, Answer, Command, as_text, given
 
-_LAYOUT = (*AXES, "dp_replicate", "virtual_stages", "zero")
-_STEP = ("seq_len", "micro_batch", "global_batch", "recompute", "schedule", "accounting", "gpu")
-_MORE = ("padding", "layer_split", "cp_method")
+_STEP = ("recompute", "schedule", "accounting", "gpu", "cp_method")
 _LOADING_OPTIONS = ("format", "nodes", "memory_gib", "seq_len")
 _EXITS = "0 it fits, 1 it does not fit"
 
 
 def _memory(args: argparse.Namespace) -> Answer:
     """Status 0 where the worst stage stays within the GPU's HBM, 1 where it does not."""
-    model, layout = words.model(args), words.layout(args, *_LAYOUT)
-    options = given(args, *_STEP, *_MORE)
-    if "seq_len" not in options:
+    model, layout, facts = words.model(args), words.layout(args, *LAYOUT), given(args, *FACTS)
+    if "seq_len" not in facts:
         choose = ["--seq-len 8192", "llamapar memory --help"]
         raise LlamaparError("a sequence length is needed", "activations grow with it", choose, "seq_len")
-    found = memory(model, layout, kv_replication=args.kv_replication, **options)
-    return 0 if found.fits else 1, json.dumps(found.as_dict()) if args.json else str(found)
+    judge = FRAMEWORKS[facts.pop("framework")] if "framework" in facts else None
+    if "padding" in facts:
+        facts["padding"] = padding_rule(facts["padding"])
+    job = Job.of(model, layout, kv_replication=args.kv_replication, **facts)
+    if judge is not None:
+        split = job.layer_split or judge.layer_split
+        job = job.replace(padding=job.padding or judge.padding, layer_split=split)
+    found = memory_of(job, **given(args, *_STEP))
+    return 0 if found.fits else 1, json.dumps(found.as_dict()) if args.json else as_text(found)
 
 
 def _loading(args: argparse.Namespace) -> Answer:
@@ -38,7 +43,7 @@ def _loading(args: argparse.Namespace) -> Answer:
         return 0 if found.fits else 1, json.dumps(found.as_dict())
     wrapping = [_wrap(count) for count in found.overflows]
     shown = [wrapping[i] for i in cut(len(wrapping))]
-    return 0 if found.fits else 1, "\n".join([str(found), *shown])
+    return 0 if found.fits else 1, "\n".join([as_text(found), *map(as_text, shown)])
 
 
 def _wrap(count: Count) -> str:
@@ -49,12 +54,18 @@ def _wrap(count: Count) -> str:
 MEMORY = Command(
     _memory,
     "memory of a rank of every pipeline stage, term by term, beside a GPU's",
-    ("model", "sequence_parallel", "kv_replication", *_LAYOUT, *_STEP, *_MORE),
+    ("model", "sequence_parallel", "kv_replication", *LAYOUT, *FACTS, *_STEP),
     "llamapar memory --model llama3.1-405b --tp 8 --pp 16 --dp 128 --seq-len 8192 --micro-batch 1 "
     "--global-batch 2048\n"
     "  llamapar memory --model llama3.1-8b --dp 8 --seq-len 8192 --accounting megatron --json",
     exits=_EXITS,
+    surplus="--model {word}",
     helps={
+        **dict.fromkeys(
+            ("order", "gpus", "gpus_per_node", "batch_tokens", "quant_group"),
+            "as for `llamapar check`; no byte depends on it",
+        ),
+        "framework": "whose padding and layer split there are, where they are not given",
         "micro_batch": "sequences of a micro-batch (default 1)",
         "global_batch": "sequences of a step, all DP groups together (default: enough for a full pipeline)",
     },
@@ -66,5 +77,6 @@ LOADING = Command(
     ("model", *_LOADING_OPTIONS),
     "llamapar loading --model llama3.1-405b --format q40 --nodes 4 --memory-gib 64",
     exits=_EXITS,
+    surplus="--model {word}",
     helps={"seq_len": "tokens that the KV cache holds (default 4096)"},
 )

@@ -10,21 +10,25 @@ import argparse
 import difflib
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, Protocol
 
 from .budget import ACCOUNTINGS, GPUS
 from .budget.saved import RECOMPUTE
 from .budget.schedule import SCHEDULES
+from .counts import number
 from .errors import LayoutError, LlamaparError, one_of, shown, whole
 from .frameworks import FRAMEWORKS
 from .frameworks import framework as find_framework
 from .layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
 from .machines import BLOCKS
 from .maps.sequence_map import CHUNKINGS
+from .maps.tables import fold
 from .models import PRESETS, ModelConfig
 from .models import model as find_model
 from .shard import LAYER_SPLITS, Padding
@@ -100,30 +104,48 @@ SWITCHES = {
 """Help of every option that takes no value."""
 
 
-class Command(NamedTuple):
-    """answer: what it does. what: its help. options: of OPTIONS and SWITCHES. positional: the words after it.
+LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero")
+FACTS = (
+    *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
+    *("micro_batches", "padding", "quant_group", "layer_split", "framework"),
+)
+"""The options that say a layout, and what else is known of a job."""
 
-    exits: what its statuses 0 and 1 mean. helps: of options that mean something else here.
+
+class Command(NamedTuple):
+    """what: its help. exits: what its status 0 means, and its status 1 where it has one.
+
+    options: of OPTIONS and SWITCHES. positional: the words after it. surplus: what one more may mean.
+    helps: of options that mean something else here.
     """
 
     answer: Callable[[argparse.Namespace], Answer]
     what: str
     options: tuple[str, ...]
     example: str
+    exits: str
     positional: tuple[tuple[str, str], ...] = ()
-    exits: str = "0 fine, 1 the layout has errors or the run differs"
+    surplus: str = ""
     helps: Mapping[str, str] = MappingProxyType({})
+
+
+class Group(NamedTuple):
+    """Commands of which the next word names one. word: what each of them is called."""
+
+    what: str
+    commands: Mapping[str, Command | Group]
+    example: str
+    word: str = "command"
 
 
 # -- reading what people write -----------------------------------------------------------------
 
 
-def _number(field: str, text: str) -> int | float:
-    for read in (int, float):
-        with suppress(ValueError):
-            return read(text)
-    near = int(re.sub(r"[^0-9]", "", text)[:7] or 1)
-    raise LayoutError(f"{field}={shown(text)}: a whole number is needed", "", [f"{field}={near or 1}"], field)
+def _count(field: str, text: str) -> int | float:
+    """A number; where a short form leaves open which, stderr says what was understood."""
+    value, note = number(field, text)
+    write(sys.stderr, f"llamapar: {note}" if note else "")
+    return value
 
 
 def _order(text: str) -> str:
@@ -149,10 +171,10 @@ def _padding(text: str) -> str | Padding:
         return text if text == "none" else find_framework(text).name
     multiple, per_tp, rest = text.partition("*tp")
     try:
-        number = _number("padding", text if rest else multiple)
+        value = _count("padding", text if rest else multiple)
     except LlamaparError:
         return one_of("padding", text, ["none", "64", "64*tp", *FRAMEWORKS], LayoutError)
-    return Padding(whole("padding", number, 1, 2**20), bool(per_tp))
+    return Padding(whole("padding", value, 1, 2**20), bool(per_tp))
 
 
 def _layer_split(text: str) -> str:
@@ -162,7 +184,7 @@ def _layer_split(text: str) -> str:
 
 def _documents(text: str) -> tuple[int, ...]:
     """Lengths joined by commas: "10,20,34"."""
-    return tuple(whole("documents", _number("documents", word)) for word in text.split(","))
+    return tuple(whole("documents", _count("documents", word)) for word in text.split(","))
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -172,18 +194,19 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "framework": lambda text: find_framework(text).name,
     "documents": _documents,
     **dict.fromkeys(("engine", "device", "dtype", "chunking", "cp_method", "fault", "recompute"), str),
-    **dict.fromkeys(("schedule", "accounting", "gpu", "format", "file", "context", "against"), str),
+    **dict.fromkeys(("schedule", "accounting", "gpu", "format", "file", "context", "against", "model"), str),
 }
 """How the options that are not numbers are read."""
 
 
+def reader(field: str) -> Callable[[str], Any]:
+    """What reads the text of an option."""
+    return _READERS.get(field, partial(_count, field))
+
+
 def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The options that were given, read; the library judges their values."""
-    words = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return {
-        name: _READERS[name](text) if name in _READERS else _number(name, text)
-        for name, text in words.items()
-    }
+    """The options that were given; the library judges their values."""
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 def layout(args: argparse.Namespace, *names: str) -> Layout:
@@ -194,12 +217,9 @@ def layout(args: argparse.Namespace, *names: str) -> Layout:
 def model(args: argparse.Namespace) -> ModelConfig:
     """The model that was named; LlamaparError where none was."""
     if args.model is None:
-        choose = ["llama3.1-405b", "a config.json or params.json", f"llamapar {args.command} --help"]
+        choose = ["llama3.1-405b", "a config.json or params.json", f"{args.prog} --help"]
         raise LlamaparError("a model is needed", f"presets are {', '.join(PRESETS)}", choose, "model")
     return find_model(args.model)
-
-
-# -- the parser --------------------------------------------------------------------------------
 
 
 def option(field: str) -> str:
@@ -207,103 +227,33 @@ def option(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
+_CHOICE = re.compile(r"(\w+)=('[^']*'|\S+)")
+
+
 def as_options(choices: Iterable[str]) -> list[str]:
-    """ "gpus_per_node=8" as "--gpus-per-node 8" and "force=True" as "--force", where they are options."""
-    found = []
-    for text in choices:
-        name, sep, value = text.partition("=")
+    """ "tp=8 dp=2" as "--tp 8 --dp 2" and "force=True" as "--force", where they are options."""
+
+    def said(match: re.Match[str]) -> str:
+        name, value = match[1], match[2].replace("'", "")
         if name in SWITCHES and value == "True":
-            found.append(option(name))
-            continue
-        known = bool(sep) and name in OPTIONS
-        found.append(f"{option(name)} {value.replace(chr(39), '')}" if known else text)
-    return found
+            return option(name)
+        return f"{option(name)} {value}" if name in OPTIONS else match[0]
 
-
-class _Parser(argparse.ArgumentParser):
-    """argparse that raises, and that writes its help as everything else is written."""
-
-    def __init__(self, **settings: Any) -> None:
-        form = argparse.RawDescriptionHelpFormatter
-        super().__init__(formatter_class=form, allow_abbrev=False, **settings)
-        self.color = False  # Python 3.14 colours help, and `write` lets no escape through
-
-    def error(self, message: str) -> NoReturn:
-        raise LlamaparError(message, "", [f"{self.prog} --help"])
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        write(file or sys.stdout, message)
-
-
-_OWN_STATUSES = "What 0 and 1 mean to each command is in its own help.\n"
-
-
-def _statuses(exits: str, status: str) -> str:
-    return f"exit status: {exits}, 2 bad usage or bad input\n{status}"
-
-
-def _parser(
-    commands: Mapping[str, Command], description: str, status: str
-) -> tuple[_Parser, dict[str, _Parser]]:
-    """The whole parser, and those of the commands; its example is the first command's."""
-    first = next(iter(commands.values()))
-    epilog = f"example:\n  {first.example}\n\n{_statuses(first.exits, f'{_OWN_STATUSES}{status}')}"
-    top = _Parser(prog="llamapar", description=description, epilog=epilog)
-    made = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, command in commands.items():
-        parser = made.add_parser(
-            name,
-            help=command.what,
-            description=f"{command.what[0].upper()}{command.what[1:]}.",
-            epilog=f"example:\n  {command.example}\n\n{_statuses(command.exits, status)}",
-        )
-        for field, help_text in command.positional:
-            parser.add_argument(field, nargs="?", metavar=field.upper(), help=help_text)
-        for field in (*command.options, "json"):
-            if field in OPTIONS:
-                metavar, help_text = OPTIONS[field]
-                help_text = command.helps.get(field, help_text)
-                parser.add_argument(option(field), metavar=metavar, help=help_text)
-            elif field == "sequence_parallel":
-                switch = argparse.BooleanOptionalAction
-                parser.add_argument(option(field), action=switch, default=None, help=SWITCHES[field])
-            else:
-                help_text = command.helps.get(field, SWITCHES[field])
-                parser.add_argument(option(field), action="store_true", help=help_text)
-    return top, dict(made.choices)
-
-
-def read(
-    argv: Sequence[str], commands: Mapping[str, Command], description: str, status: str
-) -> argparse.Namespace:
-    """The command line as values; LlamaparError with the nearest names for what is not one.
-
-    description, status: what the help says first and last.
-    """
-    top, parsers = _parser(commands, description, status)
-    if not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help")):
-        raise LlamaparError("a command is needed first", "", [*commands, "llamapar --help"], "command")
-    if not argv[0].startswith("-"):
-        one_of("command", argv[0], commands, LlamaparError)
-    args, rest = top.parse_known_args(argv)
-    if not rest:
-        return args
-    word, help_of = rest[0], f"llamapar {args.command} --help"
-    if word.startswith("-"):
-        known = re.findall(r"--[a-z-]+", parsers[args.command].format_help().partition("example:")[0])
-        near = difflib.get_close_matches(word.partition("=")[0][:100], dict.fromkeys(known), n=2)
-        raise LlamaparError(
-            f"{shown(word)} is not an option of llamapar {args.command}", "", near or [help_of]
-        )
-    command, near = commands[args.command], [help_of]
-    if [field for field, _ in command.positional] == ["text"]:
-        near = ["the whole text in quotes", help_of]
-    elif "model" in command.options and args.model is None:
-        near = [f"--model {word}"]
-    raise LlamaparError(f"{shown(word)} is one word too many", "", near)
+    return [_CHOICE.sub(said, text) if _CHOICE.match(text) else text for text in choices]
 
 
 # -- writing -----------------------------------------------------------------------------------
+
+
+class _Foldable(Protocol):
+    def text(self, width: int | None = None) -> str: ...
+
+
+def as_text(record: _Foldable | str) -> str:
+    """A record, or what is said of it, folded to the terminal's width where stdout is one."""
+    width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    return fold(record, width) if isinstance(record, str) else record.text(width)
+
 
 _PLAIN = str.maketrans({"·": "*", "→": "->", "–": "-", "…": "...", "×": "x"})
 """Signs of the texts for streams that cannot carry them."""

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 import llamapar as lp
 from llamapar import cli, words
 from llamapar.frameworks import VERDICTS
+from weights import save_hf, tiny, values
 
 PROJECT = Path(__file__).resolve().parent.parent
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -147,6 +149,27 @@ def test_every_option_reaches_the_job(run: Any, monkeypatch: pytest.MonkeyPatch)
     assert seen[0].judge is lp.FRAMEWORKS["megatron-lm"]
 
 
+def test_numbers_and_names_as_people_write_them(run: Any) -> None:
+    plain = "check --model llama3.1-8b --tp 8 --gpus 16384 --seq-len 131072 --batch-tokens 16777216 --json"
+    typed = (
+        "check --model meta-llama/Llama-3.1-8B --tp 8 --gpus 16,384 --seq-len 128K --batch-tokens 16M --json"
+    )
+    status, out, err = run(plain)
+    assert err == ""
+    assert run(typed) == (
+        status,
+        out,
+        "llamapar: seq_len=128K is read as 131072 (K = 1,024)\n"
+        "llamapar: batch_tokens=16M is read as 16777216 (M = 1,048,576)\n",
+    )
+    assert run(typed.removesuffix(" --json"))[1].startswith("llama3.1-8b  tp=8 ")
+
+
+def test_a_number_that_is_read_twice_is_told_once(run: Any) -> None:
+    told = run("model tiny --inventory --tp 1k")[2]
+    assert told.count("is read as") == 1
+
+
 # -- ranks ---------------------------------------------------------------------------------------
 
 
@@ -178,7 +201,13 @@ REFUSALS = [
     ("check --model tiny --cp -8", "cp=-8: cp must be a whole number from 1 to 1048576", "--cp 1"),
     ("check --model tiny --pp 2.5", "pp=2.5: pp must be a whole number from 1 to 1048576", "--pp 2"),
     ("check --model tiny --dp many", "dp='many': a whole number is needed", "--dp 1"),
-    ("check --model tiny --gpus 16,384", "gpus='16,384': a whole number is needed", "--gpus 16384"),
+    ("check --model tiny --gpus 16.384", "gpus='16.384': a whole number is needed", "--gpus 16384"),
+    ("check --model tiny --seq-len 16kb", "seq_len='16kb': a whole number is needed", "--seq-len 16384"),
+    ("check --model tiny --micro-batch 2k", "micro_batch='2k': a whole number is", "--micro-batch 2000"),
+    ("check --model tiny --tp=", "tp is empty: a whole number is needed", "--tp 1"),
+    ("check --model tiny --tp=--", "'--tp=--': a value is needed", "llamapar check --help"),
+    ("check --model=-- --tp=8", "'--model=--': a value is needed", "llamapar check --help"),
+    ("check --model tiny --tp 1000000 --dp 128", "tp·cp·pp·dp = 1000000·1·1·128 =", "--tp 131072"),
     ("check --model tiny --gpus nan", "gpus=nan: gpus must be a whole number from 1 to 16777216", "--gpus 1"),
     (f"check --model tiny --tp {10**30}", "tp=an integer of 100 bits: tp must be", "--tp 1048576"),
     (f"check --model tiny --tp {'9' * 5000}", "tp=inf: tp must be a whole number", "--tp 1048576"),
@@ -259,10 +288,13 @@ def test_a_name_cannot_write_to_the_terminal(run: Any) -> None:
     assert out.startswith("\\x1b[31mred\\x07  tp=1")
 
 
-@given(st.lists(st.text(max_size=12), max_size=6), st.sampled_from(["check", "model", "ranks"]))
+_PIECES = st.text(max_size=12) | st.sampled_from(["--", "--tp=--", "--model=--", "--json", "-", "=", "16k"])
+
+
+@given(st.lists(_PIECES, max_size=6), st.sampled_from(["check", "model", "ranks", "checkpoint inspect"]))
 def test_any_words_are_answered(given_words: list[str], command: str) -> None:
     with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-        assert cli.main([command, *given_words]) in (0, 1, 2)
+        assert cli.main([*command.split(), *given_words]) in (0, 1, 2)
 
 
 _WORDS = ["0", "1", "2", "3", "8", "16", "100", "1048576", "-1", "1.5", "nan", "x", "none", "64*tp", "vllm"]
@@ -278,16 +310,67 @@ def test_any_options_are_answered(pairs: list[tuple[str, str]]) -> None:
 # -- among other programs ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+LEAVES = {
+    name: each
+    for command, made in cli.COMMANDS.items()
+    for name, each in (
+        [(f"{command} {action}", leaf) for action, leaf in made.commands.items()]
+        if isinstance(made, words.Group)
+        else [(command, made)]
+    )
+}
+
+
+@pytest.mark.parametrize("command", ["", "checkpoint", *LEAVES])
 def test_help(run: Any, command: str) -> None:
     status, out, err = run(f"{command} --help")
     assert (status, err) == (0, "")
     assert "example:\n  llamapar " in out
-    exits = cli.COMMANDS[command or "model"].exits
-    assert f"exit status: {exits}, 2 bad usage or bad input" in out
+    exits = LEAVES[command].exits if command in LEAVES else "0 and 1 as the help of each "
+    assert f"exit status: {exits}" in out
+    assert ", 2 bad usage or bad input\n" in out
     later = {"plan", "cost", "diagnose", "clinic"}
     assert not later & set(re.findall(r"[a-z]+", out.lower()))
     assert out.isascii()
+
+
+STATUSES = {
+    "model": ("model tiny", None),
+    "check": ("check --model tiny --tp 2", "check --model tiny --tp 3"),
+    "ranks": ("ranks --tp 8", None),
+    "run": ("run mlp --model tiny --tp 2 --device cpu", "run mlp --model tiny --tp 3"),
+    "memory": (
+        "memory --model tiny --seq-len 512",
+        "memory --model llama3.1-405b --seq-len 8192",
+    ),
+    "loading": ("loading --model tiny", "loading --model llama3.1-405b --nodes 1"),
+    "checkpoint inspect": ("checkpoint inspect old", "checkpoint inspect cut"),
+    "checkpoint shard": ("checkpoint shard old made1 --tp 2", None),
+    "checkpoint gather": ("checkpoint gather old made2", None),
+    "checkpoint reshard": ("checkpoint reshard old made3 --tp 2", None),
+    "checkpoint verify": ("checkpoint verify old", "checkpoint verify old --against other"),
+    "explain": (
+        "explain 'embed_tokens.weight is [16064, 8192]' --tp 8",
+        "explain 'what is this'",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", LEAVES)
+def test_no_help_promises_a_status_that_does_not_come(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if command.startswith("checkpoint"):
+        save_hf(tmp_path / "old", tiny())
+        save_hf(tmp_path / "other", tiny(), values(tiny(), seed=1))
+        shutil.copytree(tmp_path / "old", tmp_path / "cut")
+        config = json.loads((tmp_path / "cut/config.json").read_text())
+        (tmp_path / "cut/config.json").write_text(json.dumps(config | {"num_hidden_layers": 9}))
+    fine, other = STATUSES[command]
+    assert run(fine)[0] == 0
+    assert (re.search(r"\b1 ", LEAVES[command].exits) is not None) == (other is not None)
+    assert other is None or run(other)[0] == 1
 
 
 def test_a_reader_that_leaves() -> None:
@@ -303,6 +386,16 @@ def test_a_full_disk() -> None:
     assert done.stderr == b"llamapar: cannot write: No space left on device\n"
 
 
+@pytest.mark.parametrize("command", ["", "checkpoint", *LEAVES])
+def test_a_help_that_cannot_be_written_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main([*command.split(), "--help"]) == 2
+    assert capsys.readouterr().err == "llamapar: cannot write: No space left on device\n"
+
+
 def test_a_terminal_that_knows_ascii_only() -> None:
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     for environment in (plain, {"PYTHONIOENCODING": "ascii"}):
@@ -313,9 +406,9 @@ def test_a_terminal_that_knows_ascii_only() -> None:
 
 
 def test_every_option_is_explained_and_used() -> None:
-    used = {option for command in cli.COMMANDS.values() for option in command.options}
+    used = {option for command in LEAVES.values() for option in command.options}
     assert used | {"json"} == set(words.OPTIONS) | set(words.SWITCHES)
-    for name, command in cli.COMMANDS.items():
+    for name, command in LEAVES.items():
         assert len(set(command.options)) == len(command.options), name
 
 

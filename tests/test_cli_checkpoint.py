@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar import checkpoint, resharding, words
+from llamapar import checkpoint, resharding
 from llamapar.modelfile import config_json
 from weights import alike, contents, save_hf, tiny, together, values
 
@@ -147,17 +147,18 @@ def test_a_damaged_source_is_status_2(run: Any) -> None:
 
 # -- refusals ----------------------------------------------------------------------------------------
 
-ALL = "; ".join(f"{name}: {what}" for name, what in resharding.ACTIONS.items())
 REFUSALS = [
     (
         "",
-        f"an action and a checkpoint are needed\n  why  {ALL}\n"
-        "  try  llamapar checkpoint inspect FOLDER, or llamapar checkpoint verify FOLDER",
+        "an action is needed first\n"
+        "  try  inspect, or shard, or gather, or reshard, or verify, or llamapar checkpoint --help",
     ),
+    ("inspect", "a checkpoint is needed\n  try  llamapar checkpoint inspect FOLDER"),
+    ("gather", "a checkpoint is needed\n  try  llamapar checkpoint gather FOLDER"),
     (
-        "inspect",
-        f"an action and a checkpoint are needed\n  why  {ALL}\n"
-        "  try  llamapar checkpoint inspect FOLDER, or llamapar checkpoint verify FOLDER",
+        "inspekt old",
+        "action='inspekt' is not known\n  why  known are inspect, shard, gather, reshard, verify\n"
+        "  try  inspect",
     ),
     (
         "merge old",
@@ -169,19 +170,25 @@ REFUSALS = [
         "gather needs the folder to be made\n  why  it must not be there yet\n"
         "  try  llamapar checkpoint gather old NEW-FOLDER",
     ),
-    ("inspect old new", "inspect takes one checkpoint\n  try  --against new"),
-    ("verify old new", "verify takes one checkpoint\n  try  --against new"),
-    ("inspect old --tp 2", "inspect has no --tp\n  try  --model"),
-    ("verify old --format hf", "verify has no --format\n  try  --model, or --against"),
-    ("gather old new --tp 2", "gather has no --tp\n  try  --model, or --format, or --n-kv-heads"),
+    ("inspect old new", "'new' is one word too many\n  try  llamapar checkpoint inspect --help"),
+    ("verify old new", "'new' is one word too many\n  try  --against new"),
+    ("verify old new --against old", "'new' is one word too many\n  try  llamapar checkpoint verify --help"),
     (
-        "gather old new --kv-replication",
-        "gather has no --kv-replication\n  try  --model, or --format, or --n-kv-heads",
+        "inspect old --tp 2",
+        "'--tp' is not an option of llamapar checkpoint inspect\n  try  llamapar checkpoint inspect --help",
     ),
     (
-        "shard old new --against old",
-        "shard has no --against\n  try  --model, or --tp, or --pp, or --padding, or --layer-split, "
-        "or --format, or --n-kv-heads, or --kv-replication",
+        "gather old new --kv-replication",
+        "'--kv-replication' is not an option of llamapar checkpoint gather\n"
+        "  try  llamapar checkpoint gather --help",
+    ),
+    (
+        "verify old --agianst new",
+        "'--agianst' is not an option of llamapar checkpoint verify\n  try  --against",
+    ),
+    (
+        "shard old new --layersplit equal",
+        "'--layersplit' is not an option of llamapar checkpoint shard\n  try  --layer-split",
     ),
     ("gather old old", "old is there already\n  why  nothing is ever overwritten"),
     ("inspect nowhere", "nowhere: no such file or folder"),
@@ -236,11 +243,27 @@ def test_names_from_files_reach_no_terminal(run: Any) -> None:
     assert err == "llamapar: bad.safetensors: the name '\\x1b[31mred' is no plain text\n"
 
 
-def test_every_option_has_an_action() -> None:
-    used = {name for names in resharding._OF.values() for name in names}
-    assert used == set(resharding.CHECKPOINT.options)
-    assert resharding._OF.keys() == resharding.ACTIONS.keys()
-    assert used <= {*words.OPTIONS, *words.SWITCHES}
+OPTIONS = {
+    "inspect": {"model"},
+    "shard": {"model", "tp", "pp", "padding", "layer-split", "format", "n-kv-heads", "kv-replication"},
+    "gather": {"model", "format", "n-kv-heads"},
+    "reshard": {"model", "tp", "pp", "padding", "layer-split", "format", "n-kv-heads", "kv-replication"},
+    "verify": {"model", "against"},
+}
+
+
+def test_each_action_has_a_help_of_its_own_options(run: Any) -> None:
+    status, out, err = run("--help")
+    assert (status, err) == (0, "")
+    assert list(OPTIONS) == list(resharding.CHECKPOINT.commands)
+    for action, options in OPTIONS.items():
+        assert re.search(rf"^    {action} +\S", out, re.MULTILINE)
+        status, own, err = run(f"{action} --help")
+        assert (status, err) == (0, "")
+        assert own.startswith(f"usage: llamapar checkpoint {action} [-h]")
+        about = own.partition("example:")[0]
+        assert set(re.findall(r"--([a-z-]*[a-z])", about)) == {"help", "json", *options}
+        assert ("TARGET" in about) == (action in ("shard", "gather", "reshard"))
 
 
 def test_without_numpy_it_says_what_is_needed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,11 +130,11 @@ def test_what_is_known_narrows_the_answer(run: Any) -> None:
 
 
 def test_a_public_models_name_is_taken_and_said_so(run: Any) -> None:
-    status, out, err = run(TITAN, "--model", "Meta-Llama-3-70B-Instruct", "--json")
-    assert json.loads(out) == lp.explain(TITAN, "Meta-Llama-3-70B-Instruct").as_dict()
+    status, out, err = run(TITAN, "--model", "Llama-3-70B-Instruct-Gradient", "--json")
+    assert json.loads(out) == lp.explain(TITAN, "Llama-3-70B-Instruct-Gradient").as_dict()
     assert status == 0
     assert err.startswith(
-        "llamapar: model='Meta-Llama-3-70B-Instruct' is neither a preset nor a file: "
+        "llamapar: model='Llama-3-70B-Instruct-Gradient' is neither a preset nor a file: "
         "read as a public model's name; presets like it are llama3-"
     )
     assert run(TITAN, "--model", "llama3-70b")[2] == ""

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar import machines, sizing, words
+from llamapar import sizing, words
 from llamapar.budget import ACCOUNTINGS, GPUS
 from llamapar.budget.saved import RECOMPUTE
 from llamapar.budget.schedule import SCHEDULES
+from llamapar.machines import BLOCKS
 
 MIB = 2**20
+SPLIT = str(lp.FRAMEWORKS["colossalai"].layer_split).replace(" ", "-")
 JOB = (
     "memory --model llama3.1-405b --tp 8 --pp 16 --dp 128 --seq-len 8192 --micro-batch 1 --global-batch 2048"
 )
@@ -72,29 +74,44 @@ def test_every_option_of_memory_reaches_the_library(run: Any, monkeypatch: pytes
         seen.extend((args, options))
         raise lp.LlamaparError("stop")
 
-    monkeypatch.setattr(sizing, "memory", stop)
+    monkeypatch.setattr(sizing, "memory_of", stop)
     run(
         "memory --model tiny --tp 2 --cp 2 --pp 2 --dp 4 --dp-replicate 2 --virtual-stages 2 --zero 3 "
         "--no-sequence-parallel --kv-replication --seq-len 512 --micro-batch 2 --global-batch 16 "
         "--recompute none --schedule gpipe --accounting ultrascale --gpu a100-40gb --padding 128*tp "
         "--layer-split remainder-first --cp-method ring"
     )
-    (model, layout), options = seen
-    assert model == lp.model("tiny")
-    assert layout == lp.Layout(2, 2, 2, 4, dp_replicate=2, sequence_parallel=False, virtual_stages=2, zero=3)
+    (job,), options = seen
+    layout = lp.Layout(2, 2, 2, 4, dp_replicate=2, sequence_parallel=False, virtual_stages=2, zero=3)
+    assert job == lp.Job.of(
+        "tiny",
+        layout,
+        seq_len=512,
+        micro_batch=2,
+        global_batch=16,
+        kv_replication=True,
+        padding=lp.Padding(128, per_tp=True),
+        layer_split="remainder first",
+    )
     assert options == {
-        "seq_len": 512,
-        "micro_batch": 2,
-        "global_batch": 16,
-        "kv_replication": True,
         "recompute": "none",
         "schedule": "gpipe",
         "accounting": "ultrascale",
         "gpu": "a100-40gb",
-        "padding": lp.Padding(128, per_tp=True),
-        "layer_split": "remainder first",
         "cp_method": "ring",
     }
+
+
+def test_memory_takes_what_check_takes_and_counts_by_the_framework(run: Any) -> None:
+    line = "memory --model llama3.1-8b --tp 8 --pp 2 --dp 2 --seq-len 4096 --zero 3 --json"
+    facts = "--gpus 32 --gpus-per-node 4 --batch-tokens 1M --quant-group 32 --order megatron-lm"
+    assert run(f"{line} {facts}")[1] == run(line)[1]
+    padded = run(f"{line} --framework colossalai")[1]
+    assert padded == run(f"{line} --padding colossalai --layer-split {SPLIT}")[1] != run(line)[1]
+    assert (
+        run(f"{line} --micro-batch 1 --micro-batches 8")[1]
+        == (run(f"{line} --micro-batch 1 --global-batch 16")[1])
+    )
 
 
 def test_no_padding_can_be_said(run: Any) -> None:
@@ -171,7 +188,7 @@ REFUSALS = [
     ("memory --model tiny", "a sequence length is needed", "--seq-len 8192"),
     ("memory tiny --seq-len 8", "'tiny' is one word too many", "--model tiny"),
     ("memory --model tiny --seq-len 0", "seq_len=0: seq_len must be", "--seq-len 1"),
-    ("memory --model tiny --seq-len 8k", "seq_len='8k': a whole number is needed", "--seq-len 8"),
+    ("memory --model tiny --seq-len 8e3", "seq_len='8e3': a whole number is needed", "--seq-len 8000"),
     ("memory --model tiny --seq-len 8 --recompute selctive", "recompute='selctive' is not", "selective"),
     ("memory --model tiny --seq-len 8 --schedule 1fb1", "schedule='1fb1' is not known", "1f1b"),
     ("memory --model tiny --seq-len 8 --accounting megatorn", "accounting='megatorn' is not", "megatron"),
@@ -188,6 +205,12 @@ REFUSALS = [
     ("loading --model tiny --memory-gib -1", "memory_gib=-1: memory_gib must be a number", "--memory-gib"),
     ("loading --model tiny --node 4", "'--node' is not an option of llamapar load", "--nodes"),
 ]
+
+
+def test_the_least_memory_that_is_offered_is_taken(run: Any) -> None:
+    offered = run("loading --model tiny --memory-gib 0")[2].splitlines()[-1].removeprefix("  try  ")
+    assert offered == "--memory-gib 0.0009765625"
+    assert run(f"loading --model tiny {offered}")[0] == 1
 
 
 @pytest.mark.parametrize(("line", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
@@ -214,7 +237,7 @@ def test_help_names_every_choice() -> None:
         ("schedule", SCHEDULES, "1f1b"),
         ("accounting", ACCOUNTINGS, "exact"),
         ("gpu", GPUS, "h100-80gb"),
-        ("format", machines.BLOCKS, "q40"),
+        ("format", BLOCKS, "q40"),
     ):
         told = words.OPTIONS[option][1]
         assert all(name in told for name in known), option

@@ -30,7 +30,7 @@ CONFIG = {
     "intermediate_size": 13824, "vocab_size": 32000,
 }  # fmt: skip
 HOSTILE: list[Any] = [
-    *(0, -1, 2.5, "8", "<script>alert(1)</script>", True, [], {}, [[1]], {"tp": 8}),
+    *(0, -1, 2.5, "8,1", "<script>alert(1)</script>", True, [], {}, [[1]], {"tp": 8}),
     *(10**30, -(10**30), 2**53 + 1, 10**5000, "x" * 10_000, "\ud800", "../../etc/passwd", "\x00"),
 ]
 
@@ -382,3 +382,14 @@ def test_a_visit_is_a_value() -> None:
     visit = Visit()
     visit.change({"text": KV, "tp": 4})
     assert visit == Visit()
+
+
+def test_numbers_and_names_as_people_type_them() -> None:
+    panel = lp.clinic("shape '[1, 8192, -1, 128]' is invalid for input of size 524288", tp="16")
+    receive(panel, kind="set", seq=1, changes={"model": "meta-llama/Llama-3.1-8B", "seq_len": "8k"})
+    values = panel.payload["values"]
+    assert (values["model"], values["tp"], values["seq_len"]) == ("llama3.1-8b", 16, 8192)
+    assert panel.payload["problem"] is None
+    receive(panel, kind="set", seq=2, changes={"seq_len": "8,19"})
+    assert panel.payload["values"]["seq_len"] == "8,19"
+    assert panel.payload["problem"]["what"] == "seq_len='8,19': a whole number is needed"

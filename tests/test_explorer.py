@@ -7,6 +7,7 @@ import json
 import math
 import random
 import re
+import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from jupyter_client.session import json_packer
 
 import llamapar as lp
 from inputs import TEN_KV_HEADS
+from llamapar import cli
 from llamapar.panels import Explorer
 from llamapar.panels.page import plain
 from llamapar.panels.state import DEFAULTS, DIMS, SCHEMA, TABS, State
@@ -438,3 +440,74 @@ def test_the_page_is_made_of_text_nodes() -> None:
         assert not re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source
         )
+
+
+# -- what people type ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "number"),
+    [
+        ("gpus", "16k", 16384),
+        ("seq_len", "128K", 131072),
+        ("seq_len", "1,024", 1024),
+        ("batch_tokens", "16M", 2**24),
+        ("vocab_size", "128_256", 128256),
+    ],
+)
+def test_a_typed_number_stands_in_its_box_as_read(name: str, text: str, number: int) -> None:
+    panel = Explorer()
+    receive(panel, kind="set", seq=1, changes={name: text})
+    assert panel.payload["values"][name] == number
+    assert panel.payload["problem"] is None
+
+
+def test_a_text_that_is_no_number_stays_with_the_nearest() -> None:
+    panel = Explorer()
+    receive(panel, kind="set", seq=1, changes={"tp": "1,02"})
+    assert panel.payload["values"]["tp"] == "1,02"
+    problem = panel.payload["problem"]
+    assert problem["what"] == "tp='1,02': a whole number is needed"
+    assert [str(choice) for choice in problem["choose"]] == ["tp=102", "tp=1"]
+
+
+def test_an_empty_box_is_called_empty() -> None:
+    panel = Explorer()
+    receive(panel, kind="set", seq=1, changes={"tp": None})
+    assert panel.payload["problem"]["what"] == "tp is empty: tp must be a whole number from 1 to 1048576"
+
+
+def test_a_publishers_name_opens_its_preset() -> None:
+    panel = lp.explorer("meta-llama/Llama-3.1-8B-Instruct", tp=8)
+    assert (panel.payload["values"]["preset"], panel.model) == ("llama3.1-8b", lp.PRESETS["llama3.1-8b"])
+    with pytest.raises(lp.ModelError, match=r"preset='Llama-3\.1-9B' is not known"):
+        panel.set(preset="Llama-3.1-9B")
+    assert panel.payload["values"]["preset"] == "llama3.1-8b"
+
+
+def test_every_copied_command_line_runs(
+    soak: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, seen, sent = random.Random(5), list[str](), list[Any]()
+    monkeypatch.setattr(Explorer, "send", lambda panel, message, buffers=None: sent.append(message))
+    panel = Explorer()
+    for step in range(1000 if soak else 120):
+        if step % 12 == 0:
+            panel = Explorer()
+        panel.set(**random_change(draw, panel) | {"tab": draw.choice(["memory", "memory", *MAPS])})
+        sent.clear()
+        receive(panel, kind="copy", name="CLI")
+        if not sent:
+            assert panel.report is None
+            continue
+        words = shlex.split(sent[-1]["text"], comments=True)
+        assert words[0] == "llamapar"
+        status = cli.main(words[1:])
+        told, err = capsys.readouterr()
+        assert (status in (0, 1), err) == (True, ""), words
+        counted = panel.payload["values"]["tab"] == "memory" and panel.payload["figure"] is not None
+        assert words[1] == ("memory" if counted else "check")
+        first = panel.snapshot().summary.splitlines()
+        assert told.splitlines()[0] in first if words[1] == "check" else told.splitlines()[-1] in first
+        seen.append(words[1])
+    assert {"check", "memory"} == set(seen)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from inputs import BAD_COUNTS, Hostile, layouts
 from llamapar import AXES, Layout, LayoutError
-from llamapar.errors import MAX_DEGREE
+from llamapar.errors import MAX_DEGREE, Choice
 from llamapar.layout import MAX_WORLD, ORDERS, Coord, divisors, nearest_divisors
 
 SMALL = (1, 1, 2, 3, 4, 5)
@@ -142,7 +142,7 @@ def test_every_field_refuses_what_is_no_count(field: str, kind: str) -> None:
         return
     low, high = (0, 3) if field == "zero" else (1, MAX_DEGREE)
     need = f"{field} must be a whole number from {low} to {high}"
-    with pytest.raises(LayoutError, match=f"^{field}=.*{need}") as refusal:
+    with pytest.raises(LayoutError, match=f"^{field}(=| is empty).*{need}") as refusal:
         Layout(**{field: value})
     assert refusal.value.field == field
     for choice in refusal.value.choose:  # each is itself accepted
@@ -173,7 +173,7 @@ WHOLE_TEXTS = [
     (
         {"tp": 4096, "cp": 4096, "pp": 2},
         "tp·cp·pp·dp = 4096·4096·2·1 = 33554432 ranks, more than 16777216\n"
-        "  why  a layout of more ranks than any machine has is a slip of the keyboard\n  try  dp=1",
+        "  why  a layout of more ranks than any machine has is a slip of the keyboard\n  try  tp=2048",
     ),
     (
         {"sequence_parallel": 1},
@@ -255,6 +255,65 @@ def test_the_largest_world() -> None:
     assert Layout(tp=16, dp=2**20).world == MAX_WORLD
     with pytest.raises(LayoutError, match="more than 16777216"):
         Layout(tp=32, dp=2**20)
+
+
+@st.composite
+def wild(draw: st.DrawFn) -> dict[str, Any]:
+    """Degrees as slips of the keyboard make them, too many and too large ones among them."""
+    sizes = st.sampled_from([None, 0, -8, 1, 2, 3, 2.5, 8, 1000, 10**6, 2**20, 2**20 + 1, 10**30])
+    return {
+        name: draw(sizes)
+        for name in ("tp", "cp", "pp", "dp", "dp_replicate")
+        if draw(st.booleans()) or name == "tp"
+    }
+
+
+@given(wild())
+def test_what_a_refusal_offers_passes_what_refused(fields: dict[str, Any]) -> None:
+    refusals = []
+    for _ in range(12):  # each taken choice leads on, until all is accepted
+        try:
+            Layout(**fields)
+            return
+        except LayoutError as refusal:
+            refusals.append((refusal.field, dict(fields)))
+            choice = refusal.choose[0]
+        fields |= {name: int(n) for name, n in (part.split("=") for part in choice.split())}
+    pytest.fail(f"no way out: {refusals}")
+
+
+@given(wild())
+def test_every_choice_passes_the_check_that_offered_it(fields: dict[str, Any]) -> None:
+    for choice in _offered(fields):
+        changed = fields | {name: int(n) for name, n in (part.split("=") for part in choice.split())}
+        assert _refused(changed) != _refused(fields)
+
+
+def _refused(fields: dict[str, Any]) -> str:
+    """The field that a layout is refused for, "" for none."""
+    try:
+        Layout(**fields)
+    except LayoutError as refusal:
+        return refusal.field
+    return ""
+
+
+def _offered(fields: dict[str, Any]) -> tuple[str, ...]:
+    try:
+        Layout(**fields)
+    except LayoutError as refusal:
+        return refusal.choose
+    return ()
+
+
+def test_too_many_ranks_offer_the_largest_degree_lowered() -> None:
+    with pytest.raises(LayoutError, match="2048000000 ranks, more than") as refusal:
+        Layout(tp=1_000_000, pp=16, dp=128)
+    assert refusal.value.choose == ("tp=8192",)
+    assert refusal.value.choices[0] == Choice("tp", 8192)
+    with pytest.raises(LayoutError, match="ranks, more than") as refusal:
+        Layout(tp=2**20, cp=2**20, pp=2**10)
+    assert refusal.value.choose == ("tp=1 cp=16384",)
 
 
 # -- divisors --------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ def test_explain_the_last_error(cell: Cell) -> None:
     _, shown = cell("%explain")
     assert text_of(shown).startswith("Cannot tell from this: ")
     assert text_of(shown[:1]).endswith("    w  [6]  ndarray")
-    assert cell("%explain --tp none")[0].startswith("UsageError: tp='none': tp must be a whole number")
+    assert cell("%explain --tp none")[0].startswith("UsageError: tp='none': a whole number is needed")
     again = cell("%explain --tp 2")[1]  # the slip above is not the last error
     assert text_of(again).startswith("A sharding problem: ")
 
@@ -246,8 +246,8 @@ def test_explain_a_pasted_text(cell: Cell, source: str) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("--tp 0 x", "tp=0: tp must be a whole number from 1"),
-        ("--tp 2**4 x", "tp='2**4': tp must be"),
+        ("--tp 0k x", "tp=0: tp must be a whole number from 1"),
+        ("--tp 2**4 x", "tp='2**4': a whole number is needed"),
         ("--tp", "--tp is no option, or lacks its value: %explain"),
         ("--gpus 4 x", "--gpus is no option, or lacks its value: %explain"),
         ("x --framework nonesuch", "framework='nonesuch'"),

@@ -15,6 +15,7 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
+from llamapar.modelfile import as_hf
 from llamapar.models import MAX_DIM, MAX_HEADS, MAX_LAYERS, MAX_VOCAB, RopeScaling, ffn_dim_from
 
 DATA = Path(__file__).parent / "data"
@@ -396,7 +397,7 @@ def test_model_config_refuses_bad_sizes(field: str, kind: str) -> None:
     if field == "head_dim" and kind in ("zero", "none"):  # both say: dim / n_heads
         assert lp.ModelConfig(**{**TINY, field: BAD_COUNTS[kind]}).head_dim == 8
         return
-    with pytest.raises(lp.ModelError, match=f"^{field}=") as refusal:
+    with pytest.raises(lp.ModelError, match=f"^{field}(=| is empty)") as refusal:
         lp.ModelConfig(**{**TINY, field: BAD_COUNTS[kind]})
     assert refusal.value.field == field
     low = 0 if field == "head_dim" else 1
@@ -459,3 +460,60 @@ def test_the_inventory_adds_up(model: lp.ModelConfig) -> None:
     assert len({p.hf_name for p in parameters}) == len(parameters)
     assert any(p.key == "output" for p in parameters) is not model.tied
     assert model.q_dim == model.kv_dim * model.group_size
+
+
+# -- publishers' names ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama3.1-8b"),
+        ("Llama-3.1-8B", "llama3.1-8b"),
+        ("Meta-Llama-3-70B-Instruct", "llama3-70b"),
+        ("meta-llama/Meta-Llama-3.1-405B-Instruct", "llama3.1-405b"),
+        ("meta-llama/Llama-3.2-1B-Instruct", "llama3.2-1b"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama3.3-70b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
+        ("Llama-3.1-405B-MP16", "llama3.1-405b-mp16"),
+        ("Llama 3.1 8B", "llama3.1-8b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
+        ("Qwen/Qwen2.5-72B", "qwen2.5-72b"),
+    ],
+)
+def test_a_publishers_name_is_the_presets(name: str, preset: str) -> None:
+    assert lp.model(name) is lp.PRESETS[preset]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Llama-3.1-7B", "llama3.1-8b"),  # no such size
+        ("Llama-3.1-80B", "llama3.1-8b"),
+        ("llama-8b", "llama3-8b"),  # of which Llama?
+        ("Llama-3.1", "llama3.1-8b"),  # of which size?
+        ("Llama-3.2-11B-Vision", "llama3.2-1b"),
+        ("meta-llama/Llama-4-Scout-17B-16E", "llama3"),
+        ("Mistral-7B-v0.3", "mistral-7b"),  # another vocabulary
+        ("Qwen2.5-7B-Instruct", "qwen2.5-7b"),  # another context
+        ("unsloth/Llama-3.1-8B", "llama3.1-8b"),
+        ("Hermes-3-Llama-3.1-8B", "llama3.1-8b"),
+        ("Llama-3.1-8B-Instruct-GGUF", "llama3.1-8b"),
+        ("meta-llama/Llama-3.1-405B-FP8", "llama3.1-405b"),
+        ("meta-llama/tiny", "tiny"),
+    ],
+)
+def test_a_name_that_may_mean_another_model_is_not_taken(name: str, near: str) -> None:
+    with pytest.raises(lp.ModelError, match="is neither a preset nor a file") as refusal:
+        lp.model(name)
+    assert any(choice.startswith(near) for choice in refusal.value.choose)
+
+
+def test_a_folder_of_the_name_stands_before_the_preset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Llama-3.1-8B").mkdir()
+    config = as_hf(lp.model("llama3.1-8b").replace(n_layers=3))
+    (tmp_path / "Llama-3.1-8B" / "config.json").write_text(json.dumps(config))
+    assert lp.model("Llama-3.1-8B").n_layers == 3

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 
 SHOWN = 32
 """Ranks listed before a table is cut with a line that says so."""
+
+_GAP = "  "
+_BREAKS = re.compile(r"(?<=\s)(?=\S)|(?<=[./_])(?=[A-Za-z])")
+"""Where a line may end: after spaces, and within a name or a path; never within a number."""
+
+_SLIVER = 12
+"""Characters of a cell that are kept together where there is no room for all of it: "dim 1 by tp"."""
+
+_LABEL = re.compile(r" +(?:\w{2,4} +)?")
+"""What the lines of a paragraph stand to the right of: its indent, and "why" or "try"."""
 
 
 def cut(n: int) -> list[int]:
@@ -23,12 +36,93 @@ def span(units: range) -> str:
     return f"{units[0]}–{units[-1]}"
 
 
-def text_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], foot: str = "") -> str:
-    """Title, aligned columns, foot."""
-    cells = [list(head), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-    return "\n".join([title, *lines, *([foot] if foot else [])])
+def fold(text: str, width: int | None) -> str:
+    """`text` with its lines folded to `width`, None for any; what goes on is set in."""
+    if width is None:
+        return text
+    folded: list[str] = []
+    for line in text.split("\n"):
+        label = _LABEL.match(line)
+        indent = min(label.end() if label else len(_GAP), width // 2)
+        first, *more = _folded(line, width, indent)
+        folded += [first, *(" " * indent + part for part in more)]
+    return "\n".join(folded)
+
+
+def _folded(text: str, width: int, indent: int = 0) -> list[str]:
+    """The lines of a text, those after the first `indent` shorter; a word too long for one is broken."""
+    lines, line, room = list[str](), "", width
+    for piece in _BREAKS.split(text):
+        if line and len(line) + len(piece.rstrip()) > room:
+            lines.append(line.rstrip())
+            line, room = "", width - indent
+        line += piece
+        while len(line.rstrip()) > room:
+            lines.append(line[:room])
+            line, room = line[room:], width - indent
+    return [*lines, line.rstrip()]
+
+
+def text_table(
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    foot: str = "",
+    width: int | None = None,
+) -> str:
+    """Title, aligned columns, foot.
+
+    width: the most characters of a line, None for any. Cells are folded to keep to it; columns whose words do
+    not stand side by side follow below, in blocks that begin with the first column again.
+    """
+    columns = [list(column) for column in zip(head, *([str(c) for c in row] for row in rows), strict=True)]
+    blocks = ["\n".join(_lines(block, width)) for block in _blocks(columns, width)]
+    return "\n".join([fold(title, width), "\n\n".join(blocks), *([fold(foot, width)] if foot else [])])
+
+
+def _blocks(columns: list[list[str]], width: int | None) -> Iterator[list[list[str]]]:
+    """The columns that stand side by side."""
+    first, *others = columns
+    block = [first]
+    for column in others:
+        if width is not None and len(block) > 1 and not _fit([*block, column], width):
+            yield block
+            block = [first]
+        block.append(column)
+    yield block
+
+
+def _least(column: list[str]) -> int:
+    """Characters that a column needs to be read: its longest word, and no cell in slivers."""
+    words = max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell))
+    return max(words, *(min(len(cell), _SLIVER) for cell in column[1:]), 0)
+
+
+def _fit(columns: list[list[str]], width: int) -> bool:
+    """Whether columns stand side by side and can be read."""
+    return sum(map(_least, columns)) + len(_GAP) * (len(columns) - 1) <= width
+
+
+def _widths(columns: list[list[str]], width: int | None) -> list[int]:
+    """Characters for each column: what it needs, or as much of it as there is room for, the widest less."""
+    needed = [max(map(len, column)) for column in columns]
+    if width is None:
+        return needed
+    least = list(map(_least, columns)) if _fit(columns, width) else [1] * len(columns)
+    room = max(width - len(_GAP) * (len(columns) - 1), len(columns))
+    for most in range(max(needed), 0, -1):
+        widths = [max(low, min(want, most)) for low, want in zip(least, needed, strict=True)]
+        if sum(widths) <= room:
+            return widths
+    return least
+
+
+def _lines(columns: list[list[str]], width: int | None) -> Iterator[str]:
+    widths = _widths(columns, width)
+    for row in zip(*columns, strict=True):
+        cells = [_folded(cell, w) for cell, w in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            yield _GAP.join(part.ljust(w) for part, w in zip(parts, widths, strict=True)).rstrip()
 
 
 def html_table(
@@ -50,10 +144,26 @@ class Record:
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         raise NotImplementedError
 
+    def text(self, width: int | None = None) -> str:
+        """The table as text, of lines of at most `width` characters where that is given."""
+        return text_table(*self._table(), width=width)
+
     def __str__(self) -> str:
-        return text_table(*self._table())
+        return self.text()
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return html_table(*self._table())
+
+
+@dataclass(frozen=True, repr=False)
+class Table(Record):
+    """A table that no other record makes."""
+
+    title: str
+    head: list[str]
+    rows: list[list[object]]
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        return self.title, self.head, self.rows, ""

@@ -17,6 +17,8 @@ import traitlets
 
 from llamapar.arguments import keywords, named
 from llamapar.configfile import parse_object
+from llamapar.counts import number
+from llamapar.counts import typed as read_typed
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named, zoo
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
@@ -41,6 +43,7 @@ _SEARCHED = 200_000
 _DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 _MORE = ("micro_batch", "global_batch", "quant_group")
 _FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *_DIMS, *_MORE)
+_COUNTS = frozenset(_FIELDS) - {"model", "framework"}
 _NOTHING_TOLD: dict[str, Any] = {"text": "", **dict.fromkeys(_FIELDS)}
 _LABELS = {axis: axis.upper() for axis in AXES} | {"gpus": "GPUs", "seq_len": "sequence length"}
 TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
@@ -105,7 +108,7 @@ class Visit:
             own = name == "model" and value is not None and not isinstance(value, str)
             brought = find_model(value) if own else None if name == "model" else brought
             if not own and value is not None and value != "":
-                typed[name] = value
+                typed[name] = read_typed(name, value) if name in _COUNTS else value
         return Visit(text.encode("utf-8", "replace").decode(), typed, brought)
 
     @cached_property
@@ -126,7 +129,7 @@ class Visit:
                 if name == "framework":
                     find_framework(value)
                 elif name != "model":
-                    whole(name, value, 1, 2**40 - 1)
+                    whole(name, number(name, value).value if isinstance(value, str) else value, 1, 2**40 - 1)
                 elif not (isinstance(value, str) and model_named(value)):
                     one_of("model", value, PRESETS, ModelError)
                 given[name] = value
@@ -163,7 +166,10 @@ class Visit:
         rows |= {name: (n, STATED) for name, n in known.numbers.items()}
         rows |= {name: (value, STATED) for name, value in self.stated.items()}
         rows |= {name: (value, TYPED) for name, value in self.typed.items()}
-        rows |= {"model": (self.brought.name, TYPED)} if self.brought else {}
+        if self.brought:
+            rows["model"] = (self.brought.name, TYPED)
+        elif known.model and "model" in self.typed and "model" in self._given[0]:
+            rows["model"] = (known.model.name, TYPED)
         rows = {ARGUMENTS.get(fact, fact): row for fact, row in rows.items()}
         return {name: rows[name] for name in _FIELDS if name in rows}
 

@@ -17,7 +17,7 @@ import traitlets
 from llamapar.arguments import keywords, named
 from llamapar.configfile import parse_object
 from llamapar.errors import LlamaparError, shown
-from llamapar.export import EXPORTS
+from llamapar.export import EXPORTS, as_cli
 from llamapar.figures import View
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN
 from llamapar.layout import Layout
@@ -28,7 +28,7 @@ from llamapar.report import Finding, Report
 from .page import Page, source
 from .runner import Run, Runner
 from .runs import card
-from .state import DEFAULTS, SCHEMA, TABS, Outcome, State
+from .state import DEFAULTS, SCHEMA, STEP, TABS, Outcome, State
 
 if TYPE_CHECKING:
     from llamapar.budget.remedies import Remedy
@@ -203,9 +203,7 @@ class Explorer(Page):
         elif kind == "cancel":
             self.cancel()
         elif kind == "copy" and self._outcome.report:
-            export = EXPORTS[str(content["name"])]
-            judge = self._outcome.report.judge
-            text = export(self._outcome.report.job, judge.name if judge else None)
+            text = copied(str(content["name"]), self._state, self._outcome.report)
             self.send({"kind": "copied", "name": content["name"], "text": text})
 
 
@@ -221,8 +219,16 @@ def explorer(model: Any = None, **values: Any) -> Explorer:
     return panel
 
 
+def copied(name: str, state: State, report: Report) -> str:
+    """What "copy as" gives: the job; on a command line, in the Memory tab, the account of its bytes."""
+    judge = report.judge.name if report.judge else None
+    if name == "CLI" and state.values["tab"] == "memory" and state.outcome().view:
+        return as_cli(report.job, judge, {setting: state.values[setting] for setting in STEP})
+    return EXPORTS[name](report.job, judge)
+
+
 def _payload(state: State, outcome: Outcome, seq: int) -> dict[str, Any]:
-    """All that the browser shows, as plain values. seq numbers it: turns and pressed buttons refer to it."""
+    """All that the browser shows, as plain values. seq numbers it: remedies and buttons refer to it."""
     report, problem = outcome.report, outcome.problem
     return {
         "seq": seq,

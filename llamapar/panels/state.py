@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,17 +12,19 @@ from llamapar.budget import GPUS
 from llamapar.budget.remedies import Remedy, memory_of, remedies
 from llamapar.budget.saved import RECOMPUTE
 from llamapar.budget.schedule import SCHEDULES
+from llamapar.counts import number, typed
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS, framework, padding_rule
 from llamapar.job import Job
 from llamapar.layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
-from llamapar.maps import heads, ranks, sequence, stages, vocab
 from llamapar.maps.sequence_map import CHUNKINGS
+from llamapar.modelnames import preset_name
 from llamapar.models import PRESETS, ModelConfig
 from llamapar.report import Report, check_job
-from llamapar.shard import LAYER_SPLITS, NO_PADDING, Padding
+from llamapar.shard import LAYER_SPLITS, NO_PADDING
 
+from .records import RECORDS, layer_split, padding
 from .runs import CP_METHODS, DTYPES, ENGINES, FAULTS, PROGRAMS, RunPlan, plan
 
 DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
@@ -222,6 +224,9 @@ and repeats what it needs of the others."""
 
 _CONTROLS = {control["name"]: control for group in SCHEMA for control in group["controls"]}
 
+_COUNTS = {name for name, control in _CONTROLS.items() if control["kind"] in ("int", "axis")}
+"""Controls in which people type numbers."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -268,14 +273,16 @@ class State:
         """With some controls changed, and those that follow from them.
 
         A preset or a loaded model sets the dimensions; a dimension makes the model a custom one; the
-        rank that is shown stays within the layout. Raises LayoutError for a control that is not there.
+        rank that is shown stays within the layout; "16k" becomes the number that it says. Raises
+        LayoutError for a control that is not there.
         """
         for name in changes:
             one_of("control", name, DEFAULTS)
+        changes = {name: typed(name, v) if name in _COUNTS else v for name, v in changes.items()}
         values, base = self.values | changes, self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
-            base = PRESETS[one_of("preset", changes["preset"], PRESETS, ModelError)]
-            values |= _dims(base) | {k: v for k, v in changes.items() if k in DIMS}
+            base = _preset(changes["preset"])
+            values |= _dims(base) | {k: v for k, v in changes.items() if k in DIMS} | {"preset": base.name}
         if any(values[name] != value for name, value in _dims(base).items()):
             values["preset"] = CUSTOM
         if "head_dim" not in changes and {"dim", "n_heads"} & changes.keys():
@@ -310,9 +317,15 @@ class State:
 
     # -- what comes of it ------------------------------------------------------------------------
 
+    def _read(self, names: Iterable[str]) -> dict[str, Any]:
+        """Values of controls. Raises LayoutError for a text that is no number where one is needed."""
+        values = {name: self.values[name] for name in names}
+        texts = {name: v for name, v in values.items() if name in _COUNTS and isinstance(v, str)}
+        return values | {name: number(name, text).value for name, text in texts.items()}
+
     def model(self) -> ModelConfig:
         """The model of the controls. Raises ModelError."""
-        dims = {name: self.values[name] for name in DIMS}
+        dims = self._read(DIMS)
         if dims == _dims(self.base):
             return self.base
         for name, value in dims.items():
@@ -322,14 +335,14 @@ class State:
 
     def layout(self) -> Layout:
         """The layout of the controls. Raises LayoutError."""
-        given = {name: self.values[name] for name in LAYOUT}
+        given = self._read(LAYOUT)
         on = flag("sequence_parallel", given.pop("sequence_parallel"))
         return Layout(**given, sequence_parallel=None if on else False)
 
     def job(self) -> Job:
         """Model, layout and facts. Raises ModelError or LayoutError."""
         v = self.values
-        facts = {name: v[name] for name in FACTS if v[name] is not None}
+        facts = {name: value for name, value in self._read(FACTS).items() if value is not None}
         return Job.of(
             self.model(),
             self.layout(),
@@ -348,13 +361,13 @@ class State:
             report = check_job(self.job(), judge)
             tab = one_of("tab", self.values["tab"], TABS)
             if tab == "run":
-                return Outcome(model, layout, report, plan=plan(report.job, _padding(report), self.values))
+                return Outcome(model, layout, report, plan=plan(report.job, padding(report), self.values))
             if tab == "memory":
                 step = {name: self.values[name] for name in STEP}
-                step |= {"padding": _padding(report), "layer_split": _split(report)}
+                step |= {"padding": padding(report), "layer_split": layer_split(report)}
                 found = memory_of(report.job, **step)
                 return Outcome(model, layout, report, view(found), None if found.fits else step)
-            return Outcome(model, layout, report, view(_RECORDS[tab](report, self.values)))
+            return Outcome(model, layout, report, view(RECORDS[tab](report, self._read(self.values))))
         except LlamaparError as problem:
             return Outcome(model, layout, report, problem=problem)
 
@@ -364,6 +377,12 @@ class State:
         if outcome.plan is None:
             raise outcome.problem or LlamaparError("there is nothing to run")
         return outcome.plan
+
+
+def _preset(name: Any) -> ModelConfig:
+    """The preset of a name, its publisher's too. Raises ModelError."""
+    known = preset_name(name) if isinstance(name, str) else ""
+    return PRESETS[known if known in PRESETS else one_of("preset", name, PRESETS, ModelError)]
 
 
 def _dims(model: ModelConfig) -> dict[str, int]:
@@ -376,24 +395,3 @@ def _within(rank: Any, values: dict[str, Any]) -> Any:
     if not all(isinstance(n, int) and n > 0 for n in (*degrees, rank + 1 if isinstance(rank, int) else 0)):
         return rank
     return min(rank, math.prod(degrees) - 1)
-
-
-def _padding(report: Report) -> Padding:
-    return report.job.padding or (report.judge.padding if report.judge else NO_PADDING)
-
-
-def _split(report: Report) -> str:
-    own = report.judge.layer_split if report.judge else None
-    return report.job.layer_split or own or "balanced ends"
-
-
-_RECORDS: dict[str, Callable[[Report, dict[str, Any]], Any]] = {
-    "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
-    "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=_padding(r)),
-    "sequence": lambda r, v: sequence(
-        r.job.layout, r.job.seq_len or r.job.model.max_seq_len, chunking=v["chunking"]
-    ),
-    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=_split(r)),
-    "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
-}
-"""The record that each tab draws; Memory has more to say, and Run has none before it ran."""

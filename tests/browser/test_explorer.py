@@ -138,11 +138,30 @@ def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
     box = panel_of(notebook).locator("[data-control=tp] input[type=text]")
     box.fill("2.5")
     box.press("Enter")
-    expect(status(notebook)).to_contain_text("tp='2.5': tp must be a whole number from 1 to 1048576")
+    expect(status(notebook)).to_contain_text("tp=2.5: tp must be a whole number from 1 to 1048576")
     expect(box).to_have_value("2.5")
     box.fill("4")
     box.press("Enter")
     expect(status(notebook)).to_contain_text("tp=4 cp=1")
+
+
+def test_a_number_as_people_write_it_is_understood(notebook: Notebook, tmp_path: Path) -> None:
+    box = panel_of(notebook).locator("[data-control=seq_len] input[type=text]").first
+    box.fill("128k")
+    box.press("Tab")
+    expect(box).to_have_value("131072")
+    tp = panel_of(notebook).locator("[data-control=tp] input[type=text]")
+    tp.fill("1,02")
+    tp.press("Tab")
+    expect(status(notebook)).to_contain_text("tp='1,02': a whole number is needed")
+    expect(tp).to_have_value("1,02")
+    notebook.screenshot(tmp_path / "typed.png")
+    tp.fill("")
+    tp.press("Tab")
+    expect(status(notebook)).to_contain_text("tp is empty: tp must be a whole number from 1 to 1048576")
+    tp.fill("1000000")
+    tp.press("Tab")
+    expect(panel_of(notebook).locator(".lp-error")).to_contain_text("tp=8192")
 
 
 def test_a_config_is_read_as_data(notebook: Notebook, tmp_path: Path) -> None:

@@ -1,0 +1,162 @@
+"""Tables as text: folded to a width with nothing lost, and in a real terminal of 40, 80 and 120 columns."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import llamapar as lp
+from llamapar.maps.tables import fold, text_table
+from weights import save_hf, tiny
+
+PROJECT = Path(lp.__file__).parent.parent
+
+CELLS = st.sampled_from(
+    [
+        "",
+        "0",
+        "16,384",
+        "405853388800",
+        "layers.0.attention.wq.weight",
+        "Shard(0) by query head",
+        "½ of a head",
+    ]
+) | st.text("ab 1.,_/·", max_size=30)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[list[str]]:
+    """The head and the rows."""
+    columns = draw(st.integers(1, 8))
+    row = st.lists(CELLS, min_size=columns, max_size=columns)
+    return draw(st.lists(row, min_size=1, max_size=6))
+
+
+def letters(texts: list[str]) -> Counter[str]:
+    return Counter("".join("".join(texts).split()))
+
+
+@given(tables(), st.integers(8, 130))
+def test_a_folded_table_keeps_to_its_width_and_loses_nothing(rows: list[list[str]], width: int) -> None:
+    text = text_table("", rows[0], rows[1:], width=width)
+    assert max(map(len, text.split("\n"))) <= width
+    missing = letters([text])
+    missing.subtract(letters([cell for row in rows for cell in row]))
+    first = letters([row[0] for row in rows])
+    again = {missing[sign] // count for sign, count in first.items()}
+    assert len(again) <= 1  # the first column stands once more before each block that follows
+    assert missing - Counter({sign: n * max(again, default=0) for sign, n in first.items()}) == Counter()
+    assert min(missing.values(), default=0) >= 0
+
+
+@given(st.text("ab 1.,_/·\n", max_size=80), st.integers(8, 60))
+def test_a_folded_text_keeps_to_its_width_and_loses_nothing(text: str, width: int) -> None:
+    folded = fold(text, width)
+    assert max(map(len, folded.split("\n"))) <= width
+    assert "".join(folded.split()) == "".join(text.split())
+    assert fold(text, None) == text
+
+
+def test_a_table_that_fits_is_as_without_a_width() -> None:
+    grid = lp.ranks(lp.Layout(tp=8, dp=2), 3)
+    assert grid.text(200) == grid.text() == str(grid)
+
+
+def test_cells_are_folded_between_words() -> None:
+    assert lp.ranks(lp.Layout(tp=8, dp=512), 3).text(48) == (
+        "rank 3 of 4096 in order tp-cp-pp-dp (fastest\n"
+        "  first): tp=3 cp=0 pp=0 dp=0\n"
+        "axis             ranks  group            stride\n"
+        "tensor parallel  8      0, 1, 2, 3, 4,   1\n"
+        "                        5, 6, 7\n"
+        "context          1      3                8\n"
+        "parallel\n"
+        "pipeline         1      3                8\n"
+        "parallel\n"
+        "data parallel    512    3, 11, 19, …     8\n"
+        "                        4091"
+    )
+
+
+def test_columns_that_do_not_stand_side_by_side_follow_below() -> None:
+    head, rows = ["stage", "parameters", "gradients", "activations"], [[0, "5.68", "11.37", "3.50"]]
+    assert text_table("title", head, rows, "foot", width=30) == (
+        "title\n"
+        "stage  parameters  gradients\n"
+        "0      5.68        11.37\n"
+        "\n"
+        "stage  activations\n"
+        "0      3.50\n"
+        "foot"
+    )
+
+
+COMMANDS = [
+    "check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384",
+    "ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345",
+    "memory --model llama3.1-405b --tp 8 --pp 4 --dp 128 --seq-len 8192 --global-batch 2048",
+    "loading --model llama3.1-405b --nodes 4",
+    "model tiny --inventory --tp 8",
+    "explain 'embed_tokens.weight is [16064, 8192]' --tp 8",
+]
+WITH_TORCH = [
+    "checkpoint inspect old",
+    "run attention --model llama3-8b --tp 16 --shrink --force --tape --trace --device cpu",
+]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_every_table_keeps_to_the_terminals_width(columns: int, tmp_path: Path) -> None:
+    save_hf(tmp_path / "old", tiny())
+    commands = COMMANDS if columns > 40 else COMMANDS + WITH_TORCH
+    script = f"import shlex\nfrom llamapar import cli\nfor line in {commands!r}: cli.main(shlex.split(line))"
+    shown = on_a_terminal(columns, script, tmp_path)
+    assert len(shown) > 8 * len(commands)
+    assert max(map(len, shown)) <= columns
+    assert max(map(len, shown)) > 0.9 * columns
+    joined = "".join("".join(shown).split())
+    for figure in ("14265", "235,530,158,080", "optimizer", "128256", "LP001"):
+        assert figure in joined
+
+
+def test_a_pipe_is_not_folded(tmp_path: Path) -> None:
+    script = f"import shlex\nfrom llamapar import cli\ncli.main(shlex.split({COMMANDS[2]!r}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment())
+    assert max(map(len, done.stdout.splitlines())) > 200
+
+
+def environment() -> dict[str, str]:
+    unset = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return unset | {"PYTHONPATH": str(PROJECT), "PYTHONIOENCODING": "utf-8"}
+
+
+def on_a_terminal(columns: int, script: str, folder: Path) -> list[str]:
+    """The lines that a Python script writes on a terminal so wide."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=theirs, stdin=theirs, env=environment(), cwd=folder):
+        os.close(theirs)
+        told = b""
+        while piece := _read(ours):
+            told += piece
+    os.close(ours)
+    return told.decode().replace("\r\n", "\n").splitlines()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # the other side is closed: how a terminal ends
+        return b""
