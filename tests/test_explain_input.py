@@ -82,7 +82,7 @@ def test_colours_wide_digits_and_other_languages(text: str) -> None:
     assert lp.explain(text).best.category == "heads_not_divisible"
 
 
-TAGS = {"p", "b", "br", "i", "code", "details", "summary", "table", "tr", "th", "td"}
+TAGS = {"p", "b", "br", "i", "code", "details", "summary", "table", "tr", "th", "td", "a"}
 
 
 class Tags(HTMLParser):
@@ -93,7 +93,12 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.add(tag)
-        assert not attrs
+        if tag == "a":  # where the evidence of a framework stands
+            (_, href), *rest = attrs
+            assert str(href).startswith("https://github.com/")
+            assert rest == [("rel", "noopener")]
+        else:
+            assert not attrs
 
 
 def test_markup_stays_text() -> None:

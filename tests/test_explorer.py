@@ -468,7 +468,7 @@ def test_a_text_that_is_no_number_stays_with_the_nearest() -> None:
     assert panel.payload["values"]["tp"] == "1,02"
     problem = panel.payload["problem"]
     assert problem["what"] == "tp='1,02': a whole number is needed"
-    assert [str(choice) for choice in problem["choose"]] == ["tp=102", "tp=1"]
+    assert [text for text, _ in problem["choose"]] == ["tp=102", "tp=1"]
 
 
 def test_an_empty_box_is_called_empty() -> None:
@@ -485,18 +485,14 @@ def test_a_publishers_name_opens_its_preset() -> None:
     assert panel.payload["values"]["preset"] == "llama3.1-8b"
 
 
-def test_every_copied_command_line_runs(
-    soak: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw, seen, sent = random.Random(5), list[str](), list[Any]()
-    monkeypatch.setattr(Explorer, "send", lambda panel, message, buffers=None: sent.append(message))
+def test_every_copied_command_line_runs(soak: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    draw, seen = random.Random(5), list[str]()
     panel = Explorer()
     for step in range(1000 if soak else 120):
         if step % 12 == 0:
             panel = Explorer()
         panel.set(**random_change(draw, panel) | {"tab": draw.choice(["memory", "memory", *MAPS])})
-        sent.clear()
-        receive(panel, kind="copy", name="CLI")
+        sent = customs(press(panel, kind="copy", name="CLI"), "copied")
         if not sent:
             assert panel.report is None
             continue

@@ -288,7 +288,7 @@ def test_stages_as_text() -> None:
 def test_frameworks_without_a_layer_rule_are_refused(name: str) -> None:
     with pytest.raises(lp.LayoutError, match="has no rule for layers per stage") as refusal:
         lp.stages("llama3-8b", {"pp": 4}, layer_split=name)
-    assert refusal.value.choose[0] == "split='balanced ends'"
+    assert refusal.value.choose[0] == "layer_split='balanced ends'"
 
 
 # -- ranks -----------------------------------------------------------------------------------------

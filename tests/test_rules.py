@@ -408,7 +408,7 @@ def test_severity_under_each_framework(code: str, name: str) -> None:
     if finding and verdict.verdict != UNKNOWN:
         assert finding.frameworks[name] == verdict
         assert next(iter(finding.frameworks)) == name  # the judge comes first
-        assert re.fullmatch(r"\S+/\S+: \S.* @(v[\d.]+|[0-9a-f]{10})", verdict.source)
+        assert re.fullmatch(r"\S+/\S+: \S.* @(v[\d.]+|[0-9a-f]{10})", str(verdict.source))
         assert verdict.message or verdict.note
 
 

@@ -321,7 +321,7 @@ def test_a_panel_without_a_figure_hands_over_its_text() -> None:
     shown = lp.explorer("tiny", tp="x")
     data, _ = shown._repr_mimebundle_()
     assert set(data) == {WIDGET, "text/plain"}
-    assert data["text/plain"].startswith("tp='x': tp must be a whole number")
+    assert data["text/plain"].startswith("tp='x': a whole number is needed")
 
 
 def test_a_panel_is_shown_without_waiting_for_its_run() -> None:
