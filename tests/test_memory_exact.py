@@ -85,9 +85,9 @@ def is_parameter(name: str) -> bool:
     return kind(name) in lp.shard.PARAMETERS
 
 
-def sized(model: Any, layout: Any, *, seq_len: int, batch: int = 1, **options: Any) -> Sizes:
+def sized(model: Any, layout: Any, *, seq_len: int, global_batch: int = 1, **options: Any) -> Sizes:
     lay = lp.Layout.of(layout)
-    return Sizes(lp.model(model), lay, seq_len=seq_len, micro_batch=batch // lay.dp, **options)
+    return Sizes(lp.model(model), lay, seq_len=seq_len, micro_batch=global_batch // lay.dp, **options)
 
 
 def block_bytes(sizes: Sizes) -> int:
@@ -117,7 +117,7 @@ def test_a_block_keeps_what_the_formulas_say(sample: Any) -> None:
     for layout, dtype, each, chunking, cp_method in sample(CASES, 10):
         seq_len = 4 * layout["cp"] * layout["tp"]
         options = {"dtype": dtype, "chunking": chunking, "cp_method": cp_method, "kv_replication": True}
-        options |= {"seq_len": seq_len, "batch": each * layout["dp"]}
+        options |= {"seq_len": seq_len, "global_batch": each * layout["dp"]}
         said = block_bytes(sized(SMALL, layout, **options))
         assert saved_on_ranks("block", SMALL, layout, **options) == [said] * lp.Layout.of(layout).world, (
             layout,
@@ -137,7 +137,7 @@ WHOLE = list(
 def test_a_whole_model_keeps_what_the_formulas_say(sample: Any) -> None:
     for layout, dtype, tied in sample(WHOLE, 4):
         model = SMALL.replace(tied=tied)
-        options: dict[str, Any] = {"seq_len": 32, "batch": 1, "dtype": dtype}
+        options: dict[str, Any] = {"seq_len": 32, "global_batch": 1, "dtype": dtype}
         sizes = sized(model, layout, **options)
         ends = [Term(n, end(n, "eager").formula, sizes.activations) for n in ("embedding", "head", "loss")]
         said = model.n_layers * block_bytes(sizes) + sum(t.bytes for t in ends)

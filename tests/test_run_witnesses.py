@@ -121,8 +121,8 @@ def to_hf(model: lp.ModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor
 def whole_logits(result: Any) -> Tensor:
     """[batch, seq, vocab]: the ranks' logits put where the maps say, pad columns dropped."""
     setting, lay = result.task.setting, result.layout
-    full = torch.full((setting.batch, setting.seq_len, setting.vocab.padded), torch.nan)
-    each = setting.batch // lay.dp
+    full = torch.full((setting.global_batch, setting.seq_len, setting.vocab.padded), torch.nan)
+    each = setting.global_batch // lay.dp
     for rank, made in result.outputs.items():
         at = lay.coord_of(rank)
         columns = setting.vocab.rank(at.tp).rows
@@ -162,7 +162,7 @@ def test_a_sharded_llama_is_that_of_transformers(transformers: Any, case: str) -
     gradients = dict(zip(leaves, torch.autograd.grad(loss.mean(), list(leaves.values())), strict=True))
 
     given = {"tokens": tokens, "targets": targets, **weights}
-    result = lp.run("llama", model, layout, seq_len=64, batch=2, inputs=given, **options)
+    result = lp.run("llama", model, layout, seq_len=64, global_batch=2, inputs=given, **options)
     assert result.ok
     assert largest(whole_logits(result), logits.detach()) < 1e-5
     setting = result.task.setting
@@ -295,7 +295,7 @@ def kinds(comm: CommDebugMode) -> Counter[str]:
 @pytest.mark.parametrize("sp", [True, False])
 def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
     layout = {"tp": 2, "dp": 2, "sequence_parallel": sp}
-    options: dict[str, Any] = {"seq_len": 16, "batch": 4, "dtype": "float64"}
+    options: dict[str, Any] = {"seq_len": 16, "global_batch": 4, "dtype": "float64"}
     result = lp.run("block", SMALL, layout, **options)
     assert result.ok
     setting = result.task.setting
