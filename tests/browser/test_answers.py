@@ -68,7 +68,8 @@ class Panel:
         wait_until(settled, what=f"another {control}, and a page that shows what the kernel has", seconds=10)
 
     def control(self, name: str, kind: str = "input[type=text]") -> Locator:
-        return self.root.locator(f"[data-control={name}] {kind}").first
+        """In the groups that are always there: those of a tab repeat some of theirs."""
+        return self.root.locator(f".lp-group:not([data-tab]) [data-control={name}] {kind}").first
 
     @property
     def answer(self) -> Locator:
