@@ -67,8 +67,12 @@ class Layout:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        for name in (*AXES, "dp_replicate", "virtual_stages"):
+        for name in (*AXES, "virtual_stages"):
             put(self, name, whole(name, getattr(self, name), 1, MAX_DEGREE))
+        try:
+            put(self, "dp_replicate", whole("dp_replicate", self.dp_replicate, 1, MAX_DEGREE))
+        except LayoutError as problem:  # the nearest whole number need not divide dp
+            raise self._replicas_refused(problem.what, problem.why, problem.choices[0]) from None
         put(self, "zero", whole("zero", self.zero, 0, 3))
         if self.sequence_parallel is not None:
             flag("sequence_parallel", self.sequence_parallel)
@@ -82,13 +86,14 @@ class Layout:
                 "world",
             )
         if self.dp % self.dp_replicate:
-            near = nearest_divisors(self.dp, self.dp_replicate)
-            raise LayoutError(
-                f"dp_replicate={self.dp_replicate} does not divide dp={self.dp}",
-                "dp = dp_replicate x dp_shard",
-                [Choice("dp_replicate", n) for n in near],
-                "dp_replicate",
-            )
+            what = f"dp_replicate={self.dp_replicate} does not divide dp={self.dp}"
+            asked = Choice("dp_replicate", self.dp_replicate)
+            raise self._replicas_refused(what, "dp = dp_replicate x dp_shard", asked)
+
+    def _replicas_refused(self, what: str, why: str, near: object) -> LayoutError:
+        """The refusal of dp_replicate, with the divisors of dp that are nearest to a choice."""
+        nearest = nearest_divisors(self.dp, int(near.value) if isinstance(near, Choice) else 1)
+        return LayoutError(what, why, [Choice("dp_replicate", n) for n in nearest], "dp_replicate")
 
     def _within_reach(self) -> object:
         """The change that leaves at most MAX_WORLD ranks: of the largest degree, or of the largest ones."""

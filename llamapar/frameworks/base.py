@@ -29,6 +29,8 @@ FAILS = frozenset((CLEAR, INIT, FORWARD, SAVE, SILENT))
 
 _FILE = re.compile(r"(?P<path>[^\s:;]+)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?[^;]*")
 
+GITHUB = "https://github.com/"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -43,7 +45,7 @@ class Source:
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        """(text, GitHub's permanent address) of each file; the texts together are the source as text."""
+        """(text, permanent address below GITHUB) of each file; the texts together are the source as text."""
         found = list(_FILE.finditer(self.path))
         made = []
         for file in found:
@@ -51,12 +53,12 @@ class Source:
             text = f"{self.repo}: {text}" if file is found[0] else text
             text = f"{text} @{self.at[:10]}" if file is found[-1] else f"{text};"
             anchor = "#" + "-".join(f"L{n}" for n in lines) if lines else ""
-            made.append((text, f"https://github.com/{self.repo}/blob/{self.at}/{file['path']}{anchor}"))
+            made.append((text, f"{self.repo}/blob/{self.at}/{file['path']}{anchor}"))
         return made
 
     def _repr_html_(self) -> str:
         return " ".join(
-            f'<a href="{escape(to)}" rel="noopener">{escape(text)}</a>' for text, to in self.links
+            f'<a href="{GITHUB}{escape(to)}" rel="noopener">{escape(text)}</a>' for text, to in self.links
         )
 
 

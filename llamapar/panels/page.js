@@ -212,7 +212,9 @@ function problemCard({ what, why, choose }, send) {
 // Where evidence stands: links whose long paths break after a slash, never inside a word.
 function sources(links) {
   const broken = (text) => text.split(/(?<=\/)/).flatMap((part, k) => (k ? [make("wbr"), part] : [part]));
-  const made = links.flatMap(([text, href]) => [make("a", { href, target: "_blank", rel: "noopener" }, ...broken(text)), " "]);
+  const address = (path) => `https://github.com/${path}`; // nowhere else, whatever is sent
+  const made = links.flatMap(([text, path]) =>
+    [make("a", { href: address(path), target: "_blank", rel: "noopener" }, ...broken(text)), " "]);
   return make("div", { class: "lp-source" }, ...made);
 }
 
