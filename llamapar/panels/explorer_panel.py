@@ -203,7 +203,7 @@ class Explorer(Page):
         elif kind == "cancel":
             self.cancel()
         elif kind == "copy" and self._outcome.report:
-            text = copied(str(content["name"]), self._state, self._outcome.report)
+            text = copied(str(content["name"]), self._state, self._outcome.report, self._outcome.view)
             self.send({"kind": "copied", "name": content["name"], "text": text})
 
 
@@ -219,10 +219,10 @@ def explorer(model: Any = None, **values: Any) -> Explorer:
     return panel
 
 
-def copied(name: str, state: State, report: Report) -> str:
+def copied(name: str, state: State, report: Report, drawn: View | None) -> str:
     """What "copy as" gives: the job; on a command line, in the Memory tab, the account of its bytes."""
     judge = report.judge.name if report.judge else None
-    if name == "CLI" and state.values["tab"] == "memory" and state.outcome().view:
+    if name == "CLI" and state.values["tab"] == "memory" and drawn:
         return as_cli(report.job, judge, {setting: state.values[setting] for setting in STEP})
     return EXPORTS[name](report.job, judge)
 
