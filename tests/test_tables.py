@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import llamapar as lp
@@ -48,6 +48,7 @@ def letters(texts: list[str]) -> Counter[str]:
 
 
 @given(tables(), st.integers(8, 130))
+@example([["", "", "1 ", "0"]], 8)
 def test_a_folded_table_keeps_to_its_width_and_loses_nothing(rows: list[list[str]], width: int) -> None:
     text = text_table("", rows[0], rows[1:], width=width)
     assert max(map(len, text.split("\n"))) <= width

@@ -109,7 +109,7 @@ def _widths(columns: list[list[str]], width: int | None) -> list[int]:
     if width is None:
         return needed
     least = list(map(_least, columns)) if _fit(columns, width) else [1] * len(columns)
-    room = max(width - len(_GAP) * (len(columns) - 1), len(columns))
+    room = max(width - len(_GAP) * (len(columns) - 1), sum(least))
     for most in range(max(needed), 0, -1):
         widths = [max(low, min(want, most)) for low, want in zip(least, needed, strict=True)]
         if sum(widths) <= room:
