@@ -33,7 +33,7 @@ import numpy as np
 import llamapar as lp
 from llamapar import checkpoint
 from llamapar.checkpoint import pth, safetensors
-from llamapar.modelfile import config_json
+from llamapar.describe.modelfile import config_json
 from peak import Peak
 
 ASKED = 0.6

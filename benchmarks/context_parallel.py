@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from llamapar.maps.sequence_map import SequenceMap
+from llamapar.place.sequence_map import SequenceMap
 from llamapar.spmd.kernels import Segment, attend, segments
 
 CASES = [(2, 8192), (4, 8192), (8, 16384)]

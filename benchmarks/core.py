@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import llamapar as lp
-from llamapar import fixes
+from llamapar.rules import fixes
 
 PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 SHORT = lp.Layout(tp=8, pp=16, dp=128)

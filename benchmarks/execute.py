@@ -24,10 +24,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import llamapar as lp
-from llamapar.execute import prepare
-from llamapar.spmd import pool, processes
-from llamapar.spmd.body import reference
-from llamapar.spmd.watch import few_threads
+from llamapar.execution.body import reference
+from llamapar.execution.engines import pool, processes
+from llamapar.execution.execute import prepare
+from llamapar.execution.watch import few_threads
 
 MODEL, LAYOUT = "tiny", lp.Layout(tp=4, cp=2)
 ASKED = {"processes": 0.25, "local": 0.8}

@@ -32,10 +32,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import llamapar as lp
-from llamapar.maps.sequence_map import SequenceMap
+from llamapar.execution.engines import pool
+from llamapar.place.sequence_map import SequenceMap
 from llamapar.programs.llama import block as our_block
 from llamapar.programs.parts import rms_norm, rope, split_heads
-from llamapar.spmd import compat, kernels, pool
+from llamapar.spmd import compat, kernels
 from llamapar.spmd.setting import Setting
 
 HEADS = {  # name → (query heads, KV heads), head_dim 128

@@ -8,7 +8,7 @@ A file is a list of rows, or holds one under any name; rows as in tests/oracles/
 the model beside them). NAMES has what else a field may be called; without dims a known model's name will do.
 Rows with `fits_dims` other than true are left out unless --all. A row left out is told with its reason.
 
-One set of constants for all rows (`llamapar.budget`). What a source's rows leave open is told once in
+One set of constants for all rows (`llamapar.count`). What a source's rows leave open is told once in
 SETTINGS: what was recomputed, in which numbers, what its counter counts. Nothing there was fitted.
 """
 
@@ -30,8 +30,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import llamapar as lp
-from llamapar.budget import GPUS
-from llamapar.budget.exact import CONTEXT
+from llamapar.count import GPUS
+from llamapar.count.exact import CONTEXT
 
 RESERVED = 1.08
 """Assumed, as ALLOCATOR and CONTEXT are: what torch's caching allocator has reserved over its peak of use."""

@@ -12,15 +12,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import interrupts as _interrupts  # first: of what follows Ctrl-C may already end the command
-from .budget import Memory, Reconciliation, memory, reconcile
-from .communication import Traffic, traffic
+from .count import Memory, Reconciliation, memory, reconcile
+from .count.wire import Traffic, traffic
+from .describe.job import Job
+from .describe.layout import AXES, Coord, Layout
+from .describe.models import PRESETS, ModelConfig, RopeScaling, model
+from .describe.splits import Padding
 from .diagnosis import Diagnosis, Explanation, explain
 from .errors import LayoutError, LlamaparError, ModelError
+from .execution.shrinking import Shrunk, shrink
 from .frameworks import FRAMEWORKS
-from .job import Job
-from .layout import AXES, Coord, Layout
-from .machines import Loading, loading
-from .maps import (
+from .place import (
     FfnMap,
     HeadMap,
     RankGrid,
@@ -34,47 +36,45 @@ from .maps import (
     stages,
     vocab,
 )
-from .models import PRESETS, ModelConfig, RopeScaling, model
-from .report import Finding, Report, check, require
-from .shard import Padding
-from .shrinking import Shrunk, shrink
-from .trace import Tape, Trace
+from .records.trace import Tape, Trace
+from .rules.machines import Loading, loading
+from .rules.report import Finding, Report, check, require
 
 if TYPE_CHECKING:
     from . import checkpoint, programs
     from .checkpoint import Checkpoint, CheckpointError, Inspection, Verification
-    from .execute import run, step_through, tape
+    from .execution.answers import Cancelled, PeerError, RankFailure
+    from .execution.engines.local import LocalRanks
+    from .execution.execute import run, step_through, tape
+    from .execution.recorder import Recording, record
+    from .execution.result import RunResult
     from .figures import View, view
     from .panels import Clinic, Explorer, clinic, explorer
-    from .result import RunResult
-    from .spmd.answers import Cancelled, PeerError, RankFailure
-    from .spmd.local import LocalRanks
-    from .spmd.record import Recording, record
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Cancelled": "spmd.answers",
+    "Cancelled": "execution.answers",
     "Checkpoint": "checkpoint",
     "CheckpointError": "checkpoint",
     "Clinic": "panels",
     "Explorer": "panels",
     "Inspection": "checkpoint",
-    "LocalRanks": "spmd.local",
-    "PeerError": "spmd.answers",
-    "RankFailure": "spmd.answers",
-    "Recording": "spmd.record",
-    "RunResult": "result",
+    "LocalRanks": "execution.engines.local",
+    "PeerError": "execution.answers",
+    "RankFailure": "execution.answers",
+    "Recording": "execution.recorder",
+    "RunResult": "execution.result",
     "Verification": "checkpoint",
     "View": "figures",
     "checkpoint": "",
     "clinic": "panels",
     "explorer": "panels",
     "programs": "",
-    "record": "spmd.record",
-    "run": "execute",
-    "step_through": "execute",
-    "tape": "execute",
+    "record": "execution.recorder",
+    "run": "execution.execute",
+    "step_through": "execution.execute",
+    "tape": "execution.execute",
     "view": "figures",
 }
 """Names that need torch, plotly or ipywidgets → their module, "" for one that is a module itself."""
@@ -169,7 +169,7 @@ def __dir__() -> list[str]:
 
 
 def _show_explanation(explanation: Explanation) -> None:
-    from .magics import show
+    from .jupyter import show
 
     show(explanation)
 
@@ -187,13 +187,13 @@ _register_display()
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext llamapar`: diagnoses under the tracebacks of shape-like errors, and `%explain`."""
-    from .magics import load
+    from .jupyter import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """`%unload_ext llamapar`: takes both away."""
-    from .magics import unload
+    from .jupyter import unload
 
     unload(shell)

@@ -6,7 +6,7 @@ import sys
 from typing import NoReturn
 
 from . import interrupts
-from .cli import main
+from .cli.main import main
 
 
 def command() -> NoReturn:

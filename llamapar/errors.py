@@ -65,6 +65,10 @@ class ModelError(LlamaparError):
     """A model's dimensions, name or file cannot be used."""
 
 
+class CheckpointError(LlamaparError):
+    """A checkpoint that cannot be read, or not be made; the file or tensor is named."""
+
+
 def shown(value: object, limit: int = 60) -> str:
     """`repr(value)`, one line, cut to `limit` characters, safe for values of any size."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**18:

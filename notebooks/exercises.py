@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import llamapar as lp
-from llamapar.budget.schedule import in_flight
-from llamapar.budget.sizes import Sizes
+from llamapar.count.schedule import in_flight
+from llamapar.count.sizes import Sizes
 from llamapar.errors import one_of, shown
-from llamapar.machines import held
+from llamapar.rules.machines import held
 
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 

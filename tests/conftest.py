@@ -124,7 +124,7 @@ def sample(soak: bool) -> Callable[[Iterable[Any], int], list[Any]]:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[[str | list[str]], tuple[int, str, str]]:
     """The command: `run("check --tp 8")` or `run([...])` gives exit status, stdout, stderr."""
-    from llamapar import cli
+    from llamapar.cli import main as cli
 
     def call(words: str | list[str]) -> tuple[int, str, str]:
         capsys.readouterr()

@@ -13,8 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from llamapar import FRAMEWORKS, PRESETS, Layout, ModelConfig, Padding
-from llamapar.layout import MAX_WORLD, ORDERS
-from llamapar.shard import LAYER_SPLITS
+from llamapar.describe.layout import MAX_WORLD, ORDERS
+from llamapar.describe.splits import LAYER_SPLITS
 
 
 class Hostile:

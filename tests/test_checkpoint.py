@@ -23,9 +23,9 @@ import llamapar as lp
 from inputs import oracle
 from llamapar import FRAMEWORKS, PRESETS, LayoutError, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, writing
-from llamapar.modelfile import config_json, params_json
-from llamapar.models import Parameter
-from llamapar.shard import LAYER_SPLITS, Padding
+from llamapar.describe.modelfile import config_json, params_json
+from llamapar.describe.models import Parameter
+from llamapar.describe.splits import LAYER_SPLITS, Padding
 from weights import (
     DTYPES,
     alike,

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from llamapar import LlamaparError, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, safetensors, source, writing
-from llamapar.modelfile import config_json
+from llamapar.describe.modelfile import config_json
 from weights import alike, contents, exactly, load, raw, save_hf, save_meta, tiny, together, values
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -415,7 +415,7 @@ def foreign_hf(folder: Path) -> Path:
 def foreign_meta(folder: Path) -> Path:
     checkpoint.shard(whole(folder.with_name("w")), folder.with_name("c"), **META)
     shards = [dict(load(file)) for file in sorted(folder.with_name("c").glob("*.pth"))]
-    from llamapar.modelfile import params_json
+    from llamapar.describe.modelfile import params_json
 
     save_meta(folder, MODEL, shards)
     padded = params_json(MODEL)

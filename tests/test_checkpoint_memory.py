@@ -14,7 +14,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.checkpoint import Sharding, pth, safetensors
-from llamapar.modelfile import config_json, params_json
+from llamapar.describe.modelfile import config_json, params_json
 from peak import Peak
 
 HERE = Path(__file__).resolve().parent

@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar import cli, words
+from llamapar.cli import main as cli
+from llamapar.cli import words
 from llamapar.frameworks import VERDICTS
 from weights import save_hf, tiny, values
 
@@ -415,7 +416,9 @@ def test_every_option_is_explained_and_used() -> None:
 def test_the_command_is_light() -> None:
     heavy = "torch numpy plotly ipywidgets anywidget traitlets IPython llamapar.figures llamapar.panels"
     script = f"{INCIDENT_5.split()}); print(set('{heavy}'.split()) & set(sys.modules))"
-    done = shell(f'{shlex.quote(sys.executable)} -c "import sys, llamapar.cli; llamapar.cli.main({script}"')
+    done = shell(
+        f'{shlex.quote(sys.executable)} -c "import sys, llamapar.cli.main; llamapar.cli.main.main({script}"'
+    )
     assert done.stdout.splitlines()[-1] == b"set()", done.stderr
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar import checkpoint, resharding
-from llamapar.modelfile import config_json
+from llamapar import checkpoint
+from llamapar.cli import checkpoint_command as resharding
+from llamapar.describe.modelfile import config_json
 from weights import alike, contents, save_hf, tiny, together, values
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar import asking, cli
+from llamapar.cli import explain_command as asking
+from llamapar.cli import main as cli
 from llamapar.diagnosis import VERDICTS
 
 PROJECT = Path(__file__).resolve().parent.parent

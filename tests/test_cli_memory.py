@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar import sizing, words
-from llamapar.budget import ACCOUNTINGS, GPUS
-from llamapar.budget.saved import RECOMPUTE
-from llamapar.budget.schedule import SCHEDULES
-from llamapar.machines import BLOCKS
+from llamapar.cli import memory_command as sizing
+from llamapar.cli import words
+from llamapar.count import ACCOUNTINGS, GPUS
+from llamapar.count.saved import RECOMPUTE
+from llamapar.count.schedule import SCHEDULES
+from llamapar.rules.machines import BLOCKS
 
 MIB = 2**20
 SPLIT = str(lp.FRAMEWORKS["colossalai"].layer_split).replace(" ", "-")

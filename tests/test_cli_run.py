@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar import execute, running
-from llamapar.maps.sequence_map import CHUNKINGS
-from llamapar.room import DEVICES
-from llamapar.spmd import torchrun
-from llamapar.spmd.answers import RankFailure
-from llamapar.spmd.pool import close_pool
+from llamapar.cli import run_command as running
+from llamapar.cli.words import OPTIONS
+from llamapar.execution import execute
+from llamapar.execution.answers import RankFailure
+from llamapar.execution.capacity import DEVICES
+from llamapar.execution.engines import torchrun
+from llamapar.execution.engines.pool import close_pool
+from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.spmd.setting import DTYPES
-from llamapar.words import OPTIONS
 
 PROJECT = Path(__file__).resolve().parent.parent
 REFUSED = "run attention --model llama3-8b --tp 16"

@@ -15,10 +15,10 @@ import pytest
 import llamapar as lp
 from inputs import KV, TITAN
 from llamapar.errors import shown
-from llamapar.fixes import Fix
 from llamapar.panels import Clinic
 from llamapar.panels.clinic_panel import LIMIT, SCHEMA, Visit
 from llamapar.panels.page import plain
+from llamapar.rules.fixes import Fix
 from wire import deliver, press, receive, unpacked
 
 CASES = [

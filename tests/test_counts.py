@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.counts import number, typed
+from llamapar.describe.counts import number, typed
 
 READ = [
     ("tp", "8", 8, ""),

@@ -13,11 +13,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 import llamapar as lp
-from llamapar import Layout, ModelConfig, Padding, execute, room
+from llamapar import Layout, ModelConfig, Padding
+from llamapar.execution import capacity as room
+from llamapar.execution import execute
+from llamapar.execution import recorder as record
+from llamapar.execution.answers import Cancelled
+from llamapar.execution.engines import pool
 from llamapar.programs.attention import causal
 from llamapar.programs.parts import column_input, rope, row_output, split_heads
-from llamapar.spmd import collectives, compat, pool, record
-from llamapar.spmd.answers import Cancelled
+from llamapar.spmd import collectives, compat
 
 MODEL = ModelConfig(
     dim=64, n_layers=1, n_heads=16, n_kv_heads=8, head_dim=4, ffn_dim=96, vocab_size=100, name="small"

@@ -16,8 +16,8 @@ import llamapar as lp
 from llamapar import diagnosis
 from llamapar.diagnosis.known import zoo
 from llamapar.diagnosis.vocabulary import CATEGORIES, CODES, SUBTYPES, VERDICTS
-from llamapar.fixes import Fix
-from llamapar.rules import RULE_BY_CODE
+from llamapar.rules.fixes import Fix
+from llamapar.rules.table import RULE_BY_CODE
 
 ORACLES = Path(__file__).parent / "oracles"
 sys.path.insert(0, str(ORACLES.parent.parent / "benchmarks"))

@@ -19,9 +19,9 @@ import torch
 
 import llamapar as lp
 from llamapar.diagnosis.vocabulary import CODES
+from llamapar.execution.body import Task, called, cut_at, makers
 from llamapar.programs import PROGRAMS
 from llamapar.spmd import compat
-from llamapar.spmd.body import Task, called, cut_at, makers
 from llamapar.spmd.setting import Setting
 
 HEADS, KV, SEQ = "LP101", "LP104", ("LP202", "LP205", "LP201")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from llamapar.describe.job import Job
 from llamapar.diagnosis.vocabulary import CATEGORIES
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.job import Job
-from llamapar.rules import RULES
+from llamapar.rules.table import RULES
 
 MODELS = ("llama3-8b", "llama3.1-405b", "llama3.1-70b", "llama2-13b", "llama3.2-1b", "qwen2.5-7b")
 DEGREES = (

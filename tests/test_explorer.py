@@ -18,7 +18,7 @@ from jupyter_client.session import json_packer
 
 import llamapar as lp
 from inputs import TEN_KV_HEADS
-from llamapar import cli
+from llamapar.cli import main as cli
 from llamapar.panels import Explorer
 from llamapar.panels.page import plain
 from llamapar.panels.state import DEFAULTS, DIMS, SCHEMA, TABS, State

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-import llamapar.execute
+import llamapar.execution.execute
 from llamapar import programs
 from llamapar.errors import LlamaparError
+from llamapar.execution.engines import local
+from llamapar.execution.watch import operations, ranks_ticked
 from llamapar.panels import Explorer, runs
 from llamapar.panels.runner import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run
 from llamapar.panels.state import DEFAULTS, SCHEMA
 from llamapar.programs import faults
-from llamapar.spmd import local, setting
-from llamapar.spmd.watch import operations, ranks_ticked
+from llamapar.spmd import setting
 from test_explorer import HOSTILE
 from test_imports import loaded
 from wire import receive
@@ -73,9 +74,9 @@ def tiny() -> Explorer:
 def test_the_names_of_choices_are_those_that_run_knows() -> None:
     assert set(runs.PROGRAMS) <= set(programs.PROGRAMS)
     assert {p for p in programs.PROGRAMS if "_" not in p} == set(runs.PROGRAMS)
-    assert {*runs.ENGINES, "torchrun"} == set(llamapar.execute.ENGINES)
+    assert {*runs.ENGINES, "torchrun"} == set(llamapar.execution.execute.ENGINES)
     assert tuple(setting.DTYPES) == runs.DTYPES
-    assert tuple(runs.CP_METHODS) == llamapar.execute.CP_METHODS
+    assert tuple(runs.CP_METHODS) == llamapar.execution.execute.CP_METHODS
     assert tuple(faults.FAULTS) == runs.FAULTS
 
 
@@ -86,7 +87,7 @@ def test_opening_and_moving_import_no_torch_and_start_nothing() -> None:
         "assert p.running['state'] == 'idle', p.running\n"
         "assert p.result is None\np.snapshot()"
     )
-    assert loaded(moves, "torch", "llamapar.execute") == set()
+    assert loaded(moves, "torch", "llamapar.execution.execute") == set()
 
 
 def test_other_tabs_start_no_run() -> None:
@@ -214,7 +215,7 @@ def test_whatever_goes_wrong_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(llamapar.execute, "run", fails)
+    monkeypatch.setattr(llamapar.execution.execute, "run", fails)
     panel = lp.explorer(**TINY)
     assert panel.wait(60)
     assert panel.running["problem"]["what"] == "MemoryError: no room"
@@ -316,7 +317,7 @@ def test_the_expected_count_is_near_the_real_one(program: str, method: str) -> N
         made += ranks_ticked(layout.world)
 
     layout = lp.Layout(tp=2, cp=2)
-    task = llamapar.execute.prepare(program, "tiny", layout, cp_method=method)[0]
+    task = llamapar.execution.execute.prepare(program, "tiny", layout, cp_method=method)[0]
     local.run(task, tick=count)
     assert operations(task) == pytest.approx(made, rel=0.15)
 

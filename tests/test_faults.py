@@ -11,9 +11,9 @@ import torch
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
+from llamapar.execution.engines import pool
+from llamapar.execution.result import RunResult
 from llamapar.programs import faults
-from llamapar.result import RunResult
-from llamapar.spmd import pool
 
 MODEL = ModelConfig(
     dim=64, n_layers=1, n_heads=16, n_kv_heads=8, head_dim=4, ffn_dim=96, vocab_size=100, name="small"

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from inputs import words
+from llamapar.describe.layout import MAX_WORLD, ORDERS
+from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import MAX_SIZE
 from llamapar.figures import style
-from llamapar.layout import MAX_WORLD, ORDERS
-from llamapar.maps import HeadMap, SequenceMap, VocabMap
-from llamapar.shard import LAYER_SPLITS
+from llamapar.place import HeadMap, SequenceMap, VocabMap
 
 MIME = "application/vnd.plotly.v1+json"
 BIG = "llama3.1-405b"

@@ -10,7 +10,7 @@ import pytest
 
 import llamapar as lp
 from inputs import words
-from llamapar.budget.reconciliation import PEERS
+from llamapar.count.reconciliation import PEERS
 from llamapar.figures import memory, style
 from test_figures import fonts, plain, stored_size
 

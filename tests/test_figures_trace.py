@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.figures import style, trace
-from llamapar.trace import PHASES, CollectiveEvent, Trace
+from llamapar.records.trace import PHASES, CollectiveEvent, Trace
 
 MIME = "application/vnd.plotly.v1+json"
 ALL = tuple(range(8))

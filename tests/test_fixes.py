@@ -9,8 +9,8 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import jobs
-from llamapar.fixes import MOST, Fix, apply
-from llamapar.layout import AXES
+from llamapar.describe.layout import AXES
+from llamapar.rules.fixes import MOST, Fix, apply
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
 

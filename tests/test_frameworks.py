@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
+from llamapar.describe.layout import ORDERS
+from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.frameworks import (
     ADAPTS,
     FAILS,
@@ -26,10 +28,8 @@ from llamapar.frameworks import (
     framework,
     padding_rule,
 )
-from llamapar.layout import ORDERS
-from llamapar.maps.sequence_map import CHUNKINGS
-from llamapar.rules import RULE_BY_CODE
-from llamapar.shard import LAYER_SPLITS, NO_PADDING, Padding
+from llamapar.place.sequence_map import CHUNKINGS
+from llamapar.rules.table import RULE_BY_CODE
 
 ALL = pytest.mark.parametrize("name", FRAMEWORKS)
 NUMBERS = set(lp.Job.of("tiny", {}).numbers())

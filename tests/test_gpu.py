@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 import llamapar as lp
-from llamapar.maps.sequence_map import SequenceMap
-from llamapar.spmd import kernels, pool
+from llamapar.execution.engines import pool
+from llamapar.place.sequence_map import SequenceMap
+from llamapar.spmd import kernels
 
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 

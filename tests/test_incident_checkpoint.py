@@ -20,10 +20,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import llamapar as lp
-from llamapar import cli
 from llamapar.checkpoint import CheckpointError
 from llamapar.checkpoint.safetensors import lay_out
-from llamapar.modelfile import config_json
+from llamapar.cli import main as cli
+from llamapar.describe.modelfile import config_json
 from llamapar.programs.saving import gather_then_unpad, unpad_then_gather
 
 BIG = lp.model("llama3.1-70b")

@@ -9,9 +9,9 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, jobs
-from llamapar.job import _COUNTS
-from llamapar.layout import MAX_WORLD
-from llamapar.shard import Padding
+from llamapar.describe.job import _COUNTS
+from llamapar.describe.layout import MAX_WORLD
+from llamapar.describe.splits import Padding
 
 B8 = "llama3-8b"
 

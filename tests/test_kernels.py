@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import llamapar as lp
-from llamapar.maps.sequence_map import CHUNKINGS, SequenceMap
-from llamapar.shard import causal_pairs
+from llamapar.place.sequence_map import CHUNKINGS, SequenceMap
+from llamapar.records.trace import causal_pairs
 from llamapar.spmd import compat, kernels
 from llamapar.spmd.kernels import (
     Segment,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from inputs import BAD_COUNTS, Hostile, layouts
 from llamapar import AXES, Layout, LayoutError
+from llamapar.describe.layout import MAX_WORLD, ORDERS, Coord, divisors, nearest_divisors
 from llamapar.errors import MAX_DEGREE, Choice
-from llamapar.layout import MAX_WORLD, ORDERS, Coord, divisors, nearest_divisors
 
 SMALL = (1, 1, 2, 3, 4, 5)
 JOINT = ("dp-cp", "tp-pp", "cp-tp", "tp-cp-pp-dp", "pp-dp-tp")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, Page, layouts, models
-from llamapar.maps.rank_grid import MAX_CELLS
-from llamapar.maps.tables import SHOWN
-from llamapar.shard import LAYER_SPLITS, Padding
+from llamapar.describe.splits import LAYER_SPLITS, Padding
+from llamapar.place.rank_grid import MAX_CELLS
+from llamapar.records.tables import SHOWN
 
 # -- heads -----------------------------------------------------------------------------------------
 

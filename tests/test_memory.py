@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 import llamapar as lp
-from llamapar.budget.exact import ALLOCATOR, CONTEXT
-from llamapar.budget.schedule import in_flight
-from llamapar.budget.terms import GPUS, Term
+from llamapar.count.exact import ALLOCATOR, CONTEXT
+from llamapar.count.schedule import in_flight
+from llamapar.count.terms import GPUS, Term
 from llamapar.errors import LayoutError
 
 B8, B405 = "llama3.1-8b", "llama3.1-405b"

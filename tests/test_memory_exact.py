@@ -19,13 +19,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import llamapar as lp
-from llamapar import execute
-from llamapar.budget.exact import layer_terms
-from llamapar.budget.saved import end
-from llamapar.budget.sizes import Sizes
-from llamapar.budget.terms import Term
-from llamapar.spmd import compat, local
-from llamapar.spmd.body import called, shapes
+from llamapar.count.exact import layer_terms
+from llamapar.count.saved import end
+from llamapar.count.sizes import Sizes
+from llamapar.count.terms import Term
+from llamapar.execution import execute
+from llamapar.execution.body import called, shapes
+from llamapar.execution.engines import local
+from llamapar.spmd import compat
 from llamapar.spmd.compat import by_rank
 from llamapar.spmd.setting import kind
 

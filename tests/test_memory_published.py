@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.budget.exact import CONTEXT
-from llamapar.budget.reconciliation import PEERS, groups
-from llamapar.budget.sizes import Sizes, StageHold
+from llamapar.count.exact import CONTEXT
+from llamapar.count.reconciliation import PEERS, groups
+from llamapar.count.sizes import Sizes, StageHold
 
 ROOT = Path(__file__).resolve().parent.parent
 ORACLES = ROOT / "tests" / "oracles"

@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 
 from llamapar.errors import LlamaparError
-from llamapar.spmd import pool as pool_module
-from llamapar.spmd.answers import Cancelled, PeerError, RankAnswer, RankError, RankFailure, ending
-from llamapar.spmd.pool import Pool, close_pool, pool
-from llamapar.spmd.rank import Slots
-from llamapar.spmd.server import Server
+from llamapar.execution.answers import Cancelled, PeerError, RankAnswer, RankError, RankFailure, ending
+from llamapar.execution.engines import pool as pool_module
+from llamapar.execution.engines.pool import Pool, close_pool, pool
+from llamapar.execution.engines.rank import Slots
+from llamapar.execution.engines.server import Server
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that ranks need not import pytest
 
@@ -486,7 +486,7 @@ def script(tmp_path: Path, body: str) -> list[str]:
 
 BUSY = """
     import os, torch, torch.distributed as dist
-    from llamapar.spmd import pool as p
+    from llamapar.execution.engines import pool as p
     def busy(context):
         print(end="")
         if context.rank == 0:
@@ -521,7 +521,7 @@ SLOW = """
     time.sleep(600)
 """
 STARTING = """
-    from llamapar.spmd.pool import Pool
+    from llamapar.execution.engines.pool import Pool
     Pool(2, preload=("slow",)).run(print)
 """
 
@@ -553,7 +553,7 @@ def test_a_run_is_cancelled_while_the_server_imports(tmp_path: Path, monkeypatch
 
 MAIN = """
     import torch, torch.distributed as dist
-    from llamapar.spmd.pool import pool
+    from llamapar.execution.engines.pool import pool
     print("once")
     class Half:
         def __init__(self, x):
@@ -586,7 +586,7 @@ def test_two_kernels_at_once_run_what_main_defines(tmp_path: Path, soak: bool) -
 
 FORK = """
     import os
-    from llamapar.spmd.pool import Pool
+    from llamapar.execution.engines.pool import Pool
     from llamapar.errors import LlamaparError
     ranks = Pool(2)
     pids = [answer.value for answer in ranks.run(lambda context: os.getpid())]

@@ -19,10 +19,11 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
-from llamapar.models import RopeScaling
+from llamapar.describe.models import RopeScaling
+from llamapar.execution.engines import pool
+from llamapar.execution.result import RunResult
 from llamapar.programs.parts import rope_frequencies
-from llamapar.result import RunResult
-from llamapar.spmd import collectives, pool
+from llamapar.spmd import collectives
 
 PROGRAMS = list(lp.programs.PROGRAMS)
 HEADS = 16

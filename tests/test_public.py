@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.arguments import named
+from llamapar.describe.arguments import named
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))

@@ -12,8 +12,8 @@ from hypothesis import given
 import llamapar as lp
 from inputs import BAD_COUNTS, Page, jobs, layouts, models
 from llamapar.frameworks import FAILS, FRAMEWORKS, VERDICTS
-from llamapar.report import Finding, check_job
-from llamapar.rules import ERROR, SEVERITIES
+from llamapar.rules.report import Finding, check_job
+from llamapar.rules.table import ERROR, SEVERITIES
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
 PAPER = {

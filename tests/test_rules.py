@@ -14,7 +14,7 @@ from hypothesis import given
 import llamapar as lp
 from inputs import jobs
 from llamapar.frameworks import FAILS, FRAMEWORKS, UNKNOWN, VERDICTS, WORKS
-from llamapar.rules import ERROR, NOTE, RULES, SEVERITIES, WARNING
+from llamapar.rules.table import ERROR, NOTE, RULES, SEVERITIES, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
 

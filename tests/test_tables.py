@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.maps.tables import fold, text_table
+from llamapar.records.tables import fold, text_table
 from weights import save_hf, tiny
 
 PROJECT = Path(lp.__file__).parent.parent

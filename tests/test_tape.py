@@ -13,8 +13,8 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, Padding
+from llamapar.records.trace import Tape
 from llamapar.spmd import collectives
-from llamapar.trace import Tape
 
 INCIDENT = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
 

@@ -13,8 +13,9 @@ import pytest
 
 import llamapar as lp
 from inputs import oracle
+from llamapar.describe.splits import LAYER_SPLITS, Padding, Split
 from llamapar.frameworks import framework
-from llamapar.shard import LAYER_SPLITS, Padding, Split, causal_pairs
+from llamapar.records.trace import causal_pairs
 
 
 def name_of(case: dict[str, Any]) -> str:

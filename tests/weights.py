@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from llamapar import PRESETS, ModelConfig
-from llamapar.modelfile import config_json, params_json
+from llamapar.describe.modelfile import config_json, params_json
 
 DTYPES = {
     "BF16": torch.bfloat16,

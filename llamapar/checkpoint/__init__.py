@@ -13,20 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llamapar.arguments import keywords_of, named
-from llamapar.errors import LayoutError, LlamaparError, one_of
+from llamapar.describe.arguments import keywords_of, named
+from llamapar.describe.layout import Layout
+from llamapar.describe.modelfile import config_json, params_json
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.splits import NO_PADDING, Padding
+from llamapar.errors import CheckpointError, LayoutError, LlamaparError, one_of
 from llamapar.frameworks import padding_rule
-from llamapar.layout import Layout
-from llamapar.modelfile import config_json, params_json
-from llamapar.models import ModelConfig
-from llamapar.report import Report, check
-from llamapar.shard import NO_PADDING, Padding
+from llamapar.rules.report import Report, check
 
 from . import safetensors
 from .inspection import Inspection, inspect, reason
 from .sharding import Sharding
 from .source import Checkpoint, Placement, as_json, opened, understood
-from .stored import CheckpointError, read_json
+from .stored import read_json
 from .verification import Verification, verify
 from .whole import expressions, kv_target
 from .writing import Output, OutputFile, Progress, bar, write
@@ -79,7 +79,7 @@ def reshard(
 
     padding: of the vocabulary: a Padding, "64*tp", or a framework's name for its own. kv_replication: past
     n_kv_heads, tp / n_kv_heads ranks store each KV head. layer_split: layers of the stages, a name of
-    `shard.LAYER_SPLITS`. The rest as for `gather`. Raises LayoutError for a layout that `check` refuses.
+    `splits.LAYER_SPLITS`. The rest as for `gather`. Raises LayoutError for a layout that `check` refuses.
     """
     one_of("format", format, FORMATS, CheckpointError)
     found = understood(opened(source, model))

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llamapar.checkpoint import pickled
-from llamapar.checkpoint.pickled import Made, Name
-from llamapar.checkpoint.pth import DTYPES, is_tensor, tensor, unpickled
-from llamapar.checkpoint.stored import Box, CheckpointError, Stored, checked
-from llamapar.checkpoint.zipped import Window, window
-from llamapar.errors import shown
+from llamapar.describe import pickles as pickled
+from llamapar.describe.pickles import Made, Name
+from llamapar.errors import CheckpointError, shown
+
+from .pth import DTYPES, is_tensor, tensor, unpickled
+from .stored import Box, Stored, checked
+from .zipped import Window, window
 
 METADATA = ".metadata"
 

@@ -9,16 +9,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from llamapar.arguments import named
+from llamapar.describe.arguments import named
+from llamapar.describe.models import PRESETS
+from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.describe.splits import NO_PADDING
 from llamapar.diagnosis import explain
+from llamapar.errors import CheckpointError
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.maps.tables import Record, cut, html_table, span
-from llamapar.models import PRESETS
-from llamapar.shard import NO_PADDING, PARAMETERS, Shard
+from llamapar.records.tables import Record, cut, html_table, span
 
 from .sharding import Sharding, plain
 from .source import Checkpoint, Mismatch, Placement, opened, understood
-from .stored import CheckpointError
 
 MAX_TP = 128
 """Shards that a tensor is looked at as one of."""

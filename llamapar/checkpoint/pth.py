@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from llamapar.checkpoint import pickled
-from llamapar.checkpoint.pickled import Made, Name
-from llamapar.checkpoint.stored import ITEMSIZE, Box, CheckpointError, Stored, checked
-from llamapar.checkpoint.zipped import Record, Window, records, window
-from llamapar.errors import shown
+from llamapar.describe import pickles as pickled
+from llamapar.describe.pickles import Made, Name
+from llamapar.errors import CheckpointError, shown
+
+from .stored import ITEMSIZE, Box, Stored, checked
+from .zipped import Record, Window, records, window
 
 _DTYPES = """float64=F64 float32=F32 float16=F16 bfloat16=BF16 float8_e4m3fn=F8_E4M3 float8_e5m2=F8_E5M2
     int64=I64 int32=I32 int16=I16 int8=I8 uint64=U64 uint32=U32 uint16=U16 uint8=U8 bool=BOOL"""

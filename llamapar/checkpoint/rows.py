@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .stored import Bytes, CheckpointError, Stored
+from llamapar.errors import CheckpointError
+
+from .stored import Bytes, Stored
 
 
 @dataclass(frozen=True)

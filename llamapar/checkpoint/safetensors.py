@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .stored import ITEMSIZE, Box, CheckpointError, Stored, checked, read_json
+from llamapar.errors import CheckpointError
+
+from .stored import ITEMSIZE, Box, Stored, checked, read_json
 
 MAX_HEADER = 2**25
 """Longest header that is read; that of a whole 405B model has 150 KB."""

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llamapar.errors import LayoutError, one_of, shown
-from llamapar.layout import Layout
-from llamapar.maps.head_map import HeadMap
-from llamapar.maps.held import held
-from llamapar.maps.vocab_map import VocabMap
-from llamapar.models import ModelConfig, Parameter, RopeScaling
-from llamapar.shard import LAYER_SPLITS, NO_PADDING, PARAMETERS, Padding, Shard, place
-
-from .stored import CheckpointError
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig, Parameter, RopeScaling
+from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
+from llamapar.errors import CheckpointError, LayoutError, one_of, shown
+from llamapar.place.cut import place
+from llamapar.place.head_map import HeadMap
+from llamapar.place.held import held
+from llamapar.place.vocab_map import VocabMap
 
 HEAD = {"hf": "lm_head.weight", "meta": "output.weight"}
 """Families of names, each with its name of the output head."""

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llamapar.errors import LlamaparError, shown
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.splits import NO_PADDING
+from llamapar.errors import CheckpointError, LlamaparError, shown
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.models import ModelConfig
-from llamapar.models import model as find_model
-from llamapar.shard import NO_PADDING
 
 from . import dcp, pth, safetensors
 from .sharding import HEAD, Sharding, plain
-from .stored import CheckpointError, Stored, read_json
+from .stored import Stored, read_json
 
 MANIFEST = "llamapar.json"
 MAX_MANIFEST = 2**28

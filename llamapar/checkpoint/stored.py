@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llamapar.configfile import MAX_CONFIG_BYTES, parse_object
-from llamapar.errors import LlamaparError
+from llamapar.describe.configfile import MAX_CONFIG_BYTES, parse_object
+from llamapar.describe.pickles import MAX_DIMS
+from llamapar.errors import CheckpointError
 
 Bytes = NDArray[np.uint8]
 
@@ -42,12 +43,7 @@ ITEMSIZE = {
 
 _NOTHING = np.empty(0, np.uint8)
 
-MAX_DIMS = 8
 MAX_BYTES = 2**46
-
-
-class CheckpointError(LlamaparError):
-    """A checkpoint that cannot be read, or not be made; the file or tensor is named."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from llamapar.arguments import named
-from llamapar.maps.tables import SHOWN, Record, html_table
+from llamapar.describe.arguments import named
+from llamapar.errors import CheckpointError
+from llamapar.records.tables import SHOWN, Record, html_table
 
 from . import pth
 from .inspection import reason
 from .rows import Rows
 from .source import MANIFEST, Checkpoint, Placement, opened, understood
-from .stored import CheckpointError, Stored, released
+from .stored import Stored, released
 from .whole import expressions
 from .writing import BLOCK, Progress, bar, crc_of, frame_of
 

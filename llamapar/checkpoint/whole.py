@@ -9,15 +9,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from llamapar.errors import LayoutError
+from llamapar.describe.models import ModelConfig, Parameter
+from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.errors import CheckpointError, LayoutError
 from llamapar.errors import whole as whole_number
-from llamapar.models import ModelConfig, Parameter
-from llamapar.shard import PARAMETERS, Shard
 
 from .rows import Rows, agreed, beside, columns_of, of, picked, rows_of, stacked
 from .sharding import Sharding, reordered
 from .source import Placement
-from .stored import CheckpointError
 
 
 def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:

@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from llamapar.errors import CheckpointError
+
 from . import pth, safetensors
 from .rows import Rows
 from .source import MANIFEST, signed, tensors_of
-from .stored import Box, CheckpointError, Stored, released
+from .stored import Box, Stored, released
 
 try:
     import fcntl

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llamapar.arguments import keywords, named
+from llamapar.describe.arguments import keywords, named
 from llamapar.errors import shown
 
 from .known import ARGUMENTS

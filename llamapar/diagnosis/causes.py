@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llamapar.shard import Padding
+from llamapar.describe.splits import Padding
 
 from .hypothesis import Hypothesis, found, over, times
 from .known import Known, zoo

@@ -9,11 +9,11 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any
 
-from llamapar.fixes import Fix, find_fixes, severities
+from llamapar.describe.job import Job
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks.base import Case, Framework
-from llamapar.job import Job
-from llamapar.rules import ERROR, RULE_BY_CODE
+from llamapar.rules.fixes import Fix, find_fixes, severities
+from llamapar.rules.table import ERROR, RULE_BY_CODE
 
 from .causes import background, explain_divides, explain_order, explain_unequal
 from .hypothesis import Hypothesis

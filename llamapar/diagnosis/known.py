@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from llamapar.describe.job import Job
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.models import model as find_model
 from llamapar.errors import MAX_DEGREE, LlamaparError, ModelError, whole
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
-from llamapar.job import Job
-from llamapar.layout import Layout
-from llamapar.models import PRESETS, ModelConfig
-from llamapar.models import model as find_model
 
 _ROWS = """
 llama-7b open-llama-7b vicuna-7b|4096 32 32 32 11008 32000

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from llamapar.fixes import Fix
 from llamapar.frameworks import FRAMEWORKS, Source
+from llamapar.rules.fixes import Fix
 
 from .known import Known
 from .vocabulary import CATEGORIES, SHARDING, UNKNOWN

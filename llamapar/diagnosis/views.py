@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
-from llamapar.models import PRESETS
+from llamapar.describe.models import PRESETS
 
 from .hypothesis import Hypothesis, found, over, times
 from .known import Known, degrees, zoo

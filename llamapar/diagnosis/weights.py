@@ -1,6 +1,6 @@
 """Hypotheses from the shapes of weights: a rank's shard, another padding, another model?
 
-The placement of each tensor is that of `shard.PARAMETERS`; a name is read as a key of that table.
+The placement of each tensor is that of `placement.PARAMETERS`; a name is read as a key of that table.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from llamapar.shard import PARAMETERS, Padding, Shard
+from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.describe.splits import Padding
 
 from .hypothesis import Hypothesis, found, over, times
 from .known import Known, degrees, zoo

@@ -13,11 +13,11 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
 from llamapar.errors import LayoutError, LlamaparError
-from llamapar.maps import heads, sequence, stages, vocab
-from llamapar.models import ModelConfig
-from llamapar.shard import NO_PADDING, Padding
+from llamapar.place import heads, sequence, stages, vocab
 
 from . import heads as heads_picture
 from . import sequence as sequence_picture

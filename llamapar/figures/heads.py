@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from llamapar.maps.head_map import HeadMap, RankHeads
+from llamapar.place.head_map import HeadMap, RankHeads
 
 from . import style
 from .style import Bar, Spec, plural

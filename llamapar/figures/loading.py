@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llamapar.machines import Count, Loading, held
+from llamapar.rules.machines import Count, Loading, held
 
 from . import style
 from .style import Spec

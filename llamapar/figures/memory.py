@@ -5,8 +5,8 @@ The parts' colours are Paul Tol's muted scheme (colour-blind-safe): the axes kee
 
 from __future__ import annotations
 
-from llamapar.budget.reconciliation import FINE, GROUPS, Reconciliation, Tool
-from llamapar.budget.terms import GIB, Breakdown, Memory
+from llamapar.count.reconciliation import FINE, GROUPS, Reconciliation, Tool
+from llamapar.count.terms import GIB, Breakdown, Memory
 
 from . import style
 from .style import Bar, Spec

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from llamapar.layout import AXES, Layout
-from llamapar.maps.rank_grid import RankGrid
+from llamapar.describe.layout import AXES, Layout
+from llamapar.place.rank_grid import RankGrid
 
 from . import style
 from .style import Spec, plural

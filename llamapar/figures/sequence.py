@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llamapar.maps.sequence_map import RankSequence, SequenceMap
-from llamapar.maps.tables import span
+from llamapar.place.sequence_map import RankSequence, SequenceMap
+from llamapar.records.tables import span
 
 from . import style
 from .style import Bar, Spec, plural

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from llamapar.maps.stage_map import Stage, StageMap
+from llamapar.place.stage_map import Stage, StageMap
 
 from . import style
 from .style import Spec, plural

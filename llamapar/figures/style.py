@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any, NamedTuple
 
-from llamapar.maps.tables import span
-from llamapar.models import ModelConfig
+from llamapar.describe.models import ModelConfig
+from llamapar.records.tables import span
 
 Spec = dict[str, Any]
 

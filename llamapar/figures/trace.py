@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple
 
-from llamapar.trace import CollectiveEvent, Trace, count, some
+from llamapar.records.trace import CollectiveEvent, Trace, count, some
 
 from . import style
 from .style import Spec

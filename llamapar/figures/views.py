@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llamapar.budget import Memory, Reconciliation
+from llamapar.count import Memory, Reconciliation
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, shown
-from llamapar.machines import Loading
-from llamapar.maps import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
-from llamapar.trace import Trace
+from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
+from llamapar.records.trace import Trace
+from llamapar.rules.machines import Loading
 
 from . import diagnosis, heads, loading, memory, ranks, sequence, stages, trace, vocab
 from .style import CONFIG, Spec

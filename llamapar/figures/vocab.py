@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llamapar.maps.vocab_map import RankVocab, VocabMap
+from llamapar.place.vocab_map import RankVocab, VocabMap
 
 from . import style
 from .style import Bar, Spec, plural

@@ -6,8 +6,8 @@ verdict is "not known".
 
 from __future__ import annotations
 
+from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import LayoutError, one_of
-from llamapar.shard import NO_PADDING, Padding
 
 from .base import (
     ADAPTS,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 
-from llamapar.job import Job
-from llamapar.shard import NO_PADDING, Padding
+from llamapar.describe.job import Job
+from llamapar.describe.splits import NO_PADDING, Padding
 
 WORKS = "works"
 ADAPTS = "works by replicating or padding"
@@ -162,7 +162,7 @@ class Verdict:
 class Framework:
     """A framework's habits, and its evidence by rule code.
 
-    order: its rank order, fastest axis first. layer_split: a name of `shard.LAYER_SPLITS`, or None
+    order: its rank order, fastest axis first. layer_split: a name of `splits.LAYER_SPLITS`, or None
     where it has no pipeline or its rule is not one of those. chunking: how CP cuts the sequence.
     """
 

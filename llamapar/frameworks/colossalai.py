@@ -1,6 +1,6 @@
 """ColossalAI: pads the vocabulary to 64·TP; a sequence axis may be the fastest."""
 
-from llamapar.shard import Padding
+from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, SAVE, WORKS, Case, Framework, pads
 

@@ -1,7 +1,7 @@
 """Megatron-LM: validates most of it, pads the vocabulary to 128·TP, gathers K/V past the KV heads."""
 
-from llamapar.job import Job
-from llamapar.shard import Padding
+from llamapar.describe.job import Job
+from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework, pads
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from llamapar.job import Job
-from llamapar.layout import Layout
+from llamapar.describe.job import Job
+from llamapar.describe.layout import Layout
 
 from .base import CLEAR, FORWARD, INIT, NA, SILENT, WORKS, Case, Framework, uneven_vocab
 

@@ -1,6 +1,6 @@
 """nanotron: clear checks of heads, none of its linear layers' texts; PP outside DP."""
 
-from llamapar.shard import Padding
+from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, pads
 

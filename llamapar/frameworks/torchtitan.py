@@ -1,16 +1,6 @@
 """torchtitan: validates up front since March 2026; pads nothing, replicates nothing."""
 
-from .base import (
-    CLEAR,
-    FORWARD,
-    NA,
-    TORCH_1F1B,
-    TORCH_ROUNDS,
-    TORCH_ROUNDS_FIT,
-    WORKS,
-    Case,
-    Framework,
-)
+from .base import CLEAR, FORWARD, NA, TORCH_1F1B, TORCH_ROUNDS, TORCH_ROUNDS_FIT, WORKS, Case, Framework
 
 _TOKENS = Case(
     CLEAR,

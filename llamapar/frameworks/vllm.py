@@ -1,7 +1,7 @@
 """vLLM: replicates KV heads, pads the vocabulary to 64, gives remaining layers to inner stages."""
 
-from llamapar.job import Job
-from llamapar.shard import Padding
+from llamapar.describe.job import Job
+from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework, pads
 

@@ -15,20 +15,20 @@ from typing import Any
 
 import traitlets
 
-from llamapar.arguments import keywords, named
-from llamapar.configfile import parse_object
-from llamapar.counts import number
-from llamapar.counts import typed as read_typed
+from llamapar.describe.arguments import keywords, named
+from llamapar.describe.configfile import parse_object
+from llamapar.describe.counts import number
+from llamapar.describe.counts import typed as read_typed
+from llamapar.describe.layout import AXES, AXIS_TITLES
+from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.models import model as find_model
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named, zoo
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
-from llamapar.fixes import Fix
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
-from llamapar.layout import AXES, AXIS_TITLES
-from llamapar.models import PRESETS, ModelConfig
-from llamapar.models import model as find_model
+from llamapar.rules.fixes import Fix
 
 from .explorer_panel import Explorer
 from .page import Page, plain, source

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from llamapar.arguments import keywords, named
-from llamapar.configfile import parse_object
+from llamapar.describe.arguments import keywords, named
+from llamapar.describe.configfile import parse_object
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, shown
-from llamapar.export import EXPORTS, as_cli
 from llamapar.figures import View
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN
-from llamapar.layout import Layout
-from llamapar.models import ModelConfig
-from llamapar.models import model as find_model
-from llamapar.report import Finding, Report
+from llamapar.frameworks.export import EXPORTS, as_cli
+from llamapar.rules.report import Finding, Report
 
 from .page import Page, source
 from .runner import Run, Runner
@@ -31,9 +31,9 @@ from .runs import card
 from .state import DEFAULTS, SCHEMA, STEP, TABS, Outcome, State
 
 if TYPE_CHECKING:
-    from llamapar.budget.remedies import Remedy
-    from llamapar.job import Job
-    from llamapar.result import RunResult
+    from llamapar.describe.job import Job
+    from llamapar.execution.result import RunResult
+    from llamapar.rules.remedies import Remedy
 
 
 class Explorer(Page):

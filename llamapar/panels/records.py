@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llamapar.maps import heads, ranks, sequence, stages, vocab
-from llamapar.report import Report
-from llamapar.shard import NO_PADDING, Padding
+from llamapar.describe.splits import NO_PADDING, Padding
+from llamapar.place import heads, ranks, sequence, stages, vocab
+from llamapar.rules.report import Report
 
 
 def padding(report: Report) -> Padding:

@@ -21,8 +21,8 @@ from llamapar.errors import LlamaparError
 from .runs import RunPlan, Told, card, text, told
 
 if TYPE_CHECKING:
-    from llamapar.result import RunResult
-    from llamapar.trace import Tape
+    from llamapar.execution.result import RunResult
+    from llamapar.records.trace import Tape
 
 STEP = 0.1
 """Seconds between two tellings of how far a run is."""
@@ -135,7 +135,7 @@ class Runner:
         run = Run(plan, RUNNING, "" if "torch" in sys.modules else "importing torch")
         self._put(stop, run)
         try:
-            from llamapar.spmd import answers
+            from llamapar.execution import answers
 
             try:
                 self._do(run, stop)
@@ -148,10 +148,11 @@ class Runner:
             self._put(stop, replace(run, state=FAILED, phase="", problem=unforeseen))
 
     def _do(self, run: Run, stop: threading.Event) -> None:
-        from llamapar.execute import prepare
-        from llamapar.execute import run as execute
-        from llamapar.spmd import answers, local
-        from llamapar.spmd.watch import Watch, operations, ranks_ticked
+        from llamapar.execution import answers
+        from llamapar.execution.engines import local
+        from llamapar.execution.execute import prepare
+        from llamapar.execution.execute import run as execute
+        from llamapar.execution.watch import Watch, operations, ranks_ticked
 
         asked, world = run.plan.arguments(), run.plan.layout.world
         done, total, shown_at = 0, 0, time.monotonic()

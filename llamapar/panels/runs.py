@@ -6,18 +6,18 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from llamapar.describe.job import Job
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of
+from llamapar.execution.shrinking import MAX_RANKS, shrink
 from llamapar.figures import View, view
-from llamapar.job import Job
-from llamapar.layout import Layout
-from llamapar.maps.sequence_map import CHUNKINGS
-from llamapar.models import ModelConfig
-from llamapar.shard import NO_PADDING, Padding
-from llamapar.shrinking import MAX_RANKS, shrink
-from llamapar.trace import PHASES, Tape, Trace, count, some
+from llamapar.place.sequence_map import CHUNKINGS
+from llamapar.records.trace import PHASES, Tape, Trace, count, some
 
 if TYPE_CHECKING:
-    from llamapar.result import RunResult
+    from llamapar.execution.result import RunResult
 
 PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama")
 ENGINES = {"local": "local: one process", "processes": "processes: one a rank"}

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from llamapar.budget import GPUS
-from llamapar.budget.remedies import Remedy, memory_of, remedies
-from llamapar.budget.saved import RECOMPUTE
-from llamapar.budget.schedule import SCHEDULES
-from llamapar.counts import number, typed
+from llamapar.count.saved import RECOMPUTE
+from llamapar.count.schedule import SCHEDULES
+from llamapar.describe.counts import number, typed
+from llamapar.describe.hardware import GPUS
+from llamapar.describe.job import Job
+from llamapar.describe.layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
+from llamapar.describe.modelnames import preset_name
+from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS, framework, padding_rule
-from llamapar.job import Job
-from llamapar.layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
-from llamapar.maps.sequence_map import CHUNKINGS
-from llamapar.modelnames import preset_name
-from llamapar.models import PRESETS, ModelConfig
-from llamapar.report import Report, check_job
-from llamapar.shard import LAYER_SPLITS, NO_PADDING
+from llamapar.place.sequence_map import CHUNKINGS
+from llamapar.rules.remedies import Remedy, memory_of, remedies
+from llamapar.rules.report import Report, check_job
 
 from .records import RECORDS, layer_split, padding
 from .runs import CP_METHODS, DTYPES, ENGINES, FAULTS, PROGRAMS, RunPlan, plan

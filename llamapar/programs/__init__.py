@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from llamapar.describe.placement import ACTIVATIONS
 from llamapar.errors import LlamaparError, one_of, shown
-from llamapar.shard import ACTIVATIONS
 from llamapar.spmd import collectives
 
 from . import attention, llama, mlp, parts, saving, vocab

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from llamapar.errors import one_of
-from llamapar.maps.tables import Record, html_table
+from llamapar.records.tables import Record, html_table
 from llamapar.spmd import collectives, compat, gradients, setting
 
 

@@ -1,1 +1,1 @@
-"""Executing layouts with torch: the engines, the collectives and the sharded programs."""
+"""What sharded programs are written with: collectives, kernels, a rank's setting; torch's versions."""

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 
+from llamapar.describe.layout import Layout
 from llamapar.errors import LlamaparError
-from llamapar.layout import Layout
 
 try:
     from torch.distributed._local_tensor import (

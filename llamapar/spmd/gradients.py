@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from llamapar.shard import PARAMETERS
+from llamapar.describe.placement import PARAMETERS
 
 from . import compat
 from .setting import Setting, is_replicated, kind

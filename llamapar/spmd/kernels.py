@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from llamapar.errors import LayoutError, whole
-from llamapar.shard import causal_pairs
+from llamapar.records.trace import causal_pairs
 
 from .compat import Coord
 

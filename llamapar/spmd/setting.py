@@ -15,14 +15,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
+from llamapar.describe.splits import NO_PADDING, Padding, Split
 from llamapar.errors import LlamaparError, one_of
-from llamapar.layout import Layout
-from llamapar.maps.head_map import HeadMap
-from llamapar.maps.held import held
-from llamapar.maps.sequence_map import SequenceMap
-from llamapar.maps.vocab_map import VocabMap
-from llamapar.models import ModelConfig
-from llamapar.shard import ACTIVATIONS, NO_PADDING, PARAMETERS, Padding, Partial, Replicate, Shard, Split
+from llamapar.place.head_map import HeadMap
+from llamapar.place.held import held
+from llamapar.place.sequence_map import SequenceMap
+from llamapar.place.vocab_map import VocabMap
 
 from .compat import Coord
 

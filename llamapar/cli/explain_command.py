@@ -1,0 +1,208 @@
+"""`llamapar explain`: from a text, a log file, or what another program says on a pipe, to the cause.
+
+A log is read in pieces and never held whole. What comes through a pipe goes on at once, byte by byte as
+it came, so that a job under `| llamapar explain -` is seen as without it; the explanation follows its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import difflib
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, cast
+
+from llamapar import interrupts
+from llamapar.describe.configfile import exists, is_json, parse_object
+from llamapar.describe.layout import AXES, AXIS_TITLES
+from llamapar.describe.models import model as find_model
+from llamapar.diagnosis import UNKNOWN, Explanation, explain
+from llamapar.errors import MAX_DEGREE, LlamaparError, ModelError, shown, whole
+
+from . import words
+from .words import Answer, Command, given
+
+_FACTS = ("gpus", "seq_len", "micro_batch", "global_batch", "quant_group", "virtual_stages")
+_PIECE = 2**16
+_LONGEST = 2**20
+"""Characters after which a line without an end is taken as one."""
+
+
+def _answer(args: argparse.Namespace) -> Answer:
+    """Status 0 for an explanation, of sharding or not; 1 where the cause cannot be told."""
+    if (args.text is None) == (args.file is None):
+        what = "a text is needed" if args.text is None else "a text and a file were given; one is explained"
+        raise LlamaparError(what, "", ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe"], "text")
+    known = _known(args)
+    head = ""
+    if args.file is not None:
+        told = _of_file(args.file, known)
+    elif args.text == "-":
+        echo = _Echo(sys.stderr if args.json else sys.stdout)
+        told = explain(lines(echo.through(_piped())), **known)
+        head = "\n" if echo.said and not args.json else ""
+    else:
+        told = explain(args.text.encode("utf-8", "surrogateescape"), **known)
+    text = json.dumps(told.as_dict()) if args.json else f"{head}{words.as_text(str(told))}"
+    return int(told.verdict == UNKNOWN), text
+
+
+# -- what is known besides -----------------------------------------------------------------------
+
+
+def _known(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `explain` beside the text; what an option says stands before the context."""
+    known: dict[str, Any] = {"context": None if args.context is None else _context(args.context)}
+    for name, value in given(args, *AXES, *_FACTS).items():
+        known[name] = whole(name, value, 1, MAX_DEGREE if name in AXES else 2**31 - 1)
+    if args.model is not None:
+        known["model"] = _model(args.model)
+    return known | given(args, "framework")
+
+
+def _context(text: str) -> dict[str, Any]:
+    """A context object as plain facts. Names that nobody knows are ignored later."""
+    try:
+        facts = dict(parse_object(text, "--context"))
+    except ModelError as problem:
+        raise LlamaparError(problem.what, "", ["""--context '{"tp": 8, "heads": 32}'"""], "context") from None
+    layout = facts.get("layout")
+    if layout is not None and not isinstance(layout, dict):
+        what = f"layout={shown(layout)} in --context: an object of degrees is needed"
+        raise LlamaparError(what, "", ["""--context '{"layout": {"tp": 8}}'"""], "context")
+    return facts
+
+
+def _model(text: str) -> Any:
+    """A model, or its name in free words, which `explain` knows more of; stderr says so then."""
+    try:
+        return find_model(text)
+    except ModelError as problem:
+        if is_json(text) or text.endswith(".json") or exists(text):
+            raise
+        near = f"; presets like it are {', '.join(problem.choose[:3])}" if problem.choose else ""
+        words.write(sys.stderr, f"llamapar: {problem.what}: read as a public model's name{near}")
+        return text
+
+
+# -- texts of any size ---------------------------------------------------------------------------
+
+
+def lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Bytes as lines of text: bad bytes replaced, a progress bar's returns taken as ends of lines."""
+    utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+    held = ""
+    for piece in chain(pieces, [b""]):
+        held += decoder.decode(piece, final=not piece)
+        *whole_lines, held = held.split("\n")
+        for line in whole_lines:
+            yield f"{line}\n"
+        if len(held) > _LONGEST:
+            yield f"{held}\n"
+            held = ""
+    if held:
+        yield held
+
+
+def _of_file(name: str, known: dict[str, Any]) -> Explanation:
+    try:
+        file = open(name, "rb")  # noqa: SIM115
+    except ValueError:
+        raise LlamaparError(f"{shown(name, 200)} cannot be a file's name", "", _near(name), "file") from None
+    except OSError as problem:
+        what = f"{shown(name, 200)}: {problem.strerror}"
+        raise LlamaparError(what, "", _near(name), "file") from None
+    with file:
+        try:
+            return explain(lines(iter(lambda: file.read(_PIECE), b"")), **known)
+        except OSError as problem:
+            raise LlamaparError(f"{shown(name, 200)}: {problem.strerror}", "", [], "file") from None
+
+
+def _near(name: str) -> list[str]:
+    """Files beside a missing one whose names are most like it."""
+    try:
+        path = Path(name)
+        held = [other.name for other in path.parent.iterdir() if other.is_file()]
+    except (OSError, ValueError):
+        held = []
+    near = difflib.get_close_matches(name.rpartition("/")[2][:100], held[:1000], n=3)
+    return [f"--file {path.parent / other}" for other in near] or ["llamapar explain --help"]
+
+
+def _piped() -> Iterator[bytes]:
+    """What comes on stdin, as soon as it comes.
+
+    An interrupt at the keyboard reaches the program before the pipe too, whose last words are still to
+    be read; the second one ends this.
+    """
+    if sys.stdin is None:
+        raise LlamaparError("there is nothing to read: stdin is closed", "", ["--file FILE"], "text")
+    buffer = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode("utf-8", "replace"))
+    patient = not sys.stdin.isatty()
+    while True:
+        try:
+            with interrupts.raised():
+                piece = buffer.read1(_PIECE)
+        except KeyboardInterrupt:
+            if not patient:
+                raise
+            patient = False
+            continue
+        except OSError as problem:
+            raise LlamaparError(f"stdin: {problem.strerror}", "", ["--file FILE"], "text") from None
+        if not piece:
+            return
+        yield piece
+
+
+class _Echo:
+    """Passes bytes on to a stream as they come. One that fails is left alone: the job goes on."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        self.stream = stream
+        self.said = False
+
+    def through(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._pass(piece)
+            yield piece
+
+    def _pass(self, piece: bytes) -> None:
+        if self.stream is None:
+            return
+        self.said = True
+        try:
+            if binary := cast("IO[bytes] | None", getattr(self.stream, "buffer", None)):
+                binary.write(piece)
+            else:
+                self.stream.write(piece.decode("utf-8", "replace"))
+            self.stream.flush()
+        except OSError:
+            words.mute(self.stream)
+            self.stream = None
+
+
+EXPLAIN = Command(
+    _answer,
+    "the cause of an error message, a traceback, a log or a wrong shape",
+    ("model", *AXES, *_FACTS, "framework", "context", "file"),
+    "llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n"
+    "  llamapar explain --file train.log --model llama3-70b --tp 16\n"
+    "  torchrun --nproc-per-node 8 train.py 2>&1 | llamapar explain -",
+    positional=(("text", "the text in quotes, or - for what another program says on a pipe"),),
+    exits="0 explained, 1 cannot tell",
+    surplus="the whole text in quotes",
+    helps={
+        "model": f"{words.MODEL_HELP}, or a public model's name",
+        **{axis: f"{AXIS_TITLES[axis]} ranks, where known" for axis in AXES},
+        "virtual_stages": "pipeline stages on a rank, where known",
+        "framework": "whose words these are: any that `llamapar check` knows",
+    },
+)

@@ -1,0 +1,156 @@
+"""One configuration, every tool's total, and the steps that lead from our account to each of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from llamapar.describe.arguments import keywords_of, named
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import model as find_model
+from llamapar.records.tables import Record
+
+from .account import memory
+from .terms import GIB, Breakdown
+
+GROUPS = {
+    "states": (
+        *("parameters", "gradients", "gradient buckets", "master weights", "optimizer states"),
+        "weights and optimizer",
+    ),
+    "activations": ("activations", "embedding", "logits and loss"),
+    "buffers": ("gathered parameters", "gradients in flight", "pipeline buffers", "backward workspace"),
+    "assumed": ("allocator (assumed)", "CUDA context (assumed)"),
+}
+"""Steps of a waterfall → the terms of a breakdown that belong to each."""
+
+FINE = {
+    "parameters": ("parameters",),
+    "gradients": ("gradients", "gradient buckets"),
+    "optimizer": ("master weights", "optimizer states"),
+    **{name: terms for name, terms in GROUPS.items() if name != "states"},
+}
+"""The same for a rule that tells the states apart."""
+
+
+RULES = {
+    "megatron": "equal stages, vocabulary padded to 128·tp; selective recomputation of attention alone",
+    "ultrascale": "bfloat16 gradients and no sum of them, 34·s·b·h a layer on the first stage",
+}
+"""Published rule → where it departs from our account."""
+
+
+class Peer(NamedTuple):
+    """What a tool said, in GiB a GPU, run on the inputs of its row: None where it gives no such part."""
+
+    tool: str
+    states: float | None
+    activations: float | None
+    total: float
+    note: str
+
+
+_A = ("llama3.1-405b", 8, 1, 16, 128, 8192)
+PEERS: dict[tuple[str, int, int, int, int, int], tuple[Peer, ...]] = {
+    _A: (
+        Peer("Vizuara planner", 12.06, 0.83, 12.89, "7 layers a GPU, a checkpoint every √L layers"),
+        Peer("SimuMax, first stage", None, None, 83.47, "128 layers: it refuses 126"),
+        Peer("zhebrak planner", None, 63.53, 75.93, "interleaved, 4 stages a rank; 6.5 GiB reserved"),
+        Peer("Megatron-Bridge", 18.09, 61.28, 79.37, "7 layers on the first and the last stage"),
+        Peer("Megatron-LM", 19.31, 61.28, 80.59, "126/16 layers a stage, vocabulary padded to 129,024"),
+        Peer("llm-analysis", None, 75.27, 82.71, "one embedding, no norms"),
+        Peer("okoge-kaz", None, 76.5, 92.05, "embedding and head on every stage"),
+        Peer("Calculon", None, None, 765.9, "a GPT of 128 layers, without flash attention"),
+        Peer("EleutherAI cookbook", None, 5575.5, 7095.1, "gradients and activations not over tp and pp"),
+    ),
+    ("llama3.1-8b", 1, 1, 1, 8, 8192): (
+        Peer("Megatron-LM", 56.09, 36.07, 92.16, "gradients in float32"),
+        Peer("SimuMax", None, None, 96.10, ""),
+        Peer("okoge-kaz", None, None, 82.60, "gradients in bfloat16"),
+    ),
+    ("llama3.1-8b", 2, 1, 1, 4, 8192): (
+        Peer("Megatron-LM", 33.66, 18.04, 51.69, "gradients in float32"),
+        Peer("SimuMax", None, None, 53.66, ""),
+        Peer("zhebrak planner", None, None, 50.71, "6.5 GiB reserved"),
+    ),
+    ("llama3.1-70b", 8, 1, 4, 2, 8192): (
+        Peer("Megatron-LM", 25.39, 20.03, 45.42, "80/4 layers a stage"),
+        Peer("SimuMax, first stage", None, None, 46.51, ""),
+        Peer("zhebrak planner", None, None, 48.92, "6.5 GiB reserved"),
+    ),
+    ("llama3.1-405b", 8, 16, 16, 8, 131072): (
+        Peer("Megatron-Bridge", None, None, 79.37, "7 layers on the first and the last stage"),
+        Peer("zhebrak planner", None, None, 40.49, "full recomputation"),
+    ),
+}
+"""(model, tp, cp, pp, dp, seq_len) → what other tools say; each was run on CPU, micro_batch 1, ZeRO 1."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool's total, and the steps (what differs, bytes) whose sum leads from ours to it."""
+
+    name: str
+    total_bytes: int
+    steps: tuple[tuple[str, int], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Reconciliation(Record):
+    """Our worst stage's total, and every tool's beside it, least first."""
+
+    title: str
+    ours: Breakdown
+    tools: tuple[Tool, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        tools = [{**vars(t), "steps": [{"what": w, "bytes": n} for w, n in t.steps]} for t in self.tools]
+        return {"ours": self.ours.as_dict(), "tools": tools}
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        rows: list[list[object]] = [["llamapar, exact", f"{self.ours.total_bytes / GIB:,.2f}", "", ""]]
+        for t in self.tools:
+            steps = ", ".join(f"{what} {n / GIB:+,.2f}" for what, n in t.steps if abs(n) >= GIB / 200)
+            rows.append([t.name, f"{t.total_bytes / GIB:,.2f}", steps, t.note])
+        return self.title, ["tool", "GiB", "from ours, GiB", "what it does"], rows, ""
+
+
+def groups(found: Breakdown, steps: Mapping[str, tuple[str, ...]] = GROUPS) -> dict[str, int]:
+    """The breakdown's bytes by the steps of a waterfall."""
+    return {group: found.bytes(*names) for group, names in steps.items()}
+
+
+def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tuple[tuple[str, int], ...]:
+    """From ours to theirs: a step a group that they tell apart, and one for the rest."""
+    known = [(name, theirs[name] - ours[name]) for name in ours if name in theirs]
+    rest = total - sum(ours.values()) - sum(n for _, n in known)
+    told = ", ".join(name for name in ours if name not in theirs)
+    return tuple((name, n) for name, n in [*known, (told or "rounding", rest)] if n)
+
+
+@named(keywords_of(memory, without=("accounting",)))  # type: ignore[has-type, unused-ignore]
+def reconcile(model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> Reconciliation:
+    """Our exact account of the worst stage beside the published rules, and the tools run on the same inputs.
+
+    Arguments as in `memory`, accounting apart. Tools are those of `PEERS`, for its configurations.
+    """
+    m, lay = find_model(model), Layout.of(layout)
+    exact = memory(m, lay, **options)
+    ours = groups(exact.worst)
+    tools = []
+    for rule, note in RULES.items():
+        theirs = memory(m, lay, accounting=rule, **options).worst
+        steps = FINE if theirs.bytes("parameters") else GROUPS
+        told = _steps(groups(exact.worst, steps), groups(theirs, steps), theirs.total_bytes)
+        tools.append(Tool(f"{rule} rule", theirs.total_bytes, told, note))
+    key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, options["seq_len"])
+    for peer in PEERS.get(key, ()):
+        parts = {"states": peer.states, "activations": peer.activations}
+        theirs_known = {name: round(n * GIB) for name, n in parts.items() if n is not None}
+        total = round(peer.total * GIB)
+        tools.append(Tool(peer.tool, total, _steps(ours, theirs_known, total), peer.note))
+    tools.sort(key=lambda tool: tool.total_bytes)
+    return Reconciliation(exact.title, exact.worst, tuple(tools))

@@ -1,0 +1,182 @@
+"""The communication volume of a program: what the collectives of a rank carry, by closed formulas.
+
+Nothing is run, so true sizes cost as little as small ones; the traces of runs are the witness. Sources: the
+ways into and out of tensor parallelism are f and g of Megatron-LM (arXiv:1909.08053, section 3), under
+sequence parallelism their two halves (arXiv:2205.05198, section 4.2.2); the loss over vocabulary rows is
+Megatron-LM's too. Context parallelism all-gathers K and V (The Llama 3 Herd of Models, arXiv:2407.21783,
+section 3.3.2) or passes them around a ring (arXiv:2310.01889).
+
+Bytes are those of `CollectiveEvent`: of the output for an all-gather, of the input otherwise. A ring
+of n ranks moves (n - 1)/n of that over each link, and twice as much for an all-reduce.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llamapar.describe.arguments import named
+from llamapar.describe.layout import AXES, Layout
+from llamapar.describe.models import model as find_model
+from llamapar.describe.placement import PARAMETERS, Replicate
+from llamapar.describe.splits import Padding
+from llamapar.errors import LayoutError, flag, one_of, whole
+from llamapar.frameworks import padding_rule
+from llamapar.place.cut import Placed
+from llamapar.place.head_map import HeadMap
+from llamapar.records.tables import Record
+from llamapar.records.trace import PHASES
+
+ITEMSIZE = {"float64": 8, "float32": 4, "bfloat16": 2}
+"""dtype → bytes of a number."""
+
+_ATTENTION = ("column input", "wq", "wk", "wv", "K and V", "wo", "row output")
+_MLP = ("column input", "w1", "w3", "w2", "row output")
+
+PARTS = {
+    "attention": _ATTENTION,
+    "embedding": ("tok_embeddings", "row output"),
+    "loss": ("column input", "output", "loss"),
+    "mlp": _MLP,
+    "block": ("norm", *_ATTENTION, "norm", *_MLP),
+    "llama": ("tok_embeddings", "row output", "norm", "column input", "output", "loss"),  # and its blocks
+    "mlp_unfused": ("column input", *_MLP),
+}
+"""Program → what it is made of: parameters by `model.Parameter.key`, and parts that communicate."""
+
+TENSOR_PARALLEL: dict[bool, dict[str, tuple[tuple[str, str], ...]]] = {
+    False: {"column input": (("backward", "all_reduce"),), "row output": (("forward", "all_reduce"),)},
+    True: {
+        "column input": (("forward", "all_gather"), ("backward", "reduce_scatter")),
+        "row output": (("forward", "reduce_scatter"), ("backward", "all_gather")),
+    },
+}
+"""Whether under sequence parallelism → part → its collectives over tp, of [batch/dp, seq/cp, dim] each."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """`count` collectives of `bytes` bytes each, which `part` of the program causes."""
+
+    part: str
+    phase: str
+    axis: str
+    kind: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class Traffic(Record):
+    """What a rank sends, term by term. Reads like a `Trace`: the same `bytes` and `by_axis`."""
+
+    title: str
+    terms: tuple[Term, ...]
+
+    def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
+        """Bytes over an axis in a phase; None means all."""
+        return sum(
+            t.count * t.bytes for t in self.terms if axis in (None, t.axis) and phase in (None, t.phase)
+        )
+
+    @property
+    def by_axis(self) -> dict[str, int]:
+        """Axis → bytes, for the axes that carry any."""
+        return {axis: self.bytes(axis) for axis in AXES if any(t.axis == axis for t in self.terms)}
+
+    @property
+    def by_phase(self) -> dict[tuple[str, str], int]:
+        """(phase, axis) → bytes, where there are any."""
+        pairs = dict.fromkeys((t.phase, t.axis) for t in self.terms)
+        return {(phase, axis): self.bytes(axis, phase) for phase, axis in pairs}
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        head = ["phase", "axis", "of", "collective", "times", "bytes each", "bytes"]
+        rows: list[list[object]] = [
+            [t.phase, t.axis, t.part, t.kind, f"{t.count:,}", f"{t.bytes:,}", f"{t.count * t.bytes:,}"]
+            for t in self.terms
+        ]
+        return self.title, head, rows, ", ".join(f"{axis} {n:,} B" for axis, n in self.by_axis.items())
+
+
+@named()
+def traffic(
+    program: str,
+    model: Any,
+    layout: Layout | Mapping[str, Any],
+    *,
+    seq_len: int,
+    global_batch: int | None = None,
+    dtype: str = "float32",
+    kv_replication: bool = False,
+    padding: str | Padding | None = None,
+    cp_method: str = "all_gather",
+) -> Traffic:
+    """What rank 0 sends in a forward and backward of `program`, one of PARTS; arguments as in `run`.
+
+    global_batch: sequences over all dp ways, by default one each. Where shards are even every rank sends as
+    much. pp sends nothing here: "llama" is all of its stages. LayoutError for bad input, and where heads,
+    batch or seq_len do not divide.
+    """
+    m, lay, rule = find_model(model), Layout.of(layout), padding_rule(padding)
+    parts = Counter(PARTS[one_of("program", program, PARTS)])
+    if program == "llama":
+        parts += Counter(PARTS["block"] * m.n_layers)
+        parts["output"] = int(not m.tied)
+    heads = HeadMap(m, lay.tp, flag("kv_replication", kv_replication))
+    if parts["K and V"] and heads.reason:
+        whole_heads = [f"tp={math.gcd(lay.tp, m.n_kv_heads)}"]
+        raise LayoutError(heads.reason, "a rank computes with whole heads", whole_heads, "tp")
+    item = ITEMSIZE[one_of("dtype", dtype, ITEMSIZE)]
+    wide = max(item, 4)  # the loss, and gradients on their way around a ring, are in float32 at least
+    sequences = _share("global_batch", lay.dp if global_batch is None else global_batch, lay.dp)
+    chunk = _share("seq_len", seq_len, lay.cp * (lay.tp if lay.sp else 1)) * (lay.tp if lay.sp else 1)
+    tokens = sequences * chunk
+    kv = tokens * len(heads.rank(0).kv_rows)  # numbers in a rank's own K, or V
+    rows = {
+        part: [(phase, "tp", kind, 1, tokens * m.dim * item) for phase, kind in collectives]
+        for part, collectives in TENSOR_PARALLEL[lay.sp].items()
+    }
+    rows["loss"] = [
+        ("forward", "tp", "all_reduce", 3, tokens * wide),  # maximum, sum of exponentials, target's logit
+        ("forward", "cp", "all_reduce", 1, sequences * wide),
+    ]
+    rows["K and V"] = {
+        "all_gather": [
+            ("forward", "cp", "all_gather", 2, lay.cp * kv * item),
+            ("backward", "cp", "reduce_scatter", 2, lay.cp * kv * item),
+        ],
+        "ring": [
+            ("forward", "cp", "all_to_all", 2 * (lay.cp - 1), kv * item),
+            ("backward", "cp", "all_to_all", 2 * (lay.cp - 1), kv * item),
+            ("backward", "cp", "all_to_all", 2 * lay.cp, kv * wide),  # their gradients, all the way home
+        ],
+    }[one_of("cp_method", cp_method, ("all_gather", "ring"))]
+    for p in m.parameters():
+        copies = heads.replicas if p.key in ("wk", "wv") else 1
+        held = copies * math.prod(Placed(p, PARAMETERS[p.key], 0).local_shape(lay, 0, rule))
+        shared = copies > 1 or (lay.sp and isinstance(PARAMETERS[p.key], Replicate))
+        axes = ("tp", "cp", "dp") if shared else ("cp", "dp")
+        rows[p.key] = [("gradients", axis, "all_reduce", 1, held * item) for axis in axes]
+    rows.setdefault("output", rows["tok_embeddings"])  # tied
+    found = [
+        Term(part, phase, axis, kind, times * count, size)
+        for part, times in parts.items()
+        for phase, axis, kind, count, size in rows[part]
+        if times and lay.size(axis) > 1
+    ]
+    found.sort(key=lambda t: (PHASES.index(t.phase), AXES.index(t.axis)))
+    return Traffic(f"{program}, {m.name}, {lay}: what a rank sends", tuple(found))
+
+
+def _share(name: str, n: int, ranks: int) -> int:
+    """n / ranks, or a LayoutError with the nearest that divide."""
+    if whole(name, n) % ranks:
+        near = [f"{name}={k * ranks}" for k in (n // ranks, n // ranks + 1) if k]
+        raise LayoutError(
+            f"{ranks} ranks do not divide {name}={n}", "every rank has an equal share", near, name
+        )
+    return n // ranks

@@ -1,0 +1,89 @@
+"""Reading somebody's JSON config as data: bounded in size, never a traceback from inside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llamapar.errors import ModelError, shown
+
+MAX_CONFIG_BYTES = 2**20
+"""A config.json is a page of numbers; a file larger than this is something else."""
+
+
+def is_json(source: object) -> bool:
+    return isinstance(source, str) and source.lstrip()[:1] in ("{", "[")
+
+
+def exists(source: str | Path) -> bool:
+    try:
+        return Path(source).exists()
+    except (OSError, ValueError):  # a name too long or with a NUL in it is not a file
+        return False
+
+
+def read_object(source: Any, *names: str) -> tuple[Mapping[str, Any], str]:
+    """The JSON object at `source` and a name for it; ModelError for whatever is not one."""
+    if isinstance(source, Mapping):
+        return source, ""
+    if is_json(source):
+        return parse_object(source, "this text"), ""
+    if not isinstance(source, (str, Path)):
+        raise ModelError(f"model={shown(source)}: a path or a dict is needed", field="model")
+    path = Path(source)
+    if not exists(path):
+        raise ModelError(f"{shown(str(source), 200)}: no such file", field="model")
+    if path.is_dir():
+        held = [path / name for name in names if (path / name).is_file()]
+        if not held:
+            wanted = " or ".join(names)
+            raise ModelError(f"{shown(str(path), 200)}: the folder holds no {wanted}", field="model")
+        path = held[0]
+    try:
+        if not path.is_file():
+            raise ModelError(f"{shown(str(path), 200)} is not a regular file", field="model")
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ModelError(
+                f"{shown(str(path), 200)} holds {path.stat().st_size} bytes; "
+                f"a config has at most {MAX_CONFIG_BYTES}",
+                "this looks like weights, not a config",
+                field="model",
+            )
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ModelError(f"{shown(str(path), 200)} is not UTF-8 text", field="model") from None
+    except OSError as problem:
+        raise ModelError(f"{shown(str(path), 200)}: {problem.strerror}", field="model") from None
+    generic = path.stem in ("config", "params")
+    return parse_object(text, path.name), path.resolve().parent.name if generic else path.stem
+
+
+def parse_object(text: str, where: str, limit: int = MAX_CONFIG_BYTES) -> Mapping[str, Any]:
+    """The JSON object that a text of at most `limit` characters holds."""
+    if len(text) > limit:
+        raise ModelError(f"{where} has {len(text)} characters; a config is smaller", field="model")
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise ModelError(
+            f"{where} is not JSON: {problem.msg} at line {problem.lineno}, column {problem.colno}",
+            field="model",
+        ) from None
+    except (RecursionError, ValueError):  # nested too deep, or a number of thousands of digits
+        raise ModelError(f"{where} is not a config: nested or long beyond reason", field="model") from None
+    if not isinstance(raw, dict):
+        raise ModelError(f"{where} holds {type(raw).__name__}, not an object", field="model")
+    return raw
+
+
+def need(raw: Mapping[str, Any], key: str, where: str) -> Any:
+    if raw.get(key) is None:
+        raise ModelError(f"{where} has no {key}", "the model's size depends on it", field=key)
+    return raw[key]
+
+
+def given(raw: Mapping[str, Any], key: str, default: Any) -> Any:
+    value = raw.get(key)
+    return default if value is None else value

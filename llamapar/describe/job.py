@@ -1,0 +1,217 @@
+"""What a person wants to run: a model, a layout, and the facts around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from llamapar.errors import LayoutError, flag, one_of, shown, whole
+
+from .layout import MAX_WORLD, Layout
+from .models import ModelConfig
+from .models import model as find_model
+from .splits import LAYER_SPLITS, NO_PADDING, Padding, kv_copies
+
+_COUNTS: dict[str, int] = {
+    "gpus": MAX_WORLD,
+    "gpus_per_node": 2**16,
+    "seq_len": 2**31 - 1,
+    "batch_tokens": 2**50,
+    "batch_per_dp": 2**31 - 1,
+    "micro_batch": 2**31 - 1,
+    "global_batch": 2**31 - 1,
+    "micro_batches": 2**31 - 1,
+    "quant_group": 2**24,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model under a layout, with whatever else is known; None is "not said".
+
+    gpus: GPUs there are. gpus_per_node: GPUs that share NVLink.
+    seq_len: tokens of a sequence. batch_tokens: tokens of a global batch.
+    batch_per_dp: sequences per DP group and step. micro_batch: sequences of a micro-batch.
+    global_batch: sequences of a step, all DP groups together.
+    micro_batches: micro-batches per step and DP group; derived where the batch sizes say it.
+    kv_replication: hold a KV head on several TP ranks when tp > n_kv_heads.
+    padding: vocabulary padding; None means the chosen framework's own, or none.
+    quant_group: weights that share a quantisation scale along the input dim.
+    layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
+    """
+
+    model: ModelConfig
+    layout: Layout
+    gpus: int | None = None
+    gpus_per_node: int = 8
+    seq_len: int | None = None
+    batch_tokens: int | None = None
+    batch_per_dp: int | None = None
+    micro_batch: int | None = None
+    global_batch: int | None = None
+    micro_batches: int | None = None
+    kv_replication: bool = False
+    padding: Padding | None = None
+    quant_group: int | None = None
+    layer_split: str | None = None
+
+    @classmethod
+    def of(cls, model: Any, layout: Layout | Mapping[str, Any], **known: Any) -> Job:
+        """A Job from what a person gives; LayoutError or ModelError names the field that is off."""
+        for name, value in known.items():
+            one_of("argument", name, [f for f in cls.__dataclass_fields__ if f not in ("model", "layout")])
+            if name in _COUNTS and value is not None:
+                known[name] = whole(name, value, 1, _COUNTS[name])
+        if known.get("gpus_per_node", 8) is None:
+            del known["gpus_per_node"]
+        flag("kv_replication", known.get("kv_replication", False))
+        padding = known.get("padding")
+        if padding is not None and not isinstance(padding, Padding):
+            raise LayoutError(
+                f"padding={shown(padding)}: a Padding is needed",
+                "",
+                ["Padding(128, per_tp=True)", "a framework's name through lp.check"],
+                "padding",
+            )
+        if known.get("layer_split") is not None:
+            one_of("layer_split", known["layer_split"], LAYER_SPLITS)
+        return cls(find_model(model), Layout.of(layout), **known)
+
+    def replace(self, **changes: Any) -> Job:
+        """A copy with fields changed; unlike `of` it trusts the values."""
+        return replace(self, **changes)
+
+    # -- numbers that rules and messages speak of ----------------------------------------------
+
+    @property
+    def n_micro_batches(self) -> int | None:
+        """Micro-batches per step and DP group, given or derived; None where it is not known."""
+        if self.micro_batches is not None:
+            return self.micro_batches
+        if self.micro_batch is None:
+            return None
+        if self.batch_per_dp is not None and self.batch_per_dp % self.micro_batch == 0:
+            return self.batch_per_dp // self.micro_batch
+        step = self.micro_batch * self.layout.dp
+        if self.global_batch is not None and self.global_batch % step == 0:
+            return self.global_batch // step
+        return None
+
+    @property
+    def kv_replicas(self) -> int:
+        """TP ranks that would hold the same KV head (`splits.kv_copies`)."""
+        return kv_copies(self.model.n_kv_heads, self.layout.tp)
+
+    @property
+    def node_span(self) -> int:
+        """Consecutive ranks from the first to the last of a TP group, both counted."""
+        return (self.layout.tp - 1) * self.layout.stride("tp") + 1
+
+    @property
+    def token_unit(self) -> int:
+        """What TP with sequence parallel and head-tail CP need the tokens of a sequence to divide by."""
+        lay = self.layout
+        return (lay.tp if lay.sp else 1) * (2 * lay.cp if lay.cp > 1 else 1)
+
+    @lru_cache(maxsize=256)  # noqa: B019  a Job is a small value, and 256 of them are few
+    def numbers(self, padding: Padding | None = None) -> dict[str, Any]:
+        """Every number by the name that message templates use."""
+        m, lay = self.model, self.layout
+        padding = self.padding or padding or NO_PADDING
+        padded = padding.padded(m.vocab_size, lay.tp)
+        seq = self.seq_len or m.max_seq_len
+        batch = self.micro_batch or 1
+        q_local, kv_local = -(-m.q_dim // lay.tp), -(-m.kv_dim // lay.tp)
+        tokens = batch * (seq // lay.cp)
+        return {
+            "model": m.name,
+            "dim": m.dim,
+            "n_layers": m.n_layers,
+            "n_heads": m.n_heads,
+            "n_kv_heads": m.n_kv_heads,
+            "head_dim": m.head_dim,
+            "q_dim": m.q_dim,
+            "kv_dim": m.kv_dim,
+            "ffn_dim": m.ffn_dim,
+            "vocab_size": m.vocab_size,
+            "max_seq_len": m.max_seq_len,
+            "tp": lay.tp,
+            "cp": lay.cp,
+            "cp2": 2 * lay.cp,
+            "pp": lay.pp,
+            "dp": lay.dp,
+            "dp_replicate": lay.dp_replicate,
+            "dp_shard": lay.dp_shard,
+            "virtual_stages": lay.virtual_stages,
+            "stages": lay.stages,
+            "zero": lay.zero,
+            "world": lay.world,
+            "model_ranks": lay.tp * lay.cp * lay.pp,
+            "gpus": self.gpus,
+            "gpus_per_node": self.gpus_per_node,
+            "seq_len": seq,
+            "seq_local": seq // lay.cp,
+            "batch": batch,
+            "micro_batch": self.micro_batch,
+            "micro_batches": self.n_micro_batches,
+            "micro_batches_left": (self.n_micro_batches or 0) % lay.pp,
+            "global_batch": self.global_batch,
+            "batch_tokens": self.batch_tokens,
+            "batch_per_dp": self.batch_per_dp,
+            "tokens_got": (self.batch_per_dp or 0) * lay.dp * seq,
+            "tokens_per_micro_batch": batch * seq,
+            "batch_unit": lay.dp * batch,
+            "token_unit": self.token_unit,
+            "vocab_padded": padded,
+            "vocab_local": -(-padded // lay.tp),
+            "pad_rows": padded - m.vocab_size,
+            "padding": str(padding),
+            "q_local": q_local,
+            "kv_local": kv_local,
+            "q_numel": tokens * q_local,
+            "kv_numel": tokens * kv_local,
+            "tokens_local": tokens,
+            "ffn_local": -(-m.ffn_dim // lay.tp),
+            "ffn_wide": -(-m.ffn_dim // lay.tp) * lay.tp,
+            "quant_group": self.quant_group,
+            "middle_layers": m.n_layers + 2,
+            "layers_each": m.n_layers // lay.stages,
+            "layers_kept": m.n_layers // lay.pp // lay.virtual_stages * lay.stages,
+            "effective_layers": m.n_layers + 2,
+            "effective_per_rank": (m.n_layers + 2) // lay.pp,
+            "rounds": max(1, (self.n_micro_batches or 1) // lay.pp),
+            "replicas": self.kv_replicas,
+            "heads_share": _share(m.n_heads, lay.tp, "query head"),
+            "kv_share": _share(m.n_kv_heads, lay.tp, "KV head"),
+            "node_span": self.node_span,
+            "idle": abs((self.gpus or lay.world) - lay.world),
+            "ffn_each": f"{m.ffn_dim / lay.tp:.2f}",
+            "ffn_exact": _decimal(m.ffn_dim / lay.tp),
+            "vocab_each": f"{m.vocab_size / lay.tp:.10g}",
+            "pads_where": "pad rows sit at the end, on the last ranks"
+            if padded > m.vocab_size
+            else "shards are uneven, the last ones shorter",
+            "layers_per_rank": _decimal(m.n_layers / lay.pp),
+            "seq_chunk": _decimal(seq / (2 * lay.cp)),
+            "seq_sp": _decimal(seq / lay.cp / lay.tp),
+            "sequences_got": (self.batch_per_dp or 0) * lay.dp,
+            "global_tokens": (self.global_batch or 0) * seq,
+        }
+
+
+def _decimal(value: float) -> str:
+    """Short, with no digit of the whole part lost."""
+    return f"{value:g}" if value < 1e5 else f"{value:.10g}"
+
+
+def _share(units: int, ranks: int, unit: str) -> str:
+    """`units` over `ranks` in words: "half a KV head", "1.33 KV heads"."""
+    each = Fraction(units, ranks)
+    if each == Fraction(1, 2):
+        return f"half a {unit}"
+    if each < 1:
+        return f"{each} of a {unit}"
+    return f"{float(each):.2f} {unit}s"

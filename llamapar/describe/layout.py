@@ -1,0 +1,251 @@
+"""The Layout: how many ways each mesh axis cuts the model, and which rank sits where.
+
+A frozen value. Nothing here needs a process group, so 2**20 ranks cost as little as eight: a group
+of ranks along one axis is an arithmetic progression, kept as a `range`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from llamapar.errors import MAX_DEGREE, Choice, LayoutError, flag, one_of, shown, whole
+
+AXES = ("tp", "cp", "pp", "dp")
+"""Mesh axes: tensor, context, pipeline and data parallelism."""
+
+AXIS_TITLES = {
+    "tp": "tensor parallel",
+    "cp": "context parallel",
+    "pp": "pipeline parallel",
+    "dp": "data parallel",
+}
+
+MAX_WORLD = 2**24
+"""Largest number of ranks that a Layout describes."""
+
+PAPER_ORDER = "tp-cp-pp-dp"
+"""Fastest axis first: The Llama 3 Herd of Models, arXiv:2407.21783, section 3.3.2."""
+
+
+class Coord(NamedTuple):
+    """A rank's place in the mesh, one index per axis."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Degrees of the four mesh axes and the order in which global ranks walk through them.
+
+    tp, cp, pp, dp: degrees, each >= 1; the product is the number of ranks (`world`).
+    dp_replicate: how many of the dp ways hold full copies; the other `dp_shard` = dp / dp_replicate
+        ways share the ZeRO/FSDP shards (HSDP). dp_shard is the faster of the two.
+    sequence_parallel: Megatron's sequence parallelism over the TP group; None means "on when tp > 1".
+    virtual_stages: pipeline stages per rank (interleaving).
+    zero: ZeRO stage, 0 to 3: what the sharding group (dp_shard x cp) shares.
+    order: axis names joined by "-", fastest first; the default is the paper's.
+
+    Raises LayoutError, naming the field, for anything that is not such a number.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int = 1
+    dp_replicate: int = 1
+    sequence_parallel: bool | None = None
+    virtual_stages: int = 1
+    zero: int = 1
+    order: str = PAPER_ORDER
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for name in (*AXES, "virtual_stages"):
+            put(self, name, whole(name, getattr(self, name), 1, MAX_DEGREE))
+        try:
+            put(self, "dp_replicate", whole("dp_replicate", self.dp_replicate, 1, MAX_DEGREE))
+        except LayoutError as problem:  # the nearest whole number need not divide dp
+            raise self._replicas_refused(problem.what, problem.why, problem.choices[0]) from None
+        put(self, "zero", whole("zero", self.zero, 0, 3))
+        if self.sequence_parallel is not None:
+            flag("sequence_parallel", self.sequence_parallel)
+        one_of("order", self.order, ORDERS)
+        if self.world > MAX_WORLD:
+            raise LayoutError(
+                f"tp·cp·pp·dp = {self.tp}·{self.cp}·{self.pp}·{self.dp} = {self.world} ranks, "
+                f"more than {MAX_WORLD}",
+                "a layout of more ranks than any machine has is a slip of the keyboard",
+                [self._within_reach()],
+                "world",
+            )
+        if self.dp % self.dp_replicate:
+            what = f"dp_replicate={self.dp_replicate} does not divide dp={self.dp}"
+            asked = Choice("dp_replicate", self.dp_replicate)
+            raise self._replicas_refused(what, "dp = dp_replicate x dp_shard", asked)
+
+    def _replicas_refused(self, what: str, why: str, near: object) -> LayoutError:
+        """The refusal of dp_replicate, with the divisors of dp that are nearest to a choice."""
+        nearest = nearest_divisors(self.dp, int(near.value) if isinstance(near, Choice) else 1)
+        return LayoutError(what, why, [Choice("dp_replicate", n) for n in nearest], "dp_replicate")
+
+    def _within_reach(self) -> object:
+        """The change that leaves at most MAX_WORLD ranks: of the largest degree, or of the largest ones."""
+        lowered, world = dict[str, int](), self.world
+        for axis in sorted(AXES, key=lambda axis: -getattr(self, axis)):
+            least = min(self.dp, self.dp_replicate) if axis == "dp" else 1
+            most = MAX_WORLD * getattr(self, axis) // world // least * least
+            lowered[axis] = most or least
+            if most:
+                break
+            world = world // getattr(self, axis) * least
+        if len(lowered) == 1:
+            return Choice(*lowered.popitem())
+        return " ".join(f"{axis}={n}" for axis, n in lowered.items())
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> int:
+        """Number of ranks: tp·cp·pp·dp."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def dp_shard(self) -> int:
+        """Ways of dp that share ZeRO/FSDP shards: dp / dp_replicate."""
+        return self.dp // self.dp_replicate
+
+    @property
+    def sp(self) -> bool:
+        """Whether sequence parallelism is in effect: it needs a TP group of more than one rank."""
+        return self.tp > 1 and self.sequence_parallel is not False
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages in all: pp x virtual_stages."""
+        return self.pp * self.virtual_stages
+
+    def size(self, axis: str) -> int:
+        """Degree of `axis`, or of joint axes such as "dp-cp"."""
+        return math.prod(getattr(self, name) for name in _axes(axis))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes, fastest first."""
+        return tuple(self.order.split("-"))
+
+    def stride(self, axis: str) -> int:
+        """Distance in global ranks between neighbours along `axis`."""
+        step = 1
+        for name in self.axes:
+            if name == axis:
+                return step
+            step *= getattr(self, name)
+        raise LayoutError(f"axis {shown(axis)} is not one of {', '.join(AXES)}", field="axis")
+
+    # -- ranks and groups ----------------------------------------------------------------------
+
+    def coord_of(self, rank: int) -> Coord:
+        """The (tp, cp, pp, dp) of a global rank."""
+        rank = whole("rank", rank, 0, self.world - 1)
+        place = {}
+        for axis in self.axes:
+            rank, place[axis] = divmod(rank, getattr(self, axis))
+        return Coord(**place)
+
+    def rank_of(self, tp: int = 0, cp: int = 0, pp: int = 0, dp: int = 0) -> int:
+        """The global rank at (tp, cp, pp, dp)."""
+        place = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
+        return sum(whole(axis, place[axis], 0, getattr(self, axis) - 1) * self.stride(axis) for axis in AXES)
+
+    def group(self, axis: str, rank: int) -> range | tuple[int, ...]:
+        """The ranks that `rank` communicates with along `axis`, itself included, ascending.
+
+        `axis` is one axis ("tp"), which gives a range, or several joined by "-" ("dp-cp", the
+        sharding group of ZeRO and FSDP in Llama 3), which gives a tuple.
+        """
+        names = _axes(axis)
+        place = self.coord_of(rank)
+        first = rank - sum(getattr(place, name) * self.stride(name) for name in names)
+        return self._group_from(names, first)
+
+    def groups(self, axis: str) -> Iterator[range | tuple[int, ...]]:
+        """All groups along `axis` (or joint axes), by first rank, made one at a time."""
+        names = _axes(axis)
+        others = [name for name in reversed(self.axes) if name not in names]
+        steps = [range(0, getattr(self, n) * self.stride(n), self.stride(n)) for n in others]
+        for offsets in itertools.product(*steps):
+            yield self._group_from(names, sum(offsets))
+
+    def _group_from(self, names: tuple[str, ...], first: int) -> range | tuple[int, ...]:
+        if len(names) == 1:
+            step = self.stride(names[0])
+            return range(first, first + getattr(self, names[0]) * step, step)
+        ordered = [name for name in reversed(self.axes) if name in names]
+        steps = [range(0, getattr(self, n) * self.stride(n), self.stride(n)) for n in ordered]
+        return tuple(first + sum(offsets) for offsets in itertools.product(*steps))
+
+    # -- words ---------------------------------------------------------------------------------
+
+    def replace(self, **changes: Any) -> Layout:
+        """A copy with some fields changed."""
+        unknown = [name for name in changes if name not in self.__dataclass_fields__]
+        if unknown:
+            one_of("layout field", unknown[0], self.__dataclass_fields__)
+        return replace(self, **changes)
+
+    def __str__(self) -> str:
+        return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
+
+    @classmethod
+    def of(cls, value: Layout | Mapping[str, Any]) -> Layout:
+        """A Layout from a Layout or from a mapping of its fields; LayoutError for anything else."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping):
+            for name in value:
+                one_of("layout field", name, cls.__dataclass_fields__)
+            return cls(**value)
+        raise LayoutError(
+            f"layout={shown(value)}: a layout is needed",
+            "",
+            ["lp.Layout(tp=8, cp=1, pp=1, dp=1)", 'a dict such as {"tp": 8, "dp": 2}'],
+            "layout",
+        )
+
+
+ORDERS: tuple[str, ...] = tuple("-".join(names) for names in itertools.permutations(AXES))
+"""Every order of the four axes, fastest first."""
+
+
+def _axes(axis: object) -> tuple[str, ...]:
+    """The axis names in "tp" or "dp-cp"."""
+    if not isinstance(axis, str):
+        raise LayoutError(f"axis {shown(axis)} is not one of {', '.join(AXES)}", field="axis")
+    names = tuple(axis.split("-"))
+    for name in names:
+        one_of("axis", name, AXES)
+    if len(set(names)) < len(names):
+        once = "-".join(dict.fromkeys(names))
+        raise LayoutError(f"axis={shown(axis)} names an axis twice", "", [f"axis={once!r}"], "axis")
+    return names
+
+
+def divisors(n: int) -> list[int]:
+    """The divisors of n, ascending."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return small + [n // d for d in reversed(small) if d * d != n]
+
+
+def nearest_divisors(n: int, value: int) -> list[int]:
+    """The divisors of n on either side of value: the nearest valid choices."""
+    all_of = divisors(n)
+    below = [d for d in all_of if d <= value][-1:]
+    above = [d for d in all_of if d > value][:1]
+    return below + above

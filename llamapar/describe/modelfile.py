@@ -1,0 +1,77 @@
+"""A model's dimensions as Hugging Face's config.json and Meta's params.json say them."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from llamapar.errors import ModelError
+
+from .models import ModelConfig, RopeScaling, ffn_dim_from
+
+
+def as_hf(model: ModelConfig) -> dict[str, Any]:
+    """The object of a config.json (huggingface/transformers v5.23.0, configuration_llama.py)."""
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": model.rope_theta}
+    if s := model.rope_scaling:
+        rope |= {"rope_type": s.kind, "original_max_position_embeddings": s.original_max_seq_len}
+        rope |= {n: getattr(s, n) for n in ("factor", "low_freq_factor", "high_freq_factor")}
+    return {
+        "hidden_size": model.dim,
+        "num_hidden_layers": model.n_layers,
+        "num_attention_heads": model.n_heads,
+        "num_key_value_heads": model.n_kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate_size": model.ffn_dim,
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_seq_len,
+        "rope_parameters": rope,
+        "rms_norm_eps": model.norm_eps,
+        "tie_word_embeddings": model.tied,
+        "attention_bias": None if is_qwen(model) else model.qkv_bias and model.o_bias,
+    }
+
+
+def is_qwen(model: ModelConfig) -> bool:
+    """Whether Q, K and V alone have biases, which is Qwen2's form."""
+    return model.qkv_bias and not model.o_bias
+
+
+def config_json(model: ModelConfig) -> dict[str, Any]:
+    """A whole config.json, class and all."""
+    kind, name = ("qwen2", "Qwen2ForCausalLM") if is_qwen(model) else ("llama", "LlamaForCausalLM")
+    dims = {key: value for key, value in as_hf(model).items() if value is not None}
+    return {"architectures": [name], "model_type": kind, **dims}
+
+
+def params_json(model: ModelConfig) -> dict[str, Any]:
+    """The object of a params.json: `ModelConfig.from_meta` reads the same dimensions from it.
+
+    Raises ModelError for what Meta's format has no words for: a head_dim that is not dim / n_heads, biases.
+    """
+    if model.head_dim * model.n_heads != model.dim or model.qkv_bias or model.o_bias:
+        what = "head_dim" if model.head_dim * model.n_heads != model.dim else "qkv_bias"
+        raise ModelError(
+            f"{what}={getattr(model, what)} of {model.name}: params.json has no such field",
+            "head_dim is dim / n_heads there, and no projection has a bias",
+            ["format='hf'"],
+            what,
+        )
+    multiplier, multiple = _ffn(model.dim, model.ffn_dim)
+    sizes = {"dim": model.dim, "n_layers": model.n_layers, "n_heads": model.n_heads}
+    sizes |= {"n_kv_heads": model.n_kv_heads, "vocab_size": model.vocab_size, "multiple_of": multiple}
+    told: dict[str, Any] = {**sizes, "norm_eps": model.norm_eps, "rope_theta": model.rope_theta}
+    if multiplier is not None:
+        told["ffn_dim_multiplier"] = multiplier
+    if model.rope_scaling is not None and model.rope_scaling.kind == RopeScaling().kind:
+        told["use_scaled_rope"] = True
+        told["rope_scaling_factor"] = model.rope_scaling.factor
+    return told
+
+
+def _ffn(dim: int, ffn_dim: int) -> tuple[float | None, int]:
+    """A multiplier and multiple_of that give the width: published ones where they do, else made for it."""
+    for multiplier, multiple in product((None, 1.3, 1.2, 1.4, 1.5, 1.0), (256, 1024, 4096)):
+        if ffn_dim_from(dim, multiplier, multiple) == ffn_dim:
+            return multiplier, multiple
+    return ffn_dim / int(2 * (4 * dim) / 3), ffn_dim

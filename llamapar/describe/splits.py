@@ -1,0 +1,155 @@
+"""The arithmetic of every split: units over ranks, padding, layers over stages, KV copies.
+
+A boundary between two shards is computed here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from llamapar.errors import LayoutError, whole
+
+
+@dataclass(frozen=True)
+class Split(Sequence[range]):
+    """`n` units over `k` ranks by torch's chunk rule: rank r owns the units of `split[r]`.
+
+    Every shard has ceil(n / k) units until they run out: then a shorter one, then empty ones
+    (torch.chunk; torch/distributed/tensor/placement_types.py `Shard.local_shard_size_and_offset`,
+    torch 2.13.0). When k divides n all shards are equal.
+    """
+
+    n: int
+    k: int
+
+    def __post_init__(self) -> None:
+        whole("n", self.n, 0)
+        whole("k", self.k, 1)
+
+    @property
+    def size(self) -> int:
+        """Units of a full shard."""
+        return -(-self.n // self.k)
+
+    @property
+    def even(self) -> bool:
+        return self.n % self.k == 0
+
+    def __len__(self) -> int:
+        return self.k
+
+    @overload
+    def __getitem__(self, rank: int) -> range: ...
+    @overload
+    def __getitem__(self, rank: slice) -> list[range]: ...
+    def __getitem__(self, rank: int | slice) -> range | list[range]:
+        if isinstance(rank, slice):
+            return [self[i] for i in range(*rank.indices(self.k))]
+        if rank < 0:
+            rank += self.k
+        if not 0 <= rank < self.k:
+            raise IndexError(f"rank {rank} of {self.k}")
+        return range(min(rank * self.size, self.n), min((rank + 1) * self.size, self.n))
+
+    def owner(self, unit: int) -> int:
+        """The rank that owns `unit`."""
+        return whole("unit", unit, 0, self.n - 1) // self.size
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A vocabulary padded up to a multiple of `multiple`, times tp when `per_tp`."""
+
+    multiple: int = 1
+    per_tp: bool = False
+
+    def __post_init__(self) -> None:
+        whole("padding multiple", self.multiple, 1, 2**20)
+
+    def unit(self, tp: int) -> int:
+        return self.multiple * (tp if self.per_tp else 1)
+
+    def padded(self, vocab_size: int, tp: int) -> int:
+        """Rows of the padded embedding."""
+        unit = self.unit(tp)
+        return -(-vocab_size // unit) * unit
+
+    def __str__(self) -> str:
+        if self == NO_PADDING:
+            return "no padding"
+        return f"multiple of {self.multiple}{'·tp' if self.per_tp else ''}"
+
+
+NO_PADDING = Padding()
+
+
+# -- layers over stages ------------------------------------------------------------------------
+
+
+def _ends(layers: int, stages: int) -> list[int]:
+    """Embedding and head each count as a layer; the first stages take the remainder."""
+    if stages == 1:
+        return [layers]
+    each, extra = divmod(layers + 2, stages)
+    if each == 0:
+        raise LayoutError(
+            f"{stages} stages for {layers} layers",
+            f"with the embedding and the head counted as one layer each there are {layers + 2}",
+            [f"at most {layers + 2} stages"],
+        )
+    counts = [each + (stage < extra) for stage in range(stages)]
+    counts[0] -= 1
+    counts[-1] -= 1
+    return counts
+
+
+def _equal(layers: int, stages: int) -> list[int]:
+    if layers % stages:
+        near = [s for s in (*range(stages, 0, -1),) if layers % s == 0][:1]
+        raise LayoutError(
+            f"{layers} layers do not divide over {stages} stages",
+            "this split gives every stage the same number of layers",
+            [f"{s} stages" for s in near],
+        )
+    return [layers // stages] * stages
+
+
+def _first(layers: int, stages: int) -> list[int]:
+    each, extra = divmod(layers, stages)
+    return [each + (stage < extra) for stage in range(stages)]
+
+
+def _last(layers: int, stages: int) -> list[int]:
+    each, extra = divmod(layers, stages)
+    return [each] * (stages - 1) + [each + extra]
+
+
+def _middle(layers: int, stages: int) -> list[int]:
+    """ColossalAI's remainder: the middle stages."""
+    each, extra = divmod(layers, stages)
+    start = stages // 2 - extra // 2
+    return [each + (start <= stage < start + extra) for stage in range(stages)]
+
+
+def _before_last(layers: int, stages: int) -> list[int]:
+    """vLLM's remainder: the stages before the last, from the back."""
+    each, extra = divmod(layers, stages)
+    return [each + (stages - 1 - extra <= stage < stages - 1) for stage in range(stages)]
+
+
+LAYER_SPLITS: dict[str, Callable[[int, int], list[int]]] = {
+    "balanced ends": _ends,
+    "equal": _equal,
+    "remainder first": _first,
+    "remainder last": _last,
+    "remainder middle": _middle,
+    "remainder before last": _before_last,
+}
+"""Layers per stage, first stage first, from (layers, stages); LayoutError where a split refuses."""
+
+
+def kv_copies(n_kv_heads: int, tp: int) -> int:
+    """TP ranks that would hold the same KV head: tp / n_kv_heads, or 1 where that is no such number."""
+    return tp // n_kv_heads if tp > n_kv_heads and tp % n_kv_heads == 0 else 1

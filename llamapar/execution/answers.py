@@ -1,0 +1,194 @@
+"""What comes back from the ranks of a pool: an answer of each, or one error that says why there is none.
+
+Every sentence about a failed run is made here, from a `Scene`: what each rank had noted, which ranks
+had replied and which had ended when the pool gave up waiting.
+"""
+
+from __future__ import annotations
+
+import linecache
+import pickle
+import re
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from llamapar.errors import LlamaparError
+
+from .engines.rank import Note, Reply
+
+
+class RankFailure(LlamaparError):
+    """The ranks could not answer: one was killed, or a collective waited for a rank that never came.
+
+    `ranks` tells for each rank what it did, `first` is the rank that failed, or is missing, first.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        why: str = "",
+        choose: Iterable[object] = (),
+        ranks: dict[int, str] | None = None,
+        first: int | None = None,
+    ):
+        super().__init__(what, why, choose)
+        self.ranks = ranks or {}
+        self.first = first
+
+
+class Cancelled(LlamaparError):
+    """The run was given up because its `cancel` said so."""
+
+
+class PeerError(LlamaparError):
+    """This rank did nothing wrong: it was stopped because another rank raised."""
+
+
+class RankError(RuntimeError):
+    """What a rank raised or returned, where the thing itself cannot be brought to the kernel."""
+
+
+@dataclass(frozen=True)
+class RankAnswer:
+    """What one rank returned, or the `error` that it raised with the text of its `traceback`.
+
+    `at` is `time.monotonic()` of the answer, so that the least one among errors is the first to raise;
+    `output` is what the rank printed. `reusable` is false where process groups that the rank had are gone.
+    """
+
+    rank: int
+    value: Any = None
+    error: BaseException | None = None
+    traceback: str = ""
+    at: float = 0.0
+    output: str = ""
+    reusable: bool = True
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The state of every rank at one moment: its last note, its reply if any, its exit code if any."""
+
+    notes: list[Note]
+    replies: dict[int, Reply]
+    ended: dict[int, int]
+
+    def waiting(self) -> dict[int, Note]:
+        """The ranks that are in a collective."""
+        return {r: note for r, note in enumerate(self.notes) if note.text and r not in self.replies}
+
+    def told(self, broken: bool = False) -> dict[int, str]:
+        """What each rank did; if the group is `broken`, an error out of a collective means it waited."""
+        return {rank: self._told(rank, broken) for rank in range(len(self.notes))}
+
+    def _told(self, rank: int, broken: bool) -> str:
+        reply, where = self.replies.get(rank), self.notes[rank].text
+        if rank in self.ended:
+            return ending(self.ended[rank]).removeprefix("was ")
+        if reply is not None and reply.ok:
+            return "finished"
+        if reply is not None:
+            if not (broken and reply.where):
+                return f"raised {reply.error.splitlines()[0]}"
+            where = reply.where
+        return f"waiting in {where}" if where else "computing"
+
+    def death(self, last_words: str) -> RankFailure:
+        """The error for ranks that ended; what the others then raise is a consequence."""
+        told = self.told(broken=True)
+        first = next(iter(self.ended))
+        killed = self.ended[first] == -signal.SIGKILL
+        others = {rank: text for rank, text in told.items() if rank != first}
+        why = ["the system kills a process that runs out of memory"] if killed else []
+        why += [f"{named(ranks)}: {text}" for text, ranks in grouped(others)]
+        return RankFailure(
+            f"rank {first} {ending(self.ended[first])}",
+            "; ".join(why) + ("" if killed else last_words),
+            ["smaller sizes", "fewer ranks"] if killed else [],
+            told,
+            first,
+        )
+
+    def timeout(self, seconds: float) -> RankFailure:
+        """The error for a collective that some rank never joins: who arrived where."""
+        told, waiting, lines, absent = self.told(), self.waiting(), [], []
+        for place in dict.fromkeys((note.text, note.ranks) for note in waiting.values()):
+            text, group = place
+            here = [rank for rank, note in waiting.items() if (note.text, note.ranks) == place]
+            away = {rank: told[rank] for rank in group if rank not in here}
+            absent += list(away)
+            line = f"{text}: {named(here)} arrived" + ("" if away else ", none left")
+            for what, ranks in grouped(away):
+                it, is_ = ("it", "is ") if len(ranks) == 1 else ("they", "are ")
+                line += f"; {named(ranks)} never did, {it} {'' if what == 'finished' else is_}{what}"
+            lines.append(line)
+        return RankFailure(
+            f"time-out: no rank made progress for {seconds:g} s",
+            "\n       ".join(lines),
+            [f"timeout={2 * seconds:g} if a rank only computes for long"],
+            told,
+            min(absent, default=None),
+        )
+
+    def cancelled(self) -> Cancelled:
+        told = [f"{named(ranks)}: {text}" for text, ranks in grouped(self.told())]
+        return Cancelled("the run was cancelled", "; ".join(told))
+
+    def answers(self) -> list[RankAnswer]:
+        """An answer of each rank; a rank without one was stopped because of the first that raised."""
+        told = self.told()
+        raised = [rank for rank, reply in self.replies.items() if not reply.ok]
+        first = min(raised, key=lambda rank: self.replies[rank].at, default=None)
+
+        def answer(rank: int) -> RankAnswer:
+            reply = self.replies.get(rank)
+            if reply is not None:
+                return opened(rank, reply)
+            what = f"rank {rank} was {told[rank]} when rank {first} {told.get(first or 0)}"
+            return RankAnswer(rank, error=PeerError(what), at=time.monotonic())
+
+        return [answer(rank) for rank in range(len(self.notes))]
+
+
+def opened(rank: int, reply: Reply) -> RankAnswer:
+    """The answer that a reply holds, whether or not its value can be rebuilt here."""
+    value, error = None, None
+    try:
+        value = pickle.loads(reply.data) if reply.data is not None else RankError(reply.error)
+    except Exception as problem:  # whatever unpickling runs
+        error = RankError(reply.error or f"rank {rank} returned what cannot be read here: {problem!r}")
+    if not reply.ok:
+        value, error = None, error or value
+    trace = with_source(reply.traceback)
+    return RankAnswer(rank, value, error, trace, reply.at, reply.output, reply.reusable)
+
+
+def with_source(trace: str) -> str:
+    """A rank's traceback with the lines that only the kernel knows, those of notebook cells."""
+
+    def add(frame: re.Match[str]) -> str:
+        line = linecache.getline(frame[1], int(frame[2])).strip()
+        return frame[0] + (f"    {line}\n" if line else "")
+
+    return re.sub(r'^  File "(.+)", line (\d+), in .+\n(?! {4})', add, trace, flags=re.MULTILINE)
+
+
+def ending(code: int) -> str:
+    """The words for an exit code; a negative one is a signal's number."""
+    if code >= 0:
+        return f"exited with status {code}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {known.get(-code, f'signal {-code}')}"
+
+
+def grouped(told: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
+    """Each text once, with the ranks that it is true of."""
+    for text in dict.fromkeys(told.values()):
+        yield text, [rank for rank in told if told[rank] == text]
+
+
+def named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

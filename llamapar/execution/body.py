@@ -1,0 +1,229 @@
+"""What one rank does in a run, the same in every engine: cut the inputs, forward, backward, gradients."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from llamapar.describe.placement import ACTIVATIONS
+from llamapar.errors import LlamaparError
+from llamapar.programs import Program, faults
+from llamapar.records.trace import Trace
+from llamapar.spmd import compat
+from llamapar.spmd.gradients import reduce_gradients
+from llamapar.spmd.setting import Setting, kind
+
+from .recorder import Recorder
+
+Cut = Callable[[str, Callable[[], Tensor]], Tensor]
+"""(name, maker of a global tensor) → this rank's piece of it, or a LocalTensor of all ranks' pieces."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A program in a setting.
+
+    fault: a name of `faults.FAULTS`. given: global tensors in place of random ones. backward: whether
+    gradients are wanted.
+    """
+
+    program: Program
+    setting: Setting
+    fault: str | None = None
+    given: Mapping[str, Tensor] = field(default_factory=dict)
+    backward: bool = True
+
+
+@dataclass
+class RankReport:
+    """What came of a rank: outputs and gradients by name, its trace, and the error where one was raised."""
+
+    rank: int
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    trace: Trace | None = None
+    error: BaseException | None = None
+    traceback: str = ""
+    at: float = 0.0  # when it raised, on a clock that all ranks share
+
+
+def wants(function: Callable[..., Any]) -> list[str]:
+    """Names of the tensors that a program asks for."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except ValueError:  # a builtin without a signature
+        names = []
+    if names[:2] != ["mesh", "setting"]:
+        raise LlamaparError(
+            f"{getattr(function, '__name__', 'program')}({', '.join(names)}): the first arguments of a "
+            "program are mesh and setting",
+            "then come the tensors that it wants, by name",
+            ["def program(mesh, setting, x, wq): ..."],
+            "program",
+        )
+    return names[2:]
+
+
+def shapes(task: Task) -> dict[str, tuple[int, ...]]:
+    """Name → global shape of every tensor that the program asks for."""
+    setting = task.setting
+    found: dict[str, tuple[int, ...]] = {}
+    for name in wants(task.program.function):
+        found |= setting.weights() if name == "weights" else {name: setting.shape(name)}
+    return found
+
+
+def makers(task: Task, device: str = "cpu") -> dict[str, Callable[[], Tensor]]:
+    """Name → maker of the global tensor of all that the program asks for; the whole model for "weights"."""
+    setting = task.setting
+
+    def maker(name: str, shape: tuple[int, ...]) -> Callable[[], Tensor]:
+        if name in task.given:
+            return lambda: task.given[name].to(device)
+        return lambda: setting.make(name, shape, device)
+
+    return {name: maker(name, shape) for name, shape in shapes(task).items()}
+
+
+def called(
+    function: Callable[..., Any], first: tuple[Any, ...], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """function(*first, …) with the tensors it asks for; a returned tensor is named "out"."""
+    names = list(inspect.signature(function).parameters)[len(first) :]
+    chosen = {n: parameters(tensors) if n == "weights" else tensors[n] for n in names}
+    made = function(*first, **chosen)
+    if isinstance(made, Tensor):
+        return {"out": made}
+    if isinstance(made, Mapping) and all(isinstance(t, Tensor) for t in made.values()):
+        return dict(made)
+    raise LlamaparError(
+        f"the program returned {type(made).__name__}",
+        "a tensor or a dict of tensors is needed",
+        field="program",
+    )
+
+
+def parameters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a program gets for "weights": the tensors with the full names of the model's parameters."""
+    return {name: t for name, t in tensors.items() if name.endswith(".weight")}
+
+
+def placement(program: Program, name: str) -> str | None:
+    """The row of the placement table for an output; None where the table has none."""
+    row = program.out if name == "out" else name
+    return row if row in ACTIVATIONS else None
+
+
+def objective(task: Task, outputs: Mapping[str, Tensor], sequences: int, cut: Cut) -> Tensor:
+    """The mean over sequences of sum(output · a fixed random tensor): a scalar to differentiate.
+
+    A "loss" counts as it is. sequences: of the rank (or of all, for the reference).
+    """
+    total: Tensor | None = None
+    for name, y in outputs.items():
+        row = placement(task.program, name)
+        if not y.requires_grad:
+            continue
+        if row is not None and row != "loss":
+            shape, device = task.setting.shape(row), "meta" if y.is_meta else "cpu"
+            dy = cut(row, lambda: task.setting.make("cotangent", shape, device)).detach()  # noqa: B023
+            if y.shape != dy.shape:
+                raise LlamaparError(
+                    f"output {name!r} is {list(y.shape)}, and a rank's piece of {row} {list(dy.shape)}",
+                    "that is what the placement table says of it",
+                    [f"out={row!r} of another row", 'a dict, {"a name of your own": tensor}'],
+                    "out",
+                )
+            y = y * dy
+        total = y.sum() if total is None else total + y.sum()
+    if total is None:
+        raise LlamaparError("no output of the program depends on a parameter", field="program")
+    return total / sequences
+
+
+def differentiated(
+    task: Task, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor], sequences: int, cut: Cut
+) -> dict[str, Tensor]:
+    """Gradients of the objective by the name of the input, of those that it depends on."""
+    total = objective(task, outputs, sequences, cut)
+    leaves = {name: t for name, t in inputs.items() if t.requires_grad}
+    made = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    return {n: g for n, g in zip(leaves, made, strict=True) if g is not None}
+
+
+def run_rank(
+    mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device: str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs and gradients of this rank (or, as LocalTensors, of all of them)."""
+    setting = task.setting
+    with faults.injected(task.fault), _groups_kept():
+        own = {name: cut(name, make) for name, make in makers(task, device).items()}
+        recorder.axes = compat.axis_names(mesh)
+        with recorder:
+            outputs = called(task.program.function, (mesh, setting), own)
+            if not task.backward:
+                return {n: t.detach() for n, t in outputs.items()}, {}
+            found = differentiated(task, outputs, own, setting.global_batch // setting.layout.dp, cut)
+            recorder.phase = "gradients"
+            found = reduce_gradients(mesh, setting, found)
+        return {n: t.detach() for n, t in outputs.items()}, found
+
+
+@contextmanager
+def _groups_kept() -> Iterator[None]:
+    """Says of an error that it came after the program had destroyed a process group."""
+    before = compat.groups()
+    try:
+        yield
+    except Exception as error:
+        if before <= compat.groups():
+            raise
+        what = "the program destroyed a process group of its ranks, and then went on"
+        raise LlamaparError(
+            what, f"{type(error).__name__}: {error}", ["leave the groups to llamapar"]
+        ) from error
+
+
+def cut_at(setting: Setting, coord: compat.Coord, device: str | None = None) -> Cut:
+    """The cut of one rank: its own piece, moved to `device` where one is named."""
+
+    def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
+        own = setting.part(name, make(), coord)
+        return leaf(own if device is None else own.to(device))
+
+    return cut
+
+
+def leaf(t: Tensor) -> Tensor:
+    """A tensor of its own that gradients end at, where it can have one."""
+    return t.detach().requires_grad_(t.is_floating_point())
+
+
+def reference(task: Task) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs and gradients of the unsharded model, global."""
+    assert task.program.reference is not None
+    whole = {name: leaf(make()) for name, make in makers(task).items()}
+    outputs = called(task.program.reference, (task.setting,), whole)
+    if not task.backward:
+        return {n: t.detach() for n, t in outputs.items()}, {}
+    found = differentiated(task, outputs, whole, task.setting.global_batch, lambda name, make: make())
+    return {n: t.detach() for n, t in outputs.items()}, found
+
+
+def piece(task: Task, name: str, whole: Tensor, coord: dict[str, int]) -> Tensor | None:
+    """The piece of a global output or gradient that a rank should have; None where no table says."""
+    row = placement(task.program, name)
+    if row is None:
+        try:
+            kind(name)
+        except LlamaparError:
+            return None
+        row = name
+    return task.setting.part(row, whole, coord)

@@ -1,0 +1,120 @@
+"""Where a run can take place: the device and its backend, and whether the machine has room for it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from llamapar.describe.placement import PARAMETERS
+from llamapar.errors import LayoutError, LlamaparError, one_of
+from llamapar.spmd.setting import Setting, kind
+
+from .body import Task, shapes
+from .shrinking import MAX_RANKS, shrink
+
+DEVICES = ("auto", "cpu", "cuda")
+
+RANK_BYTES = 150 * 2**20
+"""What a rank's process takes besides its tensors: what it does not share with the server (measured)."""
+
+
+def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
+    """(device, backend, one line that says what was chosen and why)."""
+    one_of("device", device, DEVICES)
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cuda" and not gpus:
+        raise LlamaparError("device='cuda': torch sees no CUDA device", "", ["device='cpu'"], "device")
+    if device == "cpu" or not gpus:
+        why = "asked for" if device == "cpu" else "torch sees no CUDA device"
+        backend = "" if engine == "local" else "gloo"
+        return "cpu", backend, f"device cpu{' over ' + backend if backend else ''}: {why}"
+    if engine == "local":
+        return "cuda", "", f"device cuda: {gpus} GPU{'s' * (gpus > 1)}, all ranks take turns on the first"
+    if gpus >= ranks:
+        return "cuda", "nccl", f"device cuda over nccl: {gpus} GPUs, one for each of {ranks} ranks"
+    return "cuda", "gloo", f"device cuda over gloo: {ranks} ranks share {gpus} GPU{'s' * (gpus > 1)}"
+
+
+def need(task: Task, engine: str) -> int:
+    """Bytes that a run takes at most, roughly: pieces, gradients, reference, and what lies between.
+
+    Parameters: the reference and its gradient, and each rank's piece, gradient and sum. Activations: the
+    residual stream, Q, K, V, the FFN and the logits of every token, eight tensors each.
+    """
+    setting = task.setting
+    size = setting.torch_dtype.itemsize
+    found = shapes(task)
+    parameters = sum(math.prod(s) for n, s in found.items() if kind(n) in PARAMETERS)
+    layout, m = setting.layout, setting.model
+    keys = {kind(n) for n in found}
+    width = 4 * m.dim + (m.q_dim + 2 * m.kv_dim * layout.cp if "wq" in keys else 0)
+    width += 3 * m.ffn_dim if "w1" in keys else 0
+    width += 3 * m.vocab_size if "targets" in found else 0
+    layers = m.n_layers if any(n.startswith("layers.") for n in found) else 1
+    tokens = setting.global_batch * setting.seq_len
+    processes_need = RANK_BYTES * layout.world if engine != "local" else 0
+    return (
+        parameters * size * (2 + 3 * layout.cp * layout.dp)
+        + 16 * tokens * width * size * layers
+        + processes_need
+    )
+
+
+def memory_available() -> int:
+    """Bytes that this machine can still give: the least of what the system and its control group say."""
+    known = []
+    try:
+        with open("/proc/meminfo") as lines:
+            known += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
+            if (text := limit.read().strip()) != "max":
+                known.append(int(text) - int(used.read()))
+    except (OSError, ValueError):
+        pass
+    return min(known) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _halves(setting: Setting) -> Iterator[int]:
+    """seq_len / 2, / 4, … as long as the ranks divide it."""
+    layout, n = setting.layout, setting.seq_len
+    unit = 2 * layout.cp * (layout.tp if layout.sp else 1)
+    while n % (2 * unit) == 0:
+        n //= 2
+        yield n
+
+
+def require_room(task: Task, engine: str) -> None:
+    """LayoutError where the machine cannot hold the run, with what it would need and what fits."""
+    setting, layout = task.setting, task.setting.layout
+    ranks, bytes_needed, there = layout.world, need(task, engine), memory_available()
+    if engine == "torchrun" or (ranks <= MAX_RANKS and bytes_needed <= there):
+        return
+    small = shrink(setting.model, layout, padding=setting.padding)
+    if ranks > MAX_RANKS:
+        what = f"{ranks} ranks, and at most {MAX_RANKS} run on one machine"
+        why = f"they would take about {bytes_needed:,} bytes; {there:,} are free"
+    else:
+        what = f"{ranks} ranks would take about {bytes_needed:,} bytes; {there:,} are free"
+        why = "parameters, gradients, activations and the unsharded reference are all held at once"
+
+    def fits(**changes: Any) -> bool:
+        other = replace(task, setting=replace(setting, **changes))
+        return other.setting.layout.world <= MAX_RANKS and need(other, engine) <= there
+
+    choose = []
+    if small.layout != layout and fits(layout=small.layout, global_batch=small.layout.dp):
+        choose.append(f"{small.layout}")
+    shorter = next((n for n in _halves(setting) if fits(seq_len=n)), None)
+    if shorter is not None:
+        choose.append(f"seq_len={shorter}")
+    if small.model != setting.model:
+        choose.append(
+            f"lp.shrink(model, layout): head_dim {small.model.head_dim}, dim {small.model.dim}, "
+            f"{small.model.vocab_size} tokens"
+        )
+    raise LayoutError(what, why, [*choose, 'model="tiny"'], "world")

@@ -1,0 +1,1 @@
+"""Where ranks run: in one process, as processes, or under torchrun."""

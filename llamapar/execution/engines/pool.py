@@ -1,0 +1,306 @@
+"""A pool of real processes, one a rank, kept warm between the cells of a notebook.
+
+The kernel side of `server`: it asks the server for ranks, hands every rank the same function and
+gathers one answer each. The idea is that no failure goes unexplained or stays: what each rank is doing
+is read from memory shared with it, so an error can say who waited where, and after any failure the
+ranks are killed and the next run starts new ones (a fraction of a second, since torch stays loaded in
+the server). No port is opened for the ranks to meet, and what gloo opens is on loopback.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from llamapar.errors import LlamaparError, one_of, real, whole
+from llamapar.execution.answers import RankAnswer, RankFailure, Scene
+
+from .rank import MAX_WORLD, Reply, Slots, Spec, dumps, send
+from .server import Server, frames
+
+POLL = 0.05  # seconds between two looks at the ranks
+SETTLE = 0.3  # without progress for this long after an error, the others are taken to be stuck
+PATIENCE = 3.0  # and at most this long is waited for them
+START = 120.0  # seconds without progress within which the process group has to be there
+
+
+class Pool:
+    """`world` ranks that run functions; they start with the first `run` and stay until `close`."""
+
+    def __init__(
+        self,
+        world: int,
+        *,
+        device: str = "cpu",
+        backend: str = "gloo",
+        threads: int | None = None,
+        devices: Sequence[int] | None = None,
+        preload: Iterable[str] = (),
+    ):
+        """`threads` are torch's, for each rank; `devices` are GPUs, which the ranks take in turn.
+
+        `preload` names modules that the server imports once, so that no rank has to.
+        """
+        self.spec = _spec(world, device, backend, threads, devices)
+        self.preload = tuple(preload)
+        self.closed = False
+        self._owner = os.getpid()
+        self._server: Server | None = None
+        self._folder = ""
+        self._connections: list[socket.socket] = []
+        _pools.add(self)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        timeout: float = 60.0,
+        cancel: Callable[[], bool] | None = None,
+    ) -> list[RankAnswer]:
+        """Call `function(context, *args)` on every rank and return an answer of each, in rank order.
+
+        What ranks raise is in the answers. Raises RankFailure if a rank died, or if some wait in a
+        collective and for `timeout` seconds no rank made progress (reached or left a collective, or
+        finished); Cancelled once `cancel()`, asked some twenty times a second, is true.
+        """
+        timeout = real("timeout", timeout, 0.1, 1e6, LlamaparError)
+        if self.closed or self._owner != os.getpid():
+            why = "it is closed" if self.closed else f"its ranks belong to process {self._owner}"
+            raise LlamaparError("this pool cannot run anything", why, ["pool(world) for another"])
+        try:
+            data = dumps((function, args))
+        except Exception as problem:
+            why = f"{type(problem).__name__}: {problem}"
+            choose = ["make inside the function what cannot be sent"]
+            if sys.modules.get("cloudpickle") is None:
+                choose.insert(0, "pip install cloudpickle, which can send functions of a notebook")
+            raise LlamaparError("the function cannot be sent to the ranks", why, choose) from problem
+        with _alone():
+            try:
+                if not self._alive():
+                    self._start(cancel)
+                for connection in self._connections:
+                    with contextlib.suppress(OSError):  # a rank that died just now, as will be seen
+                        send(connection, (sys.path, os.getcwd(), data))
+                answers = self._gather(timeout, cancel)
+                if any(answer.error or not answer.reusable for answer in answers):
+                    self._stop()  # what the ranks have half done must not meet the next run
+            except BaseException:
+                self._stop()
+                raise
+        return answers
+
+    def close(self) -> None:
+        """End the ranks; the server, with torch loaded, stays for the next pool."""
+        with _alone():
+            self.closed = True
+            self._stop()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _alive(self) -> bool:
+        if self._server is None or not self._connections or not self._server.alive():
+            return False
+        speaking = self._server.wait(0, *self._connections)  # unasked: the end of a rank
+        return not (speaking or self._server.failed or self._server.ended.get(self._folder))
+
+    def _start(self, cancel: Callable[[], bool] | None) -> None:
+        self._stop()
+        self._server = _the_server(self.preload, cancel)
+        self._folder = tempfile.mkdtemp(prefix="llamapar-")
+        self._slots = Slots(os.path.join(self._folder, "slots"), self.spec.world)
+        self._connections = self._server.start(self._folder, self.spec)
+        bad = [answer for answer in self._gather(START, cancel) if answer.error]
+        if bad:
+            first = min(bad, key=lambda answer: answer.at)
+            ranks = {answer.rank: f"raised {answer.error!r}" for answer in bad}
+            raise RankFailure(
+                f"rank {first.rank} could not start", str(first.error), (), ranks, first.rank
+            ) from first.error
+
+    def _stop(self) -> None:
+        self._hang_up()
+        if self._folder and self._server is not None:
+            self._server.stop(self._folder)
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = ""
+
+    def _hang_up(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        self._connections = []
+
+    def _gather(self, timeout: float, cancel: Callable[[], bool] | None) -> list[RankAnswer]:
+        """One answer of each rank, or the error that says why there is none."""
+        assert self._server is not None
+        server, world = self._server, range(self.spec.world)
+        speaking = dict(zip(self._connections, world, strict=True))
+        buffers = [bytearray() for _ in world]
+        replies: dict[int, Reply] = {}
+        seen: list[tuple[int, int]] = []
+        since = failed_at = time.monotonic()
+        while True:
+            for connection in server.wait(POLL, *speaking):
+                rank = speaking[connection]
+                try:
+                    replies.update((rank, reply) for reply in frames(connection, buffers[rank]))
+                except (EOFError, OSError):
+                    del speaking[connection]
+            now = time.monotonic()
+            notes = [self._slots.read(rank) for rank in world]
+            scene = Scene(notes, replies, server.ended.get(self._folder, {}))
+            progress = [(note.notes, len(buffers[rank])) for rank, note in enumerate(notes)]
+            if progress != seen:
+                seen, since = progress, now
+            failed = not all(reply.ok for reply in replies.values())
+            failed_at = failed_at if failed else now
+            if len(replies) == len(world) and (not failed or now - failed_at > 2 * POLL):
+                break
+            if scene.ended:
+                raise scene.death(server.last_words())
+            if server.failed:
+                what, choose = "the process that starts the ranks ended", ["run again: a new one is started"]
+                raise RankFailure(what, server.failed, choose, scene.told())
+            if cancel is not None and cancel():
+                raise scene.cancelled()
+            quiet, left = now - since, len(world) - len(replies)
+            if failed:  # give the others time to answer, or to reach the call where they get stuck
+                if (quiet > SETTLE and len(scene.waiting()) == left) or now - failed_at > PATIENCE:
+                    break
+            elif quiet > timeout and scene.waiting():
+                raise scene.timeout(timeout)
+        return scene.answers()
+
+
+def _spec(world: int, device: str, backend: str, threads: int | None, devices: Sequence[int] | None) -> Spec:
+    """What is asked for, if it can be had on this machine."""
+    if not hasattr(os, "fork"):
+        raise LlamaparError("ranks as processes need Linux or macOS", "this system cannot fork")
+    whole("world", world, 1, MAX_WORLD, LlamaparError)
+    one_of("device", device, ("cpu", "cuda"), LlamaparError)
+    one_of("backend", backend, ("gloo", "nccl"), LlamaparError)
+    if threads is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = max(1, cores // world)
+    whole("threads", threads, 1, 1024, LlamaparError)
+    if device == "cpu":
+        if backend == "nccl":
+            why = "NCCL moves tensors between GPUs only"
+            raise LlamaparError("backend='nccl' with device='cpu'", why, ["backend='gloo'"], "backend")
+        if devices:
+            what = f"devices={list(devices)} with device='cpu'"
+            raise LlamaparError(what, "they number GPUs", ["device='cuda'"], "devices")
+        return Spec(world, device, backend, threads, ())
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        raise LlamaparError("device='cuda': torch finds no GPU", "", ["device='cpu'"], "device")
+    gpus = tuple(range(count) if devices is None else devices)
+    for gpu in gpus:
+        whole("devices", gpu, 0, count - 1, LlamaparError)
+    if not gpus:
+        raise LlamaparError("devices=[] names no GPU", "", [f"devices={list(range(count))}"], "devices")
+    if backend == "nccl" and len(set(gpus[:world])) < world:
+        what = f"backend='nccl' with {world} ranks on {len(set(gpus))} GPUs"
+        raise LlamaparError(what, "NCCL needs a GPU for each rank", ["backend='gloo'"], "backend")
+    return Spec(world, device, backend, threads, gpus)
+
+
+# -- the ones that are kept ------------------------------------------------------------------------
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_server: Server | None = None
+_warm: Pool | None = None
+_busy = threading.RLock()  # of its owner only: a run that was interrupted anywhere must not lock itself out
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One run at a time in this process."""
+    if not _busy.acquire(blocking=False):
+        raise LlamaparError("the ranks are busy", "a run in another thread has not ended")
+    try:
+        yield
+    finally:
+        _busy.release()
+
+
+def pool(
+    world: int,
+    device: str = "cpu",
+    backend: str = "gloo",
+    *,
+    threads: int | None = None,
+    devices: Sequence[int] | None = None,
+    preload: Iterable[str] = (),
+) -> Pool:
+    """The pool kept between cells: the same processes for the same arguments, else new ones."""
+    global _warm
+    asked = Pool(world, device=device, backend=backend, threads=threads, devices=devices, preload=preload)
+    if _warm is None or _warm.closed or (_warm.spec, _warm.preload) != (asked.spec, asked.preload):
+        close_pool()
+        _warm = asked
+    return _warm
+
+
+def close_pool() -> None:
+    """End the ranks of the kept pool, if there is one."""
+    global _warm
+    if _warm is not None:
+        _warm.close()
+    _warm = None
+
+
+def _the_server(preload: tuple[str, ...], cancel: Callable[[], bool] | None) -> Server:
+    """The server of this process, a new one if it ended or lacks a module."""
+    global _server
+    if _server is not None and not (_server.alive() and set(preload) <= set(_server.preload)):
+        preload = tuple(dict.fromkeys((*_server.preload, *preload)))
+        _server.close()
+        _server = None
+    if _server is None:
+        _server = Server(preload, cancel)
+    return _server
+
+
+def _hang_up() -> None:
+    for each in list(_pools):
+        each._hang_up()
+
+
+@atexit.register
+def _leave() -> None:
+    _hang_up()
+    if _server is not None:
+        _server.close()
+
+
+def _forget() -> None:
+    """In a fork of the kernel: let go of what would keep the ranks alive after the kernel."""
+    global _server, _warm, _busy
+    _hang_up()
+    for each in _pools:
+        each._folder = ""  # not this process's to remove
+    if _server is not None:
+        _server.control.close()
+        _server.process.returncode = 0  # not a child of this process
+    _server, _warm, _busy = None, None, threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(after_in_child=_forget)

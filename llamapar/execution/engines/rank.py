@@ -1,0 +1,221 @@
+"""A rank: a process that joins a process group, then runs one job after another for the kernel.
+
+The idea: whatever happens to a rank can be told. A job's return, or anything it raises, is a `Reply`;
+where the rank is meanwhile is a `Note` in memory that it shares with the kernel, which can read it while
+the rank is stuck in a collective, or dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import mmap
+import os
+import pickle
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+MAX_WORLD = 64  # the ranks of a note are the bits of one word; also about what one machine bears
+
+# -- messages --------------------------------------------------------------------------------------
+
+WORD = struct.Struct("<Q")
+
+
+def dumps(value: Any) -> bytes:
+    """`value` pickled; with cloudpickle, which knows functions and classes of a notebook, if it is there."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped]
+    except ImportError:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return bytes(cloudpickle.dumps(value))
+
+
+def send(to: socket.socket, message: Any) -> None:
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    to.sendall(WORD.pack(len(data)) + data)
+
+
+def receive(source: socket.socket) -> Any:
+    """The next message, or EOFError when the other end is closed."""
+
+    def exactly(n: int) -> bytearray:
+        data = bytearray(n)
+        view = memoryview(data)
+        while view:
+            got = source.recv_into(view)
+            if not got:
+                raise EOFError
+            view = view[got:]
+        return data
+
+    return pickle.loads(exactly(WORD.unpack(exactly(WORD.size))[0]))
+
+
+# -- what the ranks are doing, in memory that they share with the kernel ---------------------------
+
+
+class Note(NamedTuple):
+    """Where a rank is: `text` ("" while it computes), the `ranks` it waits with, how many `notes` so far."""
+
+    notes: int
+    ranks: tuple[int, ...]
+    text: str
+
+
+class Slots:
+    """One note a rank, written by the rank and read by the kernel at any time."""
+
+    SIZE = 256
+    HEAD = struct.Struct("<QQH")
+
+    def __init__(self, path: str, world: int):
+        with open(path, "a+b") as file:
+            file.truncate(world * self.SIZE)
+            self.memory = mmap.mmap(file.fileno(), world * self.SIZE)
+        self.world = world
+
+    def write(self, rank: int, text: str, ranks: Iterable[int] | None = None) -> None:
+        at, data = rank * self.SIZE, text.encode()[: self.SIZE - self.HEAD.size]
+        count: int = WORD.unpack_from(self.memory, at)[0]
+        mask = sum(1 << r for r in (range(self.world) if ranks is None else set(ranks)))
+        WORD.pack_into(self.memory, at, count + 1)  # odd: being written
+        self.memory[at + self.HEAD.size : at + self.HEAD.size + len(data)] = data
+        self.HEAD.pack_into(self.memory, at, count + 1, mask, len(data))
+        WORD.pack_into(self.memory, at, count + 2)
+
+    def read(self, rank: int) -> Note:
+        at, count = rank * self.SIZE, 0
+        for _ in range(100):  # a rank killed while it wrote leaves an odd count for good
+            data = self.memory[at : at + self.SIZE]
+            count, mask, length = self.HEAD.unpack_from(data)
+            if count % 2 == 0 and count == WORD.unpack_from(self.memory, at)[0]:
+                text = data[self.HEAD.size : self.HEAD.size + length].decode(errors="ignore")
+                return Note(count, tuple(r for r in range(self.world) if mask >> r & 1), text)
+        return Note(count, (), "")
+
+
+# -- a job ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the ranks of one pool are."""
+
+    world: int
+    device: str
+    backend: str
+    threads: int
+    devices: tuple[int, ...]
+
+
+class Context:
+    """What a function that runs on a rank is told: its `rank`, the `world`, its torch `device`."""
+
+    def __init__(self, rank: int, spec: Spec, slots: Slots):
+        import torch
+
+        self.rank, self.world, self._slots = rank, spec.world, slots
+        gpu = f":{spec.devices[rank % len(spec.devices)]}" if spec.devices else ""
+        self.device = torch.device(f"{spec.device}{gpu}")
+
+    def note(self, text: str, ranks: Iterable[int] | None = None) -> None:
+        """Say that this rank now waits in `text`, with `ranks` (all of them if None); "" when it leaves.
+
+        A collective that raises leaves its note in place: it is how a peer's death is told from an error.
+        """
+        self._slots.write(self.rank, text, ranks)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a rank sends back after its start and after each job; `data` is the pickled value or error."""
+
+    ok: bool
+    data: bytes | None
+    error: str  # "ZeroDivisionError: division by zero"
+    traceback: str
+    at: float
+    where: str  # the note when it raised
+    output: str
+    reusable: bool = True  # whether the process groups that it had are still there
+
+
+def replied(context: Context, function: Callable[[], Any], capture: bool = True) -> Reply:
+    """Call `function` and tell how it went; whatever it raises is an answer too.
+
+    capture: take what is printed into the reply. Not for a thread: stdout is the whole process's.
+    """
+    ok, data, error, trace, printed = True, None, "", "", io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed) if capture else contextlib.nullcontext():
+            data = dumps(function())
+    except BaseException as problem:
+        ok, error = False, "".join(traceback.format_exception_only(problem)).strip()
+        frames = problem.__traceback__
+        for _ in range(2):  # our own are no news
+            frames = frames.tb_next if frames else None
+        trace = "".join(traceback.format_exception(type(problem), problem, frames))
+        with contextlib.suppress(Exception):
+            pickle.loads(data := dumps(problem))
+    at, where = time.monotonic(), context._slots.read(context.rank).text
+    return Reply(ok, data, error, trace, at, where, printed.getvalue())
+
+
+def join(context: Context, spec: Spec, folder: str) -> None:
+    """Make this process a rank of a process group that meets in `folder` and talks over loopback only."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+    context.note("the start of the process group")
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+    os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
+    os.environ.update(RANK=str(context.rank), LOCAL_RANK=str(context.rank))
+    os.environ.update(WORLD_SIZE=str(spec.world), LOCAL_WORLD_SIZE=str(spec.world))
+    torch.set_num_threads(spec.threads)
+    if spec.device == "cuda":
+        torch.cuda.set_device(context.device)
+    dist.init_process_group(
+        spec.backend,
+        store=FileStore(os.path.join(folder, "store"), spec.world),
+        rank=context.rank,
+        world_size=spec.world,
+        timeout=datetime.timedelta(minutes=30),  # the kernel's own time-out says more and comes first
+        device_id=context.device if spec.backend == "nccl" else None,
+    )
+    dist.all_reduce(torch.ones(1, device=context.device))
+    if spec.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
+    """Join the group, then answer one job after another until the kernel closes `connection`."""
+    context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))
+    send(connection, replied(context, lambda: join(context, spec, folder)))
+    from llamapar.spmd.compat import groups
+
+    while True:
+        context.note("")  # after the reply, so that a rank never seems to compute once it raised
+        try:
+            path, directory, data = receive(connection)
+        except EOFError:
+            return
+
+        def job(path: list[str] = path, directory: str = directory, data: bytes = data) -> Any:
+            sys.path[:] = path
+            with contextlib.suppress(OSError):  # a directory that is gone
+                os.chdir(directory)
+            function, args = pickle.loads(data)
+            return function(context, *args)
+
+        before = groups()
+        reply = replied(context, job)
+        send(connection, replace(reply, reusable=before <= groups()))

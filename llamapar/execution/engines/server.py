@@ -1,0 +1,352 @@
+"""The server that forks the ranks of a pool: the process itself, and the kernel's hold on it.
+
+The server is a bare `python -c`, so it never imports the `__main__` of whoever uses it. It imports
+torch and rehearses one rank over the fake backend, because the imports that torch puts off until the
+first DTensor or collective call cost seconds; a rank forked from it has them all. The server has one
+thread and never touches CUDA: only then is a fork sound.
+
+Nothing outlives the kernel. The server reads a socket whose other end only the kernel holds, already while
+it imports torch; when that end closes, however the kernel died, it kills the ranks and leaves. Each rank
+watches a pipe whose other end only the server holds, and dies with it. The server has a session of its own,
+so that an interrupt of the kernel does not reach the ranks; each rank has a process group, so that what it
+starts dies with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pickle
+import select
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+from llamapar.execution.answers import Cancelled, RankFailure, ending
+
+from .rank import MAX_WORLD, WORD, Spec, receive, send, work
+
+# -- in the server ----------------------------------------------------------------------------------
+
+
+def rehearse() -> None:
+    """Do once, alone, what every rank will do, so that torch's late imports are done before the fork."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return gradients[0] * 2
+
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    functional = torch.distributed._functional_collectives
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("rehearsal",))
+    functional.wait_tensor(functional.all_reduce(torch.ones(2, 2), "sum", mesh))
+    for have, want in (
+        (Shard(0), Shard(1)),
+        (Shard(0), Replicate()),
+        (Partial(), Replicate()),
+        (Partial(), Shard(0)),
+    ):
+        DTensor.from_local(torch.ones(2, 2), mesh, [have]).redistribute(mesh, [want]).to_local()
+    x = torch.ones(1, 1, 2, 2, requires_grad=True)
+    y = Twice.apply(torch.nn.functional.scaled_dot_product_attention(x, x @ x, x))
+    if torch.cuda.device_count() == 0:  # with a GPU, autograd would start a thread for it
+        y.sum().backward()
+        weight: Any = distribute_tensor(torch.ones(2, 2, requires_grad=True), mesh, [Shard(0)])
+        (weight @ weight).redistribute(mesh, [Replicate()]).to_local().sum().backward()
+    dist.destroy_process_group()
+
+
+def main(control: socket.socket, preload: Iterable[str]) -> None:
+    """Prepare, say so, and serve until the kernel is gone."""
+    control.set_inheritable(False)
+    try:
+        with _ending_with(control), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rehearse()
+            for name in preload:
+                importlib.import_module(name)
+    except Exception:
+        send(control, ("failed", traceback.format_exc()))
+        return
+    gc.collect()
+    gc.freeze()  # the ranks share these pages as long as no collection writes to them
+    children: dict[int, tuple[str, int]] = {}  # pid → folder of its pool, rank
+    with contextlib.suppress(EOFError, OSError):
+        send(control, ("ready", ""))
+        serve(control, children)
+    for pid in children:
+        kill(pid)
+    for pid, (folder, _) in children.items():
+        os.waitpid(pid, 0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """Ends this process as soon as the kernel is gone, by a thread that is gone itself after the block.
+
+    The kernel says nothing before it is told "ready": what can be read is the end.
+    """
+    stopped, stop = os.pipe()
+
+    def watch() -> None:
+        if control.fileno() in select.select([control.fileno(), stopped], [], [])[0]:
+            os._exit(1)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(stop)
+        thread.join()
+        os.close(stopped)
+
+
+def kill(pid: int) -> None:
+    """End the rank `pid` and whatever it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
+    """Start and stop ranks as asked, and tell of each that ended."""
+    lifeline, held = os.pipe()  # only the server keeps `held` open
+    bell, rope = socket.socketpair()
+    for end in (bell, rope):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(rope.fileno(), warn_on_full_buffer=False)
+
+    def ended(pid: int, status: int) -> None:
+        kill(pid)  # what the rank started
+        send(control, ("ended", *children.pop(pid), os.waitstatus_to_exitcode(status)))
+
+    while True:
+        ready, _, _ = select.select([control, bell], [], [])
+        if bell in ready:
+            bell.recv(4096)
+            while children and (done := os.waitpid(-1, os.WNOHANG))[0]:
+                ended(*done)
+        if control not in ready:
+            continue
+        request, folder, spec = receive(control)
+        if request == "start":
+            fds = socket.recv_fds(control, 1, MAX_WORLD)[1]
+            for rank, fd in enumerate(fds):
+                if (pid := os.fork()) == 0:
+                    alien = [held, *fds[:rank], *fds[rank + 1 :]]
+                    become_rank(rank, spec, folder, fd, lifeline, alien, control)
+                children[pid] = (folder, rank)
+                with contextlib.suppress(OSError):
+                    os.setpgid(pid, pid)  # in both, so that a kill at once finds the group
+            for fd in fds:
+                os.close(fd)
+        else:
+            ours = [pid for pid, (of, _) in children.items() if of == folder]
+            for pid in ours:
+                kill(pid)
+            for pid in ours:
+                ended(*os.waitpid(pid, 0))
+            send(control, ("stopped", folder))
+
+
+def become_rank(
+    rank: int,
+    spec: Spec,
+    folder: str,
+    fd: int,
+    lifeline: int,
+    alien: Iterable[int],
+    control: socket.socket,
+) -> NoReturn:
+    """The life of a forked child, from its first instruction to its exit."""
+
+    def watch() -> None:
+        os.read(lifeline, 1)  # returns when the server is gone
+        os.killpg(0, signal.SIGKILL)
+
+    try:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        control.close()
+        for other in alien:
+            os.close(other)
+        threading.Thread(target=watch, daemon=True).start()
+        connection = socket.socket(fileno=fd)
+        connection.set_inheritable(False)
+        work(rank, spec, folder, connection)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+# -- in the kernel ---------------------------------------------------------------------------------
+
+PROGRAM = """
+import json, socket, sys
+sys.path[:] = json.loads(sys.argv[2])
+from llamapar.execution.engines.server import main
+main(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
+"""
+
+
+class Server:
+    """The process that has torch loaded and forks ranks; `ended` and `failed` say what it reported."""
+
+    def __init__(self, preload: tuple[str, ...], cancel: Callable[[], bool] | None = None):
+        """Returns when the process is ready; `cancel` is asked meanwhile, and true ends it."""
+        self.preload, self.ready, self.failed, self._read = preload, False, "", bytearray()
+        self.ended: dict[str, dict[int, int]] = {}  # folder of a pool → rank → exit code, negative: signal
+        self.stopped: set[str] = set()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (what the ranks' libraries write)
+        self.control, theirs = socket.socketpair()
+        places = json.dumps([place or os.getcwd() for place in sys.path if isinstance(place, str)])
+        quiet = {"OPENBLAS_NUM_THREADS": "1", "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno()), places, *preload],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                env=os.environ | quiet,
+                start_new_session=True,  # out of reach of the kernel's interrupts
+            )
+        try:
+            while not (self.ready or self.failed):
+                self.wait(0.05)
+                if cancel is not None and cancel():
+                    raise Cancelled("the run was cancelled", "torch was still being imported for the ranks")
+            if self.failed:
+                *trace, last = self.failed.strip().splitlines()
+                error = RankFailure("the process that starts the ranks could not start", last)
+                error.add_note("\n".join(trace))
+                raise error
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A message is sent or read whole, or never again: an interrupt in the middle ends the server."""
+        try:
+            yield
+        except BaseException:
+            self.process.kill()
+            self.failed = "interrupted in the middle of a message"
+            raise
+
+    def wait(self, seconds: float, *others: socket.socket) -> list[socket.socket]:
+        """Wait for a word of the server, which is taken in, or of `others`: those that have something."""
+        with selectors.DefaultSelector() as selector:
+            for source in (self.control, *others):
+                selector.register(source, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(seconds)]
+        if self.control in ready:
+            with self._whole():
+                try:
+                    for message in frames(self.control, self._read):
+                        self._take(*message)
+                except (EOFError, OSError):
+                    self.process.wait()
+                    how = f"it {ending(self.process.returncode)}{self.last_words()}"
+                    self.failed = self.failed or how
+        return [source for source in others if source in ready]
+
+    def alive(self) -> bool:
+        if not self.failed:
+            self.wait(0)
+        return not self.failed
+
+    def _take(self, kind: str, text: str, *details: int) -> None:
+        if kind == "ended":
+            self.ended.setdefault(text, {})[details[0]] = details[1]
+        elif kind == "stopped":
+            self.stopped.add(text)
+        elif kind == "ready":
+            self.ready = True
+        else:
+            self.failed = text
+
+    def last_words(self) -> str:
+        """The last lines that the server or a rank wrote to stderr, for an end that nothing else explains."""
+        size = os.fstat(self.log.fileno()).st_size
+        text = os.pread(self.log.fileno(), 2000, max(0, size - 2000)).decode(errors="replace").strip()
+        return "".join(f"\n       {line}" for line in text.splitlines()[-4:])
+
+    def start(self, folder: str, spec: Spec) -> list[socket.socket]:
+        """Ask for ranks; our ends of the connections to them."""
+        os.lseek(self.log.fileno(), 0, os.SEEK_SET)  # all the processes share this offset
+        os.ftruncate(self.log.fileno(), 0)
+        pairs = [socket.socketpair() for _ in range(spec.world)]
+        with self._whole(), contextlib.suppress(OSError):  # a server that is gone is found by `wait`
+            send(self.control, ("start", folder, spec))
+            socket.send_fds(self.control, [b"."], [theirs.fileno() for _, theirs in pairs])
+        for _, theirs in pairs:
+            theirs.close()
+        return [ours for ours, _ in pairs]
+
+    def stop(self, folder: str) -> None:
+        """Kill the ranks that belong to `folder`, and return when they are gone."""
+        if not self.failed:
+            with self._whole(), contextlib.suppress(OSError):
+                send(self.control, ("stop", folder, None))
+        while not (self.failed or folder in self.stopped):
+            self.wait(1.0)
+        self.stopped.discard(folder)
+        self.ended.pop(folder, None)
+
+    def close(self) -> None:
+        self.control.close()  # the server kills its ranks and leaves when it sees that
+        if not self.ready:
+            self.process.kill()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+        self.failed = self.failed or "closed"
+
+
+def frames(source: socket.socket, buffer: bytearray) -> Iterator[Any]:
+    """The messages complete by now, `buffer` keeping the rest; EOFError once the stream has ended."""
+    more = True
+    with contextlib.suppress(BlockingIOError):
+        while more:
+            got = source.recv(1 << 20, socket.MSG_DONTWAIT)
+            buffer += got
+            more = bool(got)
+    while len(buffer) >= WORD.size and len(buffer) >= (end := WORD.size + WORD.unpack_from(buffer)[0]):
+        message = pickle.loads(buffer[WORD.size : end])
+        del buffer[:end]
+        yield message
+    if not more:
+        raise EOFError

@@ -1,0 +1,359 @@
+"""The engine of ranks that torchrun started: every rank runs this program, and rank 0 tells what came of it.
+
+The idea: a thread of each rank runs the task, and the main thread watches it. A rank that raises, or that
+waits in one collective for too long, says so in the store that torchrun's ranks share; the others read it
+there within a moment, tell where they are, and stop, so that no rank waits for one that will never come.
+What each of them had to tell is put together on rank 0 as for a pool, and all ranks return or raise the same.
+Each also counts up in the store while it lives: a rank whose count stands still is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
+
+from llamapar.errors import LlamaparError
+from llamapar.execution.answers import RankFailure, Scene, grouped, named
+from llamapar.execution.body import RankReport, Task
+
+from . import processes
+from .rank import Context, Note, Reply, Slots, Spec, dumps, replied
+
+T = TypeVar("T")
+
+POLL = 0.05  # seconds between two looks at the store
+PULSE = 1.0  # seconds between two counts of a living rank
+LOST = 10.0  # seconds without a count after which a rank is gone
+START = 120.0  # seconds within which every rank has to be there
+SETTLE = 1.0  # seconds in which the other ranks may raise too, once one has
+LAST = 10.0  # seconds that ranks wait for one another when all is told
+
+PIECE = 4 * 2**20  # bytes of a value in the store
+
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def launched() -> int | None:
+    """How many ranks torchrun (or whatever sets its environment) started; None when not under it."""
+    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in _ENVIRONMENT) else None
+
+
+def on_this_machine() -> int:
+    """How many of the ranks torchrun started here."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", launched() or 1))
+
+
+def run(
+    task: Task,
+    device: str,
+    backend: str,
+    timeout: float,
+    finish: Callable[[list[RankReport]], T],
+    lighter: Callable[[T], T],
+) -> T:
+    """What `finish` makes, on rank 0, of the reports of all ranks; the others return `lighter` of it.
+
+    Raises, on every rank alike, what `finish` raises, and RankFailure for a rank that is gone or waits in
+    vain for `timeout` seconds. Raises LlamaparError where torchrun did not start the ranks of the layout.
+    """
+    world = task.setting.layout.world
+    if launched() is None:
+        what, why = (
+            "engine='torchrun', but torchrun did not start this process",
+            "it sets RANK, WORLD_SIZE, …",
+        )
+        raise LlamaparError(
+            what, why, [f"torchrun --nproc-per-node {world} …", "engine='processes'"], "engine"
+        )
+    if world != launched():
+        what = f"the layout has {world} ranks, torchrun started {launched()}"
+        raise LlamaparError(
+            what, "every rank is one process", [f"torchrun --nproc-per-node {world}"], "world"
+        )
+    if dist.is_initialized():
+        what = "torch.distributed has a process group in this process already"
+        raise LlamaparError(what, "", ["torch.distributed.destroy_process_group()"], "engine")
+    here = meeting().next()
+    try:
+        try:
+            scene = here.scene(task, device, backend, timeout)
+            if here.rank:
+                return here.heard()
+        except RuntimeError as problem:  # out of the store, where it was rank 0's own
+            raise RankFailure("rank 0 is gone", str(problem).partition("\n")[0], (), {}, 0) from problem
+        with here.telling(lighter) as tell:
+            made = finish(_reports(scene, here.lost(range(world)), timeout))
+            tell(made)
+        return made
+    finally:
+        here.end()
+
+
+def _reports(scene: Scene, lost: list[int], timeout: float) -> list[RankReport]:
+    """A report of each rank, or RankFailure."""
+    absent = [rank for rank in lost if rank not in scene.replies]
+    if absent:
+        told = {r: text for r, text in scene.told(broken=True).items() if r not in absent}
+        why = [f"{named(ranks)}: {text}" for text, ranks in grouped(told)]
+        what = f"{named(absent)} {'are' if len(absent) > 1 else 'is'} gone: no sign of life for {LOST:g} s"
+        raise RankFailure(
+            what, "; ".join(why), ["torchrun's own report, which says how they ended"], told, absent[0]
+        )
+    if all(reply.ok for reply in scene.replies.values()) and scene.waiting():
+        raise scene.timeout(timeout)
+    return processes.reports(scene.answers())
+
+
+def _put(store: Store, key: str, data: bytes) -> None:
+    """Set a value of any size: a store takes 8 MiB at once."""
+    pieces = [data[i : i + PIECE] for i in range(0, len(data), PIECE)]
+    for i, piece in enumerate(pieces):
+        store.set(f"{key}/{i}", piece)  # type: ignore[arg-type]
+    store.set(key, str(len(pieces)))
+
+
+def _get(store: Store, key: str) -> bytes:
+    return b"".join(store.get(f"{key}/{i}") for i in range(int(store.get(key))))
+
+
+class _OwnNote(Slots):
+    """The note of this rank, in its own memory."""
+
+    def __init__(self, world: int) -> None:
+        self.world, self.now, self.since = world, Note(0, (), ""), time.monotonic()
+
+    def write(self, rank: int, text: str, ranks: Iterable[int] | None = None) -> None:
+        group = tuple(range(self.world) if ranks is None else ranks)
+        self.now, self.since = Note(self.now.notes + 1, group, text), time.monotonic()
+
+    def read(self, rank: int) -> Note:
+        return self.now
+
+
+class Meeting:
+    """Where the ranks meet: the store, and this rank's count in it."""
+
+    def __init__(self) -> None:
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        patience = datetime.timedelta(seconds=START)
+        self.base, _, _ = next(rendezvous("env://", timeout=patience))
+        # A connection of its own: a process group that waits in the store keeps the other one busy.
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        own = TCPStore(host, port, is_master=False, timeout=patience)
+        self.store = PrefixStore(f"llamapar/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", own)
+        self.runs = 0
+        self.stuck = False  # whether a thread of this process hangs in a collective for good
+        self._over = threading.Event()
+        self._pulse = threading.Thread(target=self._live, name="llamapar pulse", daemon=True)
+        self._pulse.start()
+        self._counts: dict[int, tuple[int, float]] = {}
+
+    def _live(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone, and with it whoever reads the count
+            while True:
+                self.store.add(f"alive/{self.rank}", 1)
+                if self._over.wait(PULSE):
+                    return
+
+    def leave(self) -> None:
+        """As Python ends: no thread may be left in torch, which would abort the process."""
+        if self.stuck:
+            self.end(1)
+        self._over.set()
+        self._pulse.join()
+
+    def end(self, status: int) -> None:
+        """End this process at once, with a thread of it in a collective that nothing ends."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+
+    def next(self) -> _Run:
+        self.runs += 1
+        return _Run(self, self.runs)
+
+    def lost(self, ranks: Iterable[int]) -> list[int]:
+        """Which of the ranks are gone, as far as this rank has watched them."""
+        now, found = time.monotonic(), []
+        for rank in ranks:
+            count = self.store.add(f"alive/{rank}", 0)
+            seen, since = self._counts.get(rank, (-1, now))
+            if count != seen:
+                self._counts[rank] = count, now
+            elif now - since > (LOST if count else START):
+                found.append(rank)
+        return found
+
+
+class _Run:
+    """One run: what the ranks tell each other in it."""
+
+    def __init__(self, meeting: Meeting, number: int) -> None:
+        self.rank, self.world, self.meeting = meeting.rank, meeting.world, meeting
+        self.store = PrefixStore(f"run/{number}", meeting.store)
+        self.group_store = PrefixStore(f"llamapar/groups/{number}", meeting.base)
+        self.worker: threading.Thread | None = None
+        self._looked = 0.0
+        self._lost: list[int] = []
+
+    def lost(self, ranks: Iterable[int]) -> list[int]:
+        """Meeting.lost, looked up once in a PULSE."""
+        if time.monotonic() - self._looked > PULSE:
+            self._lost, self._looked = self.meeting.lost(ranks), time.monotonic()
+        return self._lost
+
+    def scene(self, task: Task, device: str, backend: str, timeout: float) -> Scene:
+        """Run the task here, until all is done or some rank fails. On rank 0 what became of every rank."""
+        note, reply = _OwnNote(self.world), list[Reply]()
+        context = Context(self.rank, Spec(self.world, device, backend, 0, ()), note)
+        if device == "cuda":
+            context.device = torch.device(
+                "cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+            )
+
+        def work() -> None:
+            reply.append(replied(context, lambda: self._in_group(context, backend, task), capture=False))
+
+        self.worker = threading.Thread(target=work, name="llamapar rank", daemon=True)
+        self.worker.start()
+        failed = False
+        while self.worker.is_alive() and not failed:
+            self.worker.join(POLL)
+            limit = timeout if dist.is_initialized() else max(timeout, START)
+            stuck = bool(note.now.text) and time.monotonic() - note.since > limit
+            failed = (
+                stuck or self.store.check(["failed"]) or bool(self.rank == 0 and self.lost(range(self.world)))
+            )
+        if failed:
+            self.store.set("failed", "")
+            self.worker.join(SETTLE)
+        own = reply[0] if reply else None
+        if own is not None and not own.ok:
+            self.store.set("failed", "")  # clocks of machines differ, so the order in the store counts
+            own = replace(own, at=float(self.store.add("raised", 1)))
+        _put(self.store, f"told/{self.rank}", pickle.dumps((note.now, own)))
+        return self._gathered() if self.rank == 0 else Scene([], {}, {})
+
+    def _in_group(self, context: Context, backend: str, task: Task) -> RankReport:
+        context.note("the start of the process group")
+        if context.device.type == "cuda":
+            torch.cuda.set_device(context.device)
+        dist.init_process_group(
+            backend,
+            store=self.group_store,
+            rank=self.rank,
+            world_size=self.world,
+            timeout=datetime.timedelta(minutes=30),  # our own time-out says more and comes first
+            device_id=context.device if backend == "nccl" else None,
+        )
+        context.note("")
+        return processes.run_here(context, task)
+
+    def _gathered(self) -> Scene:
+        """What every rank told; nothing of those that are gone."""
+        notes, replies = [Note(0, (), "")] * self.world, {}
+        missing = set(range(self.world))
+        while missing:
+            for rank in sorted(missing):
+                if self.store.check([f"told/{rank}"]):
+                    notes[rank], reply = pickle.loads(_get(self.store, f"told/{rank}"))
+                    missing.discard(rank)
+                    if reply is not None:
+                        replies[rank] = reply
+            missing -= set(self.lost(range(self.world)))
+            time.sleep(POLL if missing else 0)
+        return Scene(notes, replies, {})
+
+    @contextlib.contextmanager
+    def telling(self, lighter: Callable[[Any], Any]) -> Any:
+        """Whatever the block makes or raises is told to the other ranks before it goes on here."""
+        made: list[Any] = []
+        try:
+            yield made.append
+        except LlamaparError as problem:
+            self._tell(pickle.dumps((type(problem), problem.what, problem.why, problem.choose)))
+            raise
+        except BaseException as problem:  # a fault of ours must not leave the others waiting
+            self._tell(pickle.dumps((RankFailure, f"rank 0 raised {problem!r}", "", ())))
+            raise
+        self._tell(b"=" + dumps(lighter(made[0])))
+
+    def _tell(self, data: bytes) -> None:
+        _put(self.store, "outcome", data)
+        end = time.monotonic() + LAST
+        while self.store.add("heard", 0) < self.world - 1 and time.monotonic() < end:
+            if len(self.lost(range(self.world))) >= self.world - 1 - self.store.add("heard", 0):
+                break
+            time.sleep(POLL)
+
+    def heard(self) -> Any:
+        """What rank 0 tells, or the error that it raised."""
+        while not self.store.check(["outcome"]):
+            if self.lost([0]):
+                raise RankFailure("rank 0 is gone", f"no sign of life for {LOST:g} s", (), {}, 0)
+            time.sleep(POLL)
+        data = _get(self.store, "outcome")
+        self.store.add("heard", 1)
+        if data.startswith(b"="):
+            return pickle.loads(data[1:])
+        kind, what, why, choose = pickle.loads(data)
+        raise kind(what, why, choose)
+
+    def end(self) -> None:
+        """Leave the process group: closed connections free some of the ranks that still wait."""
+        if self.worker is None:
+            return
+        self.worker.join(SETTLE)
+        if self.worker.is_alive():
+            self.meeting.stuck = True
+        elif dist.is_initialized():
+            processes.forget_meshes()
+            dist.destroy_process_group()
+
+
+_meeting: Meeting | None = None
+
+
+def meeting() -> Meeting:
+    """The one meeting of this process."""
+    global _meeting
+    if _meeting is None:
+        _meeting = Meeting()
+        atexit.register(_meeting.leave)
+    return _meeting
+
+
+def part(status: int) -> int:
+    """Wait, before a rank's process ends, until rank 0 has written what it had to; the status again.
+
+    torchrun ends the others as soon as one rank ends with a status that is not 0.
+    """
+    with contextlib.suppress(RuntimeError):  # the store is gone: it was rank 0's, which has written
+        here = meeting()
+        if here.rank == 0:
+            here.store.set("written", "")
+            end = time.monotonic() + LAST  # the store may be this process's
+            while here.store.add("parted", 0) < here.world - 1 and time.monotonic() < end:
+                time.sleep(POLL)
+        else:
+            end = time.monotonic() + START
+            while not here.store.check(["written"]) and not here.lost([0]) and time.monotonic() < end:
+                time.sleep(POLL)
+            here.store.add("parted", 1)
+    if _meeting is not None and _meeting.stuck:
+        _meeting.end(status)
+    return status

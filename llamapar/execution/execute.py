@@ -1,0 +1,283 @@
+"""`run`: a program in a layout, executed on ranks and compared with the unsharded model.
+
+The layout is checked first; then an engine runs the program on every rank, forward and backward, and
+each rank's outputs and gradients are compared with its piece of the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from llamapar import interrupts
+from llamapar.describe.arguments import keywords_of, named
+from llamapar.describe.job import Job
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import model as find_model
+from llamapar.describe.splits import NO_PADDING, Padding
+from llamapar.errors import LayoutError, LlamaparError, flag, one_of, real, shown, whole
+from llamapar.frameworks import padding_rule
+from llamapar.place.sequence_map import CHUNKINGS
+from llamapar.programs import FAULTS
+from llamapar.programs import program as find_program
+from llamapar.records.trace import Tape
+from llamapar.rules.report import Report, check_job
+from llamapar.spmd.setting import DTYPES, Setting, kind
+
+from . import answers
+from . import tape as tapes
+from .body import RankReport, Task, shapes
+from .capacity import choose_device, require_room
+from .engines import local as local_engine
+from .engines import pool, processes, torchrun
+from .engines.local import LocalRanks
+from .result import RunResult, compare
+from .watch import Watch, few_threads
+
+ENGINES = ("local", "processes", "torchrun")
+CP_METHODS = ("all_gather", "ring")
+
+
+def prepare(
+    program: Any,
+    model: Any,
+    layout: Layout | Mapping[str, Any],
+    *,
+    dtype: str = "float32",
+    seq_len: int | None = None,
+    global_batch: int | None = None,
+    seed: int = 0,
+    force: bool = False,
+    kv_replication: bool = False,
+    padding: str | Padding | None = None,
+    chunking: str = "head-tail",
+    cp_method: str = "all_gather",
+    documents: tuple[int, ...] | None = None,
+    pads_in_softmax: bool = False,
+    fault: str | None = None,
+    inputs: Mapping[str, Tensor] | None = None,
+    reference: Callable[..., Any] | None = None,
+    out: str = "residual",
+    backward: bool = True,
+) -> tuple[Task, tuple[str, ...], Report]:
+    """The task, what to say about it, and check's report. Arguments and errors as in `run`."""
+    chosen, found, given = find_program(program, reference, out), find_model(model), Layout.of(layout)
+    rule = padding_rule(padding) if padding is not None else NO_PADDING
+    unit = given.cp * (2 if given.tp % 2 and given.cp > 1 else 1) * (given.tp if given.sp else 1)
+    seq = whole("seq_len", seq_len) if seq_len is not None else -(-64 // (2 * unit)) * 2 * unit
+    sequences = whole("global_batch", global_batch) if global_batch is not None else given.dp
+    for name, value, known in (("dtype", dtype, DTYPES), ("chunking", chunking, CHUNKINGS)):
+        one_of(name, value, known)
+    one_of("cp_method", cp_method, CP_METHODS)
+    if fault is not None:
+        one_of("fault", fault, FAULTS)
+    if found.qkv_bias or found.o_bias:
+        raise LlamaparError(f"{found.name} has biases, which no program here adds", "", ["tiny"], "model")
+    lengths = _lengths(documents, seq)
+    job = Job.of(
+        found,
+        given,
+        seq_len=seq,
+        micro_batch=1,
+        global_batch=sequences,
+        kv_replication=flag("kv_replication", kv_replication),
+        padding=rule,
+    )
+    report = check_job(job)
+    if not flag("force", force) and not report.ok:
+        raise report.refusal()
+    setting = Setting(
+        found,
+        given.replace(pp=1, virtual_stages=1),
+        seq,
+        sequences,
+        dtype,
+        whole("seed", seed, 0),
+        rule,
+        kv_replication,
+        chunking,
+        cp_method,
+        lengths,
+        flag("pads_in_softmax", pads_in_softmax),
+    )
+    if fault is not None:
+        setting = replace(setting, **FAULTS[fault].changes)
+    task = Task(chosen, setting, fault, backward=flag("backward", backward))
+    task = replace(task, given=_inputs(inputs, task))  # an argument that is not known is told now
+    notes = [f"pp={given.pp}: the ranks of one stage are run"] if given.pp > 1 else []
+    notes += [f"forced past {f.code}: {f.message}" for f in report.errors]
+    return task, tuple(notes), report
+
+
+def _lengths(documents: Any, seq_len: int) -> tuple[int, ...] | None:
+    """Lengths of documents; LayoutError unless each is at least one token and they are the sequence."""
+    if documents is None:
+        return None
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        what = f"documents={shown(documents)}: lengths in tokens are needed"
+        raise LayoutError(what, "", [f"documents=({seq_len},)"], "documents")
+    lengths = tuple(whole("length of a document", n) for n in documents)
+    if sum(lengths) != seq_len:
+        what = f"documents of {sum(lengths)} tokens in all for seq_len={seq_len}"
+        raise LayoutError(
+            what, "each is at least one token, and together they are the sequence", field="documents"
+        )
+    return lengths
+
+
+def _inputs(given: Any, task: Task) -> dict[str, Tensor]:
+    """Given global tensors, in the dtype of the run; LlamaparError for one that its program cannot take."""
+    wanted, setting = shapes(task), task.setting
+    if given is not None and not isinstance(given, Mapping):
+        raise LlamaparError(
+            f"inputs={shown(given)}: a dict of global tensors by name is needed", field="inputs"
+        )
+    found = {}
+    for name, tensor in (given or {}).items():
+        one_of("inputs", name, wanted, LlamaparError)
+        what = f"inputs[{name!r}]"
+        if not isinstance(tensor, Tensor):
+            raise LlamaparError(f"{what} is {type(tensor).__name__}: a tensor is needed", field="inputs")
+        if tuple(tensor.shape) != wanted[name]:
+            raise LlamaparError(
+                f"{what} has shape {list(tensor.shape)}, and {list(wanted[name])} is needed",
+                "inputs are whole: each rank is given its piece of them",
+                field="inputs",
+            )
+        counts, rows = kind(name) in ("tokens", "positions"), setting.model.vocab_size
+        if counts == (tensor.is_floating_point() or tensor.is_complex()):
+            need = "whole numbers are" if counts else "floating point is"
+            raise LlamaparError(f"{what} is {tensor.dtype}, and {need} needed", field="inputs")
+        if kind(name) == "tokens" and tensor.numel() and not 0 <= tensor.min() <= tensor.max() < rows:
+            held = f"{int(tensor.min())} to {int(tensor.max())}"
+            raise LlamaparError(f"{what} holds tokens {held}, and vocab_size={rows}", field="inputs")
+        found[name] = tensor.detach().to(tensor.dtype if counts else setting.torch_dtype)
+    return found
+
+
+@named(keywords_of(prepare))
+def run(
+    program: Any,
+    model: Any,
+    layout: Layout | Mapping[str, Any],
+    *,
+    engine: str = "local",
+    device: str = "auto",
+    timeout: float = 60.0,
+    cancel: Callable[[], bool] | None = None,
+    **options: Any,
+) -> RunResult:
+    """Run `program` on every rank of one pipeline stage of `layout`, and compare with the reference.
+
+    program: "attention", "embedding", "loss", "mlp", "block", "llama", or a function
+        (mesh, setting, …tensors by name…) of your own.
+    engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun".
+    device: "auto", "cpu" or "cuda". timeout: seconds without progress. cancel: stops the run once it is true.
+
+    Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
+
+    Options, with their defaults:
+    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: tokens and sequences in all; by default
+        small numbers that divide. seed=0: of the random tensors; inputs: global tensors by name instead.
+    force=False: run what `check` refuses, to see the genuine error.
+    kv_replication=False, padding=None: as in `check`. sequence chunks by chunking="head-tail" or
+        "contiguous", exchanged by cp_method="all_gather" or "ring". documents: lengths, for a document mask.
+    pads_in_softmax=False: True is Megatron-LM's loss. fault: a name of `lp.programs.FAULTS`, broken on
+        purpose.
+    reference: (setting, …) to compare your own program with; out="residual": the row of the placement
+        table for a returned tensor. backward=True: gradients too.
+
+    Raises LayoutError with the report for a layout that check refuses, LlamaparError for bad input or a
+    run that does not fit the machine, RankFailure for a killed rank or one that never comes, Cancelled.
+    What ranks raise is in `errors`.
+    """
+    task, notes, report = prepare(program, model, layout, **options)
+    one_of("engine", engine, ENGINES)
+    real("timeout", timeout, 0.1, 1e6)
+    here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
+    used, backend, why = choose_device(device, engine, here)
+    require_room(task, engine)
+
+    def result(reports: list[RankReport], check: Callable[[], None] = lambda: None) -> RunResult:
+        made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
+        if made.errors or task.program.reference is None:
+            return made
+        with Watch(_ticker(_asker(cancel, check))):
+            output_errors, gradient_errors = compare(task, reports)
+        made = replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
+        if task.fault is None or not made.ok:
+            return made
+        fault = FAULTS[task.fault]
+        told = f"{task.fault} changes nothing here; it shows in {fault.program} with {fault.where}"
+        return replace(made, notes=(*made.notes, told))
+
+    if engine == "torchrun":
+        return torchrun.run(task, used, backend, timeout, result, _without_tensors)
+    with local_engine.one_run, few_threads(task), interrupts.deferred() as check:
+        return result(_reports(task, engine, used, backend, timeout, _asker(cancel, check)), check)
+
+
+def _without_tensors(result: RunResult) -> RunResult:
+    return replace(result, reports=tuple(replace(r, outputs={}, gradients={}) for r in result.reports))
+
+
+@named(keywords_of(prepare, without=("force",)))
+def tape(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> Tape:
+    """The shape tape of `program` at its true size, from the meta device: nothing is allocated.
+
+    Arguments as in `run`; layouts that check refuses are taped up to the line that raises.
+    """
+    task, _, report = prepare(program, model, layout, force=True, **options)
+    return tapes.tape(task, _reason(report))
+
+
+@named(keywords_of(prepare))
+def step_through(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> LocalRanks:
+    """All ranks of a layout in this process, to step through a program: see `LocalRanks`.
+
+    Arguments as in `run`.
+    """
+    task, _, _ = prepare(program, model, layout, **options)
+    require_room(task, "local")
+    return local_engine.local(task)
+
+
+def _reason(report: Report) -> str:
+    """Why check refuses the layout, in one line; empty where it does not."""
+    return f"{report.errors[0].message}: {report.errors[0].why}" if report.errors else ""
+
+
+def _reports(
+    task: Task, engine: str, device: str, backend: str, timeout: float, cancel: Callable[[], bool]
+) -> list[RankReport]:
+    if engine == "processes":
+        ranks = pool.pool(
+            task.setting.layout.world, device=device, backend=backend, preload=processes.PRELOAD
+        )
+        told = ranks.run(processes.run_here, task, timeout=timeout, cancel=cancel)
+        for answer in told:
+            for line in answer.output.splitlines():
+                print(f"rank {answer.rank}: {line}")
+        return processes.reports(told)
+    return local_engine.run(task, device, _ticker(cancel))
+
+
+def _asker(cancel: Callable[[], bool] | None, check: Callable[[], None]) -> Callable[[], bool]:
+    """Whether to give up; an interrupt that came meanwhile is raised by `check`."""
+
+    def asked() -> bool:
+        check()
+        return cancel is not None and cancel()
+
+    return asked
+
+
+def _ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:
+    def tick() -> None:
+        if cancelled():
+            raise answers.Cancelled("the run was cancelled")
+
+    return tick

@@ -1,0 +1,240 @@
+"""The recorder: every collective, attention call and tensor shape of whatever torch runs under it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from llamapar.records.trace import AttentionCall, CollectiveEvent, Trace
+from llamapar.spmd import compat
+
+_FUNCTIONAL = {
+    "all_reduce": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "broadcast": "broadcast",
+}
+"""Functional collectives → kind; the input comes first and the group last."""
+
+_CALLS = {
+    "allreduce_": ("all_reduce", 0),
+    "allgather_": ("all_gather", 1),
+    "_allgather_base_": ("all_gather", 1),
+    "reduce_scatter_": ("reduce_scatter", 1),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "broadcast_": ("broadcast", 0),
+    "reduce_": ("reduce", 0),
+    "gather_": ("gather", 1),
+    "scatter_": ("scatter", 1),
+    "alltoall_": ("all_to_all", 1),
+    "alltoall_base_": ("all_to_all", 1),
+    "send": ("send", 0),
+    "recv_": ("recv", 0),
+}
+"""Collectives of torch.distributed → kind, and which argument is the input."""
+
+_ATTENTION = (
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+)
+"""torch's attention kernels: q, k, v [batch, heads, seq, head_dim] first, whether causal by name."""
+
+
+def _makes_tensors(func: Any) -> bool:
+    """Whether an operation returns tensors. C++ asks for sizes where an exception ends the process."""
+    return any("Tensor" in str(made.type) for made in func._schema.returns)
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down what ranks do while it is entered.
+
+    world: in the local engine the number of ranks, whose events are written down for each of them.
+    note: called with a text and the group before each collective, and with "" once the rank is past it.
+    tick: called before each operation that makes tensors; raises to stop the run.
+    """
+
+    def __init__(
+        self,
+        rank: int = 0,
+        world: int = 0,
+        note: Callable[[str, tuple[int, ...] | None], None] | None = None,
+        tick: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.ranks = range(world) if world else (rank,)
+        self.axes: dict[str, str] = {}
+        """Names of groups whose axis is known from a mesh → axis."""
+        self.note, self.tick = note, tick
+        self._last: tuple[str, tuple[int, ...] | None] = "", None
+        self._said = ""
+        self.phase: str | None = None
+        """Set to name what follows; None tells forward from backward by itself."""
+        self.errors: dict[int, Exception] = {}
+        """rank → error of an operation on LocalTensors that failed."""
+        self._events: dict[int, list[CollectiveEvent]] = {r: [] for r in self.ranks}
+        self._attention: dict[int, list[AttentionCall]] = {r: [] for r in self.ranks}
+        self._shapes: dict[int, set[tuple[int, ...]]] = {r: set() for r in self.ranks}
+        self._groups: dict[str, tuple[str, dict[int, tuple[int, ...]]]] = {}
+
+    @property
+    def traces(self) -> dict[int, Trace]:
+        """rank → what it did so far."""
+        return {
+            r: Trace(r, tuple(self._events[r]), tuple(self._attention[r]), frozenset(self._shapes[r]))
+            for r in self.ranks
+        }
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        if self.tick is not None and name != "wait_tensor" and _makes_tensors(func):
+            self.tick()
+        kind, sent = None, None
+        if func.namespace == "_c10d_functional" and name in _FUNCTIONAL:
+            kind, sent, group = _FUNCTIONAL[name], args[0], compat.group_named(args[-1])
+        elif func.namespace == "c10d" and name in _CALLS:
+            kind, at = _CALLS[name]
+            sent = args[at]
+            group = compat.group_named(next(a for a in args if isinstance(a, torch.ScriptObject)))
+        if kind is not None:
+            self._add_event(kind, [t for t in tree_leaves(sent) if isinstance(t, Tensor)], group)
+            out = func(*args, **kwargs)  # returns at once; the rank waits in what comes next
+        elif func.namespace == "_c10d_functional" and name == "wait_tensor":
+            self._tell(*self._last)
+            out = func(*args, **kwargs)
+            self._tell("")
+        else:
+            self._tell("")
+            try:
+                out = func(*args, **kwargs)
+            except Exception:
+                self.errors = self._each_error(func, args, kwargs)
+                raise
+            if name in _ATTENTION:
+                self._add_attention(args, kwargs)
+        for made in tree_leaves(out):
+            if isinstance(made, Tensor):
+                for r, own in self._parts(made):
+                    self._shapes[r].add(tuple(own.shape))
+        return out
+
+    def _parts(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """(rank, its tensor): of a LocalTensor all, else the acting rank's."""
+        local = compat.by_rank(t)
+        if local is not None:
+            yield from ((r, own) for r, own in local.items() if r in self._shapes)
+        elif len(self.ranks) == 1:
+            yield self.ranks[0], t
+        elif (acting := compat.acting_rank.get()) is not None:
+            yield acting, t
+
+    def _each_error(self, func: Any, args: Any, kwargs: Any) -> dict[int, Exception]:
+        """rank → its own error, where an operation on LocalTensors failed on some ranks."""
+        leaves, spec = tree_flatten((args, kwargs))
+        local = [compat.by_rank(t) if isinstance(t, Tensor) else None for t in leaves]
+        found: dict[int, Exception] = {}
+        if not any(local):
+            return found
+        for r in self.ranks:
+            own = [of[r] if of else t for of, t in zip(local, leaves, strict=True)]
+            own_args, own_kwargs = tree_unflatten(own, spec)
+            try:
+                func(*own_args, **own_kwargs)
+            except Exception as error:
+                found[r] = error
+        return found
+
+    def _phase(self) -> str:
+        if self.phase is not None:
+            return self.phase
+        return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
+
+    def _group(self, group: dist.ProcessGroup) -> tuple[str, dict[int, tuple[int, ...]]]:
+        """The group's axis, and rank → its group on that axis."""
+        key = str(group.group_name)
+        if key not in self._groups:
+            members = tuple(dist.get_process_group_ranks(group))
+            of = compat.translates(members, len(self.ranks)) if len(self.ranks) > 1 else {}
+            self._groups[key] = self.axes.get(key) or compat.axis_of(group), of or {self.ranks[0]: members}
+        return self._groups[key]
+
+    def _add_event(self, kind: str, sent: list[Tensor], group: dist.ProcessGroup) -> None:
+        axis, members = self._group(group)
+        event = None
+        for t in sent:
+            for r, own in self._parts(t):
+                size = own.numel() * own.element_size()
+                event = CollectiveEvent(
+                    kind,
+                    axis,
+                    members[r],
+                    tuple(own.shape),
+                    str(own.dtype).removeprefix("torch."),
+                    size * len(members[r]) if kind == "all_gather" else size,
+                    self._phase(),
+                )
+                self._events[r].append(event)
+        self._last = str(event) if event else kind, event.group if event else None
+        self._tell(*self._last)
+
+    def _tell(self, text: str, group: tuple[int, ...] | None = None) -> None:
+        """Say where the rank is, where somebody listens; what is said already is not said again."""
+        if self.note is not None and text != self._said:
+            self._said = text
+            self.note(text, group)
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:  # an error out of a collective leaves its note, which tells where
+            self._tell("")
+        super().__exit__(*error)
+
+    def _add_attention(self, args: Any, kwargs: dict[str, Any]) -> None:
+        q, k = args[0], args[1]
+        causal = kwargs.get("is_causal", False) or any(a is True for a in args[3:])
+        for (r, own_q), (_, own_k) in zip(self._parts(q), self._parts(k), strict=True):
+            batch, heads, queries, _ = own_q.shape
+            call = AttentionCall(batch, heads, queries, own_k.shape[2], causal, self._phase())
+            self._attention[r].append(call)
+
+
+class Recording:
+    """What `record` hands out: its `trace` grows while the block runs."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    @property
+    def trace(self) -> Trace:
+        return self._recorder.traces[self._recorder.ranks[0]]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.trace, name)
+
+    def __repr__(self) -> str:
+        return repr(self.trace)
+
+
+@contextmanager
+def record(mesh: DeviceMesh | None = None) -> Iterator[Recording]:
+    """Every collective that this process runs in the block, DTensor's and torch.distributed's own included.
+
+    `with lp.record() as trace: …`; then `trace.events`, `trace.by_axis`, `lp.view(trace)`. The axis is
+    the DeviceMesh's name of the group. A mesh axis of all ranks is torch's default group, named "world"
+    unless `mesh` is given.
+    """
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    recorder = Recorder(rank)
+    if mesh is not None:
+        recorder.axes = compat.axis_names(mesh)
+    with recorder:
+        yield Recording(recorder)

@@ -1,0 +1,84 @@
+"""A model and a layout made small enough to run here, with the cuts and their faults kept as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llamapar.describe.arguments import named
+from llamapar.describe.layout import Layout, divisors
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.splits import Padding
+from llamapar.frameworks import padding_rule
+
+MAX_RANKS = 64
+"""Most ranks that an engine runs on one machine."""
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """The smaller model and layout, and what was changed, in words."""
+
+    model: ModelConfig
+    layout: Layout
+    notes: tuple[str, ...]
+
+
+@named()
+def shrink(
+    model: Any,
+    layout: Layout | Mapping[str, Any],
+    *,
+    ranks: int = MAX_RANKS,
+    padding: str | Padding | None = None,
+    layers: int = 2,
+) -> Shrunk:
+    """The same heads, KV heads and degree of tp over narrow heads and few rows, on at most `ranks` ranks.
+
+    model, layout, padding: as in `check`. layers: most transformer layers kept.
+    What does not divide still does not: FFN columns and vocabulary rows keep their remainder over tp and
+    their pad rows. pp becomes 1 (a run covers the ranks of one stage), dp and then cp shrink to divisors.
+    """
+    model, layout = find_model(model), Layout.of(layout)
+    tp = layout.tp
+    small = _small(model, tp, padding_rule(padding), layers)
+    most = max(1, ranks // tp)
+    cp = max(d for d in divisors(layout.cp) if d <= most)
+    dp = max(d for d in divisors(layout.dp) if d <= min(2, most // cp))
+    fitted = layout.replace(pp=1, virtual_stages=1, cp=cp, dp=dp, dp_replicate=1)
+    old = {"pp": layout.pp, "cp": layout.cp, "dp": layout.dp}
+    notes = [
+        f"{axis}={n} runs as {getattr(fitted, axis)}" for axis, n in old.items() if n != getattr(fitted, axis)
+    ]
+    if small != model:
+        notes.append(
+            f"{model.name} with head_dim {small.head_dim}, dim {small.dim}, ffn_dim {small.ffn_dim}, "
+            f"{small.vocab_size} tokens and {small.n_layers} layers"
+        )
+    return Shrunk(small, fitted, tuple(notes))
+
+
+def _small(model: ModelConfig, tp: int, padding: Padding, layers: int) -> ModelConfig:
+    head_dim = min(model.head_dim, 8)
+    dim = head_dim * model.n_heads
+    ffn = min(model.ffn_dim, tp * max(1, 2 * dim // tp) + model.ffn_dim % tp)
+    unit = padding.unit(tp)
+    pads = padding.padded(model.vocab_size, tp) - model.vocab_size
+    if unit > 1:
+        vocab = unit * max(1, -(-1024 // unit)) - pads
+    else:
+        vocab = tp * max(1, 1024 // tp) + model.vocab_size % tp
+    if vocab >= model.vocab_size:
+        vocab = model.vocab_size
+    if (dim, ffn, vocab) == (model.dim, model.ffn_dim, model.vocab_size) and model.n_layers <= layers:
+        return model
+    return model.replace(
+        dim=dim,
+        head_dim=head_dim,
+        ffn_dim=ffn,
+        vocab_size=vocab,
+        n_layers=min(layers, model.n_layers),
+        name=f"small {model.name}",
+    )

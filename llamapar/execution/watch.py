@@ -1,0 +1,85 @@
+"""Watch torch work: called at each operation of this thread to stop it, and how many there will be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from llamapar.spmd import compat
+
+from .body import Task, cut_at, run_rank, shapes
+from .recorder import Recorder
+
+
+class Watch(TorchDispatchMode):
+    """Calls `tick` before each operation; what tick raises, the operation raises.
+
+    Not around code that must finish what it begins, as where a process group is made.
+    """
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        super().__init__()
+        self.tick = tick
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ != "wait_tensor":  # what was sent is waited for
+            self.tick()
+        return func(*args, **(kwargs or {}))
+
+
+def ranks_ticked(world: int) -> int:
+    """Of how many ranks the local engine does the operation that it is at: all, or one; 0 when it is done."""
+    if not dist.is_initialized():
+        return 0
+    return world if compat.in_local_mode() else 1
+
+
+SMALL = 2**21
+"""Numbers of a run's largest tensor up to which one thread is the faster for it (measured)."""
+
+
+@contextmanager
+def few_threads(task: Task) -> Iterator[None]:
+    """One thread for torch while a small task runs: a second one costs more than it helps.
+
+    Where other work shares the cores it costs ten times as much (measured).
+    """
+    before = torch.get_num_threads()
+    if max(map(math.prod, shapes(task).values()), default=0) <= SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def operations(task: Task, tick: Callable[[], None] = lambda: None) -> int:
+    """About how many operations of ranks a local run takes, counted on the meta device as rank 0 of the task.
+
+    Raises what the program raises, and what `tick` does, which is called at each.
+    """
+    made = 0
+
+    def count() -> None:
+        nonlocal made
+        made += 1
+        tick()
+
+    setting = task.setting
+    with compat.fake_world(setting.layout.world):
+        mesh = compat.make_mesh(setting.layout, "cpu")
+        own = cut_at(setting, compat.coord_of(mesh, 0))
+
+        def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
+            count()
+            return own(name, make)
+
+        run_rank(mesh, task, Recorder(tick=count), cut, "meta")
+    return setting.layout.world * made

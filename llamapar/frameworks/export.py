@@ -1,0 +1,391 @@
+"""A job as text to paste elsewhere: Python, the command line, and real frameworks' own settings.
+
+What a framework has no setting for stands in a comment, "left out: …"; nothing is dropped in silence.
+Names come from people and files: quoted where they are code, plain letters where they are not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from llamapar.describe.job import Job
+from llamapar.describe.layout import AXES, divisors
+from llamapar.describe.modelfile import as_hf, is_qwen
+from llamapar.describe.models import PRESETS, ModelConfig, RopeScaling
+from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
+from llamapar.errors import LayoutError
+
+from . import FRAMEWORKS
+from . import framework as find_framework
+
+
+def _plain(name: str) -> str:
+    """`name` as letters that no shell, comment or identifier gives a meaning to."""
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", name)[:60] or "model"
+
+
+def _title(job: Job) -> str:
+    return f"# {_plain(job.model.name)}: {job.layout} ({job.layout.world} ranks)"
+
+
+def _left_out(what: str, why: str) -> str:
+    return f"# left out: {what} ({why})"
+
+
+def _said(record: Any, *skip: str, always: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Name and value of the fields that differ from their defaults, and of those in `always`."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name not in skip and (field.name in always or value != field.default):
+            yield field.name, value
+
+
+def _call(head: str, arguments: list[str], indent: str = "    ") -> str:
+    return "\n".join([f"{head}(", *(f"{indent}{argument}," for argument in arguments), f"{indent[4:]})"])
+
+
+def _named(values: dict[str, Any]) -> list[str]:
+    return [f"{name}={value!a}" for name, value in values.items() if value is not None]
+
+
+def _times(a: int | None, b: int | None) -> int | None:
+    return a * b if a and b else None
+
+
+def _torchrun(ranks: int, job: Job) -> str:
+    """The launch of `ranks` processes on nodes of at most job.gpus_per_node GPUs."""
+    each = max(d for d in divisors(ranks) if d <= job.gpus_per_node)
+    return f"torchrun --nnodes {ranks // each} --nproc-per-node {each}"
+
+
+def _rope(model: ModelConfig) -> str:
+    return f"RoPE scaling by {model.rope_scaling.factor:g}" if model.rope_scaling else "RoPE without scaling"
+
+
+def _step(job: Job) -> int | None:
+    """Sequences of a step, from whichever facts say it."""
+    dp, tokens, seq = job.layout.dp, job.batch_tokens, job.seq_len
+    rounds = _times(job.micro_batches, job.micro_batch)
+    whole = tokens // seq if tokens and seq and tokens % seq == 0 else None
+    return job.global_batch or _times(job.batch_per_dp, dp) or _times(rounds, dp) or whole
+
+
+def _off_batches(job: Job, *told: str) -> Iterator[str]:
+    """Comments for batch sizes that do not follow from the sequences of a step, and are not `told`."""
+    step, dp = _step(job), job.layout.dp
+    implied = {
+        "batch_tokens": _times(step, job.seq_len),
+        "batch_per_dp": step // dp if step and step % dp == 0 else None,
+        "micro_batches": step // (dp * job.micro_batch) if step and job.micro_batch else None,
+    }
+    for name, follows in implied.items():
+        value = getattr(job, name)
+        if value not in (None, follows) and name not in told:
+            said = f"the other sizes give {step} sequences a step" if step else "the other sizes are not said"
+            yield _left_out(f"{name}={value}", said)
+
+
+def _off(job: Job, name: str) -> Iterator[str]:
+    """Comments for facts of the job that the framework called `name` has no setting for."""
+    lay, own = job.layout, FRAMEWORKS[name].order or job.layout.order
+    there, here = ([a for a in order.split("-") if lay.size(a) > 1] for order in (own, lay.order))
+    if there != here and (name, lay.order) != ("megatron-lm", "tp-cp-pp-dp"):  # it has a flag for this one
+        yield _left_out(f"order {lay.order}", f"it places ranks {own}, fastest first")
+    if job.gpus not in (None, lay.world):
+        yield _left_out(f"gpus={job.gpus}", f"this layout has {lay.world} ranks")
+    if job.kv_replication:
+        yield _left_out("kv_replication", "it has no such setting")
+    if job.padding not in (None, FRAMEWORKS[name].padding) and FRAMEWORKS[name].padding == NO_PADDING:
+        yield _left_out(f"padding {job.padding}", "it pads nothing")
+    if job.quant_group is not None:
+        yield _left_out(f"quant_group={job.quant_group}", "not a setting of training")
+
+
+def as_python(job: Job, framework: str | None = None) -> str:
+    """A line for a training script: `lp.require`, which raises where the layout is not ok."""
+    model, lines = job.model, [_title(job), "import llamapar as lp"]
+    if PRESETS.get(model.name) == model:
+        source = ascii(model.name)
+    else:
+        source = _call("lp.ModelConfig", _named(dict(_said(model))), " " * 8)
+        if model.rope_scaling:
+            lines.append("from llamapar import RopeScaling")
+    arguments = [source, f"lp.Layout({', '.join(_named(dict(_said(job.layout, always=AXES))))})"]
+    arguments += _named(dict(_said(job, "model", "layout", "padding")))
+    if job.padding is not None:
+        arguments.append(f"padding=lp.{job.padding!r}")
+    if framework is not None:
+        arguments.append(f"framework={find_framework(framework).name!r}")
+    return "\n".join([*lines, "", _call("report = lp.require", arguments)]) + "\n"
+
+
+def as_cli(job: Job, framework: str | None = None, counted: Mapping[str, str] | None = None) -> str:
+    """The `llamapar check` that judges the same job, quoted for a shell.
+
+    counted: the settings of `memory` beside the job (gpu, recompute, schedule), for the `llamapar memory`
+    that counts its bytes instead.
+    """
+    if counted is not None and job.seq_len is None:
+        job = job.replace(seq_len=job.model.max_seq_len)
+    model, lines = job.model, [_title(job)]
+    words = ["llamapar", "check" if counted is None else "memory", "--model", model.name]
+    if PRESETS.get(model.name) != model:
+        words[-1] = json.dumps(dict(_said(model, "rope_scaling")))
+        lines += [_left_out("rope_scaling", "no rule asks for it")] * (model.rope_scaling is not None)
+    for name, value in (*_said(job.layout, always=AXES), *_said(job, "model", "layout")):
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{option[2:]}")
+        elif isinstance(value, Padding):
+            words += [option, f"{value.multiple}{'*tp' if value.per_tp else ''}"]
+        else:
+            words += [option, str(value).replace(" ", "-")]
+    if framework is not None:
+        words += ["--framework", find_framework(framework).name]
+    for name, setting in (counted or {}).items():
+        words += [f"--{name}", setting]
+    return "\n".join([*lines, shlex.join(words)]) + "\n"
+
+
+_TITAN = ("llama3.2-1b", "llama3.2-3b", "llama3.1-8b", "llama3.1-70b", "llama3.1-405b")
+"""Our names of the flavours 1B to 405B in torchtitan/models/llama3/__init__.py."""
+
+
+def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
+    """Comments, the configuration to start from, and the lines that choose the model in it."""
+    free = {"name": "", "max_seq_len": 0, "norm_eps": 0.0, "rope_scaling": None}
+    for preset in _TITAN:
+        if dict(_said(PRESETS[preset])) | free == dict(_said(model)) | free:
+            off = [] if model.rope_scaling == RopeScaling() else [_left_out(_rope(model), "it scales by 8")]
+            size = preset.split("-")[1]
+            if size in ("1b", "3b"):  # flavours without a configuration of their own
+                return off, "llama3_8b", [f'config.model_spec = model_registry("{size.upper()}")']
+            return off, f"llama3_{size}", []
+    comments = [
+        "# torchtitan has no flavour of these dimensions: add it to torchtitan/models/llama3/__init__.py,",
+        f"# {' '.join(_named(dict(_said(model, 'name', 'rope_scaling'))))}, {_rope(model)}",
+    ]
+    if model.qkv_bias or model.o_bias:
+        comments.append(_left_out("biases", "its Llama 3 has none"))
+    chosen = [
+        f'config.model_spec = model_registry("{_plain(model.name)}")',
+        f"config.loss.loss_fn.global_vocab_size = {model.vocab_size}",
+    ]
+    return comments, "llama3_8b", chosen
+
+
+def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, Any]]:
+    """Comments and settings of a pipeline; torchtitan makes 2 virtual stages unless told otherwise."""
+    lay, split, layers = job.layout, job.layer_split, job.model.n_layers + 2
+    if lay.pp == 1:
+        return [_left_out(f"virtual_stages={lay.virtual_stages}", "pp=1")] * (lay.virtual_stages > 1), {}
+    comments: list[str] = []
+    values: dict[str, Any] = {"schedule": "1F1B" if lay.virtual_stages == 1 else "Interleaved1F1B"}
+    if split == "remainder first" or (split == "equal" and job.model.n_layers % lay.stages == 0):
+        values |= {"first_stage_less_layers": 0, "last_stage_less_layers": 0}
+        layers -= 2
+    elif split not in (None, "balanced ends"):
+        comments.append(_left_out(f"layer_split={split!r}", "it needs module_fqns_per_model_part"))
+    each = -(-layers // lay.stages)
+    if lay.virtual_stages > 2:
+        values["layers_per_stage"] = each
+        if -(-layers // each) != lay.stages:
+            why = f"no layers_per_stage cuts {layers} layers into {lay.stages} stages"
+            comments.append(_left_out(f"virtual_stages={lay.virtual_stages}", why))
+    return comments, {f"parallelism.pipeline_parallel_{name}": value for name, value in values.items()}
+
+
+def as_torchtitan(job: Job, framework: str | None = None) -> str:
+    """A configuration function, the form that took the place of TOML files.
+
+    pytorch/torchtitan, torchtitan/config/README.md and configs.py @b5bcd76c66d0acb1a08b176d9639425bc55e0b2a.
+    """
+    lay, step, shared = job.layout, _step(job), job.layout.zero > 0
+    comments, base, chosen = _titan_model(job.model)
+    function = re.sub(r"\W", "_", f"run_{_plain(job.model.name)}_{str(lay).replace('=', '')}")
+    values: dict[str, Any] = {
+        "parallelism.tensor_parallel_degree": lay.tp,
+        "parallelism.enable_sequence_parallel": lay.sequence_parallel is not False,
+        "parallelism.context_parallel_degree": lay.cp,
+        "parallelism.pipeline_parallel_degree": lay.pp,
+        "parallelism.data_parallel_replicate_degree": lay.dp_replicate if shared else lay.dp,
+        "parallelism.data_parallel_shard_degree": lay.dp_shard if shared else 1,
+        "parallelism.fsdp_reshard_after_forward": "always" if lay.zero == 3 else "never",
+        "parallelism.num_pp_microbatches": job.n_micro_batches if lay.pp > 1 else None,
+        "training.max_context_length": job.seq_len,
+        "training.num_tokens_per_microbatch_per_dp_rank": _times(job.micro_batch, job.seq_len),
+        "training.num_tokens_per_train_step": _times(step, job.seq_len),
+    }
+    if lay.zero == 1 and lay.dp * lay.cp > 1:
+        comments.append(_left_out("zero=1", "gradients are shared too; 'never' is stage 2, the nearest"))
+    if not shared and lay.cp > 1:
+        comments.append(_left_out("zero=0", "CP ranks always share parameters"))
+    more, pipeline = _titan_pipeline(job)
+    values |= pipeline
+    if (step or job.micro_batch) and not job.seq_len:
+        comments.append(_left_out("batch sizes", "it counts tokens, and seq_len is not said"))
+    comments += [*more, *_off_batches(job, *["micro_batches"] * (lay.pp > 1)), *_off(job, "torchtitan")]
+    lines = [
+        _title(job),
+        "# torchtitan @b5bcd76c66 (torchtitan/config/README.md); save as my_runs.py and start",
+        f"# {_torchrun(lay.world, job)} -m torchtitan.train --module my_runs --config {function}",
+        *comments,
+        *["from torchtitan.models.llama3 import model_registry"] * bool(chosen),
+        f"from torchtitan.models.llama3.config_registry import {base}",
+        "\n",
+        f"def {function}():",
+        f"    config = {base}()",
+        *(f"    {line}" for line in chosen),
+        *(f"    config.{name} = {value!r}" for name, value in values.items() if value is not None),
+        "    return config",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _megatron_layers(job: Job) -> tuple[list[str], dict[str, Any]]:
+    """Comments and flags for virtual stages and for the split of layers over stages."""
+    lay, n, split = job.layout, job.model.n_layers, job.layer_split
+    flags = {"num-virtual-stages-per-pipeline-rank": lay.virtual_stages if lay.virtual_stages > 1 else None}
+    if lay.stages == 1 or (split != "balanced ends" and n % lay.stages == 0):
+        return [], flags
+    why = f"# {n} layers do not divide over {lay.stages} stages: embedding and head are counted in"
+    comments = [why] if split is None else []
+    if split in (None, "balanced ends") and (n + 2) % lay.stages == 0:
+        ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+        return comments, flags | dict.fromkeys(ends, True)
+    chosen = split or "balanced ends"
+    try:
+        counts = LAYER_SPLITS[chosen](n, lay.stages)
+    except LayoutError as problem:
+        return [_left_out(f"layer_split={chosen!r}", problem.what)], flags
+    middle = "|".join(f"t*{count}" if count else "" for count in counts)
+    return comments, {"pipeline-model-parallel-layout": f"E{middle}L"}
+
+
+def _megatron_padding(job: Job) -> tuple[list[str], dict[str, Any]]:
+    """Comments and the flag that makes Megatron's padded vocabulary the one asked for."""
+    tp, vocab, asked = job.layout.tp, job.model.vocab_size, job.padding
+    if asked is None:
+        return [], {}
+    for multiple in (asked.multiple if asked.per_tp else max(1, asked.multiple // tp), 1):
+        if Padding(multiple, per_tp=True).padded(vocab, tp) == asked.padded(vocab, tp):
+            return [], {"make-vocab-size-divisible-by": multiple}
+    return [_left_out(f"padding {asked}", f"its multiple is always times tp={tp}, and 128 unless given")], {}
+
+
+def as_megatron(job: Job, framework: str | None = None) -> str:
+    """Flags of pretrain_gpt.py; data parallelism is not among them, it is what is left of the ranks.
+
+    NVIDIA/Megatron-LM, megatron/training/arguments.py, megatron/training/config and the fields of
+    TransformerConfig that become flags, @d98e8a64ddf34856e74b24714e3bedb2f5a39553.
+    """
+    lay, m, scaling = job.layout, job.model, job.model.rope_scaling
+    known = scaling is not None and scaling == RopeScaling(scaling.factor)
+    gqa = m.n_kv_heads != m.n_heads
+    comments = [
+        "# Megatron-LM @d98e8a64dd (megatron/training/arguments.py)",
+        f"# DP is not a flag: {lay.world} ranks / (tp·cp·pp = {lay.tp}·{lay.cp}·{lay.pp}) = {lay.dp}",
+    ]
+    if (scaling and not known) or m.rope_theta % 1:
+        comments.append(_left_out(f"{_rope(m)}, theta={m.rope_theta}", "only Llama 3.1's rule has flags"))
+    if m.o_bias:
+        comments.append(_left_out("o_bias", "no flag adds a bias to the output projection alone"))
+    flags: dict[str, Any] = {
+        "num-layers": m.n_layers,
+        "hidden-size": m.dim,
+        "ffn-hidden-size": m.ffn_dim,
+        "num-attention-heads": m.n_heads,
+        "kv-channels": m.head_dim,
+        "group-query-attention": gqa,
+        "num-query-groups": m.n_kv_heads if gqa else None,
+        "vocab-size": m.vocab_size,
+        "max-position-embeddings": m.max_seq_len,
+        "position-embedding-type": "rope",
+        "rotary-base": int(m.rope_theta),
+        "use-rope-scaling": known,
+        "rope-scaling-factor": scaling.factor if scaling and known else None,
+        "swiglu": True,
+        "normalization": "RMSNorm",
+        "norm-epsilon": m.norm_eps,
+        "disable-bias-linear": True,
+        "add-qkv-bias": m.qkv_bias,
+        "untie-embeddings-and-output-weights": not m.tied,
+        "tensor-model-parallel-size": lay.tp,
+        "context-parallel-size": lay.cp,
+        "pipeline-model-parallel-size": lay.pp,
+        "sequence-parallel": lay.sp,
+        "use-tp-pp-dp-mapping": lay.order == "tp-cp-pp-dp",
+        "use-distributed-optimizer": lay.zero > 0,
+        "num-distributed-optimizer-instances": lay.dp_replicate if lay.zero else None,
+        "seq-length": job.seq_len,
+        "micro-batch-size": job.micro_batch,
+        "global-batch-size": _step(job),
+        "use-megatron-fsdp": lay.zero > 1,
+        "data-parallel-sharding-strategy": {2: "optim_grads", 3: "optim_grads_params"}.get(lay.zero),
+        "ckpt-format": "fsdp_dtensor" if lay.zero > 1 else None,
+    }
+    for more, made in (_megatron_layers(job), _megatron_padding(job)):
+        comments += more
+        flags |= made
+    comments += [*_off_batches(job), *_off(job, "megatron-lm")]
+    lines = [f"{_torchrun(lay.world, job)} pretrain_gpt.py"]
+    for name, value in flags.items():
+        if value is not None and value is not False:
+            lines.append(f"    --{name}" + ("" if value is True else f" {shlex.quote(str(value))}"))
+    return "\n".join([_title(job), *comments, " \\\n".join(lines)]) + "\n"
+
+
+def as_transformers(job: Job, framework: str | None = None) -> str:
+    """The model's config and the DistributedConfig that `from_pretrained` takes.
+
+    huggingface/transformers v5.23.0, src/transformers/distributed/configuration_utils.py and
+    models/llama/configuration_llama.py; `tp_plan` outside DistributedConfig is deprecated there.
+    """
+    lay, m = job.layout, job.model
+    told = [f"{name}={value}" for name, value in _said(job) if "batch" in name or name == "seq_len"]
+    split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
+    kind = "Qwen2Config" if is_qwen(m) else "LlamaConfig"
+    sizes: dict[str, Any] = {"tp_size": lay.tp, "tp_plan": "auto" if lay.tp > 1 else None, "pp_size": lay.pp}
+    sizes["fsdp_size"] = lay.dp_shard if lay.zero else 1
+    sizes["dp_replicate_size"] = lay.dp_replicate if lay.zero else lay.dp
+    off = [
+        (m.o_bias and not m.qkv_bias, "o_bias", "attention_bias adds all four biases or none"),
+        (lay.cp > 1, f"cp={lay.cp}", "it has no such axis"),
+        (lay.sp, "sequence_parallel", "enable_sequence_parallel is not wired up yet"),
+        (lay.virtual_stages > 1, f"virtual_stages={lay.virtual_stages}", "its stages are not interleaved"),
+        (lay.zero in (1, 2) and lay.dp > 1, f"zero={lay.zero}", "fsdp_size shares parameters too, stage 3"),
+        (bool(told), " ".join(told), "the training script says it"),
+        (split, f"layer_split={job.layer_split!r}", "its last stage takes the remainder"),
+    ]
+    loaded = ['"folder-or-hub-name"', "config=config", "distributed_config=parallel"]
+    refused = ["Combining FSDP with pipeline parallelism is not supported yet."] * (lay.pp > 1 and lay.dp > 1)
+    refused += [f"hidden size {m.dim} is not a multiple of {m.n_heads} heads"] * (m.dim % m.n_heads > 0)
+    lines = [
+        _title(job),
+        "# Hugging Face transformers 5.23.0 (src/transformers/distributed/configuration_utils.py)",
+        f"# {_torchrun(lay.tp * lay.pp * lay.dp, job)} this_file.py",
+        *(f"# it refuses this: {reason}" for reason in refused),
+        *(_left_out(what, why) for applies, what, why in off if applies),
+        *_off(job, "transformers"),
+        f"from transformers import AutoModelForCausalLM, DistributedConfig, {kind}",
+        "",
+        _call(f"config = {kind}", _named(as_hf(m))),
+        _call("parallel = DistributedConfig", _named(sizes)),
+        _call("model = AutoModelForCausalLM.from_pretrained", loaded),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+EXPORTS: dict[str, Callable[[Job, str | None], str]] = {
+    "Python": as_python,
+    "CLI": as_cli,
+    "torchtitan": as_torchtitan,
+    "Megatron-LM": as_megatron,
+    "Hugging Face": as_transformers,
+}
+"""Texts by title; the framework that judges matters to the first two, the others are one themselves."""

@@ -1,0 +1,47 @@
+"""Which columns of the SwiGLU hidden layer each TP rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llamapar.describe.arguments import named
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.splits import Split
+from llamapar.records.tables import Record, cut, span
+
+
+@dataclass(frozen=True, repr=False)
+class FfnMap(Record):
+    """FFN columns over TP, by torch's chunk rule: rows of w1 and w3, columns of w2."""
+
+    model: ModelConfig
+    tp: int
+
+    @property
+    def split(self) -> Split:
+        return Split(self.model.ffn_dim, self.tp)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all shards are equal."""
+        return self.split.even
+
+    @property
+    def reason(self) -> str:
+        """Why not, in one line; empty where all shards are equal."""
+        return "" if self.ok else f"tp={self.tp} does not divide ffn_dim={self.model.ffn_dim}"
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        title = f"{self.model.name} FFN over tp={self.tp}: {self.model.ffn_dim} columns"
+        rows: list[list[object]] = [[r, span(self.split[r]), len(self.split[r])] for r in cut(self.tp)]
+        return title, ["tp rank", "columns (w1 and w3 rows, w2 columns)", "count"], rows, self.reason
+
+
+@named()
+def ffn(model: Any, layout: Layout | Mapping[str, Any]) -> FfnMap:
+    """FFN columns per TP rank. Never refuses a layout: uneven shards are shown as torch cuts them."""
+    return FfnMap(find_model(model), Layout.of(layout).tp)

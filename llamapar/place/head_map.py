@@ -1,0 +1,151 @@
+"""Which query and KV heads each TP rank holds, and where a cut runs through the middle of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llamapar.describe.arguments import named
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.splits import Split, kv_copies
+from llamapar.errors import flag
+from llamapar.records.tables import Record, cut, span
+
+
+@dataclass(frozen=True)
+class RankHeads:
+    """What one TP rank holds. Rows are those of wq and of wk (or wv), the whole model counted.
+
+    q_heads, kv_heads: heads of which the rank holds any row. q_whole, kv_whole: holds whole heads only.
+    """
+
+    rank: int
+    q_rows: range
+    kv_rows: range
+    q_heads: range
+    kv_heads: range
+    q_whole: bool
+    kv_whole: bool
+
+
+@dataclass(frozen=True, repr=False)
+class HeadMap(Record):
+    """Heads over TP: wq, wk and wv cut by rows, by torch's chunk rule, or KV heads held in copies.
+
+    kv_replication: past n_kv_heads, each KV head is held whole by tp / n_kv_heads ranks.
+    interleave: copies lie side by side (0,0,1,1,…), as they must; False tiles them (0,1,…,0,1,…),
+        which passes every shape check and gives most ranks a KV head that is not theirs.
+    """
+
+    model: ModelConfig
+    tp: int
+    kv_replication: bool = False
+    interleave: bool = True
+
+    @property
+    def replicas(self) -> int:
+        """TP ranks per KV head: more than 1 only where heads are replicated."""
+        return kv_copies(self.model.n_kv_heads, self.tp) if self.kv_replication else 1
+
+    def rank(self, r: int) -> RankHeads:
+        """What TP rank r holds."""
+        m = self.model
+        q_rows = Split(m.q_dim, self.tp)[r]
+        if self.replicas > 1:
+            head = r // self.replicas if self.interleave else r % m.n_kv_heads
+            kv_rows = range(head * m.head_dim, (head + 1) * m.head_dim)
+        else:
+            kv_rows = Split(m.kv_dim, self.tp)[r]
+        q_heads, q_whole = self._heads(q_rows)
+        kv_heads, kv_whole = self._heads(kv_rows)
+        return RankHeads(r, q_rows, kv_rows, q_heads, kv_heads, q_whole, kv_whole)
+
+    def _heads(self, rows: range) -> tuple[range, bool]:
+        width = self.model.head_dim
+        first, past = rows.start // width, -(-rows.stop // width)
+        if not len(rows):
+            return range(0), False
+        return range(first, past), rows.start % width == 0 and rows.stop % width == 0
+
+    @property
+    def ranks(self) -> list[RankHeads]:
+        return [self.rank(r) for r in range(self.tp)]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank holds whole heads, and the KV heads that its query heads need."""
+        return not self.reason
+
+    @property
+    def reason(self) -> str:
+        """Why not, in one line; empty where it works."""
+        m, tp = self.model, self.tp
+        if m.n_heads % tp:
+            return f"tp={tp} does not divide n_heads={m.n_heads}"
+        if self.replicas == 1 and m.n_kv_heads % tp:
+            return f"tp={tp} does not divide n_kv_heads={m.n_kv_heads}"
+        if self.wrong_ranks:
+            return f"{len(self.wrong_ranks)} of {tp} ranks hold a KV head that is not theirs"
+        return ""
+
+    def kv_needed(self, r: int) -> range:
+        """KV heads that the query heads of TP rank r read."""
+        q = self.rank(r).q_heads
+        size = self.model.group_size
+        return range(q.start // size, (q.stop - 1) // size + 1) if len(q) else range(0)
+
+    @property
+    def wrong_ranks(self) -> list[int]:
+        """Ranks with whole heads whose KV heads are not those that their query heads need."""
+        if self.interleave or self.replicas == 1:
+            return []
+        return [r for r in range(self.tp) if self.rank(r).kv_heads != self.kv_needed(r)]
+
+    def shared(self) -> dict[int, list[int]]:
+        """KV head → the TP ranks that hold a copy, whose gradients must be summed; {} without copies."""
+        if self.replicas == 1:
+            return {}
+        holders: dict[int, list[int]] = {}
+        for r in range(self.tp):
+            holders.setdefault(self.rank(r).kv_heads[0], []).append(r)
+        return dict(sorted(holders.items()))
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        m = self.model
+        title = (
+            f"{m.name} heads over tp={self.tp}: {m.n_heads} query heads, {m.n_kv_heads} KV heads, "
+            f"{m.group_size} query heads to a KV head, head_dim {m.head_dim}"
+        )
+        rows: list[list[object]] = []
+        for r in cut(self.tp):
+            held = self.rank(r)
+            rows.append(
+                [
+                    r,
+                    span(held.q_heads) + (" (cut)" if held.q_heads and not held.q_whole else ""),
+                    span(held.q_rows),
+                    span(held.kv_heads) + (" (cut)" if held.kv_heads and not held.kv_whole else ""),
+                    span(held.kv_rows),
+                ]
+            )
+        foot = self.reason
+        if not foot and self.replicas > 1:
+            foot = f"each KV head on {self.replicas} ranks; its gradient is the sum over them"
+        return title, ["tp rank", "query heads", "wq rows", "KV heads", "wk, wv rows"], rows, foot
+
+
+@named()
+def heads(
+    model: Any,
+    layout: Layout | Mapping[str, Any],
+    *,
+    kv_replication: bool = False,
+    interleave: bool = True,
+) -> HeadMap:
+    """Query and KV heads per TP rank. Never refuses a layout: a cut head is shown as cut."""
+    flag("kv_replication", kv_replication)
+    flag("interleave", interleave)
+    return HeadMap(find_model(model), Layout.of(layout).tp, kv_replication, interleave)

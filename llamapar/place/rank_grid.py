@@ -1,0 +1,93 @@
+"""Where a rank sits among all ranks, and who its peers are on each axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from llamapar.describe.arguments import named
+from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Layout
+from llamapar.errors import whole
+from llamapar.records.tables import Record
+
+MAX_CELLS = 2**14
+"""Most cells of the grid; past it a cell stands for a block of consecutive ranks."""
+
+
+@dataclass(frozen=True, repr=False)
+class RankGrid(Record):
+    """All ranks in rows of consecutive ranks, one of them chosen.
+
+    block: ranks to a cell. cols, rows: cells of the grid; rank = (row·cols + col)·block + rest.
+    """
+
+    layout: Layout
+    rank: int
+    block: int
+    cols: int
+    rows: int
+
+    @property
+    def coord(self) -> Coord:
+        """The chosen rank's (tp, cp, pp, dp)."""
+        return self.layout.coord_of(self.rank)
+
+    @cached_property
+    def peers(self) -> dict[str, range]:
+        """The chosen rank's group on each axis, itself included."""
+        return {axis: self.layout.group(axis, self.rank) for axis in AXES}  # type: ignore[misc]
+
+    def cell(self, rank: int) -> tuple[int, int]:
+        """(row, col) of the cell of a rank."""
+        return divmod(rank // self.block, self.cols)
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        lay, place = self.layout, self.coord
+        title = (
+            f"rank {self.rank} of {lay.world} in order {lay.order} (fastest first): "
+            f"tp={place.tp} cp={place.cp} pp={place.pp} dp={place.dp}"
+        )
+        rows: list[list[object]] = [
+            [AXIS_TITLES[axis], len(group), _listed(group), group.step] for axis, group in self.peers.items()
+        ]
+        return title, ["axis", "ranks", "group", "stride"], rows, ""
+
+
+def _listed(group: range) -> str:
+    if len(group) <= 16:
+        return ", ".join(map(str, group))
+    return f"{group[0]}, {group[1]}, {group[2]}, … {group[-1]}"
+
+
+@named()
+def ranks(layout: Layout | Mapping[str, Any], rank: int = 0) -> RankGrid:
+    """The grid of all ranks with one of them chosen; instant at 2**20 ranks."""
+    layout = Layout.of(layout)
+    rank = whole("rank", rank, 0, layout.world - 1)
+    block = 1
+    for axis in layout.axes:
+        if layout.world // block <= MAX_CELLS:
+            break
+        degree = getattr(layout, axis)
+        block *= min(degree, -(-layout.world // block // MAX_CELLS))
+    cells = -(-layout.world // block)
+    cols = _columns(layout, block, cells)
+    return RankGrid(layout, rank, block, cols, -(-cells // cols))
+
+
+def _columns(layout: Layout, block: int, cells: int) -> int:
+    """Columns that follow an axis boundary where one is near the square, else the square itself."""
+    square = math.isqrt(cells - 1) + 1
+    step, best = 1, square
+    bounds = []
+    for axis in layout.axes:
+        step *= getattr(layout, axis)
+        if step % block == 0:
+            bounds.append(step // block)
+    near = [b for b in bounds if square / 4 <= b <= square * 4 and b <= cells]
+    if near:
+        best = min(near, key=lambda b: abs(math.log(b / square)))
+    return best

@@ -1,0 +1,122 @@
+"""Which layers each pipeline stage holds, under each framework's split."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from llamapar.describe.arguments import named
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.splits import LAYER_SPLITS
+from llamapar.errors import LayoutError, one_of
+from llamapar.frameworks import framework
+from llamapar.records.tables import Record, cut, span
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One (virtual) pipeline stage: its layers and whether it holds the embedding or the head."""
+
+    stage: int
+    rank: int
+    layers: range
+    embedding: bool
+    head: bool
+
+
+@dataclass(frozen=True, repr=False)
+class StageMap(Record):
+    """Layers over pp·virtual_stages stages; virtual stage s lives on rank s % pp."""
+
+    model: ModelConfig
+    pp: int
+    virtual_stages: int
+    layer_split: str
+
+    @cached_property
+    def _made(self) -> tuple[list[int], str]:
+        n, stages = self.model.n_layers, self.pp * self.virtual_stages
+        if stages > n + 2:
+            return [], f"pp·virtual_stages = {stages} stages for {n} layers"
+        try:
+            return LAYER_SPLITS[self.layer_split](n, stages), ""
+        except LayoutError as problem:
+            return [], problem.what
+
+    @property
+    def counts(self) -> list[int]:
+        """Layers per stage, first stage first; empty where the split refuses."""
+        return self._made[0]
+
+    @property
+    def ok(self) -> bool:
+        return not self.reason
+
+    @property
+    def reason(self) -> str:
+        """Why the split refuses, in one line; empty where it does not."""
+        return self._made[1]
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """Every stage in pipeline order; empty where the split refuses."""
+        ends = list(itertools.accumulate(self.counts))
+        last = len(ends) - 1
+        return [
+            Stage(s, s % self.pp, range(end - count, end), s == 0, s == last)
+            for s, (count, end) in enumerate(zip(self.counts, ends, strict=True))
+        ]
+
+    def on_rank(self, r: int) -> list[Stage]:
+        """The stages of PP rank r."""
+        return [stage for stage in self.stages if stage.rank == r]
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """The counts as (stages, layers) runs: 405B at PP=16 is [(1, 7), (14, 8), (1, 7)]."""
+        return [(len(list(same)), count) for count, same in itertools.groupby(self.counts)]
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        v = f"·{self.virtual_stages}" if self.virtual_stages > 1 else ""
+        runs = ", ".join(f"{n} x {count}" if n > 1 else str(count) for n, count in self.runs)
+        title = (
+            f"{self.model.name} layers over pp={self.pp}{v}, {self.layer_split}: "
+            f"{self.model.n_layers} layers as {runs or 'nothing'}"
+        )
+        rows: list[list[object]] = []
+        for s in cut(len(self.stages)):
+            stage = self.stages[s]
+            ends = [word for word, on in (("embedding", stage.embedding), ("head", stage.head)) if on]
+            rows.append([stage.stage, stage.rank, span(stage.layers), len(stage.layers), ", ".join(ends)])
+        return title, ["stage", "pp rank", "layers", "count", "also holds"], rows, self.reason
+
+
+@named()
+def stages(model: Any, layout: Layout | Mapping[str, Any], *, layer_split: str = "balanced ends") -> StageMap:
+    """Layers per pipeline stage.
+
+    layer_split: a name of `splits.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer
+    fewer on the first and on the last stage. Raises LayoutError for a framework without such a rule.
+    """
+    layout = Layout.of(layout)
+    if isinstance(layer_split, str) and layer_split not in LAYER_SPLITS:
+        try:
+            named = framework(layer_split)
+        except LayoutError:
+            one_of("layer_split", layer_split, LAYER_SPLITS)
+            raise
+        if named.layer_split is None:
+            raise LayoutError(
+                f"{named.title} has no rule for layers per stage that is known here",
+                "",
+                [f"layer_split={name!r}" for name in LAYER_SPLITS],
+                "layer_split",
+            )
+        layer_split = named.layer_split
+    one_of("layer_split", layer_split, LAYER_SPLITS)
+    return StageMap(find_model(model), layout.pp, layout.virtual_stages, layer_split)

@@ -1,0 +1,105 @@
+"""Which vocabulary rows each TP rank holds, and where the pad rows sit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llamapar.describe.arguments import named
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.splits import Padding, Split
+from llamapar.errors import MAX_SIZE, LayoutError, whole
+from llamapar.frameworks import padding_rule
+from llamapar.records.tables import Record, cut, span
+
+
+@dataclass(frozen=True)
+class RankVocab:
+    """Rows of the embedding (and of the head) on one TP rank.
+
+    rows: of the padded vocabulary. real: those that stand for a token. pads: how many do not.
+    """
+
+    rank: int
+    rows: range
+    real: range
+
+    @property
+    def pads(self) -> int:
+        return len(self.rows) - len(self.real)
+
+
+@dataclass(frozen=True, repr=False)
+class VocabMap(Record):
+    """The vocabulary over TP under a padding rule; shards by torch's chunk rule."""
+
+    model: ModelConfig
+    tp: int
+    padding: Padding
+
+    @property
+    def padded(self) -> int:
+        """Rows of the padded embedding."""
+        return self.padding.padded(self.model.vocab_size, self.tp)
+
+    @property
+    def pad_rows(self) -> int:
+        return self.padded - self.model.vocab_size
+
+    @property
+    def split(self) -> Split:
+        return Split(self.padded, self.tp)
+
+    def rank(self, r: int) -> RankVocab:
+        """What TP rank r holds."""
+        rows = self.split[r]
+        vocab = self.model.vocab_size
+        return RankVocab(r, rows, range(min(rows.start, vocab), min(rows.stop, vocab)))
+
+    @property
+    def ranks(self) -> list[RankVocab]:
+        return [self.rank(r) for r in range(self.tp)]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all shards are equal."""
+        return self.split.even
+
+    @property
+    def reason(self) -> str:
+        """Why not, in one line; empty where all shards are equal."""
+        return "" if self.ok else f"tp={self.tp} does not divide {self.padded} rows: shards are uneven"
+
+    def owner(self, token: int) -> int:
+        """The TP rank whose shard holds a token's row."""
+        return self.split.owner(whole("token", token, 0, self.model.vocab_size - 1))
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        title = (
+            f"{self.model.name} vocabulary over tp={self.tp}, {self.padding}: "
+            f"{self.model.vocab_size} rows, padded to {self.padded}, {self.pad_rows} pad rows"
+        )
+        rows: list[list[object]] = []
+        for r in cut(self.tp):
+            held = self.rank(r)
+            rows.append([r, span(held.rows), len(held.rows), span(held.real), held.pads])
+        return title, ["tp rank", "rows", "count", "tokens", "pad rows"], rows, self.reason
+
+
+@named()
+def vocab(
+    model: Any, layout: Layout | Mapping[str, Any], *, padding: str | Padding | None = None
+) -> VocabMap:
+    """Vocabulary rows per TP rank. padding: a Padding, a framework's name for its own rule, or none."""
+    made = VocabMap(find_model(model), Layout.of(layout).tp, padding_rule(padding))
+    if made.padded > MAX_SIZE:
+        raise LayoutError(
+            f"padding={made.padding} at tp={made.tp} makes {made.padded} rows, more than {MAX_SIZE}",
+            "no embedding is that tall",
+            ["padding=128*tp", "padding=none"],
+            "padding",
+        )
+    return made

@@ -1,0 +1,225 @@
+"""What a run did, as plain records: collectives, attention calls and the shape tape. No torch here.
+
+Figures, panels and the command read these; `execution` writes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from llamapar.errors import LlamaparError
+
+from .tables import Record
+
+PHASES = ("forward", "backward", "gradients")
+"""forward and backward of the program, then the sums of parameter gradients over cp and dp."""
+
+
+@dataclass(frozen=True)
+class CollectiveEvent:
+    """One collective in which a rank took part.
+
+    kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", …. axis: the mesh axis of the group.
+    group: global ranks. shape: of the rank's input. bytes: of its output for an all-gather, of its
+    input otherwise.
+    """
+
+    kind: str
+    axis: str
+    group: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} over {self.axis}, {list(self.shape)} {self.dtype}"
+
+
+def causal_pairs(positions: range) -> int:
+    """(query, key) pairs of a causal mask for queries at `positions`: the sum of p + 1."""
+    first, count = positions.start, len(positions)
+    return count * (first + 1) + math.comb(count, 2)
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One call of an attention kernel: queries [batch, heads, queries, …] against `keys` keys."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    causal: bool
+    phase: str
+
+    @property
+    def pairs(self) -> int:
+        """(query, key) pairs of one head of one sequence that the kernel was handed."""
+        return causal_pairs(range(self.queries)) if self.causal else self.queries * self.keys
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one rank did, in order."""
+
+    rank: int
+    events: tuple[CollectiveEvent, ...] = ()
+    attention: tuple[AttentionCall, ...] = ()
+    shapes: frozenset[tuple[int, ...]] = field(default=frozenset(), compare=False)
+    """Shapes of every tensor that the rank made, forward and backward; engines differ in theirs."""
+
+    def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
+        """Bytes of the events of an axis and a phase; None means all."""
+        return sum(
+            e.bytes
+            for e in self.events
+            if (axis is None or e.axis == axis) and (phase is None or e.phase == phase)
+        )
+
+    @property
+    def by_axis(self) -> dict[str, int]:
+        """Axis → bytes, in the order of first use."""
+        return {axis: self.bytes(axis) for axis in dict.fromkeys(e.axis for e in self.events)}
+
+    def pairs(self, phase: str = "forward") -> int:
+        """(query, key) pairs handed to the attention kernels, for one head of one sequence."""
+        return sum(c.pairs for c in self.attention if c.phase == phase)
+
+    def __str__(self) -> str:
+        lines = [f"rank {self.rank}: {count(self.events)}, {self.bytes():,} bytes"]
+        width = max((len(e.kind) for e in self.events), default=0)
+        for i, e in enumerate(self.events):
+            lines.append(
+                f"  {i:>3}  {e.phase:<9}  {e.kind:<{width}}  {e.axis:<2}  {list(e.shape)} {e.dtype}  "
+                f"{e.bytes:,} B  ranks {', '.join(map(str, e.group))}"
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def count(events: Sequence[CollectiveEvent]) -> str:
+    """ "1 collective", "12 collectives"."""
+    return f"{len(events)} collective{'s' * (len(events) != 1)}"
+
+
+@dataclass(frozen=True)
+class TapeStep:
+    """One assignment of a program: what the tensor is globally, and what each rank holds of it.
+
+    where: "function:line" counted from the function's first line. code: that line.
+    global_shape: None where only the cut program gets there. local: rank → shape.
+    cut: dim → axes that cut it. error: rank → the genuine error that the line raised.
+    why: what `check` says of the layout. cause: the error's cause and its arithmetic, by `lp.explain`.
+    """
+
+    where: str
+    code: str
+    name: str
+    global_shape: tuple[int, ...] | None
+    local: Mapping[int, tuple[int, ...]]
+    cut: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    error: Mapping[int, str] = field(default_factory=dict)
+    why: str = ""
+    cause: str = ""
+
+    @property
+    def even(self) -> bool:
+        """Whether all ranks hold the same shape."""
+        return len(set(self.local.values())) <= 1
+
+
+@dataclass(frozen=True, repr=False)
+class Tape(Record):
+    """Every assignment of a program, in order, with what each rank holds after it; the errors last.
+
+    ranks: how many of the layout's `world` ranks were run.
+    """
+
+    program: str
+    layout: str
+    steps: tuple[TapeStep, ...]
+    ranks: int
+    world: int
+
+    @property
+    def errors(self) -> dict[int, str]:
+        """rank → its error, in torch's own words."""
+        return {rank: text for step in self.steps for rank, text in step.error.items()}
+
+    @property
+    def failed(self) -> TapeStep | None:
+        """The first step that raised."""
+        return next((step for step in self.steps if step.error), None)
+
+    def step(self, name: str) -> TapeStep:
+        """The last step that made `name`."""
+        found = [step for step in self.steps if step.name == name]
+        if not found:
+            names = dict.fromkeys(step.name for step in self.steps if step.name)
+            raise LlamaparError(f"no step made {name!r}", "", names, "name")
+        return found[-1]
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        title = f"{self.program}, {self.layout}: shapes of {self.ranks} of {self.world} ranks"
+        rows: list[list[object]] = []
+        for step in self.steps:
+            rows.append(
+                [
+                    f"{step.where} ✗" if step.error else step.where,
+                    step.code,
+                    step.name,
+                    list(step.global_shape) if step.global_shape is not None else "",
+                    ", ".join(f"dim {dim} by {'·'.join(axes)}" for dim, axes in sorted(step.cut.items())),
+                    _by_shape(step),
+                ]
+            )
+        why = "\n".join(filter(None, (self.failed.why, self.failed.cause))) if self.failed else ""
+        return title, ["line", "code", "name", "global shape", "cut", "on a rank"], rows, why
+
+    def _repr_html_(self) -> str:
+        title, head, rows, foot = self._table()
+        left = 'style="text-align:left"'
+        body = "".join(f"<tr>{''.join(_cell(i, text) for i, text in enumerate(row))}</tr>" for row in rows)
+        top = "".join(f"<th {left}>{escape(name)}</th>" for name in head)
+        end = "".join(f"<p>{escape(line)}</p>" for line in foot.splitlines())
+        return f"<p><b>{escape(title)}</b></p><table><tr>{top}</tr>{body}</table>{end}"
+
+
+def _cell(column: int, text: object) -> str:
+    """A cell of the tape; code and shapes are kept on a line."""
+    inner = escape(str(text))
+    if column in (1, 3) and inner:
+        inner = f'<code style="white-space:nowrap">{inner}</code>'
+    return f'<td style="text-align:left">{inner}</td>'
+
+
+def _by_shape(step: TapeStep) -> str:
+    if step.error:
+        return _by_text(step.error)
+    if step.even and step.local:
+        return str(list(next(iter(step.local.values()))))
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, shape in step.local.items():
+        groups.setdefault(shape, []).append(rank)
+    return "; ".join(f"{list(shape)} on {some(ranks)}" for shape, ranks in groups.items())
+
+
+def _by_text(errors: Mapping[int, str]) -> str:
+    groups: dict[str, list[int]] = {}
+    for rank, text in errors.items():
+        groups.setdefault(text, []).append(rank)
+    return "; ".join(f"{some(ranks)}: {text}" for text, ranks in groups.items())
+
+
+def some(ranks: Sequence[int]) -> str:
+    """Ranks in words: "rank 3", "ranks 0–7", "ranks 0, 2"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}–{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,1 @@
+"""`lp.check`: rules, fixes, the report; `lp.loading` and what makes a layout fit."""

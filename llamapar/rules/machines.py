@@ -1,0 +1,296 @@
+"""Loading a model over machines: bytes of the file and of every node, and what narrow counters make of them.
+
+distributed-llama (b4rtaz/distributed-llama @8d624a7b1f, converter/writer.py, src/llm.cpp, nn/nn-core.cpp):
+embedding and norms in F32, matrices in F32 or in blocks of 32 weights: Q40 of 18 bytes, Q80 of 34; a tied
+head is stored all the same. Nodes are TP ranks; the embedding stays whole on the root, norms are everywhere,
+the KV cache is F32. bf16 and fp16 are safetensors' and Meta's: two bytes a parameter, norms in every shard.
+fp8 is Meta's 405B: one byte for the FFN of all layers but the first and the last, two for the rest.
+
+Sizes are Python integers. What a counter of 32 bits would have held is arithmetic modulo 2^32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from llamapar.describe.arguments import named
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig, Parameter
+from llamapar.describe.models import model as find_model
+from llamapar.describe.placement import PARAMETERS
+from llamapar.errors import LayoutError, one_of, real, whole
+from llamapar.place.cut import Placed
+from llamapar.records.tables import Record, cut
+
+from .report import check
+
+BLOCKS = {"f32": (1, 4), "q80": (32, 34), "q40": (32, 18), "bf16": (1, 2), "fp16": (1, 2), "fp8": (1, 1)}
+"""Format → (weights of a block, its bytes)."""
+
+FRAMEWORK = {"f32": "distributed-llama", "q40": "distributed-llama", "q80": "distributed-llama"}
+FRAMEWORK |= {"bf16": "meta", "fp16": "meta", "fp8": "meta"}
+"""Format → whose file it is, and whose limits hold for the number of nodes."""
+
+COUNTERS = {"int32": (32, True), "uint32": (32, False), "int64": (64, True)}
+"""Counter → (bits, signed)."""
+
+MAX_NODES = 2**12
+
+_ORDER = ("wq", "wk", "wv", "wo", "w1", "w2", "w3", "norm", "bq", "bk", "bv", "bo")
+"""Tensors of a layer in distributed-llama's file."""
+
+
+def held(value: int, counter: str) -> int:
+    """What a counter ("int32", "uint32" or "int64") holds after counting to `value`."""
+    bits, signed = COUNTERS[one_of("counter", counter, COUNTERS)]
+    value %= 2**bits
+    return value - 2**bits if signed and value >= 2 ** (bits - 1) else value
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number that a loader counts to: a product inside a tensor's size, or the total of the file so far.
+
+    what: "128256 × 16384 × 4", or "total". tensor: at which one. value: the true number.
+    """
+
+    tensor: str
+    what: str
+    value: int
+
+    @property
+    def wraps(self) -> list[str]:
+        """Counters that cannot hold the value."""
+        return [name for name in COUNTERS if held(self.value, name) != self.value]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: what each counter holds, and by how much it is off."""
+        holds = {name: held(self.value, name) for name in COUNTERS}
+        return {
+            "tensor": self.tensor,
+            "what": self.what,
+            "value": self.value,
+            **holds,
+            "wraps": self.wraps,
+            "off_by": {name: self.value - holds[name] for name in self.wraps},
+        }
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one machine holds, in bytes. role: "root" or "worker"."""
+
+    node: int
+    role: str
+    weight_bytes: int
+    kv_cache_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.kv_cache_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ("node", "role", "weight_bytes", "kv_cache_bytes", "total_bytes")
+        return {name: getattr(self, name) for name in names}
+
+
+def kv_cache_bytes(model: Any, seq_len: int, *, item: int = 2, batch: int = 1, tp: int = 1) -> int:
+    """Bytes of K and V of every layer for `seq_len` tokens, on one of `tp` ranks: 2·L·s·b·kv_dim/tp·item."""
+    m = find_model(model)
+    return 2 * m.n_layers * seq_len * batch * -(-m.kv_dim // tp) * item
+
+
+@dataclass(frozen=True, repr=False)
+class Loading(Record):
+    """A model in a file format over `n_nodes` machines of `memory_gib`·2³⁰ bytes each."""
+
+    model: ModelConfig
+    format: str
+    n_nodes: int
+    memory_gib: float
+    seq_len: int
+
+    @property
+    def framework(self) -> str:
+        return FRAMEWORK[self.format]
+
+    @property
+    def memory_bytes(self) -> int:
+        return round(self.memory_gib * 2**30)
+
+    # -- tensors -------------------------------------------------------------------------------
+
+    @cached_property
+    def tensors(self) -> tuple[Parameter, ...]:
+        """Every tensor of the file, in its order."""
+        found = list(self.model.parameters())
+        if self.framework != "distributed-llama":
+            return tuple(found)
+        if self.model.tied:
+            shape = (self.model.vocab_size, self.model.dim)
+            found.append(Parameter("output.weight", "lm_head.weight", shape, "output"))
+
+        def place(p: Parameter) -> tuple[int, int]:
+            ends = {"tok_embeddings": -1, "norm": self.model.n_layers, "output": self.model.n_layers + 1}
+            return (p.layer, _ORDER.index(p.key)) if p.layer is not None else (ends[p.key], 0)
+
+        return tuple(sorted(found, key=place))
+
+    def block(self, p: Parameter) -> tuple[int, int]:
+        """(weights of a block, its bytes) as the file stores this tensor."""
+        if self.framework == "distributed-llama":
+            return BLOCKS["f32"] if p.key in ("tok_embeddings", "norm") else BLOCKS[self.format]
+        inner = p.layer is not None and 0 < p.layer < self.model.n_layers - 1
+        if self.format == "fp8" and not (p.key in ("w1", "w2", "w3") and inner):
+            return BLOCKS["bf16"]
+        return BLOCKS[self.format]
+
+    def bytes(self, p: Parameter, ranks: int = 1) -> int:
+        """Bytes of a tensor, or of the first of its `ranks` shards."""
+        weights, size = self.block(p)
+        numel = math.prod(Placed(p, PARAMETERS[p.key], 0).local_shape(Layout(tp=ranks)))
+        return -(-numel // weights) * size
+
+    @cached_property
+    def _kinds(self) -> list[tuple[Parameter, int]]:
+        """One tensor of each kind and how many there are of it."""
+        alike: dict[Any, list[Parameter]] = {}
+        for p in self.tensors:
+            alike.setdefault((p.key, self.block(p)), []).append(p)
+        return [(found[0], len(found)) for found in alike.values()]
+
+    @cached_property
+    def file_bytes(self) -> int:
+        """Bytes of all weights: a distributed-llama file's payload, safetensors' total_size."""
+        return sum(self.bytes(p) * times for p, times in self._kinds)
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def nodes_of(self, n: int) -> tuple[Node, ...]:
+        """What each of `n` nodes holds. distributed-llama's root holds the whole embedding besides."""
+        root_only = self.framework == "distributed-llama"
+        each = more = 0
+        for p, times in self._kinds:
+            if root_only and p.key == "tok_embeddings":
+                more = self.bytes(p)
+            else:
+                each += self.bytes(p, n) * times
+        cache = kv_cache_bytes(self.model, self.seq_len, item=4 if root_only else 2, tp=n)
+        root = Node(0, "root", each + more, cache)
+        return (root, *(Node(i, "worker", each, cache) for i in range(1, n)))
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        return self.nodes_of(self.n_nodes)
+
+    def limit(self, n: int) -> str:
+        """Why the framework does not run on `n` nodes, in one line; empty where it does."""
+        report = check(self.model, Layout(tp=n), framework=self.framework)
+        return "" if report.ok else report.errors[0].message
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether the framework runs on so many nodes and the root, which holds most, has room."""
+        return not self.limit(self.n_nodes) and self.nodes[0].total_bytes <= self.memory_bytes
+
+    @cached_property
+    def smallest_nodes(self) -> int | None:
+        """The fewest nodes of this memory that the model fits; None where no number does."""
+        heads = self.model.n_heads
+        for n in (n for n in range(1, heads + 1) if heads % n == 0):
+            if self.nodes_of(n)[0].total_bytes <= self.memory_bytes and not self.limit(n):
+                return n
+        return None
+
+    # -- counters ------------------------------------------------------------------------------
+
+    def counts(self) -> Iterator[Count]:
+        """Every product inside each tensor's size, then the running total after it, in the file's order."""
+        totals = accumulate(self.bytes(p) for p in self.tensors)
+        for p, total in zip(self.tensors, totals, strict=True):
+            weights, size = self.block(p)
+            text = " × ".join(str(n) for n in p.shape)
+            if len(p.shape) > 1:
+                yield Count(p.name, text, p.numel)
+            if weights > 1:
+                yield Count(p.name, f"{text} / {weights} × {size}", self.bytes(p))
+            else:
+                yield Count(p.name, f"{text} × {size}", self.bytes(p))
+            yield Count(p.name, "total", total)
+
+    @cached_property
+    def overflows(self) -> tuple[Count, ...]:
+        """The counts that wrap a counter; of the totals the first that passes 2³¹, and 2³²."""
+        found = []
+        passed: set[int] = set()
+        for count in self.counts():
+            new = {bits for bits in (31, 32) if count.value >> bits} - passed
+            if count.what == "total":
+                passed |= new
+            if count.wraps and (new or count.what != "total"):
+                found.append(count)
+        return tuple(found)
+
+    # -- forms ---------------------------------------------------------------------------------
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, in words, with the framework's refusal where there is one."""
+        why = self.limit(self.n_nodes)
+        told = f"{'fits' if self.fits else 'does not fit'}; smallest number of nodes: {self.smallest_nodes}"
+        return f"{why}; {told}" if why else told
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form of `llamapar loading --json`."""
+        return {
+            "file_bytes": self.file_bytes,
+            "nodes": [node.as_dict() for node in self.nodes],
+            "fits": self.fits,
+            "smallest_nodes": self.smallest_nodes,
+            "overflows": [count.as_dict() for count in self.overflows],
+        }
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        title = (
+            f"{self.model.name} in {self.format} on {self.n_nodes} x {self.memory_gib:g} GiB "
+            f"({self.framework}): {self.file_bytes:,} B of weights"
+        )
+        rows: list[list[object]] = []
+        for i in cut(self.n_nodes):
+            node = self.nodes[i]
+            free = (self.memory_bytes - node.total_bytes) / 2**30
+            counted = [f"{n:,}" for n in (node.weight_bytes, node.kv_cache_bytes, node.total_bytes)]
+            rows.append([node.node, node.role, *counted, f"{free:.2f}"])
+        head = ["node", "role", "weights B", "KV cache B", "total B", "free GiB"]
+        return title, head, rows, self.verdict
+
+
+@named()
+def loading(
+    model: Any, *, format: str = "q40", nodes: int = 1, memory_gib: float = 64, seq_len: int = 4096
+) -> Loading:
+    """What loading `model` takes: bytes of the file and of each node, whether it fits, which counters wrap.
+
+    format: "f32", "q40" or "q80" (distributed-llama), "bf16", "fp16" or "fp8" (Meta, safetensors).
+    nodes: machines, which are TP ranks. memory_gib: of each, in 2³⁰ bytes. seq_len: tokens of the KV cache.
+    Raises LayoutError for bad input, and for a model whose rows no block of 32 weights divides.
+    """
+    m = find_model(model)
+    one_of("format", format, BLOCKS)
+    weights = BLOCKS[format][0]
+    odd = next((p for p in m.parameters() if len(p.shape) > 1 and p.shape[-1] % weights), None)
+    if odd is not None:
+        raise LayoutError(
+            f"{odd.name} has rows of {odd.shape[-1]} weights, and a {format} block holds {weights}",
+            "a row is stored in whole blocks",
+            ["format='f32'", "format='bf16'"],
+            "format",
+        )
+    n = whole("nodes", nodes, 1, MAX_NODES)
+    memory = real("memory_gib", memory_gib, 1 / 1024, 2**20)
+    return Loading(m, format, n, memory, whole("seq_len", seq_len, 1, 2**31 - 1))

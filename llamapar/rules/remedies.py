@@ -1,0 +1,118 @@
+"""What makes a job fit its GPU, found by trying: each remedy passes `check`, and fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from llamapar.count.account import memory
+from llamapar.count.saved import RECOMPUTE
+from llamapar.count.terms import GIB, Memory
+from llamapar.describe.hardware import GPUS
+from llamapar.describe.job import Job
+from llamapar.errors import LlamaparError
+from llamapar.frameworks import Framework
+
+from .fixes import Fix, apply, severities
+from .table import ERROR, WARNING
+
+MOST = 4
+"""Remedies that are offered."""
+
+_STAGES = 480
+"""Pipeline stages that are counted in the search, some 30 ms of work, however deep the pipeline."""
+
+_SETTINGS = ("recompute", "schedule", "gpu")
+"""What `memory` takes and a Job does not hold."""
+
+
+@dataclass(frozen=True, repr=False)
+class Remedy:
+    """What was changed, in words of `memory` and `Layout`, and the account that then fits."""
+
+    job: Job
+    changes: tuple[tuple[str, Any], ...]
+    memory: Memory
+
+    @property
+    def text(self) -> str:
+        """ "recompute=full: 61.30 GiB"."""
+        return f"{Fix(self.job, self.changes).text}: {self.memory.worst.total_bytes / GIB:.2f} GiB"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def memory_of(job: Job, **options: Any) -> Memory:
+    """`memory` of a Job: its own facts, and options that it does not hold. Raises LayoutError."""
+    many, batch = job.n_micro_batches, job.micro_batch or 1
+    return memory(
+        job.model,
+        job.layout,
+        seq_len=job.seq_len or job.model.max_seq_len,
+        micro_batch=batch,
+        global_batch=many * batch * job.layout.dp if many else job.global_batch,
+        kv_replication=job.kv_replication,
+        **{"padding": job.padding, "layer_split": job.layer_split or "balanced ends"} | options,
+    )
+
+
+def remedies(job: Job, judge: Framework | None = None, **options: Any) -> Iterator[Remedy]:
+    """At most MOST ways to make a job fit that does not, the least change first; none where nothing does.
+
+    options: of `memory_of`; recompute, schedule and gpu are changed too. One thing is changed at a time,
+    then two; what made it fit once is not changed again. A remedy brings no error and no warning that was
+    not there.
+    """
+    there = {code for code, severity in severities(job, judge).items() if severity == WARNING}
+    single = list(_single(job, options))
+    enough: list[set[str]] = []
+    room = _STAGES
+    for changes in (*single, *_pairs(single)):
+        made = apply(job, {name: value for name, value in changes.items() if name not in _SETTINGS})
+        if made is None or any(found <= changes.keys() for found in enough):
+            continue
+        left = severities(made, judge)
+        if any(s == ERROR or (s == WARNING and code not in there) for code, s in left.items()):
+            continue
+        room -= made.layout.pp
+        if room < 0:
+            return
+        with suppress(LlamaparError):
+            found = memory_of(made, **options | {n: changes[n] for n in _SETTINGS if n in changes})
+            if found.fits:
+                enough.append(set(changes))
+                yield Remedy(made, tuple(changes.items()), found)
+        if len(enough) == MOST:
+            return
+
+
+def _single(job: Job, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One thing changed, the cheapest first: what costs little time, then a layout, then another GPU."""
+    lay, batch = job.layout, job.micro_batch or 1
+    if lay.tp > 1 and not lay.sp:
+        yield {"sequence_parallel": True}
+    if options.get("schedule") == "gpipe":
+        yield {"schedule": "1f1b"}
+    if lay.dp_shard * lay.cp > 1:
+        yield from ({"zero": stage} for stage in range(lay.zero + 1, 4))
+    if batch > 1 and job.micro_batches is None:
+        yield {"micro_batch": batch // 2}
+    now = RECOMPUTE.index(options.get("recompute", "selective"))
+    yield from ({"recompute": mode} for mode in RECOMPUTE[now + 1 :])
+    for ways in (2, 4, 8):
+        for axis in ("tp", "pp", "cp"):
+            if lay.dp % ways == 0:
+                yield {axis: getattr(lay, axis) * ways, "dp": lay.dp // ways}
+    size = GPUS[options.get("gpu", "h100-80gb")]
+    yield from ({"gpu": gpu} for gpu, bytes_ in GPUS.items() if bytes_ > size)
+
+
+def _pairs(single: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Two things changed at once, no one of them twice."""
+    for one, other in combinations(single, 2):
+        if not one.keys() & other.keys():
+            yield one | other

@@ -1,0 +1,246 @@
+"""`check` and `require`: a layout judged, with reasons, fixes and every framework's verdict."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from llamapar.describe.arguments import keywords_of, named
+from llamapar.describe.job import Job
+from llamapar.describe.layout import Layout
+from llamapar.describe.splits import Padding
+from llamapar.errors import LayoutError
+from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
+from llamapar.frameworks import framework as find_framework
+from llamapar.records.tables import fold
+
+from .fixes import Fix, find_fixes, severities
+from .table import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, WARNING, Rule
+
+_WIDTH = 100
+"""Columns of a report as text, its messages apart."""
+
+
+def _told(word: str, text: str, width: int = _WIDTH) -> list[str]:
+    """A line of a finding, indented and folded: "    why  …"."""
+    return textwrap.wrap(
+        text, width, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9, break_on_hyphens=False
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Finding:
+    """One rule that has something to say about a job; words and fixes are made when asked for."""
+
+    rule: Rule
+    severity: str
+    job: Job
+    judge: Framework | None
+
+    @property
+    def code(self) -> str:
+        return self.rule.code
+
+    @cached_property
+    def _numbers(self) -> dict[str, Any]:
+        return self.job.numbers(self.judge.padding if self.judge else None)
+
+    @cached_property
+    def message(self) -> str:
+        """What, with both numbers, in one line."""
+        return self.rule.message.format_map(self._numbers)
+
+    @cached_property
+    def why(self) -> str:
+        """Why it cannot work, or matters, in one line."""
+        return self.rule.why.format_map(self._numbers)
+
+    @cached_property
+    def fixes(self) -> tuple[Fix, ...]:
+        """At most three ways out, the nearest first; each passes `check` and ends this finding.
+
+        A note needs no way out and has none.
+        """
+        if self.severity == NOTE:
+            return ()
+        return tuple(find_fixes(self.job, self.rule, self.judge))
+
+    @cached_property
+    def frameworks(self) -> dict[str, Verdict]:
+        """Every framework's verdict by name, the judge first."""
+        order = [self.judge, *FRAMEWORKS.values()] if self.judge else list(FRAMEWORKS.values())
+        return {f.name: f.judge(self.code, self.job) for f in dict.fromkeys(order)}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "message": self.message,
+            "why": self.why,
+            "fixes": [fix.as_dict() for fix in self.fixes],
+            "frameworks": {name: v.as_dict() for name, v in self.frameworks.items()},
+        }
+
+    def by_verdict(self) -> dict[str, list[str]]:
+        """Titles of the frameworks by what they do here."""
+        groups: dict[str, list[str]] = {}
+        for name, verdict in self.frameworks.items():
+            groups.setdefault(verdict.verdict, []).append(FRAMEWORKS[name].title)
+        return groups
+
+    def text(self, width: int | None = None) -> str:
+        """The finding in words, of lines of at most `width` characters where that is given."""
+        most = min(width or _WIDTH, _WIDTH)
+        lines = [f"{self.code} {self.severity}  {self.message}", *_told("why", self.why, most)]
+        for word, fix in zip(("try", "or", "or"), self.fixes, strict=False):
+            lines += _told(word, fix.text, most)
+        if self.judge:
+            verdict = self.frameworks[self.judge.name]
+            said = verdict.message or verdict.note
+            lines.append(f"    {self.judge.title}: {verdict.verdict}{f': {said}' if said else ''}")
+        else:
+            groups = self.by_verdict()
+            groups.pop(UNKNOWN, None)
+            if groups:
+                told = "; ".join(f"{verdict}: {', '.join(who)}" for verdict, who in groups.items())
+                lines += _told("note", told, most)
+        return fold("\n".join(lines), width)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        fixes = ", or ".join(f"<code>{escape(fix.text)}</code>" for fix in self.fixes)
+        rows = "".join(
+            f"<tr><td>{escape(FRAMEWORKS[name].title)}</td><td>{escape(v.verdict)}</td>"
+            f"<td>{escape(v.message or v.note)}<br><small>{v.source._repr_html_()}</small></td></tr>"
+            for name, v in self.frameworks.items()
+            if v.source
+        )
+        silent = ", ".join(self.by_verdict().get(UNKNOWN, []))
+        unknown = f"<tr><td>{escape(silent)}</td><td>{UNKNOWN}</td><td></td></tr>" if silent else ""
+        tried = f"<br>try {fixes}" if fixes else ""
+        return (
+            f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
+            f"<i>{escape(self.why)}</i>{tried}</p>"
+            f"<details><summary>what each framework does</summary><table>"
+            f"<tr><th>framework</th><th>verdict</th><th>what it says or does</th></tr>"
+            f"{rows}{unknown}</table></details>"
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found. `ok` is the judge's verdict: a framework's, or else the paper's."""
+
+    job: Job
+    judge: Framework | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings for which the layout is refused."""
+        return tuple(f for f in self.findings if f.severity == ERROR)
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors
+
+    def refusal(self) -> LayoutError:
+        """The errors as an exception that carries this report."""
+        error = LayoutError("\n".join(map(str, self.errors)))
+        error.report = self
+        return error
+
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """The fixes of the first finding that has any."""
+        for finding in self.findings:
+            if finding.fixes:
+                return finding.fixes
+        return ()
+
+    @property
+    def summary(self) -> str:
+        """One line: the model, the layout, and how many findings of each severity."""
+        job = self.job
+        counts = [
+            f"{n} {word}{'s' if n > 1 else ''}"
+            for word in SEVERITIES
+            if (n := sum(f.severity == word for f in self.findings))
+        ]
+        verdict = ", ".join(counts) or "nothing to report"
+        judge = f" for {self.judge.title}" if self.judge else ""
+        return f"{job.model.name}  {job.layout} ({job.layout.world} ranks){judge}: {verdict}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"ok": self.ok, "findings": [f.as_dict() for f in self.findings]}
+
+    def text(self, width: int | None = None) -> str:
+        """Summary and findings, of lines of at most `width` characters where that is given."""
+        return "\n".join([fold(self.summary, width), *(f.text(width) for f in self.findings)])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        body = "".join(f"<hr>{f._repr_html_()}" for f in self.findings)
+        return f"<p><b>{escape(self.summary)}</b></p>{body}"
+
+
+@named(keywords_of(Job, without=("padding",)))
+def check(
+    model: Any,
+    layout: Layout | Mapping[str, Any],
+    *,
+    framework: str | None = None,
+    padding: str | Padding | None = None,
+    **known: Any,
+) -> Report:
+    """Judge `layout` for `model`; never raises for a layout that cannot work, only for bad input.
+
+    model: a preset's name, a ModelConfig, a path to a config or its dict.
+    framework: whose rules decide `ok`; None judges the paper's own semantics.
+    padding: vocabulary padding: a Padding, "none", or a framework's name.
+    known: facts of `Job`: gpus, gpus_per_node, seq_len, batch_tokens, batch_per_dp, micro_batch,
+        global_batch, micro_batches, kv_replication, quant_group.
+
+    Raises LayoutError or ModelError for input that is no number, name or file of the kind asked.
+    """
+    judge = find_framework(framework) if framework is not None else None
+    rule = padding_rule(padding) if padding is not None else None
+    return check_job(Job.of(model, layout, padding=rule, **known), judge)
+
+
+def check_job(job: Job, judge: Framework | None = None) -> Report:
+    """`check` for a Job that is there already."""
+    findings = [
+        Finding(RULE_BY_CODE[code], severity, job, judge) for code, severity in severities(job, judge).items()
+    ]
+    findings.sort(key=lambda f: SEVERITIES.index(f.severity))
+    return Report(job, judge, tuple(findings))
+
+
+@named(keywords_of(check))
+def require(model: Any, layout: Layout | Mapping[str, Any], **known: Any) -> Report:
+    """`check`, and LayoutError with the whole report where it is not ok.
+
+    One line for a training script: `lp.require("llama3.1-405b", {"tp": 8, ...}, gpus=world_size)`.
+    """
+    report = check(model, layout, **known)
+    if not report.ok:
+        raise report.refusal()
+    return report
+
+
+__all__ = ["ERROR", "NOTE", "WARNING", "Finding", "Report", "check", "check_job", "require"]

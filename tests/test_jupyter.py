@@ -1,0 +1,324 @@
+"""The extension: what a failed cell says beside its traceback, and `%explain`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+import llamapar
+from llamapar import jupyter as magics
+
+HALF_A_HEAD = "shape '[1, 4, -1, 128]' is invalid for input of size 256"
+
+
+@pytest.fixture
+def ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+    """A shell with the extension, without history or a profile of the person who runs the tests."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    for name in ("last_value", "last_type", "last_traceback", "last_exc"):
+        monkeypatch.delattr(sys, name, raising=False)
+    hook = sys.displayhook
+    quiet = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(config=quiet)
+    shell.run_line_magic("load_ext", "llamapar")
+    yield shell
+    shell.restore_sys_module_state()
+    InteractiveShell.clear_instance()
+    sys.displayhook = hook
+
+
+@pytest.fixture
+def cell(ip: InteractiveShell) -> Callable[[str], tuple[str, list[Any]]]:
+    """Runs a cell: what it wrote, the traceback included, and what it displayed."""
+
+    def run(source: str) -> tuple[str, list[Any]]:
+        with capture_output() as out:
+            ip.run_cell(source, store_history=True)
+        return out.stdout + out.stderr, out.outputs
+
+    return run
+
+
+Cell = Callable[[str], tuple[str, list[Any]]]
+
+
+def text_of(outputs: list[Any]) -> str:
+    return "\n".join(out.data["text/plain"] for out in outputs)
+
+
+# -- the hook ------------------------------------------------------------------------------------
+
+
+def test_the_diagnosis_stands_under_the_traceback(cell: Cell) -> None:
+    wrote, shown = cell("import torch\nk = torch.zeros(1, 4, 64)\nk.view(1, 4, -1, 128)")
+    assert "Traceback" in wrote
+    assert f"RuntimeError: {HALF_A_HEAD}" in wrote
+    assert text_of(shown).splitlines()[0] == (
+        "A sharding problem: a rank holds 64 columns, half a head of 128: for example 8 KV heads over tp=16"
+    )
+    assert text_of(shown).splitlines()[-2:] == ["in the failing frame:", "    k  [1, 4, 64]  Tensor"]
+    assert "<td>k</td><td>[1, 4, 64]</td><td>Tensor</td>" in shown[0].data["text/html"]
+
+
+def test_the_frame_is_the_users_innermost_and_its_degrees_are_used(cell: Cell) -> None:
+    source = """
+import torch
+def attend(x, tp):
+    wk = torch.nn.Parameter(torch.zeros(64, 32))
+    return (x @ wk.T).view(1, 4, -1, 128)
+outer = torch.zeros(3)
+attend(torch.zeros(1, 4, 32), 16)
+"""
+    _, shown = cell(source)
+    text = text_of(shown)
+    assert "8 KV heads over tp=16" in text
+    assert "for example" not in text
+    assert "    used tp=16" in text.splitlines()
+    assert text.splitlines()[-2:] == ["    x   [1, 4, 32]  Tensor", "    wk  [64, 32]    Parameter"]
+    assert "outer" not in text
+
+
+def test_the_model_and_layout_of_the_frame_settle_what_words_leave_open(cell: Cell) -> None:
+    setup = "import llamapar as lp, torch\n"
+    body = "def mm(a, b{}):\n    return a @ b\nmm(torch.zeros(2, 4096), torch.zeros(8192, 5){})"
+    assert cell(setup + body.format("", ""))[1] == []  # 4096 and 8192 may be anything
+    _, shown = cell(setup + body.format(", layout", ", lp.Layout(tp=2)"))
+    assert text_of(shown).startswith("A sharding problem: 4096 is 1/2 of 8192: a rank's slice (tp=2)")
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("nowhere", "NameError"),
+        ("{}['tp']", "KeyError"),
+        ("int('x')", "ValueError"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("assert False", "AssertionError"),
+        ("[1, 2].index(8)", "ValueError"),
+        ("[1, 2][8]", "IndexError"),
+        ("a, b, c = 1, 2", "ValueError"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise RuntimeError('NCCL watchdog timeout on rank 3 of 8')", "RuntimeError"),
+        ("raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')", "RuntimeError"),
+        ("raise NameError('n_kv_heads (8) must be divisible by tp (16)')", "NameError"),
+        ("1 +", "SyntaxError"),
+        ("%nothing_like_this", "UsageError"),
+    ],
+)
+@pytest.mark.parametrize("known", [False, True], ids=["bare", "with a broken layout at hand"])
+def test_other_errors_are_left_as_they_are(cell: Cell, source: str, error: str, known: bool) -> None:
+    if known and error not in ("SyntaxError", "UsageError"):
+        source = f"def f(model, layout, tp=16, n_kv_heads=8):\n    {source}\n"
+        source += "import llamapar as lp\nf(lp.model('llama3-70b'), lp.Layout(tp=16))"
+    wrote, shown = cell(source)
+    assert error in wrote
+    assert shown == []
+
+
+@pytest.mark.parametrize(
+    ("failing", "tp"),
+    [("import numpy; numpy.zeros(6).reshape(4, 3)", 16), ("a, b, c = 1, 2", 3)],
+    ids=["the words mean another category", "the words are weak"],
+)
+def test_a_broken_layout_is_not_blamed_for_what_the_words_do_not_say(
+    cell: Cell, failing: str, tp: int
+) -> None:
+    source = f"import llamapar as lp\ndef f(model, layout):\n    {failing}\n"
+    wrote, shown = cell(f"{source}f(lp.model('llama3-70b'), lp.Layout(tp={tp}))")
+    assert "ValueError" in wrote
+    assert shown == []
+
+
+def test_a_division_by_zero_speaks_only_of_heads(cell: Cell) -> None:
+    _, shown = cell("n_kv_heads, tp = 8, 16\n64 // (n_kv_heads // tp)")
+    assert "8 KV heads over tp=16 leave 8//16 = 0 on a rank" in text_of(shown)
+    assert cell("n_kv_heads, tp = 8, 16\nspeed = tp / 0")[1] == []
+
+
+def test_a_cell_that_works_says_nothing(cell: Cell) -> None:
+    assert cell("1 + 1 == 2 or print('no')")[0].strip() in ("", "Out[1]: True")
+    assert cell("pass") == ("", [])
+
+
+HOSTILE = """
+class Raises:
+    dtype = "f"
+    @property
+    def shape(self): raise SystemExit("out")
+class Endless:
+    dtype = "f"
+    def __getattr__(self, name): return getattr(self, name + "x")
+class Any_:
+    def __getattr__(self, name): return self
+class Wrong:
+    dtype = "f"
+    shape = ("<b>", 2)
+    def __repr__(self): raise KeyboardInterrupt
+def f(a=Raises(), b=Endless(), c=Any_(), d=Wrong(), tp=True, **more):
+    import numpy
+    _hidden = e = numpy.zeros((2, 3))
+    raise ValueError("n_kv_heads (8) must be divisible by tp (16)")
+f()
+"""
+
+
+def test_hostile_values_of_a_frame_are_passed_over(cell: Cell) -> None:
+    wrote, shown = cell(HOSTILE)
+    assert "ValueError: n_kv_heads (8) must be divisible by tp (16)" in wrote
+    assert text_of(shown).startswith("A sharding problem: 8 KV heads cannot be cut evenly over 16")
+    assert text_of(shown).splitlines()[-2:] == ["in the failing frame:", "    e  [2, 3]  ndarray"]
+
+
+def test_a_frame_of_many_tensors_shows_the_first_twenty(cell: Cell) -> None:
+    names = "\n".join(f"    t{i} = numpy.zeros(({i}, 1))" for i in range(30))
+    _, shown = cell(f"import numpy\ndef f():\n{names}\n    raise ValueError({HALF_A_HEAD!r})\nf()")
+    assert text_of(shown).count("ndarray") == 20
+    assert "    t19  [19, 1]  ndarray" in text_of(shown).splitlines()
+
+
+@pytest.mark.parametrize("problem", [ValueError, RecursionError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["explain", "display", "_frame"])
+def test_a_fault_of_the_hook_never_escapes(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, where: str, problem: type[BaseException]
+) -> None:
+    def broken(*args: object, **more: object) -> None:
+        called.append(where)
+        raise problem("of the hook")
+
+    called: list[str] = []
+    monkeypatch.setattr(magics, where, broken)
+    wrote, shown = cell(f"raise RuntimeError({HALF_A_HEAD!r})")
+    assert called == [where]
+    assert f"RuntimeError: {HALF_A_HEAD}" in wrote
+    assert "of the hook" not in wrote
+    assert shown == []
+
+
+def test_a_result_of_another_kind_is_no_failure(ip: InteractiveShell) -> None:
+    ours: Any = ip.magics_manager.registry["LlamaparExplain"]
+    ours.after(None)
+    ours.after(object())
+
+
+# -- %explain ------------------------------------------------------------------------------------
+
+
+def test_explain_the_last_error(cell: Cell) -> None:
+    assert cell("%explain")[0].startswith("UsageError: no error so far: %explain [--tp N]")
+    cell("import numpy\nw = numpy.zeros(6)\nw.reshape(4, 3)")
+    _, shown = cell("%explain")
+    assert text_of(shown).startswith("Cannot tell from this: ")
+    assert text_of(shown[:1]).endswith("    w  [6]  ndarray")
+    assert cell("%explain --tp none")[0].startswith("UsageError: tp='none': a whole number is needed")
+    again = cell("%explain --tp 2")[1]  # the slip above is not the last error
+    assert text_of(again).startswith("A sharding problem: ")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"%explain {HALF_A_HEAD} --tp 16",
+        f"%explain --tp=16 {HALF_A_HEAD}",
+        f"%explain --tp 16 --model llama3-70b {HALF_A_HEAD} --framework megatron --cp 2",
+        f"%%explain --tp 16\n\nRuntimeError: {HALF_A_HEAD}\n",
+    ],
+)
+def test_explain_a_pasted_text(cell: Cell, source: str) -> None:
+    _, shown = cell(source)
+    words, picture = shown
+    assert "half a head of 128: 8 KV heads over tp=16" in text_of([words]).splitlines()[0]
+    assert set(words.data) == {"text/plain", "text/html"}
+    assert set(picture.data) == {"text/plain", "application/vnd.plotly.v1+json"}
+    assert "over tp=16" in text_of([picture]).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--tp 0k x", "tp=0: tp must be a whole number from 1"),
+        ("--tp 2**4 x", "tp='2**4': a whole number is needed"),
+        ("--tp", "--tp is no option, or lacks its value: %explain"),
+        ("--gpus 4 x", "--gpus is no option, or lacks its value: %explain"),
+        ("x --framework nonesuch", "framework='nonesuch'"),
+    ],
+)
+def test_wrong_options_are_told_without_a_traceback(cell: Cell, line: str, complaint: str) -> None:
+    wrote, shown = cell(f"%explain {line}")
+    assert wrote.startswith(f"UsageError: {complaint}")
+    assert "Traceback" not in wrote
+    assert shown == []
+
+
+def test_nothing_of_a_text_is_evaluated(cell: Cell, ip: InteractiveShell) -> None:
+    cell("seen = []\none = 1")
+    text = f"{{seen.append(one)}} $seen {HALF_A_HEAD} {{seen.append(one)}}"
+    assert "half a head" in text_of(cell(f"%explain {text}")[1])
+    assert "half a head" in text_of(cell(f"%%explain --tp 16\n{text}")[1])
+    cell("%explain --tp {seen.append(3)} x")
+    assert ip.user_ns["seen"] == []
+
+
+def test_markup_and_control_characters_are_shown_as_they_are(cell: Cell) -> None:
+    out, picture = cell(f"%%explain\n{HALF_A_HEAD} <img src=x onerror=alert()> \x1b \x07")[1]
+    assert "onerror" not in str(picture.data)
+    assert "&lt;img" in out.data["text/html"]
+    assert "<img" not in out.data["text/html"]
+    assert "<img src=x onerror=alert()>" in out.data["text/plain"]
+    assert not {"\x1b", "\x07"} & set(out.data["text/plain"])
+
+
+def test_names_and_types_of_a_frame_are_escaped(cell: Cell) -> None:
+    source = f"""
+odd = type("<script>\\x1b", (), dict(shape=(2, 3), dtype=0))()
+def f(odd): raise ValueError({HALF_A_HEAD!r})
+f(odd)
+"""
+    (out,) = cell(source)[1]
+    assert "<td>odd</td><td>[2, 3]</td><td>&lt;script&gt;\x1b</td>" in out.data["text/html"]
+    assert out.data["text/plain"].endswith("    odd  [2, 3]  <script>\\x1b")
+
+
+# -- loading -------------------------------------------------------------------------------------
+
+
+def hooks(ip: InteractiveShell) -> list[Any]:
+    return [f for f in ip.events.callbacks["post_run_cell"] if "LlamaparExplain" in f.__qualname__]
+
+
+def test_loading_twice_registers_once_and_unloading_removes(ip: InteractiveShell, cell: Cell) -> None:
+    llamapar.load_ipython_extension(ip)
+    cell("%load_ext llamapar")
+    assert len(hooks(ip)) == 1
+    assert len(cell(f"raise ValueError({HALF_A_HEAD!r})")[1]) == 1
+    cell("%unload_ext llamapar")
+    llamapar.unload_ipython_extension(ip)
+    assert hooks(ip) == []
+    assert ip.find_line_magic("explain") is None
+    assert ip.find_cell_magic("explain") is None
+    wrote, shown = cell(f"raise ValueError({HALF_A_HEAD!r})")
+    assert f"ValueError: {HALF_A_HEAD}" in wrote
+    assert shown == []
+    cell("%load_ext llamapar")
+    assert len(hooks(ip)) == 1
+
+
+def test_usage_errors_are_ipythons(ip: InteractiveShell) -> None:
+    with pytest.raises(UsageError, match="no error so far"):
+        ip.run_line_magic("explain", "")
+
+
+def test_importing_the_library_does_not_import_ipython() -> None:
+    code = "import sys, json, llamapar; print(json.dumps('IPython' in sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(out.stdout) is False

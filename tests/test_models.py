@@ -1,0 +1,519 @@
+"""Model dimensions: presets, exact counts, the parameter inventory and the readers of JSON configs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+import llamapar as lp
+from inputs import BAD_COUNTS, Hostile, models, oracle
+from llamapar.describe.modelfile import as_hf
+from llamapar.describe.models import MAX_DIM, MAX_HEADS, MAX_LAYERS, MAX_VOCAB, RopeScaling, ffn_dim_from
+
+DATA = Path(__file__).parent / "data"
+PARAMETERS = {case["model"]: case for case in oracle("parameters")}
+
+# Parameters as published: the models' pages, Meta's model card, totals of safetensors indices.
+PUBLISHED = {
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3.1-8b": 8_030_261_248,
+    "llama3.1-70b": 70_553_706_496,
+    "llama3.1-405b": 405_853_388_800,
+    "llama3.1-405b-mp16": 410_081_247_232,
+    "llama3.2-1b": 1_235_814_400,
+    "llama3.2-3b": 3_212_749_824,
+    "llama3.3-70b": 70_553_706_496,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "mistral-7b": 7_241_732_096,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-72b": 72_706_203_648,
+}
+
+
+# -- presets ---------------------------------------------------------------------------------------
+
+
+def test_every_preset_but_ours_has_a_published_count() -> None:
+    assert sorted({*PUBLISHED, "tiny"}) == sorted(lp.PRESETS)
+    assert sorted(PARAMETERS) == sorted(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_preset_counts_are_the_published_ones(name: str) -> None:
+    model = lp.model(name)
+    assert model.n_params == PUBLISHED[name] == PARAMETERS[name]["total"]
+    assert PARAMETERS[name]["published"] in (None, model.n_params)
+    assert sum(p.numel for p in model.parameters()) == model.n_params
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "embedding"),
+    [
+        ("llama3-8b", 218_112_000, 525_336_576),
+        ("llama3-70b", 855_654_400, 1_050_673_152),
+        ("llama3.1-405b", 3_187_703_808, 2_101_346_304),
+    ],
+)
+def test_parts_of_a_model(name: str, layer: int, embedding: int) -> None:
+    model = lp.model(name)
+    assert model.layer_params == layer
+    assert next(model.parameters()).numel == embedding
+    assert model.n_params == model.n_layers * layer + 2 * embedding + model.dim
+
+
+SCALED = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192)
+SMALL = RopeScaling(factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192)
+
+# max_seq_len, rope_theta, rope_scaling, norm_eps, tied, qkv_bias: read in the models' config.json.
+FACTS: dict[str, tuple[int, float, RopeScaling | None, float, bool, bool]] = {
+    "llama3-8b": (8192, 500000.0, None, 1e-5, False, False),
+    "llama3-70b": (8192, 500000.0, None, 1e-5, False, False),
+    "llama3.1-8b": (131072, 500000.0, SCALED, 1e-5, False, False),
+    "llama3.1-70b": (131072, 500000.0, SCALED, 1e-5, False, False),
+    "llama3.1-405b": (131072, 500000.0, SCALED, 1e-5, False, False),
+    "llama3.1-405b-mp16": (131072, 500000.0, SCALED, 1e-5, False, False),
+    "llama3.2-1b": (131072, 500000.0, SMALL, 1e-5, True, False),
+    "llama3.2-3b": (131072, 500000.0, SMALL, 1e-5, True, False),
+    "llama3.3-70b": (131072, 500000.0, SCALED, 1e-5, False, False),
+    "llama2-7b": (4096, 10000.0, None, 1e-5, False, False),
+    "llama2-13b": (4096, 10000.0, None, 1e-5, False, False),
+    "llama2-70b": (4096, 10000.0, None, 1e-5, False, False),
+    "mistral-7b": (32768, 10000.0, None, 1e-5, False, False),
+    "qwen2.5-7b": (131072, 1e6, None, 1e-6, False, True),
+    "qwen2.5-72b": (131072, 1e6, None, 1e-5, False, True),
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_preset_facts(name: str) -> None:
+    m = lp.model(name)
+    assert (m.max_seq_len, m.rope_theta, m.rope_scaling, m.norm_eps, m.tied, m.qkv_bias) == FACTS[name]
+    assert (m.name, m.o_bias) == (name, False)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_inventory_is_that_of_transformers(name: str) -> None:
+    """Every name and shape; layer 0's names are those of every layer."""
+    case = PARAMETERS[name]
+    model = lp.model(name)
+    ours = [(p.hf_name, list(p.shape), p.layer) for p in model.parameters()]
+    assert {(n, tuple(s)) for n, s, layer in ours if layer is None} == {
+        (n, tuple(s)) for n, s in case["other"]
+    }
+    for i in range(model.n_layers):
+        first = f"model.layers.{i}."
+        held = {(n.removeprefix(first), tuple(s)) for n, s, layer in ours if layer == i}
+        assert held == {(n, tuple(s)) for n, s in case["layer"]}
+    assert len({p.name for p in model.parameters()}) == len(ours)
+
+
+@pytest.mark.parametrize("spelling", ["config_json", "hf_config"])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_config_json_reads_as_the_preset(name: str, spelling: str) -> None:
+    """`config_json` is the file on the Hub, `hf_config` what transformers 5 writes."""
+    raw = PARAMETERS[name][spelling]
+    assert lp.ModelConfig.from_hf(raw, name=name) == lp.model(name)
+    assert lp.model(raw).replace(name=name) == lp.model(name)
+    assert lp.model(json.dumps(raw)).name == raw["model_type"]
+
+
+# -- Meta's params.json ----------------------------------------------------------------------------
+
+META = ("llama3-8b", "llama3.1-70b", "llama3.1-405b", "llama3.2-1b", "llama3.2-3b")
+
+
+@pytest.mark.parametrize("name", META)
+def test_params_json_reads_as_the_preset(name: str) -> None:
+    """Meta's file says neither that the head is tied nor how far RoPE is stretched."""
+    preset = lp.model(name)
+    for source in (DATA / name, DATA / name / "params.json", str(DATA / name)):
+        read = lp.model(source)
+        assert read.name == name
+        assert read == preset.replace(tied=False, rope_scaling=read.rope_scaling)
+        assert (read.rope_scaling is None) == (preset.rope_scaling is None)
+
+
+@pytest.mark.parametrize(
+    ("dim", "multiplier", "multiple_of", "third", "scaled", "width"),
+    [
+        (4096, 1.3, 1024, 10922, 14198, 14336),
+        (8192, 1.3, 4096, 21845, 28398, 28672),
+        (16384, 1.2, 4096, 43690, 52428, 53248),
+        (2048, 1.5, 256, 5461, 8191, 8192),
+        (3072, 1.0, 256, 8192, 8192, 8192),
+    ],
+)
+def test_ffn_width_truncates_twice(
+    dim: int, multiplier: float, multiple_of: int, third: int, scaled: int, width: int
+) -> None:
+    assert int(2 * 4 * dim / 3) == third
+    assert int(multiplier * third) == scaled
+    assert ffn_dim_from(dim, multiplier, multiple_of) == width
+    assert ffn_dim_from(dim, None, multiple_of) == math.ceil(third / multiple_of) * multiple_of
+
+
+def test_both_truncations_matter() -> None:
+    assert ffn_dim_from(8, 3.0, 1) == int(3.0 * int(64 / 3)) == 63  # not int(3 * 64 / 3) = 64
+    assert ffn_dim_from(8, 1.15, 1) == 24  # 1.15 · 21 = 24.15, not rounded up
+
+
+def test_llama_2_leaves_the_vocabulary_to_the_tokenizer() -> None:
+    raw = {"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 256, "vocab_size": -1}
+    with pytest.raises(lp.ModelError, match="vocab_size=-1") as refusal:
+        lp.model(raw)
+    assert str(refusal.value) == (
+        "vocab_size=-1: this params.json leaves the vocabulary to the tokenizer\n"
+        "  why  Llama 2's tokenizer has 32000 pieces, Llama 3's 128256\n"
+        "  try  vocab_size=32000"
+    )
+    assert lp.ModelConfig.from_meta(raw, "llama2-7b", 32000) == lp.model("llama2-7b")
+
+
+# -- hostile and broken files ----------------------------------------------------------------------
+
+GOOD = PARAMETERS["llama3-8b"]["config_json"]
+
+
+def refused(source: Any, read: Callable[[Any], Any] = lp.model) -> lp.ModelError:
+    """The ModelError for `source`, raised within a second."""
+    started = time.monotonic()
+    with pytest.raises(lp.ModelError, match=r"\w") as refusal:
+        read(source)
+    assert time.monotonic() - started < 1
+    assert refusal.value.field
+    assert "\n" not in refusal.value.what
+    assert len(str(refusal.value)) < 600
+    return refusal.value
+
+
+BROKEN_TEXT = {
+    "truncated": json.dumps(GOOD)[:60],
+    "empty": "",
+    "list": "[1, 2]",
+    "text": '"llama"',
+    "number": "8",
+    "null": "null",
+    "comma": '{"hidden_size": 4096,}',
+    "nested lists": "[" * 10**5,
+    "nested objects": '{"hidden_size": ' * 10**5,
+    "nested value": '{"hidden_size": ' + "[" * 10**5 + "]" * 10**5 + "}",
+    "digits": '{"hidden_size": 1' + "0" * 5000 + "}",
+    "other JSON": '{"name": "a notebook", "cells": []}',
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_TEXT)
+def test_a_broken_file_is_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(BROKEN_TEXT[kind])
+    error = refused(path)
+    assert error.field == "model"
+    assert "config.json" in error.what or "JSON" in error.what
+    assert refused(path, lp.ModelConfig.from_hf).field
+    assert refused(path, lp.ModelConfig.from_meta).field
+    if BROKEN_TEXT[kind][:1] in ("{", "["):
+        assert refused(BROKEN_TEXT[kind]).field == "model"
+
+
+def test_the_texts_for_broken_files(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(BROKEN_TEXT["comma"])
+    assert str(refused(path)).startswith("config.json is not JSON: ")
+    assert "at line 1, column" in str(refused(path))
+    path.write_text("[1]")
+    assert str(refused(path)) == "config.json holds list, not an object"
+    path.write_text('{"a": 1}')
+    assert str(refused(path)) == (
+        "no model in this JSON: keys ['a']\n  why  a config.json has hidden_size, a params.json has dim"
+    )
+    path.write_bytes(b"\x80\x04\x95PK\x00\xff")
+    assert str(refused(path)).endswith("config.json' is not UTF-8 text")
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())  # a byte order mark is no fault
+    assert lp.model(path).dim == 4096
+    path.write_text(json.dumps(GOOD) + " " * 5 * 2**20)
+    assert f"holds {path.stat().st_size} bytes; a config has at most 1048576" in refused(path).what
+    assert refused(path).why == "this looks like weights, not a config"
+
+
+def test_a_text_longer_than_a_config_is_refused() -> None:
+    assert "a config is smaller" in refused("{" + " " * 2**21 + "}").what
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("no/such/file.json", "is neither a preset nor a file"),
+        pytest.param("config\0.json", "is neither a preset nor a file", id="NUL"),
+        pytest.param("x" * 10**5, "is neither a preset nor a file", id="long"),
+        pytest.param("\ud800", "is neither a preset nor a file", id="surrogate"),
+        (Path("no/such"), "is neither a preset nor a file"),
+        ("llama3-9b", "is neither a preset nor a file"),
+        (None, "a preset's name, a path or a dict is needed"),
+        (8, "a preset's name, a path or a dict is needed"),
+        (Hostile(), "a preset's name, a path or a dict is needed"),
+        ("/dev/null", "is not a regular file"),
+    ],
+)
+def test_what_is_no_model_at_all(source: Any, what: str) -> None:
+    assert what in refused(source).what
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    assert refused(folder).what.endswith("the folder holds no config.json or params.json")
+    (folder / "config.json").mkdir()
+    assert "the folder holds no config.json" in refused(folder).what
+    for read in (lp.ModelConfig.from_hf, lp.ModelConfig.from_meta):
+        assert "the folder holds no" in refused(folder, read).what
+        assert "no such file" in refused(folder / "none", read).what
+        assert "no such file" in refused("nul\0", read).what
+        assert "a path or a dict is needed" in refused(3, read).what
+
+
+def test_a_misspelt_preset_gets_its_nearest() -> None:
+    error = refused("llama3.1-405")
+    assert str(error) == (
+        "model='llama3.1-405' is neither a preset nor a file\n"
+        f"  why  presets are {', '.join(lp.PRESETS)}\n"
+        "  try  llama3.1-405b, or llama3.1-70b, or llama3.1-405b-mp16"
+    )
+    assert lp.model("LLAMA3-8B") is lp.PRESETS["llama3-8b"]
+
+
+HF_SIZES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "intermediate_size": "ffn_dim",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "max_seq_len",
+}
+
+
+@pytest.mark.parametrize("kind", [k for k in BAD_COUNTS if k != "none"])
+@pytest.mark.parametrize("key", HF_SIZES)
+def test_a_bad_value_names_its_field(key: str, kind: str) -> None:
+    assert refused({**GOOD, key: BAD_COUNTS[kind]}).field == HF_SIZES[key]
+
+
+@pytest.mark.parametrize("key", ["rope_theta", "rms_norm_eps", "tie_word_embeddings", "attention_bias"])
+@pytest.mark.parametrize(
+    "value", ["1e-5", float("nan"), pytest.param(10**400, id="absurd"), [1], Hostile(), -1]
+)
+def test_a_bad_setting_names_its_field(key: str, value: Any) -> None:
+    names = {"rms_norm_eps": "norm_eps", "tie_word_embeddings": "tied"}
+    assert refused({**GOOD, key: value}).field == names.get(key, key)
+
+
+@pytest.mark.parametrize(
+    ("raw", "field", "what"),
+    [
+        ({"model_type": "mixtral"}, "model_type", "model_type='mixtral' is not known"),
+        ({"model_type": 3}, "model_type", "model_type=3 is not known"),
+        ({"mlp_bias": True}, "mlp_bias", "mlp_bias=true: biases in the MLP are not laid out here"),
+        ({"hidden_size": None}, "hidden_size", "config.json has no hidden_size"),
+        ({"rope_scaling": "llama3"}, "rope_scaling", "rope_scaling='llama3': an object is needed"),
+        ({"rope_scaling": {"rope_type": 3}}, "rope_scaling", "rope_type=3: a text is needed"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": "8"}},
+            "rope_scaling.factor",
+            "rope_scaling.factor='8': rope_scaling.factor must be a number from 0 to 1e+09",
+        ),
+        ({"num_key_value_heads": 5}, "n_kv_heads", "n_kv_heads=5 does not divide n_heads=32"),
+        ({"hidden_size": 4100}, "dim", "n_heads=32 does not divide dim=4100"),
+    ],
+)
+def test_configs_that_no_llama_has(raw: dict[str, Any], field: str, what: str) -> None:
+    error = refused({**GOOD, **raw}, lp.ModelConfig.from_hf)
+    assert (error.field, error.what) == (field, what)
+
+
+@pytest.mark.parametrize("key", [k for k in GOOD if k in HF_SIZES and k != "num_key_value_heads"])
+def test_a_missing_key_is_named(key: str) -> None:
+    raw = {k: v for k, v in GOOD.items() if k != key}
+    if key == "max_position_embeddings":
+        assert lp.ModelConfig.from_hf(raw).max_seq_len == 2048  # LlamaConfig's own default
+    else:
+        error = refused(raw, lp.ModelConfig.from_hf)
+        assert str(error) == f"config.json has no {key}\n  why  the model's size depends on it"
+        assert error.field == key
+
+
+@pytest.mark.parametrize("key", ["dim", "n_layers", "n_heads", "vocab_size"])
+def test_a_missing_params_key_is_named(key: str) -> None:
+    raw = json.loads((DATA / "llama3-8b" / "params.json").read_text())
+    del raw[key]
+    assert refused(raw, lp.ModelConfig.from_meta).field == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field"),
+    [
+        ("ffn_dim_multiplier", "1.3", "ffn_dim_multiplier"),
+        ("ffn_dim_multiplier", float("nan"), "ffn_dim_multiplier"),
+        ("ffn_dim_multiplier", 0, "ffn_dim_multiplier"),
+        ("multiple_of", 0, "multiple_of"),
+        ("multiple_of", 1.5, "multiple_of"),
+        ("use_scaled_rope", "yes", "use_scaled_rope"),
+        pytest.param("dim", 10**5000, "dim", id="absurd"),
+        ("n_kv_heads", 3, "n_kv_heads"),
+    ],
+)
+def test_a_bad_params_value_names_its_field(key: str, value: Any, field: str) -> None:
+    raw = json.loads((DATA / "llama3-8b" / "params.json").read_text())
+    assert refused({**raw, key: value}).field == field
+
+
+# -- ModelConfig itself ----------------------------------------------------------------------------
+
+TINY = {"dim": 64, "n_layers": 2, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 128, "vocab_size": 100}
+LIMITS = {
+    "dim": MAX_DIM,
+    "n_layers": MAX_LAYERS,
+    "n_heads": MAX_HEADS,
+    "n_kv_heads": MAX_HEADS,
+    "ffn_dim": MAX_DIM,
+    "vocab_size": MAX_VOCAB,
+    "head_dim": MAX_DIM,
+}
+
+
+@pytest.mark.parametrize("kind", BAD_COUNTS)
+@pytest.mark.parametrize("field", LIMITS)
+def test_model_config_refuses_bad_sizes(field: str, kind: str) -> None:
+    if field == "head_dim" and kind in ("zero", "none"):  # both say: dim / n_heads
+        assert lp.ModelConfig(**{**TINY, field: BAD_COUNTS[kind]}).head_dim == 8
+        return
+    with pytest.raises(lp.ModelError, match=f"^{field}(=| is empty)") as refusal:
+        lp.ModelConfig(**{**TINY, field: BAD_COUNTS[kind]})
+    assert refusal.value.field == field
+    low = 0 if field == "head_dim" else 1
+    assert f"{field} must be a whole number from {low} to {LIMITS[field]}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"dim": 65},
+            "n_heads=8 does not divide dim=65\n"
+            "  why  head_dim = dim / n_heads must be a whole number when it is not given\n"
+            "  try  dim=64, or dim=72, or head_dim=128",
+        ),
+        (
+            {"n_kv_heads": 3},
+            "n_kv_heads=3 does not divide n_heads=8\n"
+            "  why  each KV head serves the same whole number of query heads\n"
+            "  try  n_kv_heads=2, or n_kv_heads=8",
+        ),
+        (
+            {"tied": 1},
+            "tied=1: tied must be True or False\n  try  tied=True, or tied=False",
+        ),
+        ({"rope_scaling": "llama3"}, "rope_scaling='llama3': a RopeScaling or None is needed"),
+        ({"name": 7}, "name=7: a text is needed"),
+    ],
+)
+def test_model_config_refusals_whole(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(lp.ModelError, match=re.escape(text.split("\n")[0])) as refusal:
+        lp.ModelConfig(**{**TINY, **changes})
+    assert str(refusal.value) == text
+
+
+def test_our_own_names_are_read_too() -> None:
+    assert lp.model(TINY) == lp.ModelConfig(**TINY)
+    assert lp.model(lp.PRESETS["tiny"]) is lp.PRESETS["tiny"]
+    with pytest.raises(lp.ModelError, match="the model's dict has no n_layers"):
+        lp.model({"dim": 64, "ffn_dim": 128})
+    with pytest.raises(lp.ModelError, match="model field='heads' is not known"):
+        lp.model({**TINY, "heads": 8})
+
+
+def test_replace_lets_head_dim_follow() -> None:
+    tiny = lp.ModelConfig(**TINY)
+    assert tiny.replace(n_heads=16).head_dim == 4
+    assert tiny.replace(n_heads=16, head_dim=8).q_dim == 128
+    assert tiny.replace(vocab_size=7).head_dim == 8
+    with pytest.raises(lp.ModelError, match="model field='layers' is not known"):
+        tiny.replace(layers=3)
+
+
+@given(models())
+def test_the_inventory_adds_up(model: lp.ModelConfig) -> None:
+    parameters = list(model.parameters())
+    assert sum(p.numel for p in parameters) == model.n_params
+    assert sum(p.numel for p in parameters if p.layer == 0) == model.layer_params
+    assert {p.layer for p in parameters} == {None, *range(model.n_layers)}
+    assert len({p.hf_name for p in parameters}) == len(parameters)
+    assert any(p.key == "output" for p in parameters) is not model.tied
+    assert model.q_dim == model.kv_dim * model.group_size
+
+
+# -- publishers' names ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama3.1-8b"),
+        ("Llama-3.1-8B", "llama3.1-8b"),
+        ("Meta-Llama-3-70B-Instruct", "llama3-70b"),
+        ("meta-llama/Meta-Llama-3.1-405B-Instruct", "llama3.1-405b"),
+        ("meta-llama/Llama-3.2-1B-Instruct", "llama3.2-1b"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama3.3-70b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
+        ("Llama-3.1-405B-MP16", "llama3.1-405b-mp16"),
+        ("Llama 3.1 8B", "llama3.1-8b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
+        ("Qwen/Qwen2.5-72B", "qwen2.5-72b"),
+    ],
+)
+def test_a_publishers_name_is_the_presets(name: str, preset: str) -> None:
+    assert lp.model(name) is lp.PRESETS[preset]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Llama-3.1-7B", "llama3.1-8b"),  # no such size
+        ("Llama-3.1-80B", "llama3.1-8b"),
+        ("llama-8b", "llama3-8b"),  # of which Llama?
+        ("Llama-3.1", "llama3.1-8b"),  # of which size?
+        ("Llama-3.2-11B-Vision", "llama3.2-1b"),
+        ("meta-llama/Llama-4-Scout-17B-16E", "llama3"),
+        ("Mistral-7B-v0.3", "mistral-7b"),  # another vocabulary
+        ("Qwen2.5-7B-Instruct", "qwen2.5-7b"),  # another context
+        ("unsloth/Llama-3.1-8B", "llama3.1-8b"),
+        ("Hermes-3-Llama-3.1-8B", "llama3.1-8b"),
+        ("Llama-3.1-8B-Instruct-GGUF", "llama3.1-8b"),
+        ("meta-llama/Llama-3.1-405B-FP8", "llama3.1-405b"),
+        ("meta-llama/tiny", "tiny"),
+    ],
+)
+def test_a_name_that_may_mean_another_model_is_not_taken(name: str, near: str) -> None:
+    with pytest.raises(lp.ModelError, match="is neither a preset nor a file") as refusal:
+        lp.model(name)
+    assert any(choice.startswith(near) for choice in refusal.value.choose)
+
+
+def test_a_folder_of_the_name_stands_before_the_preset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Llama-3.1-8B").mkdir()
+    config = as_hf(lp.model("llama3.1-8b").replace(n_layers=3))
+    (tmp_path / "Llama-3.1-8B" / "config.json").write_text(json.dumps(config))
+    assert lp.model("Llama-3.1-8B").n_layers == 3

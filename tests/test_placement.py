@@ -1,0 +1,296 @@
+"""The arithmetic of splits and the placement table: nothing lost, nothing twice, pads where said."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import llamapar as lp
+from inputs import BAD_COUNTS, models
+from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
+from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding, Split
+from llamapar.place.cut import place
+from llamapar.records.trace import causal_pairs
+
+# -- one dimension ---------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 3000), st.integers(1, 200))
+def test_a_split_loses_nothing_and_repeats_nothing(n: int, k: int) -> None:
+    split = Split(n, k)
+    assert list(itertools.chain.from_iterable(split)) == list(range(n))
+    sizes = [len(shard) for shard in split]
+    assert len(sizes) == len(split) == k
+    assert sizes == sorted(sizes, reverse=True)  # full shards, a shorter one, empty ones
+    assert sum(0 < size < split.size for size in sizes) <= 1
+    assert split.even == (len(set(sizes)) == 1)
+    if n:
+        assert all(unit in split[split.owner(unit)] for unit in {0, n // 2, n - 1})
+
+
+def test_five_over_four_is_torchs_chunk() -> None:
+    assert [len(shard) for shard in Split(5, 4)] == [2, 2, 1, 0]
+    assert Split(5, 4)[-1] == range(5, 5)
+    assert Split(5, 4)[1:3] == [range(2, 4), range(4, 5)]
+    with pytest.raises(IndexError, match="rank 4 of 4"):
+        Split(5, 4)[4]
+    with pytest.raises(IndexError, match="rank -1 of 4"):
+        Split(5, 4)[-5]
+    with pytest.raises(lp.LayoutError, match="unit=5: unit must be a whole number from 0 to 4"):
+        Split(5, 4).owner(5)
+
+
+@pytest.mark.parametrize("kind", [k for k in BAD_COUNTS if k != "zero"])
+def test_a_split_refuses_what_is_no_count(kind: str) -> None:
+    with pytest.raises(lp.LayoutError, match=r"^n(=| is empty)"):
+        Split(BAD_COUNTS[kind], 1)  # type: ignore[arg-type]
+    with pytest.raises(lp.LayoutError, match=r"^k(=| is empty)"):
+        Split(1, BAD_COUNTS[kind])  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 4000), st.integers(0, 300))
+def test_causal_pairs_count_the_mask(first: int, count: int) -> None:
+    assert causal_pairs(range(first, first + count)) == sum(p + 1 for p in range(first, first + count))
+
+
+# -- padding ---------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 200_000),
+    st.integers(1, 70),
+    st.sampled_from([NO_PADDING, Padding(64), Padding(1, True), Padding(64, True), Padding(128, True)]),
+)
+def test_padding_reaches_the_next_multiple(vocab: int, tp: int, padding: Padding) -> None:
+    padded = padding.padded(vocab, tp)
+    assert vocab <= padded < vocab + padding.unit(tp)
+    assert padded % padding.unit(tp) == 0
+    if padding.per_tp:
+        assert Split(padded, tp).even
+
+
+def test_padding_says_itself() -> None:
+    assert str(NO_PADDING) == "no padding"
+    assert str(Padding(64)) == "multiple of 64"
+    assert str(Padding(128, per_tp=True)) == "multiple of 128·tp"
+    with pytest.raises(lp.LayoutError, match="padding multiple=0"):
+        Padding(0)
+    with pytest.raises(lp.LayoutError, match="padding multiple must be a whole number from 1 to 1048576"):
+        Padding(2**20 + 1)
+
+
+# -- layers over stages ----------------------------------------------------------------------------
+
+
+@given(st.sampled_from(sorted(LAYER_SPLITS)), st.integers(1, 200), st.integers(1, 220))
+def test_every_split_places_every_layer_or_refuses(name: str, layers: int, stages: int) -> None:
+    try:
+        counts = LAYER_SPLITS[name](layers, stages)
+    except lp.LayoutError:
+        if name == "equal":
+            assert layers % stages
+        else:
+            assert name == "balanced ends"
+            assert stages > layers + 2
+        return
+    assert len(counts) == stages
+    assert sum(counts) == layers
+    assert min(counts) >= 0
+    work = list(counts)
+    if name == "balanced ends" and stages > 1:
+        work[0] += 1
+        work[-1] += 1
+    if name != "remainder last":
+        assert max(work) - min(work) <= (name != "equal")
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "stages", "text"),
+    [
+        (
+            "equal",
+            126,
+            16,
+            "126 layers do not divide over 16 stages\n"
+            "  why  this split gives every stage the same number of layers\n  try  14 stages",
+        ),
+        (
+            "balanced ends",
+            4,
+            7,
+            "7 stages for 4 layers\n"
+            "  why  with the embedding and the head counted as one layer each there are 6\n"
+            "  try  at most 6 stages",
+        ),
+    ],
+)
+def test_refused_splits_say_why(name: str, layers: int, stages: int, text: str) -> None:
+    with pytest.raises(lp.LayoutError, match=f"{stages} stages") as refusal:
+        LAYER_SPLITS[name](layers, stages)
+    assert str(refusal.value) == text
+
+
+# -- the placement table ---------------------------------------------------------------------------
+
+
+def test_the_table_covers_every_parameter_of_every_model() -> None:
+    biased = lp.PRESETS["tiny"].replace(qkv_bias=True, o_bias=True)
+    keys = {p.key for m in (*lp.PRESETS.values(), biased) for p in m.parameters()}
+    assert keys == set(PARAMETERS)
+    assert [key for key, how in PARAMETERS.items() if isinstance(how, Replicate)] == ["bo", "norm"]
+    dims = {key: how.dim for key, how in PARAMETERS.items() if isinstance(how, Shard)}
+    assert {key for key, dim in dims.items() if dim == 1} == {"wo", "w2"}
+
+
+def test_column_and_row_splits_meet() -> None:
+    """wo and w2 take their input columns in the units in which wq and w1, w3 give their output rows."""
+    unit = {key: how.unit for key, how in PARAMETERS.items() if isinstance(how, Shard)}
+    assert unit["wo"] == unit["wq"] == unit["bq"]
+    assert unit["w2"] == unit["w1"] == unit["w3"]
+    assert unit["wk"] == unit["wv"] == unit["bk"] == unit["bv"]
+    assert unit["output"] == unit["tok_embeddings"]
+    assert ACTIVATIONS["q"].tp == Shard(2, unit["wq"])
+    assert ACTIVATIONS["ffn"].tp == Shard(2, unit["w1"])
+    assert ACTIVATIONS["row_parallel_out"].tp == Partial()
+    for name, activation in ACTIVATIONS.items():
+        assert activation.dims[:2] == (("batch",) if name == "loss" else ("batch", "seq"))
+        for how in (activation.tp, activation.tp_sp, activation.cp, activation.dp):
+            assert not isinstance(how, Shard) or how.dim < len(activation.dims), name
+
+
+def test_placements_say_themselves() -> None:
+    assert str(PARAMETERS["wo"]) == "Shard(1) by query head"
+    assert str(PARAMETERS["norm"]) == "Replicate"
+    assert str(ACTIVATIONS["row_parallel_out"].tp) == "Partial(sum)"
+
+
+# Shapes of one shard of Meta's consolidated checkpoints, and its elements (sku_list.py, the files' sizes).
+SHARDS_70B = {
+    "tok_embeddings": (16032, 8192),
+    "output": (16032, 8192),
+    "wq": (1024, 8192),
+    "wk": (128, 8192),
+    "wv": (128, 8192),
+    "wo": (8192, 1024),
+    "w1": (3584, 8192),
+    "w3": (3584, 8192),
+    "w2": (8192, 3584),
+    "norm": (8192,),
+}
+SHARDS_405B = {
+    "tok_embeddings": (16032, 16384),
+    "output": (16032, 16384),
+    "wq": (2048, 16384),
+    "wk": (128, 16384),
+    "wv": (128, 16384),
+    "wo": (16384, 2048),
+    "w1": (6656, 16384),
+    "w3": (6656, 16384),
+    "w2": (16384, 6656),
+    "norm": (16384,),
+}
+
+
+@pytest.mark.parametrize(("name", "shapes"), [("llama3-70b", SHARDS_70B), ("llama3.1-405b", SHARDS_405B)])
+def test_shapes_of_metas_shards(name: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    layout = lp.Layout(tp=8)
+    model = lp.model(name)
+    for rank in range(8):
+        found = {p.parameter.key: p.local_shape(layout, rank) for p in place(model, layout, [model.n_layers])}
+        assert found == shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "mp", "shard", "total"),
+    [
+        ("llama3-8b", 1, 8_030_261_248, 8_030_261_248),
+        ("llama3-70b", 8, 8_820_367_360, 70_562_938_880),
+        ("llama3.1-405b", 8, 50_735_300_608, 405_882_404_864),
+        ("llama3.1-405b-mp16", 16, 25_633_964_032, 410_143_424_512),
+        ("llama2-13b", 2, 6_508_139_520, 13_016_279_168 - 2 * 64),  # its files also hold rope.freqs
+    ],
+)
+def test_elements_of_metas_shards(name: str, mp: int, shard: int, total: int) -> None:
+    model, layout = lp.model(name), lp.Layout(tp=mp)
+    placed = list(place(model, layout, [model.n_layers]))
+    ranks = [sum(math.prod(p.local_shape(layout, r)) for p in placed) for r in range(mp)]
+    assert ranks == [shard] * mp
+    assert sum(ranks) == total
+    norms = (2 * model.n_layers + 1) * model.dim  # the only ones that every shard repeats
+    assert total == model.n_params + (mp - 1) * norms
+
+
+@given(models(), st.integers(1, 20))
+def test_local_shapes_add_up_to_the_parameter(model: lp.ModelConfig, tp: int) -> None:
+    layout = lp.Layout(tp=tp)
+    small = model.replace(n_layers=1)
+    for placed in place(small, layout, [1]):
+        shapes = [placed.local_shape(layout, r) for r in range(tp)]
+        numel = sum(math.prod(shape) for shape in shapes)
+        if isinstance(placed.tp, Shard):
+            assert numel == placed.parameter.numel
+            assert sum(shape[placed.tp.dim] for shape in shapes) == placed.parameter.shape[placed.tp.dim]
+        else:
+            assert numel == placed.parameter.numel * tp
+
+
+@given(models(), st.integers(1, 20), st.sampled_from([64, 128]))
+def test_padded_local_shapes_add_up_to_the_padded_rows(model: lp.ModelConfig, tp: int, multiple: int) -> None:
+    layout, padding = lp.Layout(tp=tp), Padding(multiple, per_tp=True)
+    rows = padding.padded(model.vocab_size, tp)
+    for placed in place(model.replace(n_layers=1), layout, [1]):
+        shapes = {placed.local_shape(layout, r, padding) for r in range(tp)}
+        if placed.parameter.key in ("tok_embeddings", "output"):
+            assert shapes == {(rows // tp, model.dim)}
+        else:
+            assert shapes == {placed.local_shape(layout, r) for r in range(tp)}
+
+
+@given(models(), st.integers(1, 12), st.integers(1, 3), st.sampled_from(sorted(LAYER_SPLITS)))
+def test_every_parameter_has_one_stage(model: lp.ModelConfig, pp: int, virtual: int, split: str) -> None:
+    layout = lp.Layout(pp=pp, virtual_stages=virtual)
+    try:
+        counts = LAYER_SPLITS[split](model.n_layers, layout.stages)
+    except lp.LayoutError:
+        return
+    placed = list(place(model, layout, counts))
+    assert [p.parameter for p in placed] == list(model.parameters())
+    per_stage = [0] * layout.stages
+    for p in placed:
+        per_stage[p.stage] += p.parameter.numel
+    expected = [count * model.layer_params for count in counts]
+    expected[0] += model.vocab_size * model.dim
+    expected[-1] += model.dim + (0 if model.tied else model.vocab_size * model.dim)
+    assert per_stage == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "dp"),
+    [
+        ({"zero": 1, "dp": 8}, "Replicate"),
+        ({"zero": 3, "dp": 8, "cp": 2}, "Shard over 16 ranks (ZeRO 3)"),
+        ({"zero": 3, "dp": 8, "dp_replicate": 8}, "Replicate"),
+        ({"zero": 3, "dp": 8, "dp_replicate": 2}, "Shard over 4 ranks (ZeRO 3)"),
+    ],
+)
+def test_placements_on_every_axis(fields: dict[str, int], dp: str) -> None:
+    layout = lp.Layout(tp=8, pp=2, virtual_stages=2, **fields)
+    model = lp.model("tiny")
+    said = {p.parameter.name: p.placements(layout) for p in place(model, layout, [1, 1, 1, 1])}
+    assert said["layers.3.attention.wo.weight"] == {
+        "tp": "Shard(1) by query head",
+        "cp": "Replicate",
+        "pp": "stage 3 on rank 1",
+        "dp": dp,
+    }
+
+
+def test_counts_that_do_not_fit_are_refused() -> None:
+    model = lp.model("tiny")
+    for counts in ([3], [2, 2], []):
+        with pytest.raises(lp.LayoutError, match=r"layer counts \[.*1 stages of 4 layers in all are needed"):
+            list(place(model, lp.Layout(), counts))
