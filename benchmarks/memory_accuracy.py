@@ -30,8 +30,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import llamapar as lp
-from llamapar.count import GPUS
 from llamapar.count.exact import CONTEXT
+from llamapar.describe.hardware import GPUS
 
 RESERVED = 1.08
 """Assumed, as ALLOCATOR and CONTEXT are: what torch's caching allocator has reserved over its peak of use."""

@@ -10,9 +10,10 @@ import pytest
 import llamapar as lp
 from llamapar.cli import memory_command as sizing
 from llamapar.cli import words
-from llamapar.count import ACCOUNTINGS, GPUS
+from llamapar.count import ACCOUNTINGS
 from llamapar.count.saved import RECOMPUTE
 from llamapar.count.schedule import SCHEDULES
+from llamapar.describe.hardware import GPUS
 from llamapar.rules.machines import BLOCKS
 
 MIB = 2**20

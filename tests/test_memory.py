@@ -15,7 +15,8 @@ from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 import llamapar as lp
 from llamapar.count.exact import ALLOCATOR, CONTEXT
 from llamapar.count.schedule import in_flight
-from llamapar.count.terms import GPUS, Term
+from llamapar.count.terms import Term
+from llamapar.describe.hardware import GPUS
 from llamapar.errors import LayoutError
 
 B8, B405 = "llama3.1-8b", "llama3.1-405b"
