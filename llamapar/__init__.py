@@ -15,8 +15,9 @@ from . import interrupts as _interrupts  # first: of what follows Ctrl-C may alr
 from .count import Memory, Reconciliation, memory, reconcile
 from .count.wire import Traffic, traffic
 from .describe.job import Job
-from .describe.layout import AXES, Coord, Layout
-from .describe.models import PRESETS, ModelConfig, RopeScaling, model
+from .describe.layout import AXES, Coord, Layout, LayoutLike
+from .describe.models import PRESETS, ModelConfig, ModelLike, model
+from .describe.rope import RopeScaling
 from .describe.splits import Padding
 from .diagnosis import Diagnosis, Explanation, explain
 from .errors import LayoutError, LlamaparError, ModelError
@@ -98,12 +99,14 @@ __all__ = [
     "Job",
     "Layout",
     "LayoutError",
+    "LayoutLike",
     "LlamaparError",
     "Loading",
     "LocalRanks",
     "Memory",
     "ModelConfig",
     "ModelError",
+    "ModelLike",
     "Padding",
     "PeerError",
     "RankFailure",

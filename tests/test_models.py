@@ -16,7 +16,8 @@ from hypothesis import given
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
 from llamapar.describe.modelfile import as_hf
-from llamapar.describe.models import MAX_DIM, MAX_HEADS, MAX_LAYERS, MAX_VOCAB, RopeScaling, ffn_dim_from
+from llamapar.describe.models import MAX_DIM, MAX_HEADS, MAX_LAYERS, MAX_VOCAB, ffn_dim_from
+from llamapar.describe.rope import RopeScaling
 
 DATA = Path(__file__).parent / "data"
 PARAMETERS = {case["model"]: case for case in oracle("parameters")}

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
-from llamapar.describe.models import RopeScaling
+from llamapar.describe.rope import RopeScaling
 from llamapar.execution.engines import pool
 from llamapar.execution.result import RunResult
 from llamapar.programs.parts import rope_frequencies

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pytest
 
@@ -106,6 +107,20 @@ def test_every_error_has_a_public_name() -> None:
     for kind in below(lp.LlamaparError):
         if kind.__module__.startswith("llamapar."):
             assert getattr(lp, kind.__name__) is kind
+
+
+def test_what_a_model_or_a_layout_may_be_given_as_has_a_public_name(tmp_path: Path) -> None:
+    tiny = lp.PRESETS["tiny"]
+    fields = {name: getattr(tiny, name) for name in tiny.__dataclass_fields__}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    models: list[lp.ModelLike] = ["tiny", tmp_path / "config.json", fields, tiny]
+    for given, kind in zip(models, get_args(lp.ModelLike), strict=True):
+        assert isinstance(given, get_origin(kind) or kind)
+        assert lp.model(given) == tiny
+    layouts: list[lp.LayoutLike] = [lp.Layout(tp=2), {"tp": 2}]
+    for layout, kind in zip(layouts, get_args(lp.LayoutLike), strict=True):
+        assert isinstance(layout, get_origin(kind) or kind)
+        assert lp.heads("tiny", layout).tp == 2
 
 
 def test_types_travel_with_the_package() -> None:

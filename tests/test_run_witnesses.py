@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import llamapar as lp
-from llamapar.describe.models import RopeScaling
+from llamapar.describe.rope import RopeScaling
 from llamapar.programs.parts import rope_frequencies
 
 SMALL = lp.ModelConfig(

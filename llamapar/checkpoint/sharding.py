@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig, Parameter, RopeScaling
+from llamapar.describe.models import ModelConfig, Parameter
 from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.errors import CheckpointError, LayoutError, one_of, shown
 from llamapar.place.cut import place

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from llamapar.describe.arguments import named
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import LayoutLike
+from llamapar.describe.models import ModelLike
 from llamapar.describe.splits import Padding
 from llamapar.errors import LayoutError, flag, one_of
 
@@ -24,8 +24,8 @@ ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 
 @named()
 def memory(
-    model: Any,
-    layout: Layout | Mapping[str, Any],
+    model: ModelLike,
+    layout: LayoutLike,
     *,
     seq_len: int,
     micro_batch: int = 1,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from llamapar.describe.arguments import keywords_of, named
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.records.tables import Record
 
@@ -132,7 +133,7 @@ def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tu
 
 
 @named(keywords_of(memory, without=("accounting",)))  # type: ignore[has-type, unused-ignore]
-def reconcile(model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> Reconciliation:
+def reconcile(model: ModelLike, layout: LayoutLike, **options: Any) -> Reconciliation:
     """Our exact account of the worst stage beside the published rules, and the tools run on the same inputs.
 
     Arguments as in `memory`, accounting apart. Tools are those of `PEERS`, for its configurations.

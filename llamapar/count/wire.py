@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import AXES, Layout
+from llamapar.describe.layout import AXES, Layout, LayoutLike
+from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.placement import PARAMETERS, Replicate
 from llamapar.describe.splits import Padding
@@ -105,8 +104,8 @@ class Traffic(Record):
 @named()
 def traffic(
     program: str,
-    model: Any,
-    layout: Layout | Mapping[str, Any],
+    model: ModelLike,
+    layout: LayoutLike,
     *,
     seq_len: int,
     global_batch: int | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -10,8 +9,8 @@ from typing import Any
 
 from llamapar.errors import LayoutError, flag, one_of, shown, whole
 
-from .layout import MAX_WORLD, Layout
-from .models import ModelConfig
+from .layout import MAX_WORLD, Layout, LayoutLike
+from .models import ModelConfig, ModelLike
 from .models import model as find_model
 from .splits import LAYER_SPLITS, NO_PADDING, Padding, kv_copies
 
@@ -59,7 +58,7 @@ class Job:
     layer_split: str | None = None
 
     @classmethod
-    def of(cls, model: Any, layout: Layout | Mapping[str, Any], **known: Any) -> Job:
+    def of(cls, model: ModelLike, layout: LayoutLike, **known: Any) -> Job:
         """A Job from what a person gives; LayoutError or ModelError names the field that is off."""
         for name, value in known.items():
             one_of("argument", name, [f for f in cls.__dataclass_fields__ if f not in ("model", "layout")])

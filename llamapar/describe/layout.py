@@ -204,7 +204,7 @@ class Layout:
         return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
 
     @classmethod
-    def of(cls, value: Layout | Mapping[str, Any]) -> Layout:
+    def of(cls, value: LayoutLike) -> Layout:
         """A Layout from a Layout or from a mapping of its fields; LayoutError for anything else."""
         if isinstance(value, cls):
             return value
@@ -219,6 +219,9 @@ class Layout:
             "layout",
         )
 
+
+LayoutLike = Layout | Mapping[str, Any]
+"""What a public function takes for a layout; `Layout.of` reads it: a Layout, or a mapping of its fields."""
 
 ORDERS: tuple[str, ...] = tuple("-".join(names) for names in itertools.permutations(AXES))
 """Every order of the four axes, fastest first."""

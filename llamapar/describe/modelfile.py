@@ -7,7 +7,8 @@ from typing import Any
 
 from llamapar.errors import ModelError
 
-from .models import ModelConfig, RopeScaling, ffn_dim_from
+from .models import ModelConfig, ffn_dim_from
+from .rope import RopeScaling
 
 
 def as_hf(model: ModelConfig) -> dict[str, Any]:

@@ -18,26 +18,12 @@ from llamapar.errors import MAX_SIZE, ModelError, flag, one_of, real, shown, who
 
 from .configfile import exists, given, is_json, need, read_object
 from .modelnames import preset_name
+from .rope import RopeScaling
 
 MAX_DIM = 2**24
 MAX_VOCAB = 2**27
 MAX_HEADS = 2**16
 MAX_LAYERS = 2**14
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """How RoPE frequencies are stretched past the context that was trained first.
-
-    Llama 3.1's rule ("llama3"): llama-models, models/llama3/model.py `apply_scaling`,
-    @a9c89c471f793423afd4cc3ca8671d6e56fe64cb.
-    """
-
-    factor: float = 8.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_seq_len: int = 8192
-    kind: str = "llama3"
 
 
 @dataclass(frozen=True)
@@ -231,7 +217,7 @@ class ModelConfig:
             head_dim=given(raw, "head_dim", 0),
             max_seq_len=given(raw, "max_position_embeddings", 2048),
             rope_theta=given(rope, "rope_theta", given(raw, "rope_theta", 10000.0)),
-            rope_scaling=_rope_scaling(rope),
+            rope_scaling=RopeScaling.from_hf(rope),
             norm_eps=given(raw, "rms_norm_eps", 1e-6),
             tied=given(raw, "tie_word_embeddings", False),
             qkv_bias=bias or kind == "qwen2",
@@ -275,6 +261,10 @@ class ModelConfig:
         )
 
 
+ModelLike = str | Path | Mapping[str, Any] | ModelConfig
+"""What a public function takes for a model; `model` reads it: a name, a file or folder, a dict, or itself."""
+
+
 def ffn_dim_from(dim: int, multiplier: float | None, multiple_of: int) -> int:
     """FFN width from Meta's params.json, with both of its integer truncations.
 
@@ -287,7 +277,7 @@ def ffn_dim_from(dim: int, multiplier: float | None, multiple_of: int) -> int:
     return multiple_of * math.ceil(width / multiple_of)
 
 
-def model(source: str | Path | Mapping[str, Any] | ModelConfig) -> ModelConfig:
+def model(source: ModelLike) -> ModelConfig:
     """The model named by `source`: a preset's name or its publisher's, a JSON file or its folder, or a dict.
 
     Meta's params.json and Hugging Face's config.json are told apart by their keys.
@@ -337,26 +327,6 @@ def _from_any(raw: Mapping[str, Any], source: Any) -> ModelConfig:
 
 
 _HF_TYPES = ("llama", "mistral", "qwen2")
-
-
-def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type"))
-    if kind in (None, "default"):
-        return None
-    if not isinstance(kind, str):
-        raise ModelError(f"rope_type={shown(kind)}: a text is needed", field="rope_scaling")
-
-    def number(key: str, default: float) -> float:
-        return real(f"rope_scaling.{key}", given(rope, key, default), 0.0, 1e9, ModelError)
-
-    first = given(rope, "original_max_position_embeddings", 8192)
-    return RopeScaling(
-        number("factor", 8.0),
-        number("low_freq_factor", 1.0),
-        number("high_freq_factor", 4.0),
-        whole("rope_scaling.original_max_position_embeddings", first, 1, MAX_SIZE, ModelError),
-        kind,
-    )
 
 
 # -- presets -----------------------------------------------------------------------------------

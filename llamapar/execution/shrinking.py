@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout, divisors
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.layout import Layout, LayoutLike, divisors
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding
 from llamapar.frameworks import padding_rule
@@ -28,8 +26,8 @@ class Shrunk:
 
 @named()
 def shrink(
-    model: Any,
-    layout: Layout | Mapping[str, Any],
+    model: ModelLike,
+    layout: LayoutLike,
     *,
     ranks: int = MAX_RANKS,
     padding: str | Padding | None = None,

@@ -16,7 +16,8 @@ from typing import Any
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, divisors
 from llamapar.describe.modelfile import as_hf, is_qwen
-from llamapar.describe.models import PRESETS, ModelConfig, RopeScaling
+from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.errors import LayoutError
 

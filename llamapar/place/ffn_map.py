@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split
 from llamapar.records.tables import Record, cut, span
@@ -42,6 +40,6 @@ class FfnMap(Record):
 
 
 @named()
-def ffn(model: Any, layout: Layout | Mapping[str, Any]) -> FfnMap:
+def ffn(model: ModelLike, layout: LayoutLike) -> FfnMap:
     """FFN columns per TP rank. Never refuses a layout: uneven shards are shown as torch cuts them."""
     return FfnMap(find_model(model), Layout.of(layout).tp)

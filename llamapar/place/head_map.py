@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split, kv_copies
 from llamapar.errors import flag
@@ -139,8 +137,8 @@ class HeadMap(Record):
 
 @named()
 def heads(
-    model: Any,
-    layout: Layout | Mapping[str, Any],
+    model: ModelLike,
+    layout: LayoutLike,
     *,
     kv_replication: bool = False,
     interleave: bool = True,

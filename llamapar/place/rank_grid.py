@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Layout
+from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Layout, LayoutLike
 from llamapar.errors import whole
 from llamapar.records.tables import Record
 
@@ -63,7 +61,7 @@ def _listed(group: range) -> str:
 
 
 @named()
-def ranks(layout: Layout | Mapping[str, Any], rank: int = 0) -> RankGrid:
+def ranks(layout: LayoutLike, rank: int = 0) -> RankGrid:
     """The grid of all ranks with one of them chosen; instant at 2**20 ranks."""
     layout = Layout.of(layout)
     rank = whole("rank", rank, 0, layout.world - 1)

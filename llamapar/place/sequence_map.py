@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.splits import Split
 from llamapar.errors import LayoutError, one_of, whole
 from llamapar.records.tables import Record, cut, span
@@ -113,7 +112,7 @@ class SequenceMap(Record):
 
 
 @named()
-def sequence(layout: Layout | Mapping[str, Any], seq_len: int, *, chunking: str = "head-tail") -> SequenceMap:
+def sequence(layout: LayoutLike, seq_len: int, *, chunking: str = "head-tail") -> SequenceMap:
     """Tokens and causal work per CP rank. chunking: "head-tail" or "contiguous"."""
     layout = Layout.of(layout)
     if layout.cp > MAX_CP:

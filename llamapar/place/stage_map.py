@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import LayoutError, one_of
@@ -97,7 +95,7 @@ class StageMap(Record):
 
 
 @named()
-def stages(model: Any, layout: Layout | Mapping[str, Any], *, layer_split: str = "balanced ends") -> StageMap:
+def stages(model: ModelLike, layout: LayoutLike, *, layer_split: str = "balanced ends") -> StageMap:
     """Layers per pipeline stage.
 
     layer_split: a name of `splits.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding, Split
 from llamapar.errors import MAX_SIZE, LayoutError, whole
@@ -90,9 +88,7 @@ class VocabMap(Record):
 
 
 @named()
-def vocab(
-    model: Any, layout: Layout | Mapping[str, Any], *, padding: str | Padding | None = None
-) -> VocabMap:
+def vocab(model: ModelLike, layout: LayoutLike, *, padding: str | Padding | None = None) -> VocabMap:
     """Vocabulary rows per TP rank. padding: a Padding, a framework's name for its own rule, or none."""
     made = VocabMap(find_model(model), Layout.of(layout).tp, padding_rule(padding))
     if made.padded > MAX_SIZE:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from llamapar.describe.models import ModelConfig, RopeScaling
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.rope import RopeScaling
 from llamapar.spmd import collectives
 from llamapar.spmd.compat import each_rank
 from llamapar.spmd.setting import Setting
