@@ -18,7 +18,7 @@ from llamapar.errors import shown
 from llamapar.panels import Clinic
 from llamapar.panels.clinic_panel import LIMIT, SCHEMA, Visit
 from llamapar.panels.page import plain
-from llamapar.rules.fixes import Fix
+from llamapar.rules.search import Fix
 from wire import deliver, press, receive, unpacked
 
 CASES = [

@@ -16,7 +16,7 @@ import llamapar as lp
 from llamapar import diagnosis
 from llamapar.diagnosis.known import zoo
 from llamapar.diagnosis.vocabulary import CATEGORIES, CODES, SUBTYPES, VERDICTS
-from llamapar.rules.fixes import Fix
+from llamapar.rules.search import Fix
 from llamapar.rules.table import RULE_BY_CODE
 
 ORACLES = Path(__file__).parent / "oracles"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 import llamapar as lp
 from inputs import jobs
 from llamapar.describe.layout import AXES
-from llamapar.rules.fixes import MOST, Fix, apply
+from llamapar.rules.fixes import MOST
+from llamapar.rules.search import Fix, changed, search
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
 
@@ -215,12 +217,12 @@ def test_a_fix_as_plain_values() -> None:
 
 def test_apply_changes_a_job_or_its_layout_and_refuses_quietly() -> None:
     job = lp.Job.of(B8, {"dp": 8}, gpus=8)
-    changed = apply(job, {"dp": 4, "gpus": 4})
-    assert changed is not None
-    assert (changed.layout.dp, changed.gpus) == (4, 4)
-    assert apply(job, {"dp": 0}) is None
-    assert apply(job, {"dp_replicate": 3}) is None
-    assert apply(job, {}) == job
+    smaller = changed(job, {"dp": 4, "gpus": 4})
+    assert smaller is not None
+    assert (smaller.layout.dp, smaller.gpus) == (4, 4)
+    assert changed(job, {"dp": 0}) is None
+    assert changed(job, {"dp_replicate": 3}) is None
+    assert changed(job, {}) == job
 
 
 def test_hsdp_keeps_its_copies() -> None:
@@ -230,3 +232,21 @@ def test_hsdp_keeps_its_copies() -> None:
         for fix in finding.fixes:
             assert fix.layout.dp_replicate == 4
             assert fix.layout.dp % 4 == 0
+
+
+def test_a_search_offers_what_passes_once_and_in_order_and_reads_no_further() -> None:
+    job = lp.Job.of(B8, {"tp": 16}, gpus=16)
+    read: list[str] = []
+
+    def tries() -> Iterator[Fix]:
+        for changes in ({"tp": 16}, {"tp": 3, "dp": 5}, {"tp": 4, "dp": 4}, {"tp": 4, "dp": 4}, {"dp": 16}):
+            made = changed(job, {"tp": 1, **changes})
+            assert made is not None
+            read.append(Fix.between(job, made).text)
+            yield Fix.between(job, made)
+
+    offered = search(job, tries(), None, "LP104")
+    assert next(offered).text == "tp=4 dp=4 (4·1·1·4 = 16 ranks)"
+    assert len(read) == 3
+    assert [fix.text for fix in offered] == ["tp=1 dp=16 (1·1·1·16 = 16 ranks)"]
+    assert Fix.between(job, job).changes == ()

@@ -12,7 +12,8 @@ from typing import Any
 from llamapar.describe.job import Job
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks.base import Case, Framework
-from llamapar.rules.fixes import Fix, find_fixes, severities
+from llamapar.rules.fixes import find_fixes
+from llamapar.rules.search import Fix, severities
 from llamapar.rules.table import ERROR, RULE_BY_CODE
 
 from .causes import background, explain_divides, explain_order, explain_unequal

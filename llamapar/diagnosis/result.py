@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from llamapar.frameworks import FRAMEWORKS, Source
-from llamapar.rules.fixes import Fix
+from llamapar.rules.search import Fix
 
 from .known import Known
 from .vocabulary import CATEGORIES, SHARDING, UNKNOWN

@@ -28,7 +28,7 @@ from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, show
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
-from llamapar.rules.fixes import Fix
+from llamapar.rules.search import Fix
 
 from .explorer_panel import Explorer
 from .page import Page, plain, source

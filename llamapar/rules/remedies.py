@@ -16,8 +16,7 @@ from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework
 
-from .fixes import Fix, apply, severities
-from .table import ERROR, WARNING
+from .search import Fix, changed, search
 
 MOST = 4
 """Remedies that are offered."""
@@ -30,20 +29,15 @@ _SETTINGS = ("recompute", "schedule", "gpu")
 
 
 @dataclass(frozen=True, repr=False)
-class Remedy:
+class Remedy(Fix):
     """What was changed, in words of `memory` and `Layout`, and the account that then fits."""
 
-    job: Job
-    changes: tuple[tuple[str, Any], ...]
     memory: Memory
 
     @property
     def text(self) -> str:
         """ "recompute=full: 61.30 GiB"."""
-        return f"{Fix(self.job, self.changes).text}: {self.memory.worst.total_bytes / GIB:.2f} GiB"
-
-    def __repr__(self) -> str:
-        return self.text
+        return f"{super().text}: {self.memory.worst.total_bytes / GIB:.2f} GiB"
 
 
 def memory_of(job: Job, **options: Any) -> Memory:
@@ -67,27 +61,29 @@ def remedies(job: Job, judge: Framework | None = None, **options: Any) -> Iterat
     then two; what made it fit once is not changed again. A remedy brings no error and no warning that was
     not there.
     """
-    there = {code for code, severity in severities(job, judge).items() if severity == WARNING}
-    single = list(_single(job, options))
     enough: list[set[str]] = []
-    room = _STAGES
-    for changes in (*single, *_pairs(single)):
-        made = apply(job, {name: value for name, value in changes.items() if name not in _SETTINGS})
-        if made is None or any(found <= changes.keys() for found in enough):
-            continue
-        left = severities(made, judge)
-        if any(s == ERROR or (s == WARNING and code not in there) for code, s in left.items()):
-            continue
-        room -= made.layout.pp
-        if room < 0:
+    stages = _STAGES
+    for fix in search(job, _tries(job, options, enough), judge):
+        stages -= fix.layout.pp
+        if stages < 0:
             return
+        settings = {name: value for name, value in fix.changes if name in _SETTINGS}
         with suppress(LlamaparError):
-            found = memory_of(made, **options | {n: changes[n] for n in _SETTINGS if n in changes})
-            if found.fits:
-                enough.append(set(changes))
-                yield Remedy(made, tuple(changes.items()), found)
+            account = memory_of(fix.job, **options | settings)
+            if account.fits:
+                enough.append({name for name, _ in fix.changes})
+                yield Remedy(fix.job, fix.changes, account)
         if len(enough) == MOST:
             return
+
+
+def _tries(job: Job, options: Mapping[str, Any], enough: list[set[str]]) -> Iterator[Fix]:
+    """One thing changed, then two, but nothing beside what was `enough` by itself."""
+    single = list(_single(job, options))
+    for changes in (*single, *_pairs(single)):
+        made = changed(job, {name: value for name, value in changes.items() if name not in _SETTINGS})
+        if made is not None and not any(found <= changes.keys() for found in enough):
+            yield Fix(made, tuple(changes.items()))
 
 
 def _single(job: Job, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

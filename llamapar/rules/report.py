@@ -18,7 +18,8 @@ from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding
 from llamapar.frameworks import framework as find_framework
 from llamapar.records.tables import fold
 
-from .fixes import Fix, find_fixes, severities
+from .fixes import find_fixes
+from .search import Fix, severities
 from .table import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, WARNING, Rule
 
 _WIDTH = 100

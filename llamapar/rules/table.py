@@ -47,7 +47,7 @@ class Rule:
     severity: how bad it is under the paper's semantics; None where nothing is worth saying.
     message, why: templates over `Job.numbers`.
     repairs: changes of single fields that mend it, the nearest first.
-    repairs_first: whether those come before other layouts of the same number of ranks.
+    layouts_first: whether other layouts of the same number of ranks come before those.
     if_na: severity where the chosen framework has no such thing at all.
     """
 
@@ -58,7 +58,7 @@ class Rule:
     message: str
     why: str
     repairs: Callable[[Job], Iterator[Changes]] = lambda job: iter(())
-    repairs_first: bool = False
+    layouts_first: bool = False
     if_na: str | None = None
 
 
@@ -77,6 +77,7 @@ RULES: tuple[Rule, ...] = (
         "tp·cp·pp·dp = {tp}·{cp}·{pp}·{dp} = {world}, but there are {gpus} GPUs",
         "every GPU is one rank; {idle} would be missing or idle",
         lambda j: iter([{"gpus": j.layout.world}]),
+        layouts_first=True,
     ),
     Rule(
         "LP002",
@@ -92,6 +93,7 @@ RULES: tuple[Rule, ...] = (
         "but the batch has {batch_tokens}",
         "each of the dp groups reads its own sequences; CP and TP ranks share them",
         batch_products,
+        layouts_first=True,
     ),
     Rule(
         "LP003",
@@ -101,7 +103,6 @@ RULES: tuple[Rule, ...] = (
         "a TP group of {tp} ranks spans {node_span} consecutive GPUs and leaves its node of {gpus_per_node}",
         "TP communicates in every layer; across nodes it runs at the speed of the network",
         tp_fastest,
-        repairs_first=True,
     ),
     Rule(
         "LP101",
@@ -135,6 +136,7 @@ RULES: tuple[Rule, ...] = (
         "tp={tp} does not divide n_kv_heads={n_kv_heads} ({model})",
         "a rank would need {kv_share}",
         replicate,
+        layouts_first=True,
     ),
     Rule(
         "LP105",
@@ -155,7 +157,6 @@ RULES: tuple[Rule, ...] = (
         "{pad_rows} pad rows ({vocab_size} → {vocab_padded}) reach the checkpoint code",
         "a shard of {vocab_local} rows times tp={tp} is {vocab_padded}, not {vocab_size}",
         smaller_padding,
-        repairs_first=True,
     ),
     Rule(
         "LP107",
@@ -174,7 +175,6 @@ RULES: tuple[Rule, ...] = (
         "each CP rank takes one chunk from the head and one from the tail; a chunk would have "
         "{seq_chunk} tokens",
         lambda j: multiples("seq_len", j.seq_len or 0, j.token_unit),
-        repairs_first=True,
     ),
     Rule(
         "LP202",
@@ -185,7 +185,6 @@ RULES: tuple[Rule, ...] = (
         "with sequence parallelism",
         "a rank would need {seq_sp} tokens of the residual stream",
         lambda j: iter([*multiples("seq_len", j.seq_len or 0, j.token_unit), {"sequence_parallel": False}]),
-        repairs_first=True,
     ),
     Rule(
         "LP203",
@@ -195,7 +194,6 @@ RULES: tuple[Rule, ...] = (
         "seq_len={seq_len} is longer than the model's context of {max_seq_len} ({model})",
         "positions past it were never trained",
         lambda j: iter([{"seq_len": j.model.max_seq_len}, {"seq_len": 8192}]),
-        repairs_first=True,
     ),
     Rule(
         "LP204",
@@ -205,7 +203,6 @@ RULES: tuple[Rule, ...] = (
         "sequence_parallel=True has no effect at tp=1",
         "it shares the residual stream among the ranks of a TP group",
         lambda j: iter([{"sequence_parallel": None}]),
-        repairs_first=True,
     ),
     Rule(
         "LP205",
@@ -215,7 +212,6 @@ RULES: tuple[Rule, ...] = (
         "{tokens_per_micro_batch} tokens of a micro-batch are not a multiple of tp·2·cp = {token_unit}",
         "a chunk of the head or the tail has {seq_chunk} tokens, which do not divide over tp={tp}",
         lambda j: multiples("seq_len", j.seq_len or 0, j.token_unit),
-        repairs_first=True,
     ),
     Rule(
         "LP301",
@@ -225,7 +221,6 @@ RULES: tuple[Rule, ...] = (
         "n_layers={n_layers} does not divide over pp={pp} ({model})",
         "{n_layers}/{pp} = {layers_per_rank} is not whole, so stages differ in length",
         account_for_ends,
-        repairs_first=True,
     ),
     Rule(
         "LP302",
@@ -235,6 +230,7 @@ RULES: tuple[Rule, ...] = (
         "pp·virtual_stages = {pp}·{virtual_stages} = {stages} stages for {n_layers} layers ({model})",
         "embedding and head counted as a layer each, there is work for {effective_layers} stages",
         lambda j: iter([{"virtual_stages": 1}]),
+        layouts_first=True,
     ),
     Rule(
         "LP303",
@@ -248,7 +244,6 @@ RULES: tuple[Rule, ...] = (
         "n_layers={n_layers} does not divide over pp·virtual_stages = {pp}·{virtual_stages} = {stages}",
         "flooring twice keeps {layers_kept} of {n_layers} layers; virtual stages must differ instead",
         lambda j: iter([*account_for_ends(j), {"virtual_stages": 1}]),
-        repairs_first=True,
     ),
     Rule(
         "LP304",
@@ -266,7 +261,6 @@ RULES: tuple[Rule, ...] = (
         "{micro_batches} micro-batches for pp={pp} stages",
         "1F1B needs one for every stage; with fewer, some stages always wait",
         more_micro_batches,
-        repairs_first=True,
     ),
     Rule(
         "LP306",
@@ -276,7 +270,6 @@ RULES: tuple[Rule, ...] = (
         "{micro_batches} micro-batches are not a multiple of pp={pp} with virtual_stages={virtual_stages}",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
         more_micro_batches,
-        repairs_first=True,
     ),
     Rule(
         "LP307",
@@ -286,7 +279,6 @@ RULES: tuple[Rule, ...] = (
         "virtual_stages={virtual_stages} with pp=1",
         "interleaving shortens a pipeline's bubble; one stage has none",
         lambda j: iter([{"virtual_stages": 1}]),
-        repairs_first=True,
     ),
     Rule(
         "LP308",
@@ -296,7 +288,6 @@ RULES: tuple[Rule, ...] = (
         "zero={zero} with pp={pp}",
         "gradients (and at stage 3 parameters) would be communicated once a micro-batch",
         lambda j: iter([{"zero": 1}]),
-        repairs_first=True,
     ),
     Rule(
         "LP309",
@@ -306,7 +297,6 @@ RULES: tuple[Rule, ...] = (
         "n_layers + 2 = {effective_layers} does not divide over pp·virtual_stages = {stages} ({model})",
         "the embedding and the head were asked to count as a layer each",
         lambda j: iter([{"layer_split": None}]),
-        repairs_first=True,
     ),
     Rule(
         "LP401",
@@ -318,7 +308,6 @@ RULES: tuple[Rule, ...] = (
         "global_batch={global_batch} is not a multiple of dp·micro_batch = {dp}·{micro_batch} = {batch_unit}",
         "every DP group must run the same whole number of micro-batches",
         lambda j: multiples("global_batch", j.global_batch or 0, (j.micro_batch or 1) * j.layout.dp),
-        repairs_first=True,
     ),
     Rule(
         "LP402",
@@ -330,6 +319,7 @@ RULES: tuple[Rule, ...] = (
         "batch_per_dp·dp = {batch_per_dp}·{dp} = {sequences_got}, but global_batch={global_batch}",
         "both count the sequences of one step",
         batch_of_groups,
+        layouts_first=True,
     ),
     Rule(
         "LP403",
@@ -339,7 +329,6 @@ RULES: tuple[Rule, ...] = (
         "batch_per_dp={batch_per_dp} is not a multiple of micro_batch={micro_batch}",
         "a DP group cuts its sequences into whole micro-batches",
         lambda j: multiples("batch_per_dp", j.batch_per_dp or 0, j.micro_batch or 1),
-        repairs_first=True,
     ),
     Rule(
         "LP404",
@@ -352,7 +341,6 @@ RULES: tuple[Rule, ...] = (
         "but the batch has {batch_tokens}",
         "both count the tokens of one step",
         lambda j: iter([{"batch_tokens": (j.global_batch or 0) * (j.seq_len or 0)}]),
-        repairs_first=True,
     ),
     Rule(
         "LP501",
@@ -363,6 +351,7 @@ RULES: tuple[Rule, ...] = (
         "a layout can only use the axes that are there",
         lambda j: iter([{"cp": 1}, {"cp": 1, "pp": 1, "dp": 1}]),
         if_na=ERROR,
+        layouts_first=True,
     ),
     Rule(
         "LP502",

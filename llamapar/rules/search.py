@@ -1,0 +1,130 @@
+"""The one search for a way out: changed jobs are tried in their order, and kept where they pass `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from llamapar.describe.job import Job
+from llamapar.describe.layout import AXES, Layout
+from llamapar.describe.splits import NO_PADDING
+from llamapar.errors import LlamaparError
+from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
+
+from .table import ERROR, NOTE, RULES, WARNING, Changes, Rule
+
+_LAYOUT_FIELDS = Layout.__dataclass_fields__.keys()
+
+
+def _differ(old: Job | Layout, new: Job | Layout) -> Iterator[tuple[str, Any]]:
+    """Name and new value of every field that differs."""
+    for name in old.__dataclass_fields__:
+        if getattr(old, name) != (value := getattr(new, name)):
+            yield name, value
+
+
+@dataclass(frozen=True, repr=False)
+class Fix:
+    """A job that passes, and what was changed to get there."""
+
+    job: Job
+    changes: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def between(cls, old: Job, new: Job) -> Fix:
+        """`new`, and the name and new value of every field that differs, those of the layout first."""
+        changed = [*_differ(old.layout, new.layout), *_differ(old, new)]
+        return cls(new, tuple(pair for pair in changed if pair[0] not in ("model", "layout")))
+
+    @property
+    def layout(self) -> Layout:
+        return self.job.layout
+
+    @property
+    def text(self) -> str:
+        """The changes, ready to read: "tp=8 dp=8 (64 ranks)"."""
+        words = " ".join(f"{name}={value}" for name, value in self.changes)
+        if any(name in AXES for name, _ in self.changes):
+            lay = self.layout
+            words += f" ({lay.tp}·{lay.cp}·{lay.pp}·{lay.dp} = {lay.world} ranks)"
+        return words
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: the whole layout, and whatever else was changed."""
+        others = {name: value for name, value in self.changes if name not in AXES}
+        if "padding" in others:
+            others["padding"] = str(others["padding"])
+        return {axis: getattr(self.layout, axis) for axis in AXES} | others | {"text": self.text}
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+
+def changed(job: Job, changes: Changes) -> Job | None:
+    """`job` with changes to its own fields or its layout's; None where no such layout exists."""
+    of_layout = {name: value for name, value in changes.items() if name in _LAYOUT_FIELDS}
+    of_job = {name: value for name, value in changes.items() if name not in _LAYOUT_FIELDS}
+    try:
+        if of_layout:
+            job = job.replace(layout=job.layout.replace(**of_layout))
+        return job.replace(**of_job) if of_job else job
+    except LlamaparError:
+        return None
+
+
+# -- judging ---------------------------------------------------------------------------------------
+
+
+def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
+    """How bad a rule that applies is: the judge's verdict where there is one, else the paper's."""
+    own = rule.severity(job)
+    case = judge.case(rule.code, job) if judge else None
+    if case is None:
+        return own
+    if case.verdict in FAILS:
+        return ERROR
+    if case.verdict in (WORKS, ADAPTS):
+        return NOTE if own or case.verdict == ADAPTS else None
+    if case.verdict == NA:
+        return rule.if_na or own
+    return own or (NOTE if case.verdict == UNKNOWN else None)
+
+
+def severities(job: Job, judge: Framework | None) -> dict[str, str]:
+    """Severity by code of every rule that has something to say, without its words."""
+    padding = judge.padding if judge else NO_PADDING
+    return {
+        rule.code: severity
+        for rule in RULES
+        if rule.applies(job, padding) and (severity := severity_of(rule, job, judge))
+    }
+
+
+severities_again = lru_cache(maxsize=8192)(severities)
+"""The same, remembered: the findings of one report try the same jobs."""
+
+
+def codes(found: dict[str, str], severity: str) -> set[str]:
+    """The rules that are as bad as `severity`."""
+    return {code for code, how_bad in found.items() if how_bad == severity}
+
+
+def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = "") -> Iterator[Fix]:
+    """Those of `tries` that pass, each once, in their order: what is tried first is offered first.
+
+    One passes `check` without an error and brings no warning that `job` has not; nor does it keep the
+    finding of the rule `ends`. `tries` is read as far as its user asks for more.
+    """
+    accepted = codes(severities_again(job, judge), WARNING) - {ends}
+    seen = {Fix(job, ())}
+    for fix in tries:
+        if fix in seen:
+            continue
+        seen.add(fix)
+        left = severities_again(fix.job, judge)
+        if not codes(left, ERROR) and codes(left, WARNING) <= accepted:
+            yield fix
