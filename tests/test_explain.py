@@ -253,7 +253,7 @@ def test_fixes_pass_check(tp: int) -> None:
     assert told.best.fixes
     for fix in told.best.fixes:
         assert isinstance(fix, Fix)
-        assert lp.report.check_job(fix.job, lp.frameworks.framework("torchtitan")).ok
+        assert lp.rules.report.check_job(fix.job, lp.frameworks.framework("torchtitan")).ok
 
 
 def test_without_a_job_the_way_out_is_in_words() -> None:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from llamapar.describe.splits import Padding
+from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
-from .hypothesis import Hypothesis, found, over, times
+from .hypothesis import Hypothesis, found
 from .known import Known, zoo
 from .observations import Divides, Order, Unequal
 from .reading import Reading
@@ -90,7 +91,7 @@ def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis
     concepts = o.beside | by
     exact = number is not None and bool(divisor) and number % (divisor or 1) != 0
     sure = 0.9 if exact else 0.8 if number is None or not divisor else 0.55
-    equation = over(number, divisor) if number is not None and divisor else ""
+    equation = Quotient(number, divisor) if number is not None and divisor else None
     ranks = divisor or " or ".join(sorted(by & {*_AXES, "world"})) or "the ranks"
     units = _WORDS.get(subject, "units")
     width = o.beside & {"hidden", "dimension"} and subject in ("hidden", "dimension")
@@ -153,7 +154,9 @@ def _category(o: Divides, by: frozenset[str], r: Reading, known: Known) -> str |
     return category
 
 
-def _tile(number: int | None, exact: bool, sure: float, equation: str, known: Known) -> Hypothesis:
+def _tile(
+    number: int | None, exact: bool, sure: float, equation: Equation | None, known: Known
+) -> Hypothesis:
     """A quantised weight against a group or tile: cut by tp, or too odd to begin with?"""
     tp, whole = known.get("tp"), _whole_width(number, known)
     told = f": {equation}" if equation else ""
@@ -234,7 +237,7 @@ def _unnamed(o: Divides, known: Known) -> Iterator[Hypothesis]:
     tp, needs = known.get("tp"), "model, tp"
     if o.subject in ("dimension", "hidden"):
         width = known.get("ffn_dim")
-        cut = over(width, tp) if width and tp and width % tp else ""
+        cut = Quotient(width, tp) if width and tp and width % tp else None
         cause = "a width cannot be cut evenly over the ranks"
         yield found(
             "hidden_or_ffn_not_divisible", 0.7 if cut else 0.55, cause, cut, needs="" if cut else needs
@@ -246,10 +249,12 @@ def _unnamed(o: Divides, known: Known) -> Iterator[Hypothesis]:
     fails = [(fact, size) for fact, size in sizes.items() if size and tp and size % tp]
     if len(fails) == 1 and tp:
         fact, size = fails[0]
-        yield found(_BY_FACT[fact], 0.7, f"{fact} {size} cannot be cut evenly over tp={tp}", over(size, tp))
+        yield found(
+            _BY_FACT[fact], 0.7, f"{fact} {size} cannot be cut evenly over tp={tp}", Quotient(size, tp)
+        )
     if len(fails) > 1 and tp:
         cause = f"tp={tp} divides none of {', '.join(f'{fact} {size}' for fact, size in fails)}"
-        yield found("other", 0.75, cause, *(over(size, tp) for _, size in fails), needs=needs)
+        yield found("other", 0.75, cause, *(Quotient(size, tp) for _, size in fails), needs=needs)
         return
     cause = "a size that has to be cut is no multiple of the ranks; the text does not say which"
     yield found("other", 0.4, cause, needs=needs)
@@ -280,7 +285,7 @@ def background(r: Reading, known: Known) -> Iterator[Hypothesis]:
         if tp and n and n % tp:
             category = "kv_heads_lt_tp" if n < tp and not known.get("n_kv_heads") else _BY_FACT[fact]
             cause = f"{fact} {n} does not divide over tp={tp}"
-            yield found(category, score, cause, over(n, tp), facts={"tp": tp, fact: n})
+            yield found(category, score, cause, Quotient(n, tp), facts={"tp": tp, fact: n})
     if pp > 1 and m and m.tied and r.concepts & {"pp", "vocab", "layers"}:
         yield found(
             "tied_embeddings", 0.6, f"{m.name} ties its head to the embedding, and pp={pp} parts them"
@@ -323,7 +328,10 @@ def _batches(o: Unequal, r: Reading, concepts: set[str], axes: bool) -> Iterator
     asked = axes or "microbatch" in concepts
     score = 0.8 if "world" in concepts else 0.7 if asked else 0.45
     wrong = [
-        f"{times(*row)} ≠ {n}" for row, value in r.products[:1] for n in o.values if n not in (*row, value)
+        Comparison(Product(row), "≠", n)
+        for row, value in r.products[:1]
+        for n in o.values
+        if n not in (*row, value)
     ]
     cause = "batch, micro-batches and stages or DP groups do not multiply out"
     yield found("microbatch_divisibility", score, cause, *wrong[:1], parallel=asked or None)
@@ -338,12 +346,14 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
         told = next((n for n in (*others, known.get("world")) if n and n != value), None)
         if told and value not in (2**31, 2**32) and (ranks or told % value == 0 or value % told == 0):
             cause = f"the degrees multiply to {value}, not to {told}"
-            yield found("world_size_product", 0.85, cause, f"{times(*row)} ≠ {told}", facts={"world": told})
+            yield found(
+                "world_size_product", 0.85, cause, Comparison(Product(row), "≠", told), facts={"world": told}
+            )
     if ranks and (concepts & set(_AXES) or re.search(r"mesh|process|gpus?\b|devices", r.low)):
         have = next((t.number for t in ranks if t.number), None) or known.get("world")
         product = math.prod(degrees)
         sign = "=" if product == have else "≠"
-        equation = f"{times(*degrees)} {sign} {have}" if have and product > 1 else ""
+        equation = Comparison(Product(tuple(degrees)), sign, have) if have and product > 1 else None
         numbers = ", ".join(map(str, [n for n in dict.fromkeys(o.values) if n][:5]))
         cause = (
             f"the degrees do not multiply to the number of ranks: {numbers or 'the text gives no numbers'}"
@@ -362,7 +372,7 @@ def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:
         )
         if 10000 < small < big < 1.1 * small and pads:
             cause = f"a vocabulary of {small} rows is padded to {big}"
-            equation = f"{big} - {small} = {big - small} pad rows"
+            equation = Stated(f"{big} - {small} = {big - small} pad rows")
             yield found("vocab_padding", 0.72, cause, equation, needs="padding, tp")
             return
 
@@ -377,14 +387,14 @@ def _layers(layers: list[int], known: Known) -> Iterator[Hypothesis]:
                     each = total // stages // chunks
                     if each * chunks * stages == kept:
                         twice = f", //{chunks} = {each}" if chunks > 1 else ""
-                        lost = f"{total}//{stages} = {total // stages}{twice}"
+                        lost = Quotient(total, stages, floor=True, after=twice)
                         cause = (
                             f"{total} layers over {stages} stages round down: {total - kept} layers are lost"
                         )
-                        rest = f"{times(each, chunks, stages)} of {total}"
+                        rest = Comparison(Product((each, chunks, stages)), "of", total)
                         yield found(
                             "layers_not_divisible_pp", 0.88, cause, lost, rest, needs="" if pp else "pp"
                         )
                         return
-    equation = over(layers[0], pp) if pp and layers else ""
+    equation = Quotient(layers[0], pp) if pp and layers else None
     yield found("layers_not_divisible_pp", 0.6, "the layers and the stages do not come out even", equation)

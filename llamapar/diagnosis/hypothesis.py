@@ -1,10 +1,11 @@
-"""A candidate explanation, and the words in which numbers are shown."""
+"""A candidate explanation, with the arithmetic that supports it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
+
+from llamapar.records.equations import Equation
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Hypothesis:
     category: str
     cause: str
     score: float
-    equations: tuple[str, ...] = ()
+    equations: tuple[Equation, ...] = ()
     subtype: str | None = None
     parallel: bool | None = True
     needs: tuple[str, ...] = ()
@@ -27,27 +28,11 @@ class Hypothesis:
 
 
 def found(
-    category: str, score: float, cause: str, *equations: str, parallel: bool | None = True, needs: str = "",
-    facts: Mapping[str, int] | None = None,
+    category: str, score: float, cause: str, *equations: Equation | None, parallel: bool | None = True,
+    needs: str = "", facts: Mapping[str, int] | None = None,
 ) -> Hypothesis:  # fmt: skip
     """A Hypothesis in one line: "other: kernel_limit" carries a subtype, `needs` is a list with commas."""
     name, _, subtype = category.partition(": ")
     wanted = tuple(filter(None, needs.split(", ")))
-    told = tuple(filter(None, equations))
-    return Hypothesis(name, cause, score, told, subtype or None, parallel, wanted, facts or {})
-
-
-def over(n: int, k: int) -> str:
-    """`n/k = …` exactly where it is whole: "52/3 = 17.3333", "128256/8 = 16032"."""
-    each = Fraction(n, k)
-    if each.denominator == 1:
-        return f"{n}/{k} = {each.numerator}"
-    return f"{n}/{k} = {n // k} rest {n % k}" if abs(n) > 10**15 else f"{n}/{k} = {n / k:.6g}"
-
-
-def times(*factors: int) -> str:
-    """`a·b·c = product`."""
-    product = 1
-    for factor in factors:
-        product *= factor
-    return f"{'·'.join(map(str, factors))} = {product}"
+    there = tuple(equation for equation in equations if equation is not None)
+    return Hypothesis(name, cause, score, there, subtype or None, parallel, wanted, facts or {})

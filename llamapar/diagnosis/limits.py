@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .hypothesis import Hypothesis, found, over, times
+from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
+
+from .hypothesis import Hypothesis, found
 from .known import Known
 from .reading import Reading
 from .topics import PARALLEL
@@ -37,14 +39,16 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     tp, kv = known.get("tp"), known.get("n_kv_heads")
     if tp and kv and tp > kv:
         cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides"
-        yield found("kv_heads_lt_tp", 0.92, cause, f"{kv}//{tp} = 0", facts={"tp": tp, "n_kv_heads": kv})
+        yield found(
+            "kv_heads_lt_tp", 0.92, cause, Quotient(kv, tp, floor=True), facts={"tp": tp, "n_kv_heads": kv}
+        )
         return
     other = bool(tp and kv) or known.alone("tp")
     hint = bool(_LOCAL.search(r.low))
     cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
     score, blame = 0.2 if other else 0.75 if hint else 0.6, True if hint and not other else None
     yield found(
-        "kv_heads_lt_tp", score, cause, "n_kv_heads // tp = 0", parallel=blame, needs="tp, n_kv_heads"
+        "kv_heads_lt_tp", score, cause, Stated("n_kv_heads // tp = 0"), parallel=blame, needs="tp, n_kv_heads"
     )
     if known.get("micro_batch") or re.search(r"batch|accumul|steps|loader", r.low):
         cause = "a number of batches or steps rounds down to 0"
@@ -78,7 +82,7 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield found("memory_oom_layout", 0.8, cause, *told, parallel=blame, needs=needs)
 
 
-def _allocated(r: Reading, known: Known) -> Iterator[str]:
+def _allocated(r: Reading, known: Known) -> Iterator[Equation]:
     size, m, tp = _SIZE.search(r.low), known.model, known.get("tp") or 1
     if not size or not m:
         return
@@ -89,9 +93,14 @@ def _allocated(r: Reading, known: Known) -> Iterator[str]:
     for name, n in {**rows, "the embedding": m.vocab_size, "wq": m.q_dim}.items():
         for width in (2, 4, 1):
             if n % tp == 0 and abs(n // tp * m.dim * width / unit - number) < 0.006 * (unit > 1) + 1e-9:
-                yield f"{name}: {times(n // tp, m.dim, width)} B = {size.group(1)} {size.group(2)} at tp={tp}"
+                made = Product((n // tp, m.dim, width), "B")
+                before, after, asked = f"{name}: ", f" at tp={tp}", " ".join(size.groups())
+                if "." in asked:
+                    yield Stated(f"{before}{made} = {asked}{after}")
+                else:
+                    yield Comparison(made, "=", round(number * unit), asked, before, after)
     if m.n_params * 2 > 60 * 2**30 * (known.get("world") or 1):
-        yield f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"
+        yield Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights")
 
 
 _OVERFLOW = re.compile(
@@ -115,12 +124,19 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
     worded = _OVERFLOW.search(r.low) and not _FLOAT.search(r.low)
     if not worded and not any(value in (2**31, 2**32) for _, value in r.products):
         return
-    equations = [f"{times(*row)} ≥ 2^{31 + (n >= 2**32)}" for row, n in r.products if 2**31 <= n < 2**35]
-    equations += [f"{n} ≥ 2^31 = 2147483648" for n in r.values if 2**31 <= n < 2**34][:1]
+    equations = [
+        Comparison(Product(row), "≥", 2**bits, f"2^{bits}")
+        for row, n in r.products
+        if 2**31 <= n < 2**35
+        for bits in [31 + (n >= 2**32)]
+    ]
+    passed = [n for n in r.values if 2**31 <= n < 2**34][:1]
+    equations += [Comparison(n, "≥", 2**31, "2^31", after=f" = {2**31}") for n in passed]
     m = known.model
     if m and m.vocab_size * m.dim * 4 > 2**32:
-        size = m.vocab_size * m.dim * 4
-        equations.append(f"embedding {times(m.vocab_size, m.dim, 4)} B > 2^32, read as {size % 2**32}")
+        size = Product((m.vocab_size, m.dim, 4), "B")
+        rest = f", read as {size.value % 2**32}"
+        equations.append(Comparison(size, ">", 2**32, "2^32", "embedding ", rest))
     named = _COUNTER.search(r.low)
     cause = f"a size {'passes' if equations else 'or an address may pass'} what 32 bits can count"
     blame = True if equations or (named and "illegal" not in r.low) else None
@@ -165,7 +181,7 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
         return
     unlike = re.search(r"not equal|mismatch|differ|!=", r.low)
     if unlike and re.search(r"padded_vocab|vocab\w{0,10} .{0,40}checkpoint", r.low):
-        numbers = [f"{n} = {n // 128}·128" for n in r.values if n > 1000 and n % 128 == 0]
+        numbers = [Multiples((n,), 128) for n in r.values if n > 1000 and n % 128 == 0]
         cause = "the checkpoint's vocabulary is padded to another multiple"
         yield found("vocab_padding", 0.9, cause, *numbers[:2], needs="tp, padding")
         return
@@ -181,13 +197,14 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
             yield found("checkpoint_tp_mismatch", 0.7, cause, parallel=None, needs=needs)
             return
         sizes = [t.number for t in r.terms if t.concept in axes and t.number]
-        differ = f"{sizes[0]} ≠ {sizes[1]}" if len(sizes) > 1 and sizes[0] != sizes[1] else ""
+        differ = Comparison(sizes[0], "≠", sizes[1]) if len(sizes) > 1 and sizes[0] != sizes[1] else None
         cause = "the checkpoint was cut for another layout than the one that reads it"
         yield found("checkpoint_tp_mismatch", 0.86, cause, differ, needs="" if differ else _LAYOUTS)
     elif changed := sorted(known.changes.keys() & {"tp", "pp", "dp", "world", "cp"}):
         old, new = known.changes[changed[0]]
         cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"
-        yield found("checkpoint_tp_mismatch", 0.7 if spoken else 0.5, cause, f"{old} ≠ {new}")
+        pair = Stated(f"{old} ≠ {new}") if not old.isdecimal() else Comparison(int(old), "≠", int(new))
+        yield found("checkpoint_tp_mismatch", 0.7 if spoken else 0.5, cause, pair)
 
 
 _QUANT = re.compile(
@@ -207,7 +224,9 @@ def _quantised(r: Reading, known: Known) -> Iterator[Hypothesis]:
     ):
         return
     tp, ffn, group = known.get("tp"), known.get("ffn_dim"), known.get("quant_group") or 128
-    cut = f"{ffn}/{tp}/{group} = {ffn / tp / group:g} groups" if tp and ffn and ffn % (tp * group) else ""
+    cut = None
+    if tp and ffn and ffn % (tp * group):
+        cut = Stated(f"{ffn}/{tp}/{group} = {ffn / tp / group:g} groups")
     cause = "a rank's slice of a quantised weight does not fit its groups or tiles"
     if tp == 1:
         cause = "the quantised weight's own size does not fit its groups: the same text comes at tp=1"
@@ -230,7 +249,7 @@ def _positions(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if _POSITION.search(r.low) and _BEYOND.search(r.low):
         seq, k = known.get("seq_len"), known.get("cp")
         blame = True if (k or 1) > 1 else None
-        equation = over(seq, k) if seq and k and k > 1 else ""
+        equation = Quotient(seq, k) if seq and k and k > 1 else None
         cause = "positions or rotary tables and the sequence do not agree"
         yield found("position/rope", 0.6, cause, equation, parallel=blame, needs="seq_len, max_seq_len, cp")
 

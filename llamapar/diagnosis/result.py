@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from llamapar.frameworks import FRAMEWORKS, Source
+from llamapar.records.equations import Equation
 from llamapar.rules.search import Fix
 
 from .known import Known
@@ -33,22 +34,26 @@ class Said:
 class Diagnosis:
     """One candidate cause, with the arithmetic that supports it.
 
-    equations: relations of the text's own numbers that hold. fixes: layouts that pass `check`, or
-    words where model and layout are not known. needs: facts that would separate it from its rivals.
-    parallel: whether sharding is to blame; None where that cannot be told. confidence: from 0 to 1.
-    facts: what it implies of model and layout, by field name.
+    arithmetic: relations of the text's own numbers that hold; equations: how they read. fixes: layouts
+    that pass `check`, or words where model and layout are not known. needs: facts that would separate it
+    from its rivals. parallel: whether sharding is to blame; None where that cannot be told. confidence:
+    from 0 to 1. facts: what it implies of model and layout, by field name.
     """
 
     category: str
     subtype: str | None
     cause: str
-    equations: tuple[str, ...]
+    arithmetic: tuple[Equation, ...]
     fixes: tuple[Fix | str, ...]
     needs: tuple[str, ...]
     frameworks: tuple[Said, ...]
     confidence: float
     parallel: bool | None
     facts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def equations(self) -> tuple[str, ...]:
+        return tuple(map(str, self.arithmetic))
 
     @property
     def rules(self) -> tuple[str, ...]:

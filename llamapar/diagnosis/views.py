@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from functools import cache
 
 from llamapar.describe.models import PRESETS
+from llamapar.records.equations import Comparison, Product, Quotient, Sizes, Stated
 
-from .hypothesis import Hypothesis, found, over, times
+from .hypothesis import Hypothesis, found
 from .known import Known, degrees, zoo
 from .observations import Matmul, View
 from .reading import Reading
 
 _LOCAL = "other: global_dim_not_localized"
+_WIDTH = "hidden_or_ffn_not_divisible"
 
 
 def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -52,7 +54,7 @@ def _torn(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     width = o.numel // lead
     if width % head_dim == 0:
         return
-    at, cuts = f"{lead} × {width} = {o.numel}", _cuts(width, head_dim, r, known)
+    at, cuts = Stated(f"{lead} × {width} = {o.numel}"), _cuts(width, head_dim, r, known)
     for fact, sure, n, tp in cuts:
         category, word = _HEADS[fact]
         given = bool(known.get("tp") or known.get(fact))
@@ -61,7 +63,7 @@ def _torn(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found(
             category, sure,
             f"a rank holds {width} columns, {share} of {head_dim}: {example}{n} {word} heads over tp={tp}",
-            at, f"{width} = {n}·{head_dim}/{tp}{rounded}", needs="" if given else f"tp, {fact}",
+            at, Stated(f"{width} = {n}·{head_dim}/{tp}{rounded}"), needs="" if given else f"tp, {fact}",
             facts={"tp": tp, fact: n},
         )  # fmt: skip
     for fact, (category, word) in _HEADS.items() if not cuts else ():
@@ -77,7 +79,7 @@ def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
     if o.numel % lead or (o.numel // lead) % group == 0:
         return
     width, told = o.numel // lead, known.get("tp")
-    at = f"{lead} × {width} = {o.numel}"
+    at = Stated(f"{lead} × {width} = {o.numel}")
     for heads, kv_heads, _ in sorted(_pairs_of(head_dim, known), key=lambda pair: -pair[2]):
         for tp in [told] if told else {-(-kv_heads * group // width), kv_heads * group // width} - {0}:
             each = -(-kv_heads * group // tp)
@@ -85,7 +87,10 @@ def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
             if heads == n_rep * kv_heads and kv_heads % tp and width in ends:
                 share = f"{width / group:.4g} of a KV head's group"
                 cause = f"a rank holds {width} columns of Q, K and V in one, {share}: {kv_heads} over tp={tp}"
-                numbers = f"{group} = ({n_rep} + 2)·{head_dim}", f"{width} = {kv_heads}·{group}/{tp}"
+                numbers = (
+                    Stated(f"{group} = ({n_rep} + 2)·{head_dim}"),
+                    Stated(f"{width} = {kv_heads}·{group}/{tp}"),
+                )
                 ask = "" if told else "tp, n_kv_heads"
                 facts = {"tp": tp, "n_kv_heads": kv_heads}
                 yield found("kv_heads_lt_tp", 0.9, cause, at, *numbers, needs=ask, facts=facts)
@@ -173,14 +178,14 @@ def _whole(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         kv = (width - heads) // 2
         if not rest and 0 < kv < heads and heads + 2 * kv == width and heads % kv == 0:
             cause = f"{heads} query heads and 2·{kv} KV heads in one are read as 3·{heads}"
-            equation = f"{o.numel} = {math.prod(o.target[:-3])}·({heads} + 2·{kv})·{head_dim}"
+            equation = Stated(f"{o.numel} = {math.prod(o.target[:-3])}·({heads} + 2·{kv})·{head_dim}")
             yield found(
                 "fused_qkv_layout", 0.75, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp"
             )
     theirs, ours = _weights().get(o.numel), _weights().get(wanted)
     if theirs and ours and theirs != ours and o.target[-1] >= 512:  # a weight's last dim, not a head
         cause = f"a whole weight of {theirs} is reshaped with the sizes of {ours}, another model"
-        yield found("fused_qkv_layout", 0.65, cause, f"{o.numel} elements, {wanted} expected", parallel=False)
+        yield found("fused_qkv_layout", 0.65, cause, Sizes(o.numel, wanted), parallel=False)
     yield from _no_factor(o, known)
 
 
@@ -213,7 +218,7 @@ def _too_few(o: View, k: int, lead: int, known: Known) -> Iterator[Hypothesis]:
             f"{kv} heads of {head_dim} are read as {heads}: the whole K or V of a grouped-query model, "
             "in code that expects as many KV heads as query heads"
         )
-        numbers = f"{o.numel} = {lead}·{kv}·{head_dim}", over(heads, kv)
+        numbers = Stated(f"{o.numel} = {lead}·{kv}·{head_dim}"), Quotient(heads, kv)
         blame = False if score > 0.8 else None
         ask = "" if proven or solo else "n_kv_heads, tp"
         yield found(
@@ -222,14 +227,14 @@ def _too_few(o: View, k: int, lead: int, known: Known) -> Iterator[Hypothesis]:
     cause = (
         f"the tensor is 1/{k} of its target: a rank's slice (tp={k}) is reshaped with the whole model's sizes"
     )
-    numbers = over(math.prod(o.target), o.numel), over(heads if by_head else head_dim, k)
+    factors = Quotient(math.prod(o.target), o.numel), Quotient(heads if by_head else head_dim, k)
     blame, ask = (True if local > 0.6 else None), "" if tp == k else "tp, n_kv_heads"
-    yield found(_LOCAL, local, cause, *numbers, parallel=blame, needs=ask, facts={"tp": k})
+    yield found(_LOCAL, local, cause, *factors, parallel=blame, needs=ask, facts={"tp": k})
 
 
 def _too_many(o: View, k: int, known: Known) -> Iterator[Hypothesis]:
     """The tensor is k times its target: Q, K and V in one, or a whole tensor under a rank's sizes."""
-    at, ours = over(o.numel, math.prod(o.target)), known.get("tp") == k
+    at, ours = Quotient(o.numel, math.prod(o.target)), known.get("tp") == k
     if k == 3:
         cause = "the tensor is 3 times its target: Q, K and V in one"
         yield found("fused_qkv_layout", 0.6, cause, at, parallel=None, needs="n_heads, n_kv_heads")
@@ -251,13 +256,14 @@ def _between(width: int, heads: int, head_dim: int, r: Reading, known: Known) ->
     if head_dim > 1 and have < width < have + head_dim:
         for fact, sure, n, tp in _cuts(width, head_dim, r, known, heads):
             cause = f"{n} heads over tp={tp} round down to {heads}, but the projection keeps {width} columns"
-            numbers = f"{n}//{tp} = {heads}", f"{n}·{head_dim}/{tp} → {width} ≠ {times(heads, head_dim)}"
+            read = Stated(f"{n}·{head_dim}/{tp} → {width} ≠ {Product((heads, head_dim))}")
+            numbers = Quotient(n, tp, floor=True), read
             needs = "" if known.get(fact) else f"tp, {fact}"
             yield found(_HEADS[fact][0], sure - 0.05, cause, *numbers, needs=needs, facts={"tp": tp})
     kv, rest = divmod(width - have, 2 * head_dim)
     if head_dim > 1 and kv > 0 and rest == 0 and heads % kv == 0:
         cause = f"{width} columns are {heads} query heads and 2·{kv} KV heads in one; {heads} heads are read"
-        equation = f"{width} = ({heads} + 2·{kv})·{head_dim}"
+        equation = Stated(f"{width} = ({heads} + 2·{kv})·{head_dim}")
         yield found("fused_qkv_layout", 0.72, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp")
 
 
@@ -267,9 +273,11 @@ def _no_factor(o: View, known: Known) -> Iterator[Hypothesis]:
     for axis in ("cp", "tp"):
         k = known.get(axis) or 1
         if seq in o.target and seq and seq % k:
-            yield found("seq_not_divisible", 0.7, f"{seq} tokens do not divide over {axis}={k}", over(seq, k))
+            yield found(
+                "seq_not_divisible", 0.7, f"{seq} tokens do not divide over {axis}={k}", Quotient(seq, k)
+            )
     cause = "the tensor and the view differ by no whole factor of heads: compare batch and sequence"
-    numbers = f"{math.prod(abs(n) for n in o.target)} against {o.numel}"
+    numbers = Stated(f"{math.prod(abs(n) for n in o.target)} against {o.numel}")
     yield found("other", 0.25, cause, numbers, parallel=None, needs="model, layout")
 
 
@@ -304,7 +312,7 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
     if k == 2 and tp != 2 and small == known.get("ffn_dim"):
         cause = f"gate and up in one, {big} columns, meet a weight of {small}: one side lacks the gate"
         swiglu, blame = "fused_qkv_layout: fused_swiglu_order", False if tp == 1 else None
-        yield found(swiglu, 0.75, cause, times(2, small), parallel=blame, needs="tp")
+        yield found(swiglu, 0.75, cause, Product((2, small)), parallel=blame, needs="tp")
     heads = known.get("n_heads"), known.get("n_kv_heads")
     told = all(heads)
     if (
@@ -315,7 +323,9 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
         sure = 0.85 if told and tp != k else 0.6
         cause = f"{small} KV heads meet {big} query heads: code that does not repeat KV heads"
         blame = False if sure > 0.8 else None
-        yield found("fused_qkv_layout", sure, cause, over(big, small), parallel=blame, needs="tp, n_kv_heads")
+        yield found(
+            "fused_qkv_layout", sure, cause, Quotient(big, small), parallel=blame, needs="tp, n_kv_heads"
+        )
     usual = k & (k - 1) == 0 and k <= 64 and is_width(big, known)
     score = 0.85 if tp == k else 0.25 if tp else 0.75 if known.get("world") == k else 0.55 if usual else 0.35
     score = min(score, 0.65) if known.model and not is_width(big, known) else score
@@ -323,7 +333,7 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
     cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
     blame = True if score > 0.7 or (score > 0.5 and _SHARDS.search(r.low)) else None
     yield found(
-        _LOCAL, score, cause, over(big, k), parallel=blame, needs="" if tp == k else "tp", facts={"tp": k}
+        _LOCAL, score, cause, Quotient(big, k), parallel=blame, needs="" if tp == k else "tp", facts={"tp": k}
     )
 
 
@@ -336,31 +346,15 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
             sure = shards or (is_width(big, known) and (tp == k or k <= 8))
             score = 0.4 if not sure else 0.85 if tp == k else 0.7
             cause = f"{small} is {big}/{k} rounded up: {big} columns do not divide over tp={k}"
-            numbers = f"{over(big, k)} → {small}"
-            yield found(
-                "hidden_or_ffn_not_divisible",
-                score,
-                cause,
-                numbers,
-                parallel=sure or None,
-                needs=ask,
-                facts={"tp": k},
-            )
+            numbers = Quotient(big, k, after=f" → {small}")
+            yield found(_WIDTH, score, cause, numbers, parallel=sure or None, needs=ask, facts={"tp": k})
             return
         if small % k and -(-small // k) * k == big:
             sure = shards or (tp == k and is_width(small, known))
             score = 0.4 if not sure else 0.82 if tp == k else 0.62
             cause = f"{small} columns over tp={k} are taken for {big // k} on every rank"
-            both = over(small, k), f"{times(big // k, k)} ≠ {small}"
-            yield found(
-                "hidden_or_ffn_not_divisible",
-                score,
-                cause,
-                *both,
-                parallel=sure or None,
-                needs=ask,
-                facts={"tp": k},
-            )
+            both = Quotient(small, k), Comparison(Product((big // k, k)), "≠", small)
+            yield found(_WIDTH, score, cause, *both, parallel=sure or None, needs=ask, facts={"tp": k})
             if shards:
                 cause = f"local shards of {big // k} on {k} ranks are taken for {big} in all, not {small}"
                 dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute|d_?sharding", r.low)

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.describe.splits import Padding
+from llamapar.records.equations import Comparison, Equation, Multiples, Padded, Product, Quotient, Stated
 
-from .hypothesis import Hypothesis, found, over, times
+from .hypothesis import Hypothesis, found
 from .known import Known, degrees, zoo
 from .observations import Held, Pair
 from .reading import Reading, Shape
@@ -50,10 +51,14 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
     if o.name and o.shapes and sum(a != b for a, b in zip(*o.shapes, strict=False)) > 1:
         cause = f"{o.name} differs in more than one dim: the weights of two models"
         yield found(
-            "other: model_config", 0.75, cause, f"{_told(o.shapes[0])} ≠ {_told(o.shapes[1])}", parallel=False
+            "other: model_config",
+            0.75,
+            cause,
+            Stated(f"{_told(o.shapes[0])} ≠ {_told(o.shapes[1])}"),
+            parallel=False,
         )
         return
-    both = f"{o.a} ≠ {o.b}"
+    both = Comparison(o.a, "≠", o.b)
     if key == "lora" or (not key and ("lora" in r.concepts or "lora" in known.name.lower())):
         ranks = big <= 512 and o.shapes is not None
         cause = "two LoRA ranks differ" if ranks else "LoRA and base weights are cut or padded differently"
@@ -79,7 +84,7 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         ranks_told = f"{big // small} times as many" if whole else "another number of"
         cause = f"flat partitions of {small} and {big} elements: a state cut for {ranks_told} ranks"
         ask = "layout of the checkpoint, layout of this run"
-        yield found("checkpoint_tp_mismatch", 0.8 if whole else 0.55, cause, over(big, small), needs=ask)
+        yield found("checkpoint_tp_mismatch", 0.8 if whole else 0.55, cause, Quotient(big, small), needs=ask)
     else:
         yield from _plain(o, key, small, big, r, known)
 
@@ -93,17 +98,19 @@ def _plain(o: Pair, key: str, small: int, big: int, r: Reading, known: Known) ->
     if small > 4000 and big < small * 1.02 and (cut := _two_shards(small, big, known)):
         tp, vocab, padded = cut
         cause = f"a vocabulary of {vocab} cut over tp={tp} meets one that was padded to {padded} before"
-        both = times(small, tp), f"{times(big, tp)} = {vocab} + {padded - vocab} pad rows"
-        yield found("vocab_padding", 0.85 if known.get("tp") else 0.6, cause, *both, needs="tp, vocab_size")
+        shards = Product((small, tp)), Padded(big, tp, vocab)
+        yield found("vocab_padding", 0.85 if known.get("tp") else 0.6, cause, *shards, needs="tp, vocab_size")
     uneven = "evenly" in r.low and "shard" in r.low and big > 30000
     dp = known.get("dp") or 1
     if o.dim == 0 and small % dp and -(-small // dp) * dp == big:
         cause = f"{small} rows do not divide over dp={dp}: FSDP pads them to {big}"
-        yield found("fsdp_uneven", 0.8, cause, over(small, dp), f"{times(big // dp, dp)} ≠ {small}")
+        yield found(
+            "fsdp_uneven", 0.8, cause, Quotient(small, dp), Comparison(Product((big // dp, dp)), "≠", small)
+        )
     tile = next((unit for unit in (64, 128, 256) if small % unit and -(-small // unit) * unit == big), 0)
     if tile and (tp := next((tp for tp in degrees(known) if _is_ffn(small * tp, known)), 0)):
         cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
-        both = over(small * tp, tp), f"{over(small, tile)} → {big}"
+        both = Quotient(small * tp, tp), Quotient(small, tile, after=f" → {big}")
         blame, sure, ask = (True, 0.8, "") if known.get("tp") else (None, 0.5, "tp, group size")
         yield found("quant_group_vs_tp", sure, cause, *both, parallel=blame, needs=ask)
     rows = wide < 3 or o.dim != 1  # else tokens: [batch, seq, …]
@@ -121,12 +128,12 @@ def _plain(o: Pair, key: str, small: int, big: int, r: Reading, known: Known) ->
             return
     if seq in (o.a, o.b) and big % small == 0 and (known.get("cp") or known.get("tp")) == k:
         cause = f"{small} is 1/{k} of the {big} tokens: a rank's part of the sequence meets the whole"
-        yield found("other: global_dim_not_localized", 0.8, cause, over(big, k))
+        yield found("other: global_dim_not_localized", 0.8, cause, Quotient(big, k))
     yield from explain_widths(small, big, r, known)
     if small > 1:
         cause = f"{o.a} and {o.b} differ by no factor that a split would leave"
         blame = False if big % small else None
-        yield found("other", 0.3, cause, over(big, small), parallel=blame, needs="model, layout")
+        yield found("other", 0.3, cause, Quotient(big, small), parallel=blame, needs="model, layout")
 
 
 def _is_ffn(n: int, known: Known) -> bool:
@@ -143,7 +150,7 @@ def _tokens(small: int, big: int, dims: int, known: Known) -> Iterator[Hypothesi
             told = bool(given) and known.get("seq_len") is not None
             whole, n = (small, each[0]) if each[0] * k == big else (big, each[1])
             cause = f"{whole} tokens over {k} ranks are {n} on one of them, {n * k} when gathered"
-            both = over(whole, k), f"{times(n, k)} ≠ {whole}"
+            both = Quotient(whole, k), Comparison(Product((n, k)), "≠", whole)
             ask, score = "" if told else "seq_len, tp, cp", 0.88 if given else 0.6 if dims > 2 else 0.5
             yield found("seq_not_divisible", score, cause, *both, parallel=told or None, needs=ask)
             return
@@ -162,7 +169,7 @@ def _is_vocab(n: int, known: Known) -> bool:
 
 def _fused(small: int, big: int, known: Known) -> Iterator[Hypothesis]:
     tp, (k, rest) = known.get("tp"), divmod(big, small)
-    equation = over(big, small)
+    equation = Quotient(big, small)
     if rest == 0 and (tp == k or (tp is None and k in (2, 4, 8, 16) and not known.alone("tp"))):
         cause = f"a fused weight of {big} rows against {small}: 1/{k} of it"
         ask = "" if tp == k else "tp"
@@ -177,7 +184,7 @@ def _fused(small: int, big: int, known: Known) -> Iterator[Hypothesis]:
 def _parameter(o: Pair, key: str, small: int, big: int, known: Known) -> Iterator[Hypothesis]:
     """A named weight in two shapes: which axis or model makes one of the other?"""
     tp, (k, rest) = known.get("tp"), divmod(big, small)
-    equation, kv = over(big, small), key in ("wk", "wv")
+    equation, kv = Quotient(big, small), key in ("wk", "wv")
     if rest:
         rounded = list(explain_widths(small, big, Reading(""), known))
         yield from rounded
@@ -253,11 +260,7 @@ def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> 
         lora = "lora" in r.concepts or "lora" in known.name.lower() or _adapter_rows(small, big)
         padded = small % 64 == big % 64 == 0
         why = "padded to different multiples" if padded else "tokens were added on one side"
-        pads = (
-            f"{small} = {small // 64}·64, {big} = {big // 64}·64"
-            if padded
-            else f"{big} - {small} = {big - small}"
-        )
+        pads = Multiples((small, big), 64) if padded else Stated(f"{big} - {small} = {big - small}")
         cause = f"vocabularies of {small} and {big} rows: {why}"
         yield found(
             "lora_tp" if lora else "vocab_padding", 0.8, cause, pads, parallel=padded, needs="padding, tp"
@@ -265,8 +268,12 @@ def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> 
         return
     shards = _shards(small, big, known)
     if shards is None:
-        cause = f"vocabularies of {small} and {big} rows are of two models: {over(big, small)} is no shard"
-        yield found("other: model_config", 0.75, cause, over(big, small), parallel=False, needs="vocab_size")
+        cause = (
+            f"vocabularies of {small} and {big} rows are of two models: {Quotient(big, small)} is no shard"
+        )
+        yield found(
+            "other: model_config", 0.75, cause, Quotient(big, small), parallel=False, needs="vocab_size"
+        )
         return
     k, padded_to = shards
     facts = {"tp": k, "vocab_size": big}
@@ -275,13 +282,15 @@ def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> 
     if padded_to == big:
         if named and "checkpoint" in r.low:
             cause = f"the checkpoint's {small} rows are one of {k} shards of {big}: it was cut for tp={k}"
-            yield found("checkpoint_tp_mismatch", score + 0.02, cause, over(big, k), needs=ask, facts=facts)
+            yield found(
+                "checkpoint_tp_mismatch", score + 0.02, cause, Quotient(big, k), needs=ask, facts=facts
+            )
         cause = f"{small} rows are one of {k} shards of a vocabulary of {big}"
-        yield found("embed_checkpoint_shape", score, cause, over(big, k), needs=ask, facts=facts)
+        yield found("embed_checkpoint_shape", score, cause, Quotient(big, k), needs=ask, facts=facts)
         cause = f"{big} rows are laid out as if they were the {small} of one rank, or the reverse"
-        yield found("vocab_padding", score - 0.2, cause, over(big, k), facts=facts)
+        yield found("vocab_padding", score - 0.2, cause, Quotient(big, k), facts=facts)
         return
-    equation = f"{times(small, k)} = {big} + {padded_to - big} pad rows"
+    equation = Padded(small, k, big)
     cause = f"{small} rows are one of {k} shards of a vocabulary of {big} padded to {padded_to}"
     yield found(
         "embed_checkpoint_shape", score - 0.02, cause, equation, needs=ask and "tp, padding", facts=facts
@@ -299,7 +308,7 @@ def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
     key, shape = key_of(o.name), o.shape
     if len(shape) > 2 and sum(shape) in r.values and len(shape) in r.values and len(set(shape)) == 2:
         cause = f"{sum(shape)} rows over {len(shape)} ranks are cut as {list(shape)}: not evenly"
-        yield found("fsdp_uneven", 0.9, cause, over(sum(shape), len(shape)))
+        yield found("fsdp_uneven", 0.9, cause, Quotient(sum(shape), len(shape)))
         return
     if 0 in shape or shape == (1,):
         cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
@@ -331,17 +340,17 @@ def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
         if shards is None or shards[0] > 128:
             continue
         tp, total = shards
-        pad = f" + {total - whole} pad rows" if fact == "vocab_size" and total != whole else ""
+        padded = fact == "vocab_size" and total != whole
         ask = "" if known.model and known.get("tp") else "model, tp"
+        equation: Equation = Padded(rows, tp, whole) if padded else Product((rows, tp))
+        if total != rows * tp:
+            equation = Quotient(whole, tp)
         category, score = (
             ("embed_checkpoint_shape", 0.8) if fact == "vocab_size" else ("checkpoint_tp_mismatch", 0.6)
         )
         cause = f"{rows} rows are one of {tp} shards of {model.name}'s {placement.unit}s"
-        yield found(
-            category, score - 0.05 * bool(pad), cause + (" after padding" if pad else ""),
-            times(rows, tp) + (f" = {whole}{pad}" if pad else "") if total == rows * tp else over(whole, tp),
-            needs=ask, facts={"tp": tp},
-        )  # fmt: skip
+        cause += " after padding" if padded else ""
+        yield found(category, score - 0.05 * padded, cause, equation, needs=ask, facts={"tp": tp})
 
 
 def _chunk(rows: int, whole: int, known: Known) -> tuple[int, int] | None:

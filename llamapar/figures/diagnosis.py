@@ -7,8 +7,7 @@ bars drawn from the equations of the diagnosis, which are numbers of llamapar's 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from html import escape
 from typing import Any
@@ -18,6 +17,7 @@ from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
 from llamapar.errors import LayoutError, LlamaparError
 from llamapar.place import heads, sequence, stages, vocab
+from llamapar.records.equations import Multiples, Padded, Quotient, Side
 
 from . import heads as heads_picture
 from . import sequence as sequence_picture
@@ -91,7 +91,11 @@ def _maps(told: Explanation, best: Diagnosis) -> Iterator[Drawn]:
         yield sequence_picture.picture(sequence({"cp": cp}, fact("seq_len")))
     layers = dims["n_layers"]
     if category == "layers_not_divisible_pp" and pp > 1 and layers:
-        if judge and judge.layer_split and not any("//" in equation for equation in best.equations):
+        if (
+            judge
+            and judge.layer_split
+            and not any(isinstance(e, Quotient) and e.floor for e in best.arithmetic)
+        ):
             made = stages(_model(known.model, dims), {"pp": pp}, layer_split=judge.layer_split)
             if made.ok:
                 yield stages_picture.picture(made)
@@ -99,7 +103,7 @@ def _maps(told: Explanation, best: Diagnosis) -> Iterator[Drawn]:
             yield _cut(best, layers, pp)
     degrees = {axis: known.numbers[axis] for axis in ("tp", "cp", "pp", "dp") if axis in known.numbers}
     world, product = fact("world"), math.prod(degrees.values())
-    if category == "world_size_product" and degrees and world and world != product and not best.equations:
+    if category == "world_size_product" and degrees and world and world != product and not best.arithmetic:
         note = f"{'·'.join(degrees)} = {product} ≠ {world}"
         yield _compared(best, [("·".join(degrees), product), ("ranks", world)], note)
 
@@ -123,21 +127,15 @@ def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:
 
 def _padding(best: Diagnosis) -> Padding:
     """The padding that a diagnosis implies: "16064·8 = 128512 = 128256 + 256 pad rows"."""
-    for equation in best.equations:
-        if found := re.match(r"\d+·(\d+) = (\d+) = (\d+) \+ \d+ pad rows", equation):
-            tp, padded, rows = map(int, found.groups())
+    for rows in best.arithmetic:
+        if isinstance(rows, Padded):
             usual = (Padding(n, per_tp) for n in (64, 128, 32, 256, 1) for per_tp in (False, True))
-            return next((p for p in usual if p.padded(rows, tp) == padded), Padding(padded))
+            exact = (p for p in usual if p.padded(rows.rows, rows.tp) == rows.padded)
+            return next(exact, Padding(rows.padded))
     return NO_PADDING
 
 
 # -- bars of the equations -------------------------------------------------------------------------
-
-_OVER = re.compile(r"(\d+)//?(\d+) = (.*)")
-_PRODUCT = re.compile(r"(\d+(?:·\d+)+) = (\d+)(?: B)? (≠|≥|>|of|=) (\d+)(?:\^(\d+))?(?!\d|\.\d)")
-_PAIR = re.compile(r"(\d+) (≠|≥) (\d+)(?:\^(\d+))?")
-_MULTIPLE = re.compile(r"(\d+) = \d+·\d+(?=,|$)")
-_HELD = re.compile(r"(\d+) elements, (\d+) expected")
 
 
 def _bars_of(best: Diagnosis) -> Iterator[Drawn]:
@@ -146,31 +144,24 @@ def _bars_of(best: Diagnosis) -> Iterator[Drawn]:
     counted, k = best.facts.get({"KV head": "n_kv_heads", "query head": "n_heads"}.get(unit, "")), 0
     if counted and (k := best.facts.get(axis, 0)) and counted % k:
         yield _cut(best, counted, k)
-    overs = [(e, int(m[1]), int(m[2])) for e in best.equations if (m := _OVER.match(e)) and int(m[2])]
-    for e, n, k in overs:
+    quotients = [e for e in best.arithmetic if isinstance(e, Quotient)]
+    for e in quotients:
         if best.category == "world_size_product":
-            yield _compared(best, [("ranks there are", n), ("ranks in a group", k)], e)
+            yield _compared(best, [("ranks there are", e.n), ("ranks in a group", e.k)], str(e))
         elif best.category == "quant_group_vs_tp":
-            yield _grouped(best, n, k)
-        elif n % k and best.parallel is not False and best.subtype != "global_dim_not_localized":
-            yield _cut(best, n, k)
-    for e in best.equations:
-        if m := _PRODUCT.search(e):
-            yield _compared(best, [(m[1], int(m[2])), (_power(m[4], m[5]), int(m[4]) ** int(m[5] or 1))], e)
-        elif m := _PAIR.match(e):
-            yield _compared(best, [(m[1], int(m[1])), (_power(m[3], m[4]), int(m[3]) ** int(m[4] or 1))], e)
-        elif m := _HELD.match(e):
-            yield _compared(best, [("there are", int(m[1])), ("expected", int(m[2]))], e)
-    multiples = [n for e in best.equations for n in _MULTIPLE.findall(e)]
+            yield _grouped(best, e.n, e.k)
+        elif e.n % e.k and best.parallel is not False and best.subtype != "global_dim_not_localized":
+            yield _cut(best, e.n, e.k)
+    for equation in best.arithmetic:
+        if equation.sides:
+            yield _compared(best, equation.sides, str(equation), equation.in_bytes)
+    multiples = [n for e in best.arithmetic if isinstance(e, Multiples) for n in e.numbers]
     if len(multiples) > 1:
-        yield _compared(best, [(n, int(n)) for n in multiples], ", ".join(best.equations))
-    for e, n, k in overs:  # k is a number of parts, or one of the two sizes
-        other = (str(k), k) if k > n // k or n % k else (f"one of {k}", n // k)
-        yield _compared(best, [(str(n), n), other], e)
-
-
-def _power(base: str, exponent: str | None) -> str:
-    return f"{base}^{exponent}" if exponent else base
+        yield _compared(best, [(str(n), n) for n in multiples], ", ".join(best.equations))
+    for e in quotients:  # k is a number of parts, or one of the two sizes
+        parts = e.k <= e.n // e.k and e.n % e.k == 0
+        other = (f"one of {e.k}", e.n // e.k) if parts else (str(e.k), e.k)
+        yield _compared(best, [(str(e.n), e.n), other], str(e))
 
 
 def _layout(
@@ -237,13 +228,14 @@ def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:
     return spec, "\n".join([f"{title}: {note}", *(f"  {line}" for line in words)])
 
 
-def _compared(best: Diagnosis, sides: list[tuple[str, int]], note: str) -> Drawn:
+def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool = False) -> Drawn:
     """Two numbers that should agree, and what one of them lacks."""
     unit, _ = _UNITS.get(best.category, ("unit", ""))
     most = max(n for _, n in sides)
-    unit = (
-        "byte" if " B " in note else "element" if unit == "unit" or ("head" in unit and most > 512) else unit
-    )
+    if in_bytes:
+        unit = "byte"
+    elif unit == "unit" or ("head" in unit and most > 512):
+        unit = "element"
     there = [Bar(i, 0, n, f"{label} · {n:,}") for i, (label, n) in enumerate(sides)]
     lacking = [Bar(i, n, most, f"{most - n:,} less") for i, (_, n) in enumerate(sides) if n < most]
     data = [style.bars(there, len(sides), {"color": style.COLOURS["tp"]})]

@@ -1,0 +1,152 @@
+"""Arithmetic that supports a cause: numbers for a picture, and one text that people read.
+
+A text never leads back to its numbers: whoever draws an equation takes its fields.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+Side = tuple[str, int]
+"""One of two numbers that should agree, with its label."""
+
+
+class Equation:
+    """Arithmetic that holds; `str` of it is how it reads."""
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The numbers that it holds against each other; none where it compares nothing."""
+        return ()
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether its sides are bytes."""
+        return False
+
+
+@dataclass(frozen=True)
+class Stated(Equation):
+    """Arithmetic of a form of its own, which no picture is made of: "64 = 8·128/16 = half a head"."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Quotient(Equation):
+    """n cut into k: "52/3 = 17.3333"; floor drops the rest: "126//16 = 7". after: words behind it."""
+
+    n: int
+    k: int
+    floor: bool = False
+    after: str = ""
+
+    def __str__(self) -> str:
+        slash = "//" if self.floor else "/"
+        return f"{self.n}{slash}{self.k} = {self._result()}{self.after}"
+
+    def _result(self) -> str:
+        whole, rest = divmod(self.n, self.k)
+        if self.floor or not rest:
+            return str(whole)
+        if abs(self.n) > 10**15:
+            return f"{whole} rest {rest}"
+        return f"{self.n / self.k:.6g}"
+
+
+@dataclass(frozen=True)
+class Product(Equation):
+    """Factors and what they make: "8·16·16·4 = 8192", "128256·16384·4 = 8405385216 B"."""
+
+    factors: tuple[int, ...]
+    unit: str = ""
+
+    @property
+    def value(self) -> int:
+        return math.prod(self.factors)
+
+    @property
+    def label(self) -> str:
+        return "·".join(map(str, self.factors))
+
+    def __str__(self) -> str:
+        return f"{self.label} = {self.value}{f' {self.unit}' if self.unit else ''}"
+
+
+@dataclass(frozen=True)
+class Comparison(Equation):
+    """A number or a product held against another number: "8·16·16·4 = 8192 ≠ 16384", "n ≥ 2^31".
+
+    label: how the right side reads, where not as its digits. before, after: words around it.
+    """
+
+    left: int | Product
+    sign: str
+    right: int
+    label: str = ""
+    before: str = ""
+    after: str = ""
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        right = (self.label or str(self.right), self.right)
+        if isinstance(self.left, int):
+            return (str(self.left), self.left), right
+        return ((self.left.label, self.left.value), right) if len(self.left.factors) > 1 else ()
+
+    @property
+    def in_bytes(self) -> bool:
+        return isinstance(self.left, Product) and self.left.unit == "B"
+
+    def __str__(self) -> str:
+        return f"{self.before}{self.left} {self.sign} {self.label or self.right}{self.after}"
+
+
+@dataclass(frozen=True)
+class Padded(Equation):
+    """The rows of tp shards, and how many of them are padding: "16064·8 = 128512 = 128256 + 256 pad rows"."""
+
+    shard: int
+    tp: int
+    rows: int
+
+    @property
+    def padded(self) -> int:
+        return self.shard * self.tp
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        return (Product((self.shard, self.tp)).label, self.padded), (str(self.rows), self.rows)
+
+    def __str__(self) -> str:
+        return f"{Product((self.shard, self.tp))} = {self.rows} + {self.padded - self.rows} pad rows"
+
+
+@dataclass(frozen=True)
+class Multiples(Equation):
+    """Numbers as multiples of one unit: "32000 = 500·64, 32256 = 504·64"."""
+
+    numbers: tuple[int, ...]
+    unit: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{n} = {n // self.unit}·{self.unit}" for n in self.numbers)
+
+
+@dataclass(frozen=True)
+class Sizes(Equation):
+    """Elements that there are, and those that were expected."""
+
+    there: int
+    expected: int
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        return ("there are", self.there), ("expected", self.expected)
+
+    def __str__(self) -> str:
+        return f"{self.there} elements, {self.expected} expected"
