@@ -185,6 +185,11 @@ ASKED: dict[tuple[str, str, str], tuple[str, str, dict[str, Any]]] = {
     ("megatron", "seq % (2*cp)", "8200 16"): ("megatron", "LP201", {**B8, "cp": 16, "seq_len": 8200}),
     ("torchtitan", "n_heads % tp", "32 3"): ("torchtitan", "LP101", {**B8, "tp": 3}),
     ("torchtitan", "n_kv_heads % tp", "8 16"): ("torchtitan", "LP104", {**B8, "tp": 16}),
+    ("torchtitan", "seq > context", "131073 131072"): (
+        "torchtitan",
+        "LP203",
+        {"model": "llama3.1-405b", "seq_len": 131073},
+    ),
     ("torchtitan", "tokens % (tp*2*cp)", "8200 8 16 True"): (
         "torchtitan",
         "LP201",
@@ -363,12 +368,6 @@ WRITTEN = [
         "LP201",
         {"cp": 3, "seq_len": 8192},
         "seq_length must be divisible by cp_size for Context Parallelism",
-    ),
-    (
-        "torchtitan",
-        "LP203",
-        {"seq_len": 9000},
-        "Training sequence length 9000 exceeds attention RoPE maximum supported sequence length 8192.",
     ),
     ("meta", "LP203", {"seq_len": 9000}, "max_seq_len must be between 1 and 8192, got 9000."),
     ("distributed-llama", "LP104", {"tp": 5}, "Assertion `kvDim % nNodes == 0' failed."),

@@ -441,6 +441,7 @@ def test_zero_2_with_pp_is_a_note_zero_3_a_warning() -> None:
 def test_a_context_that_was_trained_is_only_metas_to_refuse() -> None:
     known = {"model": B405, "layout": {"tp": 8}, "seq_len": 131072}
     assert found("LP203", lp.check(**known)) is None
+    assert found("LP203", lp.check(**known, framework="torchtitan")) is None  # its own bound is `>` too
     finding = found("LP203", lp.check(**known, framework="meta"))
     assert finding is not None
     assert finding.frameworks["llama-models"].message == "max_seq_len must be between 1 and 8192, got 131072."

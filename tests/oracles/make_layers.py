@@ -30,6 +30,8 @@ with warnings.catch_warnings():
 
 SIZES = [(32, pp) for pp in range(1, 9)]
 SIZES += [(80, 8), (80, 16), (126, 4), (126, 8), (126, 16), (28, 4), (126, 7), (4, 6), (4, 8)]
+# Every remainder of 2 to 6 stages: an odd one over an even number of stages has a side to lean to.
+SIZES += [(layers, pp) for pp in range(2, 7) for layers in range(33, 33 + pp) if layers % pp]
 VIRTUAL = [(32, 4, 2), (80, 8, 2), (126, 16, 2), (126, 16, 8), (126, 16, 9), (32, 8, 4), (32, 8, 5)]
 
 

@@ -141,6 +141,12 @@ def torchtitan(args: Namespace) -> None:
     record(name, "n_heads % tp", {"n_heads": 32, "tp": 3}, heads, statement=True)
     groups = fragment(text, "if n_kv_heads % tp != 0", n_kv_heads=8, tp=16)
     record(name, "n_kv_heads % tp", {"n_kv_heads": 8, "tp": 16}, groups, statement=True)
+    for seq in (131072, 131073):  # the context itself is taken, one token more is not
+        context = fragment(text, "if seq_len > max_context_length", seq_len=seq, max_context_length=131072)
+        if seq == 131072:
+            context()
+        else:
+            record(name, "seq > context", {"seq": seq, "context": 131072}, context, statement=True)
     text = source(args, "torchtitan", "torchtitan/trainer.py")
     parallelism = SimpleNamespace(enable_sequence_parallel=True)
     tokens = fragment(
