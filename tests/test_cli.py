@@ -1,9 +1,8 @@
-"""The command line: its answers, its refusals, its behaviour among other programs, and README's examples."""
+"""The command line: its answers, its refusals, and its behaviour among other programs."""
 
 from __future__ import annotations
 
 import contextlib
-import doctest
 import json
 import math
 import os
@@ -22,11 +21,9 @@ from hypothesis import strategies as st
 import llamapar as lp
 from llamapar.cli import main as cli
 from llamapar.cli import words
-from llamapar.frameworks import VERDICTS
 from weights import save_hf, tiny, values
 
 PROJECT = Path(__file__).resolve().parent.parent
-README = (PROJECT / "README.md").read_text(encoding="utf-8")
 INCIDENT_5 = "check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072"
 
 
@@ -420,69 +417,3 @@ def test_the_command_is_light() -> None:
         f'{shlex.quote(sys.executable)} -c "import sys, llamapar.cli.main; llamapar.cli.main.main({script}"'
     )
     assert done.stdout.splitlines()[-1] == b"set()", done.stderr
-
-
-# -- README --------------------------------------------------------------------------------------
-
-
-def _blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-
-
-COMMANDS = [
-    (command, output)
-    for block in _blocks("console")
-    for command, output in re.findall(r"^\$ (llamapar .*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
-]
-
-
-@pytest.mark.parametrize(("command", "output"), COMMANDS, ids=[command[:30] for command, _ in COMMANDS])
-def test_readme_command(run: Any, command: str, output: str) -> None:
-    status, out, err = run(command.removeprefix("llamapar "))
-    assert (out, err) == (output, "")
-    assert status == (1 if re.search(r"(^| )error", output, re.MULTILINE) else 0)
-
-
-def test_readme_python() -> None:
-    blocks = _blocks("pycon")
-    assert len(blocks) == 3
-    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "README", "README.md", 0)
-    told: list[str] = []
-    doctest.DocTestRunner(verbose=False).run(test, out=told.append)
-    assert not told, "".join(told)
-
-
-def test_readme_numbers_are_printed() -> None:
-    code = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-    printed = set(re.findall(r"[\d.]+", "\n".join(code.findall(README))))
-    python = re.search(r'requires-python = ">=(.*)"', (PROJECT / "pyproject.toml").read_text())
-    assert python
-    prose = code.sub("", README)
-    for known in (
-        r"`[^`]*`",
-        r"\[[^]]*\]\([^)]*\)",
-        "Llama 3",
-        "Compose v2",
-        "Apache-2.0",
-        re.escape(f"Python {python[1]}"),
-    ):
-        prose = re.sub(known, "", prose)
-    assert set(re.findall(r"\d[\d.]*\d|\d", prose)) <= printed
-
-
-def test_readme_names_what_is_there() -> None:
-    for target in re.findall(r"\]\(([^)]*)\)", README):
-        assert (PROJECT / target).is_file(), target
-    for name in re.findall(r"`lp\.(\w+)", README):
-        assert name in lp.__all__, name
-    for target in re.findall(r"^\$ make (\w+)", README, re.MULTILINE):
-        assert f"\n{target}:" in (PROJECT / "Makefile").read_text()
-
-
-def test_readme_tables() -> None:
-    rows = [line.strip("| ").split(" | ") for line in README.splitlines() if line.startswith("| ")]
-    assert [row[0] for row in rows if row[0] in VERDICTS] == list(VERDICTS)
-    frameworks = [
-        [f"`{f.name}`", f.title, f"`{f.repo}`", f"`{f.commit[:10]}`"] for f in lp.FRAMEWORKS.values()
-    ]
-    assert [row for row in rows if len(row) == 4][1:] == frameworks

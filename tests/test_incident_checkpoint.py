@@ -269,7 +269,7 @@ def test_every_rank_loads_its_shard_under_another_rule(trained: Path, tmp_path: 
     assert lp.checkpoint.verify(tmp_path / "mended", against=trained).ok
 
 
-def test_readme_block(
+def test_the_page_on_checkpoints(
     trained: Path,
     wrong: Path,
     tmp_path: Path,
@@ -278,8 +278,8 @@ def test_readme_block(
 ) -> None:
     wrong.rename(tmp_path / "saved")
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```shell-session\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    page = (Path(__file__).resolve().parent.parent / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```shell-session\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     commands = re.findall(r"^\$ llamapar (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     assert len(commands) == 3
     for command, output in commands:

@@ -151,11 +151,10 @@ def test_the_course_has_its_order() -> None:
     )
     assert {path.stem for path in PATHS} <= set(course)
     start = "".join(cell.source for cell in read(PATHS[0]).cells if cell.cell_type == "markdown")
-    readme = (FOLDER.parent / "README.md").read_text()
     for path in PATHS[1:]:
         assert f"({path.name})" in start
-        assert f"(notebooks/{path.name})" in readme
-    listed = re.findall(r"\]\(notebooks/(\w+)\.ipynb\) \|", readme)
+    page = (FOLDER.parent / "docs" / "course.md").read_text()
+    listed = re.findall(r"\]\(\.\./notebooks/(\w+)\.ipynb\) \|", page)
     assert listed == [path.stem for path in PATHS]
 
 

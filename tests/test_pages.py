@@ -1,0 +1,118 @@
+"""README and the guide in docs/: their examples are run, their numbers and names are held to the code."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.frameworks import VERDICTS
+
+PROJECT = Path(__file__).resolve().parent.parent
+README = PROJECT / "README.md"
+NAMES = ["course", "command", "library", "verdicts", "running", "explain", "memory", "checkpoints", "install"]
+GUIDE = [README, *(PROJECT / "docs" / f"{name}.md" for name in NAMES)]
+"""What a user reads. Pages for contributors stand in docs/ too, and are held to the code elsewhere."""
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [
+    pytest.param(command, output, id=f"{page.stem}-{command[:30]}")
+    for page in GUIDE
+    for block in blocks(page, "console")
+    for command, output in re.findall(r"^\$ (llamapar .*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+]
+
+
+def test_readme_takes_five_minutes() -> None:
+    """About as many lines as a person reads in that time; what is longer has a page in docs/."""
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_readme_leads_to_every_page_of_the_guide() -> None:
+    rows = re.findall(r"^\| \[.*\]\((docs/\w+\.md)\) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [PROJECT / row for row in rows] == GUIDE[1:]
+
+
+@pytest.mark.parametrize(("command", "output"), COMMANDS)
+def test_a_command_prints_what_the_page_shows(run: Any, command: str, output: str) -> None:
+    status, out, err = run(command.removeprefix("llamapar "))
+    assert (out, err) == (output, "")
+    assert status == (1 if re.search(r"(^| )error", output, re.MULTILINE) else 0)
+
+
+def test_every_kind_of_command_has_an_example() -> None:
+    shown = {str(param.values[0]).split()[1] for param in COMMANDS}
+    assert shown == {"check", "explain", "loading", "model", "ranks", "run"}  # checkpoint: beside its tests
+
+
+@pytest.mark.parametrize("name", ["README", "library", "running"])
+def test_python_prints_what_the_page_shows(name: str) -> None:
+    (page,) = (page for page in GUIDE if page.stem == name)
+    parsed = doctest.DocTestParser().get_doctest("\n".join(blocks(page, "pycon")), {}, name, str(page), 0)
+    assert parsed.examples
+    failures: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(parsed, out=failures.append)
+    assert not failures, "".join(failures)
+
+
+def test_no_python_is_left_out() -> None:
+    assert [page.stem for page in GUIDE if blocks(page, "pycon")] == ["README", "library", "running"]
+
+
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in GUIDE}
+PRINTED = {
+    number
+    for text in TEXTS.values()
+    for block in CODE.findall(text)
+    for number in re.findall(r"[\d.]+", block)
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_numbers_are_printed(name: str) -> None:
+    """A number in the prose stands in some example, and those are run; names and code marks are free."""
+    python = re.search(r'requires-python = ">=(.*)"', (PROJECT / "pyproject.toml").read_text())
+    assert python
+    prose = CODE.sub("", TEXTS[name])
+    for known in (
+        r"`[^`]*`",
+        r"\[[^]]*\]\([^)]*\)",
+        "Llama 3.1 405B",
+        "Llama 3.1 70B",
+        "Llama 3",
+        "Compose v2",
+        "Apache-2.0",
+        re.escape(f"Python {python[1]}"),
+    ):
+        prose = re.sub(known, "", prose)
+    assert set(re.findall(r"\d[\d.]*\d|\d", prose)) <= PRINTED
+
+
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
+def test_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`lp\.(\w+)", text):
+        assert name in lp.__all__, name
+    for target in re.findall(r"(?:^\$ |`)make (\w+)", text, re.MULTILINE):
+        assert f"\n{target}:" in (PROJECT / "Makefile").read_text()
+
+
+def test_tables_of_verdicts_and_frameworks() -> None:
+    page = PROJECT / "docs" / "verdicts.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    assert [row[0] for row in rows if row[0] in VERDICTS] == list(VERDICTS)
+    frameworks = [
+        [f"`{f.name}`", f.title, f"`{f.repo}`", f"`{f.commit[:10]}`"] for f in lp.FRAMEWORKS.values()
+    ]
+    assert [row for row in rows if len(row) == 4][1:] == frameworks
