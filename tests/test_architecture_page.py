@@ -1,0 +1,75 @@
+"""docs/architecture.md: its rooms are those of the architecture test, and what it names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from test_architecture import ROOMS
+
+PROJECT = Path(__file__).resolve().parent.parent
+PAGE = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
+MARKED = re.findall(r"`((?:llamapar|tests|jupyter|benchmarks)/[\w./-]*)(?::([\w.]+))?`", PAGE)
+NAMED = sorted({(path, name) for path, name in MARKED if name})
+FILES = sorted({path for path, _ in MARKED})
+
+
+def names(path: Path) -> set[str]:
+    """What a file defines: functions, classes with their members, and module-level values."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".js":
+        return set(re.findall(r"^(?:async )?function (\w+)", text, re.MULTILINE))
+    return set(defined(ast.parse(text).body, ""))
+
+
+def defined(body: list[ast.stmt], prefix: str) -> list[str]:
+    found = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.append(prefix + node.name)
+        if isinstance(node, ast.ClassDef):
+            found += defined(node.body, f"{prefix}{node.name}.")
+        if isinstance(node, ast.Assign):
+            found += [prefix + target.id for target in node.targets if isinstance(target, ast.Name)]
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.append(prefix + node.target.id)
+    return found
+
+
+def test_the_page_lists_the_rooms_in_their_order() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|(?: (.+))? \|$", PAGE, re.MULTILINE)
+    assert {name: set(filter(None, outside.split(", "))) for name, _, outside in rows} == {
+        name: set(room.outside) for name, room in ROOMS.items()
+    }
+    assert [name for name, _, _ in rows] == list(ROOMS)
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED)
+def test_a_function_that_the_page_names_is_there(path: str, name: str) -> None:
+    assert name in names(PROJECT / path)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_file_that_the_page_names_is_there(path: str) -> None:
+    assert (PROJECT / path).exists()
+
+
+def test_both_walks_are_walked() -> None:
+    """Each step names a file and a function, which the tests above look for."""
+    for title in ("One walk", "Another walk"):
+        (walk,) = re.findall(rf"^## {title}.*?(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
+        steps = re.split(r"^\d+\. ", walk, flags=re.MULTILINE)[1:]
+        assert len(steps) >= 8
+        assert all(re.search(r"`llamapar/[\w/]+\.\w+:\w+", step) for step in steps[:-1])
+        assert len(set(re.findall(r"`llamapar/(\w+)/", walk))) >= 4
+
+
+def test_a_name_that_is_gone_would_be_noticed() -> None:
+    there = names(PROJECT / "llamapar" / "rules" / "report.py")
+    assert {"check", "Report", "Report.text", "Finding.fixes"} <= there
+    assert "Report.gone" not in there
+    assert "axisControl" in names(PROJECT / "llamapar" / "panels" / "page.js")
+    assert len(NAMED) > 40
