@@ -9,6 +9,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tracemalloc
 import warnings
 import zipfile
@@ -26,6 +27,7 @@ from llamapar.checkpoint import pth
 from llamapar.checkpoint.stored import CheckpointError, Stored
 
 FP8 = torch.float8_e4m3fn
+HERE = Path(__file__).resolve().parent
 
 
 def some(generator: int = 0) -> dict[str, Any]:
@@ -246,7 +248,13 @@ BOMBS = {
         "2147483647 bytes are announced and 0 are there",
     ),
     "a long beyond the file": (b"\x80\x02\x8b\xff\xff\xff\x7f", "holds opcode b'\\x8b'"),
-    "a memo of 2**32": (b"\x80\x02}r\xff\xff\xff\xff.", ""),
+    "a memo of 2**32": (b"\x80\x02}r\xff\xff\xff\xff.", "it numbers a value beyond its length"),
+    "half a surrogate pair": (b"\x80\x02}X\x03\0\0\0\xed\xa0\x80K\1s.", "its pickle is damaged"),
+    "another name for a class": (
+        b"\x80\x02ctorch\nFloatStorage\nN}X\x04\0\0\0nameX\x01\0\0\0xs\x86b.",
+        "its pickle is damaged",
+    ),
+    "a key by attribute": (b"\x80\x02ccollections\nOrderedDict\n)R)Ns.", "has a tuple as a key of a dict"),
     "deep lists": (b"\x80\x02" + b"]" * 2**15 + b"a" * (2**15 - 1) + b".", "holds no state dict"),
     "deep tuples": (b"\x80\x02)" + b"\x85" * 2**17 + b".", "holds no state dict"),
     "sizes again and again": (b"\x80\x02ctorch\nSize\n](" + b"K\1" * 9 + b"e\x85R.", "its pickle is damaged"),
@@ -325,6 +333,41 @@ def test_damage_anywhere(tmp_path: Path, soak: bool) -> None:
                 new.writestr(name, damaged(known, seeded) if name == "a/data.pkl" else z.read(name))
         read += answers(path, tmp_path)
     assert 0.05 * count < read < 1.5 * count
+
+
+LIMITED = f"""
+import io, random, resource, sys, zipfile
+sys.path[:0] = [{str(HERE.parent)!r}, {str(HERE)!r}]
+import torch
+from llamapar.checkpoint.pth import _NAMES
+from llamapar.describe import pickles
+from llamapar.errors import CheckpointError
+from test_checkpoint_pth import BOMBS, damaged, some
+
+seeded, whole = random.Random(7), io.BytesIO()
+torch.save(some(), whole)
+known = [zipfile.ZipFile(whole).read("archive/data.pkl"), *(data for data, _ in BOMBS.values())]
+opcodes = [bytes([code]) for code in pickles._SIZES]
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**27, used + 2**27))
+for _ in range(int(sys.argv[1])):
+    data, at = seeded.choice(known[:1] * 9 + known[1:]), seeded.randrange(100)
+    data = damaged(data + b"."*9, seeded)
+    data = data[:at] + b"".join(seeded.choices(opcodes, k=seeded.randrange(9))) + data[at:]
+    try:
+        pickles.load(data, _NAMES, "it", storages=True)
+    except CheckpointError:
+        pass
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory limit is Linux's")
+def test_no_pickle_ends_or_fills_a_process(soak: bool) -> None:
+    count = 20000 if soak else 500
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(count)], capture_output=True, text=True, timeout=600
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # -- writing ---------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ Place = tuple[str, int, int]
 
 
 def _state(value: Any, name: str) -> dict[str, Any]:
-    if type(value) is not Made or value.name.rpartition(".")[2] != name or type(value.state) is not dict:
+    if type(value) is not Made or value.name.rpartition(".")[2] != name or not isinstance(value.state, dict):
         raise TypeError
     return value.state
 
@@ -118,7 +118,7 @@ def _told(
             continue
         kept = _state(value, "TensorStorageMetadata")
         state = kept["properties"].state
-        dtype = state["dtype"] if type(state) is dict else state[0]
+        dtype = state["dtype"] if isinstance(state, dict) else state[0]
         if type(dtype) is not Name:
             raise TypeError
         shape = checked(shown(name), DTYPES.get(dtype.name, dtype.name), kept["size"], where)

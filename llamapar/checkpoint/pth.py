@@ -123,10 +123,10 @@ def contents(path: Path) -> tuple[dict[str, Stored], list[str]]:
     """
     with window(path) as zipped:
         value, found = unpickled(zipped)
-        if type(value) is not dict:
+        if not isinstance(value, dict):
             raise CheckpointError(f"{path} holds no state dict", "a dict of names and tensors is needed")
         notes: list[str] = []
-        inner = [k for k, v in value.items() if type(v) is dict and any(map(is_tensor, v.values()))]
+        inner = [k for k, v in value.items() if isinstance(v, dict) and any(map(is_tensor, v.values()))]
         if inner and not any(map(is_tensor, value.values())):
             if len(inner) > 1:
                 raise CheckpointError(

@@ -2,15 +2,18 @@
 
 Python's own unpickler imports and calls what a file names; torch's `weights_only` one still calls what is
 on its list (`UntypedStorage(2**40)` allocates) and hashes any tuple a file gives it (nested ones never end).
-This machine knows the opcodes that `torch.save` and torch.distributed.checkpoint write (protocols 2 to 5),
-keeps classes and functions as names from a list, and calls to them as records. A pickle cannot make it
-allocate more than a fixed multiple of the bytes that the file really holds.
+Here a first pass lets only the opcodes through that `torch.save` and torch.distributed.checkpoint write
+(protocols 2 to 5), each within the file. Then Python's unpickler builds the value, with names instead of
+classes and functions, and records instead of calls. A pickle cannot make it allocate more than a fixed
+multiple of the bytes that the file really holds.
 """
 
 from __future__ import annotations
 
 import gc
-import struct
+import io
+import pickle
+import pickletools
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,14 +29,13 @@ MAX_PICKLE = 2**28
 MAX_STEPS = 2**24
 """Opcodes of the longest pickle that is read; a tensor takes about 50, a few seconds are the most."""
 
+MAX_KEY = 2**32
+"""What a number stays below that is a key of a dict: so none have the same hash."""
 
-class Name:
-    """A class or function that a pickle names."""
+STORAGE = "a storage"
+"""The name of what stands for a persistent id; its args are the id's."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str):
-        self.name = name
+# -- what is built ---------------------------------------------------------------------------------
 
 
 class Made:
@@ -46,9 +48,72 @@ class Made:
         self.args = args
         self.state: Any = None
 
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
-STORAGE = "a storage"
-"""The name of what stands for a persistent id; its args are the id's."""
+
+class BadKey(Exception):
+    """A key that could take for ever to hash, by its type."""
+
+
+class Dict(dict[Any, Any]):
+    """A dict of a pickle, which takes only keys that hash in constant time and without collisions."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not (type(key) in (str, Made) or (type(key) is int and abs(key) < MAX_KEY)):
+            raise BadKey(type(key).__name__)
+        super().__setitem__(key, value)
+
+    def __setstate__(self, state: Any) -> None:
+        """Attributes of an OrderedDict are no part of it."""
+
+
+class Name:
+    """A class or function that a pickle names."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, *args: Any) -> Made | Dict | tuple[Any, ...]:
+        if self.name == "collections.OrderedDict" and not args:
+            return Dict()
+        if self.name != "torch.Size":
+            return Made(self.name, args)
+        (sizes,) = args
+        if type(sizes) not in (tuple, list) or len(sizes) > MAX_DIMS:
+            raise TypeError
+        return tuple(sizes)
+
+    def __setstate__(self, state: Any) -> None:
+        raise TypeError
+
+
+class _Reader(pickle.Unpickler):
+    """Python's unpickler, which gets a `Name` for whatever it asks for."""
+
+    def __init__(self, data: bytes, allowed: Collection[str], where: str):
+        super().__init__(io.BytesIO(data))
+        self.allowed, self.where = allowed, where
+
+    def find_class(self, module: str, name: str) -> Name:
+        full = f"{module}.{name}"
+        if full not in self.allowed:
+            raise CheckpointError(
+                f"{self.where}: its pickle names {shown(full)}, which no plain checkpoint holds",
+                "nothing that a file names is looked up or executed; only tensors, numbers and text are read",
+            )
+        return Name(full)
+
+    def persistent_load(self, identity: Any) -> Dict | Made:
+        if identity is None:
+            return Dict()
+        if type(identity) is not tuple:
+            raise _outside(self.where)
+        return Made(STORAGE, identity)
 
 
 def load(data: bytes, allowed: Collection[str], where: str, storages: bool = False) -> Any:
@@ -58,12 +123,15 @@ def load(data: bytes, allowed: Collection[str], where: str, storages: bool = Fal
     persistent ids may occur. An OrderedDict comes as a dict, a torch.Size as a tuple.
     Raises CheckpointError.
     """
+    damaged = pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError
     try:
         with uncollected():
-            return _run(data, allowed, where, storages)
-    except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error) as problem:
-        if isinstance(problem, CheckpointError):
-            raise
+            return _Reader(_plain(data, where, storages), allowed, where).load()
+    except CheckpointError:
+        raise
+    except BadKey as kind:
+        raise CheckpointError(f"{where}: its pickle has a {kind} as a key of a dict") from None
+    except damaged as problem:
         raise CheckpointError(
             f"{where}: its pickle is damaged", f"{type(problem).__name__} on the way"
         ) from None
@@ -81,153 +149,71 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _run(data: bytes, allowed: Collection[str], where: str, storages: bool) -> Any:
-    stack: list[Any] = []
-    marks: list[list[Any]] = []
-    memo: dict[int, Any] = {}
-    at, end = 0, len(data)
+# -- the opcodes -----------------------------------------------------------------------------------
 
-    def piece(at: int, size: int) -> bytes:
-        if size > end - at:
-            raise CheckpointError(
-                f"{where}: its pickle is cut off", f"{size} bytes are announced and {end - at} are there"
-            )
-        return data[at : at + size]
+_WRITTEN = """
+    PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
+    BINUNICODE SHORT_BINUNICODE EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS
+    EMPTY_DICT SETITEM SETITEMS GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID
+    MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET
+"""
+_OPCODES = [op for op in pickletools.opcodes if op.name in _WRITTEN.split()]
+_SIZES = {ord(op.code): op.arg.n if op.arg else 0 for op in _OPCODES}
+"""Bytes of the argument of each opcode that torch writes; less than 0 where it tells them itself."""
 
-    def named(module: str, name: str) -> Name:
-        full = f"{module}.{name}"
-        if full not in allowed:
-            raise CheckpointError(
-                f"{where}: its pickle names {shown(full)}, which no plain checkpoint holds",
-                "nothing that a file names is looked up or executed; only tensors, numbers and text are read",
-            )
-        return Name(full)
+_STOP, _GLOBAL, _LONG, _PERSISTENT = pickle.STOP[0], pickle.GLOBAL[0], pickle.LONG1[0], pickle.BINPERSID[0]
+_PUTS = {pickle.BINPUT[0], pickle.LONG_BINPUT[0]}
+_INSTEAD = {
+    pickle.EMPTY_DICT[0]: pickle.NONE + pickle.BINPERSID,  # asked for, so that it is a `Dict`
+    pickle.NEWOBJ[0]: pickle.REDUCE,  # a `Name` is called like a function
+    pickle.FRAME[0]: b"",  # one frame is put around the whole
+}
 
-    def store(target: Any, keys: list[Any], values: list[Any]) -> None:
-        for key, value in zip(keys, values, strict=True):
-            # only what hashes in constant time and without collisions
-            if not (type(key) in (str, Made) or (type(key) is int and abs(key) < 2**32)):
-                raise CheckpointError(f"{where}: its pickle has a {type(key).__name__} as a key of a dict")
-            if type(target) is not dict:
-                raise TypeError
-            target[key] = value
 
+def _plain(data: bytes, where: str, storages: bool) -> bytes:
+    """The pickle as opcodes that Python's unpickler can be trusted with."""
+    pieces: list[bytes] = []
+    start = at = 0
     for _ in range(MAX_STEPS):
-        op = data[at]
-        at += 1
-        if op == 0x94:  # MEMOIZE
-            memo[len(memo)] = stack[-1]
-        elif op == 0x71:  # BINPUT
-            memo[data[at]] = stack[-1]
-            at += 1
-        elif op == 0x72:  # LONG_BINPUT
-            memo[int.from_bytes(piece(at, 4), "little")] = stack[-1]
-            at += 4
-        elif op == 0x68:  # BINGET
-            stack.append(memo[data[at]])
-            at += 1
-        elif op == 0x6A:  # LONG_BINGET
-            stack.append(memo[int.from_bytes(piece(at, 4), "little")])
-            at += 4
-        elif op == 0x4B:  # BININT1
-            stack.append(data[at])
-            at += 1
-        elif op == 0x4D:  # BININT2
-            stack.append(int.from_bytes(piece(at, 2), "little"))
-            at += 2
-        elif op == 0x4A:  # BININT
-            stack.append(int.from_bytes(piece(at, 4), "little", signed=True))
-            at += 4
-        elif op == 0x8A:  # LONG1
-            stack.append(int.from_bytes(piece(at + 1, data[at]), "little", signed=True))
-            at += 1 + data[at]
-        elif op == 0x85:  # TUPLE1
-            stack[-1] = (stack[-1],)
-        elif op == 0x86:  # TUPLE2
-            stack[-2:] = [(stack[-2], stack[-1])]
-        elif op == 0x87:  # TUPLE3
-            stack[-3:] = [(stack[-3], stack[-2], stack[-1])]
-        elif op == 0x28:  # MARK
-            marks.append(stack)
-            stack = []
-        elif op == 0x74:  # TUPLE
-            items, stack = stack, marks.pop()
-            stack.append(tuple(items))
-        elif op in (0x52, 0x81):  # REDUCE, NEWOBJ
-            args, function = stack.pop(), stack.pop()
-            if type(args) is not tuple or type(function) is not Name:
-                raise TypeError
-            if function.name == "collections.OrderedDict" and not args:
-                stack.append({})
-            elif function.name == "torch.Size":
-                (sizes,) = args
-                if type(sizes) not in (tuple, list) or len(sizes) > MAX_DIMS:
-                    raise TypeError
-                stack.append(tuple(sizes))
-            else:
-                stack.append(Made(function.name, args))
-        elif op == 0x51:  # BINPERSID
-            identity = stack.pop()
-            if not storages or type(identity) is not tuple:
-                raise CheckpointError(f"{where}: its pickle refers to data outside itself")
-            stack.append(Made(STORAGE, identity))
-        elif op == 0x75:  # SETITEMS
-            items, stack = stack, marks.pop()
-            store(stack[-1], items[::2], items[1::2])
-        elif op == 0x73:  # SETITEM
-            value, key = stack.pop(), stack.pop()
-            store(stack[-1], [key], [value])
-        elif op == 0x62:  # BUILD
-            state = stack.pop()
-            if type(stack[-1]) is Made:
-                stack[-1].state = state
-            elif type(stack[-1]) is not dict:  # attributes of an OrderedDict are no part of it
-                raise TypeError
-        elif op == 0x58:  # BINUNICODE
-            text = piece(at + 4, int.from_bytes(piece(at, 4), "little"))
-            stack.append(text.decode())
-            at += 4 + len(text)
-        elif op == 0x8C:  # SHORT_BINUNICODE
-            stack.append(piece(at + 1, data[at]).decode())
-            at += 1 + data[at]
-        elif op == 0x63:  # GLOBAL
-            first = data.index(b"\n", at)
-            second = data.index(b"\n", first + 1)
-            stack.append(named(data[at:first].decode(), data[first + 1 : second].decode()))
-            at = second + 1
-        elif op == 0x93:  # STACK_GLOBAL
-            name, module = stack.pop(), stack.pop()
-            if type(name) is not str or type(module) is not str:
-                raise TypeError
-            stack.append(named(module, name))
-        elif op == 0x29:  # EMPTY_TUPLE
-            stack.append(())
-        elif op == 0x7D:  # EMPTY_DICT
-            stack.append({})
-        elif op == 0x5D:  # EMPTY_LIST
-            stack.append([])
-        elif op in (0x61, 0x65):  # APPEND, APPENDS
-            if op == 0x61:
-                items = [stack.pop()]
-            else:
-                items, stack = stack, marks.pop()
-            if type(stack[-1]) is not list:
-                raise TypeError
-            stack[-1].extend(items)
-        elif op in (0x4E, 0x88, 0x89):  # NONE, NEWTRUE, NEWFALSE
-            stack.append({0x4E: None, 0x88: True, 0x89: False}[op])
-        elif op == 0x47:  # BINFLOAT
-            stack.append(struct.unpack(">d", piece(at, 8))[0])
-            at += 8
-        elif op == 0x95:  # FRAME
-            at += 8
-        elif op == 0x80:  # PROTO
-            at += 1
-        elif op == 0x2E:  # STOP
-            (value,) = stack
-            return value
-        else:
+        code = data[at]
+        if code not in _SIZES:
             raise CheckpointError(
-                f"{where}: its pickle holds opcode {bytes([op])!r}, which torch does not write"
+                f"{where}: its pickle holds opcode {data[at : at + 1]!r}, which torch does not write"
             )
+        if code == _PERSISTENT and not storages:
+            raise _outside(where)
+        size = _SIZES[code]
+        if size < 0:
+            size = _told_size(data, at, where)
+        elif code in _PUTS and int.from_bytes(data[at + 1 : at + 1 + size], "little") > at:
+            # the unpickler keeps a list up to the largest index
+            raise CheckpointError(f"{where}: its pickle is damaged", "it numbers a value beyond its length")
+        if code in _INSTEAD:
+            pieces += data[start:at], _INSTEAD[code]
+            start = at + 1 + size
+        at += 1 + size
+        if code == _STOP:
+            body = b"".join(pieces) + data[start:at]
+            return pickle.FRAME + len(body).to_bytes(8, "little") + body
     raise CheckpointError(f"{where}: its pickle takes more than {MAX_STEPS:,} steps")
+
+
+def _told_size(data: bytes, at: int, where: str) -> int:
+    """Bytes of the argument of an opcode at `at` that names something, or tells the length of a text."""
+    code, first = data[at], at + 1
+    if code == _GLOBAL:
+        return data.index(b"\n", data.index(b"\n", first) + 1) + 1 - first
+    width = 4 if _SIZES[code] == pickletools.TAKEN_FROM_ARGUMENT4U else 1
+    size = int.from_bytes(data[first : first + width], "little")
+    argument = data[first + width : first + width + size]
+    if len(argument) < size:
+        raise CheckpointError(
+            f"{where}: its pickle is cut off", f"{size} bytes are announced and {len(argument)} are there"
+        )
+    if code != _LONG:
+        argument.decode()  # strictly: the unpickler lets halves of surrogate pairs pass
+    return width + size
+
+
+def _outside(where: str) -> CheckpointError:
+    return CheckpointError(f"{where}: its pickle refers to data outside itself")
