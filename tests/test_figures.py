@@ -17,7 +17,7 @@ from inputs import words
 from llamapar.describe.layout import MAX_WORLD, ORDERS
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import MAX_SIZE
-from llamapar.figures import style
+from llamapar.figures import parts, style
 from llamapar.place import HeadMap, SequenceMap, VocabMap
 
 MIME = "application/vnd.plotly.v1+json"
@@ -545,7 +545,7 @@ def is_picture(record: Any) -> None:
 def test_any_heads(model: lp.ModelConfig, layout: lp.Layout, copies: bool, interleave: bool) -> None:
     record = lp.heads(model, layout, kv_replication=copies, interleave=interleave)
     is_picture(record)
-    if layout.tp <= style.SHOWN:
+    if layout.tp <= parts.SHOWN:
         queries = sum(len(held.q_rows) for held in record.ranks)
         assert total(traces(record, xaxis="x")) == pytest.approx(queries / model.head_dim, abs=1e-4)
         kv = sum(len(held.kv_rows) for held in record.ranks)
@@ -562,7 +562,7 @@ def test_any_vocab(model: lp.ModelConfig, layout: lp.Layout, multiple: int, per_
         return
     record = lp.vocab(model, layout, padding=padding)
     is_picture(record)
-    if layout.tp <= style.SHOWN:
+    if layout.tp <= parts.SHOWN:
         found = [t for t in lp.view(record).spec["data"] if "xaxis" not in t]
         assert total(found) == record.padded
 
@@ -580,7 +580,7 @@ def test_any_sequence(cp: int, seq_len: int, chunking: str) -> None:
 def test_any_stages(model: lp.ModelConfig, layout: lp.Layout, split: str) -> None:
     record = lp.stages(model, layout, layer_split=split)
     is_picture(record)
-    if record.ok and len(record.counts) <= style.SHOWN:
+    if record.ok and len(record.counts) <= parts.SHOWN:
         [bars] = lp.view(record).spec["data"]
         assert sum(bars["y"]) == model.n_layers
 

@@ -12,6 +12,7 @@ import llamapar as lp
 from inputs import words
 from llamapar.count.reconciliation import PEERS
 from llamapar.figures import memory, style
+from llamapar.figures.parts import Rows
 from test_figures import fonts, plain, stored_size
 
 GIB = 2**30
@@ -57,7 +58,7 @@ def bars(record: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", MEMORY)
 def test_stacked_bars_are_the_stages_totals(name: str) -> None:
     record = MEMORY[name]
-    drawn = [record.stages[s] for s in style.shown(len(record.stages), memory.DRAWN)]
+    drawn = [record.stages[s] for s in Rows(len(record.stages), memory.DRAWN).drawn]
     for i, stage in enumerate(drawn):
         assert sum(t["y"][i] for t in bars(record)) == pytest.approx(stage.total_bytes / GIB, abs=1e-3)
     assert sum(len(names) for _, names in memory.PARTS.values()) == len(
@@ -136,7 +137,7 @@ def test_totals_out_of_the_picture_have_an_arrow() -> None:
 @pytest.mark.parametrize("name", LOADED)
 def test_bars_are_the_nodes_bytes(name: str) -> None:
     record = LOADED[name]
-    shown = [record.nodes[i] for i in style.shown(record.n_nodes, 32)]
+    shown = [record.nodes[i] for i in Rows(record.n_nodes, 32).drawn]
     drawn = np.sum([t["y"] for t in bars(record)], axis=0)
     assert drawn == pytest.approx([node.total_bytes / GIB for node in shown], abs=1e-6)
     [line] = lp.view(record).spec["layout"]["shapes"]

@@ -18,13 +18,15 @@ from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
 from llamapar.errors import LayoutError, LlamaparError
 from llamapar.place import heads, sequence, stages, vocab
 from llamapar.records.equations import Multiples, Padded, Quotient, Side
+from llamapar.records.tables import plural
 
 from . import heads as heads_picture
+from . import parts, style
 from . import sequence as sequence_picture
 from . import stages as stages_picture
-from . import style
 from . import vocab as vocab_picture
-from .style import Bar, Spec, plural
+from .parts import Bar, Rows
+from .style import Spec
 
 Drawn = tuple[Spec, str]
 
@@ -168,7 +170,7 @@ def _layout(
     best: Diagnosis, title: str, note: str, labels: list[str], rows: Spec, x: Spec, **more: Any
 ) -> Spec:
     longest = max(map(len, labels))
-    more |= {"yaxis": style.downward(rows), "xaxis": x}
+    more |= {"yaxis": parts.downward(rows), "xaxis": x}
     warn = best.parallel is not False
     return style.layout("diagnosis", title, note, widest="0" * longest, warn=warn, **more)
 
@@ -177,31 +179,36 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
     """n units cut over k ranks where k does not divide n: a rank's share ends inside a unit."""
     unit, axis = _UNITS.get(best.category, ("unit", "tp"))
     units, rank = f"{unit}s", f"{axis.upper()} rank"
-    whole, torn, lines = list[Bar](), list[Bar](), list[str]()
-    for r in style.shown(k):
-        start, stop = Fraction(n * r, k), Fraction(n * (r + 1), k)
-        ends = f"{units} {_told(start)} to {_told(stop)}"
-        held = whole if start.denominator == stop.denominator == 1 else torn
-        where = style.number(float(start)), style.number(float(stop))
-        held.append(Bar(style.row_of(r, k), *where, f"rank {r} · {ends} of {n:,}"))
-    for shown in style.listed(k, 7):
-        start, stop = Fraction(n * (shown or 0), k), Fraction(n * (shown or 0) + n, k)
-        lines.append("  …" if shown is None else f"  rank {shown}: {units} {_told(start)} to {_told(stop)}")
+    rows = Rows(k)
+
+    def ends(r: int) -> tuple[Fraction, Fraction]:
+        return Fraction(n * r, k), Fraction(n * (r + 1), k)
+
+    def words(r: int) -> str:
+        return f"{units} {' to '.join(map(_position, ends(r)))}"
+
+    whole, torn = list[Bar](), list[Bar]()
+    for r in rows.drawn:
+        start, stop = ends(r)
+        share = whole if start.denominator == stop.denominator == 1 else torn
+        where = parts.number(float(start)), parts.number(float(stop))
+        share.append(Bar(rows.place(r), *where, f"rank {r} · {words(r)} of {n:,}"))
     colour = style.COLOURS[axis]
     looks = (
         (whole, {"color": colour}, f"whole {units}"),
         (torn, {"color": colour, "pattern": style.CUT_PATTERN}, f"a share that ends inside a {unit}"),
     )
-    data = [style.bars(made, k, look, name=name, showlegend=True) for made, look, name in looks if made]
-    title, note = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_told(Fraction(n, k))} on a rank"
-    x = {"title": {"text": units}, "range": [0, n], "nticks": 8, "tickformat": style.tick_format(n)}
+    data = [parts.bars(made, k, look, **parts.legend(name)) for made, look, name in looks if made]
+    title, note = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_position(Fraction(n, k))} on a rank"
+    x = parts.axis(units, [0, n], nticks=8, tickformat=parts.tick_format(n))
     if n <= 64:
-        x |= {"tick0": 0, "dtick": style.step(n, 16)}
-    spec = {"data": data, "layout": _layout(best, title, note, [str(k - 1)], style.rank_axis(k, rank), x)}
-    return spec, "\n".join(filter(None, [f"{title}: {note}", *lines, style.not_shown(k)]))
+        x |= {"tick0": 0, "dtick": parts.step(n, 16)}
+    spec = {"data": data, "layout": _layout(best, title, note, [str(k - 1)], rows.axis(rank), x)}
+    listing = rows.listing(lambda r: f"rank {r}: {words(r)}")
+    return spec, parts.lines(f"{title}: {note}", listing, rows.left_out)
 
 
-def _told(x: Fraction) -> str:
+def _position(x: Fraction) -> str:
     """A position: exactly, or with four decimals."""
     return f"{x.numerator:,}" if x.denominator == 1 else f"{float(x):,.4f}".rstrip("0")
 
@@ -211,21 +218,19 @@ def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:
     full, unit = n // k * k, _UNITS[best.category][0]
     first = max(0, full - 3 * k)  # the last whole groups, or the torn one is too small to see
     words = f"{plural(n // k, 'whole group')} of {k} {unit}s", f"the rest: {n - full} of {k}"
-    parts = (
+    groups = (
         (Bar(0, first, full, words[0]), {"color": style.COLOURS["tp"]}),
         (Bar(0, full, n, words[1]), {"color": style.WARN, "pattern": style.CUT_PATTERN}),
     )
     data = [
-        style.bars([bar], 1, look, name=bar.hover, showlegend=True)
-        for bar, look in parts
-        if bar.stop > bar.start
+        parts.bars([bar], 1, look, **parts.legend(bar.hover)) for bar, look in groups if bar.stop > bar.start
     ]
-    title, note = f"{n:,} {unit}s in groups of {k}", f"{n}/{k} = {_told(Fraction(n, k))} groups"
-    rows = {"range": [-1, 1], "tickvals": [], "title": {"text": ""}}
-    ends = {"range": [first, full + k], "tick0": full, "dtick": k, "tickformat": ",d"}
-    x = {"title": {"text": f"{unit}s, near the end" if first else f"{unit}s"}, **ends}
+    title, note = f"{n:,} {unit}s in groups of {k}", f"{n}/{k} = {_position(Fraction(n, k))} groups"
+    rows = parts.axis("", [-1, 1], tickvals=[])
+    near = f"{unit}s, near the end" if first else f"{unit}s"
+    x = parts.axis(near, [first, full + k], tick0=full, dtick=k, tickformat=",d")
     spec = {"data": data, "layout": _layout(best, title, note, ["0"], rows, x, **LOW)}
-    return spec, "\n".join([f"{title}: {note}", *(f"  {line}" for line in words)])
+    return spec, parts.lines(f"{title}: {note}", [f"  {line}" for line in words])
 
 
 def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool = False) -> Drawn:
@@ -238,21 +243,14 @@ def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool 
         unit = "element"
     there = [Bar(i, 0, n, f"{label} · {n:,}") for i, (label, n) in enumerate(sides)]
     lacking = [Bar(i, n, most, f"{most - n:,} less") for i, (_, n) in enumerate(sides) if n < most]
-    data = [style.bars(there, len(sides), {"color": style.COLOURS["tp"]})]
+    data = [parts.bars(there, len(sides), {"color": style.COLOURS["tp"]})]
     if lacking:
-        hollow = {"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": style.WARN}}
-        data.append(style.bars(lacking, len(sides), hollow, name="the difference", showlegend=True))
+        data.append(parts.missing(lacking, len(sides), "the difference"))
     labels = [label for label, _ in sides]
     what = CATEGORIES[best.category].what
     title = what if best.category != "other" else f"{sides[0][1]:,} against {sides[1][1]:,}"
-    rows = {
-        "range": [-0.5, len(sides) - 0.5],
-        "tickmode": "array",
-        "tickvals": list(range(len(sides))),
-        "ticktext": [escape(label) for label in labels],
-        "title": {"text": ""},
-    }
-    x = {"title": {"text": f"{unit}s"}, "range": [0, most * 1.02 or 1], "nticks": 6}
-    x["tickformat"] = style.tick_format(most)
+    ticks = parts.ticks(range(len(sides)), [escape(label) for label in labels])
+    rows = parts.axis("", [-0.5, len(sides) - 0.5], **ticks)
+    x = parts.axis(f"{unit}s", [0, most * 1.02 or 1], nticks=6, tickformat=parts.tick_format(most))
     spec = {"data": data, "layout": _layout(best, title, note, labels, rows, x, **LOW)}
-    return spec, "\n".join([f"{title}: {note}", *(f"  {label}: {n:,}" for label, n in sides)])
+    return spec, parts.lines(f"{title}: {note}", [f"  {label}: {n:,}" for label, n in sides])

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from llamapar.place.head_map import HeadMap, RankHeads
+from llamapar.records.tables import plural, units
 
-from . import style
-from .style import Bar, Spec, plural
+from . import parts, style
+from .parts import Bar, Rows
+from .style import Spec
 
 JUDGED = 1024
 """Most ranks of which all are judged; past it only those drawn."""
@@ -26,9 +28,9 @@ class Piece(NamedTuple):
 def picture(record: HeadMap) -> tuple[Spec, str]:
     """Rows of ranks, query heads left, KV heads right; shades alternate by KV group."""
     m, tp = record.model, record.tp
-    ranks = [record.rank(r) for r in style.shown(tp)]
-    told: set[str] = set()
-    traces = [*_query_traces(record, ranks, told), *_kv_traces(record, ranks, told)]
+    ranks = [record.rank(r) for r in Rows(tp).drawn]
+    named: set[str] = set()
+    traces = [*_query_traces(record, ranks, named), *_kv_traces(record, ranks, named)]
     note, warn = _note(record, ranks)
     layout = style.layout(
         "heads",
@@ -36,7 +38,7 @@ def picture(record: HeadMap) -> tuple[Spec, str]:
         note,
         widest=str(tp - 1),
         warn=warn,
-        yaxis=style.downward(style.rank_axis(tp, "TP rank")),
+        yaxis=parts.downward(Rows(tp).axis("TP rank")),
         xaxis=_head_axis("query head (a shade is a KV group)", m.n_heads, m.group_size, [0, 0.68]),
         xaxis2={**_head_axis("KV head", m.n_kv_heads, 1, [0.74, 1]), "anchor": "y"},
     )
@@ -46,8 +48,8 @@ def picture(record: HeadMap) -> tuple[Spec, str]:
 def _head_axis(title: str, n: int, group: int, domain: list[float]) -> Spec:
     """Heads left to right, a grid line where a group begins."""
     most = 8 if n <= 8 or group > 1 else 4
-    tick = group * style.step(n // group, most) if n // group >= 4 else style.step(n, most)
-    return {"title": {"text": title}, "range": [0, n], "domain": domain, "tick0": 0, "dtick": tick}
+    tick = group * parts.step(n // group, most) if n // group >= 4 else parts.step(n, most)
+    return parts.axis(title, [0, n], domain=domain, tick0=0, dtick=tick)
 
 
 # -- bars --------------------------------------------------------------------------------------
@@ -72,12 +74,12 @@ def _bar(record: HeadMap, rank: int, piece: Piece, what: str, rows: str, more: s
     width = record.model.head_dim
     start, stop = piece.rows.start, piece.rows.stop
     heads = range(start // width, -(-stop // width))
-    words = f"{'' if piece.whole else 'a part of '}{style.units(what, heads)}"
+    words = f"{'' if piece.whole else 'a part of '}{units(what, heads)}"
     return Bar(
-        style.row_of(rank, record.tp),
-        style.number(start / width),
-        style.number(stop / width),
-        f"rank {rank} · {words} · {style.units(rows, piece.rows)}{more}",
+        Rows(record.tp).place(rank),
+        parts.number(start / width),
+        parts.number(stop / width),
+        f"rank {rank} · {words} · {units(rows, piece.rows)}{more}",
     )
 
 
@@ -95,56 +97,55 @@ _LEGEND = {
 }
 
 
-def _traces(n: int, made: dict[tuple[str, int], list[Bar]], axis: str, told: set[str]) -> Iterator[Spec]:
+def _traces(n: int, made: dict[tuple[str, int], list[Bar]], axis: str, named: set[str]) -> Iterator[Spec]:
     """One trace per look, named in the legend once."""
     for (kind, shade), found in made.items():
-        legend = {} if kind in told else {"name": _LEGEND[kind], "showlegend": True}
-        told.add(kind)
-        yield style.bars(found, n, _look(shade, kind), legendgroup=kind, xaxis=axis, **legend)
+        legend = {} if kind in named else parts.legend(_LEGEND[kind])
+        named.add(kind)
+        yield parts.bars(found, n, _look(shade, kind), legendgroup=kind, xaxis=axis, **legend)
 
 
-def _query_traces(record: HeadMap, ranks: list[RankHeads], told: set[str]) -> Iterator[Spec]:
+def _query_traces(record: HeadMap, ranks: list[RankHeads], named: set[str]) -> Iterator[Spec]:
     m = record.model
-    group = m.group_size if m.n_kv_heads <= style.SHOWN else 0
+    group = m.group_size if m.n_kv_heads <= parts.SHOWN else 0
     made: dict[tuple[str, int], list[Bar]] = {}
-    for held in ranks:
-        for piece in _pieces(held.q_rows, m.head_dim, group):
-            bar = _bar(record, held.rank, piece, "query head", "wq row")
+    for rank in ranks:
+        for piece in _pieces(rank.q_rows, m.head_dim, group):
+            bar = _bar(record, rank.rank, piece, "query head", "wq row")
             made.setdefault(("whole" if piece.whole else "cut", piece.shade), []).append(bar)
-    yield from _traces(record.tp, made, "x", told)
+    yield from _traces(record.tp, made, "x", named)
 
 
-def _kv_traces(record: HeadMap, ranks: list[RankHeads], told: set[str]) -> Iterator[Spec]:
+def _kv_traces(record: HeadMap, ranks: list[RankHeads], named: set[str]) -> Iterator[Spec]:
     m = record.model
     made: dict[tuple[str, int], list[Bar]] = {}
     needed: list[Bar] = []
-    for held in ranks:
-        wrong = _wrong(record, held)
-        for piece in _pieces(held.kv_rows, m.head_dim, int(m.n_kv_heads <= style.SHOWN)):
+    for rank in ranks:
+        wrong = _wrong(record, rank)
+        for piece in _pieces(rank.kv_rows, m.head_dim, int(m.n_kv_heads <= parts.SHOWN)):
             kind, more = "whole" if piece.whole else "cut", ""
             if record.replicas > 1:
                 kind, more = "copy", f" · one of {record.replicas} copies"
             if wrong:
-                kind, more = "wrong", f" · needs {style.units('KV head', record.kv_needed(held.rank))}"
-            bar = _bar(record, held.rank, piece, "KV head", "wk, wv row", more)
+                kind, more = "wrong", f" · needs {units('KV head', record.kv_needed(rank.rank))}"
+            bar = _bar(record, rank.rank, piece, "KV head", "wk, wv row", more)
             made.setdefault((kind, 0 if wrong else piece.shade), []).append(bar)
         if wrong:
-            need = record.kv_needed(held.rank)
-            needed.append(Bar(style.row_of(held.rank, record.tp), need.start, need.stop, ""))
-    yield from _traces(record.tp, made, "x2", told)
+            need = record.kv_needed(rank.rank)
+            needed.append(Bar(Rows(record.tp).place(rank.rank), need.start, need.stop, ""))
+    yield from _traces(record.tp, made, "x2", named)
     if needed:
-        hollow = {"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": style.WARN}}
-        trace = style.bars(needed, record.tp, hollow, xaxis="x2", name="needed, not held", showlegend=True)
+        trace = parts.missing(needed, record.tp, "needed, not held", xaxis="x2")
         yield {**trace, "hovertext": "the KV head that this rank's query heads read"}
 
 
 # -- words -------------------------------------------------------------------------------------
 
 
-def _wrong(record: HeadMap, held: RankHeads) -> bool:
+def _wrong(record: HeadMap, rank: RankHeads) -> bool:
     """Whether a rank holds a copy of a KV head that its query heads do not read."""
     tiled = record.replicas > 1 and not record.interleave
-    return tiled and held.kv_heads != record.kv_needed(held.rank)
+    return tiled and rank.kv_heads != record.kv_needed(rank.rank)
 
 
 def _reason(record: HeadMap, ranks: list[RankHeads]) -> str:
@@ -153,7 +154,7 @@ def _reason(record: HeadMap, ranks: list[RankHeads]) -> str:
         return record.reason
     if record.model.n_heads % record.tp:
         return record.reason
-    wrong = sum(_wrong(record, held) for held in ranks)
+    wrong = sum(_wrong(record, rank) for rank in ranks)
     return f"{wrong} of the {len(ranks)} ranks drawn hold a KV head that is not theirs" if wrong else ""
 
 
@@ -162,8 +163,7 @@ def _note(record: HeadMap, ranks: list[RankHeads]) -> tuple[str, bool]:
     reason = _reason(record, ranks)
     if reason:
         return reason, True
-    left_out = style.not_shown(record.tp)
-    if left_out:
+    if left_out := Rows(record.tp).left_out:
         return left_out, False
     if record.replicas > 1:
         return f"each KV head whole on {record.replicas} ranks", False
@@ -171,29 +171,26 @@ def _note(record: HeadMap, ranks: list[RankHeads]) -> tuple[str, bool]:
 
 
 def _summary(record: HeadMap, ranks: list[RankHeads]) -> str:
-    m = record.model
-    lines = [
+    m, rows = record.model, Rows(record.tp)
+    copies = f"each KV head is held whole by {record.replicas} ranks; its gradient is the sum over them"
+    return parts.lines(
         f"{style.name_of(m)}: {plural(m.n_heads, 'query head')} and {plural(m.n_kv_heads, 'KV head')} "
-        f"over tp={record.tp}, {plural(m.group_size, 'query head')} to a KV head"
-    ]
-    for r in style.listed(record.tp, 7):
-        lines.append("  …" if r is None else "  " + _line(record, record.rank(r)))
-    if record.replicas > 1:
-        lines.append(
-            f"each KV head is held whole by {record.replicas} ranks; its gradient is the sum over them"
-        )
-    lines += [line for line in (_reason(record, ranks), style.not_shown(record.tp)) if line]
-    return "\n".join(lines)
+        f"over tp={record.tp}, {plural(m.group_size, 'query head')} to a KV head",
+        rows.listing(lambda r: _line(record, record.rank(r))),
+        copies if record.replicas > 1 else "",
+        _reason(record, ranks),
+        rows.left_out,
+    )
 
 
-def _line(record: HeadMap, held: RankHeads) -> str:
-    if not len(held.q_rows) and not len(held.kv_rows):
-        return f"rank {held.rank}: nothing"
-    cut_q = "" if held.q_whole or not len(held.q_rows) else " (cut)"
-    cut_kv = "" if held.kv_whole or not len(held.kv_rows) else " (cut)"
-    wrong = f", needs {style.units('KV head', record.kv_needed(held.rank))}" if _wrong(record, held) else ""
+def _line(record: HeadMap, rank: RankHeads) -> str:
+    if not len(rank.q_rows) and not len(rank.kv_rows):
+        return f"rank {rank.rank}: nothing"
+    cut_q = "" if rank.q_whole or not len(rank.q_rows) else " (cut)"
+    cut_kv = "" if rank.kv_whole or not len(rank.kv_rows) else " (cut)"
+    wrong = f", needs {units('KV head', record.kv_needed(rank.rank))}" if _wrong(record, rank) else ""
     return (
-        f"rank {held.rank}: {style.units('query head', held.q_heads)}{cut_q}, "
-        f"{style.units('wq row', held.q_rows)}; {style.units('KV head', held.kv_heads)}{cut_kv}{wrong}, "
-        f"{style.units('wk and wv row', held.kv_rows)}"
+        f"rank {rank.rank}: {units('query head', rank.q_heads)}{cut_q}, "
+        f"{units('wq row', rank.q_rows)}; {units('KV head', rank.kv_heads)}{cut_kv}{wrong}, "
+        f"{units('wk and wv row', rank.kv_rows)}"
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from llamapar.records.tables import plural
 from llamapar.rules.machines import Count, Loading, held
 
-from . import style
+from . import parts, style
+from .parts import Rows
 from .style import Spec
 
 GIB = 2**30
@@ -13,96 +17,66 @@ HOLDS = {"weights": "#5D5FB8", "KV cache": "#88CCEE"}
 COUNTED = {"uint32": ("#CC6677", "solid"), "int32": ("#AA4499", "dot")}
 """32-bit counter → colour and dash of its line; the true number is grey."""
 
+DRAWN = 32
+"""Most nodes drawn: past it the first ones and the last."""
+
 WRAPS, MOST = 3, 200
 """The counters are drawn until uint32 has wrapped so often, or so many tensors are read."""
 
 
 def picture(record: Loading) -> tuple[Spec, str]:
     """Left, a bar per node against its memory; right, bytes read, true and as counters hold them."""
-    nodes = [record.nodes[i] for i in style.shown(record.n_nodes, 32)]
-    rows = [style.row_of(i, record.n_nodes, 32) for i in style.shown(record.n_nodes, 32)]
-    data = []
-    for name, colour in HOLDS.items():
-        sizes = [n.weight_bytes if name == "weights" else n.kv_cache_bytes for n in nodes]
-        data.append(
-            {
-                "type": "bar",
-                "x": rows,
-                "y": [style.number(size / GIB) for size in sizes],
-                "width": min(0.82, 0.3 + 0.1 * len(rows)),
-                "hovertext": [
-                    f"node {n.node}, {n.role} · {name} {s:,} B" for n, s in zip(nodes, sizes, strict=True)
-                ],
-                "marker": {"color": colour},
-                "name": name,
-                "showlegend": True,
-            }
-        )
-    totals = _totals(record)
-    for name, (colour, dash) in {"true": (style.LINE, "solid"), **COUNTED}.items():
-        kept = [c.value if name == "true" else held(c.value, name) for c in totals]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x0": 1,
-                "dx": 1,
-                "y": [round(value / GIB, 3) for value in kept],
-                "hoverinfo": "all",
-                "hovertemplate": f"%{{x}} tensors read · {name} %{{y:,.3f}} GiB<extra></extra>",
-                "line": {"color": colour, "width": 2, "dash": dash, "shape": "hv"},
-                "name": "bytes read" if name == "true" else f"in {name}",
-                "showlegend": True,
-                "xaxis": "x2",
-                "yaxis": "y2",
-            }
-        )
-    most = max(record.memory_gib, record.nodes[0].total_bytes / GIB)
-    line = {
-        "type": "line",
-        "xref": "x domain",
-        "x0": 0,
-        "x1": 1,
-        "y0": record.memory_gib,
-        "y1": record.memory_gib,
-    }
-    verdict = record.verdict
+    memory = record.memory_gib
+    most = max(memory, record.nodes[0].total_bytes / GIB)
+    nodes = Rows(record.n_nodes, DRAWN).axis("node (0 is the root)")
     layout = style.layout(
         "loading",
-        f"{style.name_of(record.model)} in {record.format} on {style.plural(record.n_nodes, 'machine')}",
-        verdict,
+        f"{style.name_of(record.model)} in {record.format} on {plural(record.n_nodes, 'machine')}",
+        record.verdict,
         widest=f"{most:,.0f}",
         warn=not record.fits,
         barmode="stack",
         legend={"traceorder": "normal"},
-        xaxis={
-            **style.rank_axis(record.n_nodes, "node (0 is the root)", 32),
-            "domain": [0, 0.36],
-            "showgrid": False,
-        },
-        yaxis={"title": {"text": "GiB of a node"}, "range": [0, style.number(most * 1.13)], "nticks": 7},
-        xaxis2={
-            "title": {"text": "tensors read"},
-            "domain": [0.5, 1],
-            "anchor": "y2",
-            "nticks": 6,
-        },
-        yaxis2={"title": {"text": "GiB, from the start of the file"}, "anchor": "x2", "nticks": 7},
-        shapes=[{**line, "line": {"color": style.WARN, "width": 2, "dash": "dash"}}],
-        annotations=[
-            {
-                "text": f"{record.memory_gib:g} GiB",
-                "xref": "x domain",
-                "x": 1,
-                "y": record.memory_gib,
-                "xanchor": "right",
-                "yanchor": "bottom",
-                "showarrow": False,
-                "font": {"size": 11, "color": style.WARN},
-            }
-        ],
+        xaxis={**nodes, "domain": [0, 0.36], "showgrid": False},
+        yaxis=parts.axis("GiB of a node", [0, parts.number(most * 1.13)], nticks=7),
+        xaxis2=parts.axis("tensors read", domain=[0.5, 1], anchor="y2", nticks=6),
+        yaxis2=parts.axis("GiB, from the start of the file", anchor="x2", nticks=7),
+        shapes=[parts.rule("y", memory, "x domain", color=style.WARN)],
+        annotations=[parts.limit(f"{memory:g} GiB", 1, memory, xref="x domain")],
     )
-    return {"data": data, "layout": layout}, _summary(record)
+    return {"data": [*_nodes(record), *_counters(record)], "layout": layout}, _summary(record)
+
+
+def _nodes(record: Loading) -> Iterator[Spec]:
+    """What the drawn nodes hold, a trace for weights and one for the KV cache."""
+    rows = Rows(record.n_nodes, DRAWN)
+    nodes, wide = [record.nodes[i] for i in rows.drawn], min(0.82, 0.3 + 0.1 * len(rows.drawn))
+    for name, colour in HOLDS.items():
+        sizes = [n.weight_bytes if name == "weights" else n.kv_cache_bytes for n in nodes]
+        heights = [parts.number(size / GIB) for size in sizes]
+        hover = [f"node {n.node}, {n.role} · {name} {s:,} B" for n, s in zip(nodes, sizes, strict=True)]
+        more = {"hovertext": hover, **parts.legend(name)}
+        yield parts.columns(rows.places, heights, wide, {"color": colour}, **more)
+
+
+def _counters(record: Loading) -> Iterator[Spec]:
+    """Bytes read after each tensor: the true number, and what a counter holds."""
+    totals = _totals(record)
+    for name, (colour, dash) in {"true": (style.LINE, "solid"), **COUNTED}.items():
+        counted = [c.value if name == "true" else held(c.value, name) for c in totals]
+        yield {
+            "type": "scatter",
+            "mode": "lines",
+            "x0": 1,
+            "dx": 1,
+            "y": [round(value / GIB, 3) for value in counted],
+            "hoverinfo": "all",
+            "hovertemplate": f"%{{x}} tensors read · {name} %{{y:,.3f}} GiB<extra></extra>",
+            "line": {"color": colour, "width": 2, "dash": dash, "shape": "hv"},
+            **parts.legend("bytes read" if name == "true" else f"in {name}"),
+            "xaxis": "x2",
+            "yaxis": "y2",
+        }
 
 
 def _totals(record: Loading) -> list[Count]:
@@ -113,12 +87,10 @@ def _totals(record: Loading) -> list[Count]:
 
 
 def _summary(record: Loading) -> str:
-    lines = [str(record)]
+    wrapped = []
     for count in record.overflows[:2]:
-        told = ", ".join(f"{name} holds {held(count.value, name):,}" for name in count.wraps)
-        lines.append(f"{count.tensor}: {count.what} = {count.value:,}; {told}")
-    wraps = record.file_bytes >> 32
-    lines.append(
-        f"at the end of the file uint32 holds {held(record.file_bytes, 'uint32'):,}, {wraps} wraps on"
-    )
-    return "\n".join(lines)
+        holds = ", ".join(f"{name} holds {held(count.value, name):,}" for name in count.wraps)
+        wrapped.append(f"{count.tensor}: {count.what} = {count.value:,}; {holds}")
+    size = record.file_bytes
+    end = f"at the end of the file uint32 holds {held(size, 'uint32'):,}, {size >> 32} wraps on"
+    return parts.lines(str(record), wrapped, end)

@@ -5,11 +5,14 @@ The parts' colours are Paul Tol's muted scheme (colour-blind-safe): the axes kee
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from llamapar.count.reconciliation import FINE, GROUPS, Reconciliation, Tool
 from llamapar.count.terms import GIB, Breakdown, Memory
 
-from . import style
-from .style import Bar, Spec
+from . import parts, style
+from .parts import Bar, Rows
+from .style import Spec
 
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "parameters": ("#5D5FB8", ("parameters", "gathered parameters")),
@@ -49,27 +52,16 @@ def _gib(n: int) -> str:
 
 def picture(record: Memory) -> tuple[Spec, str]:
     """A stacked bar per stage, the HBM as a line; the note names the worst stage."""
-    n = len(record.stages)
-    drawn = [record.stages[s] for s in style.shown(n, DRAWN)]
-    rows = [style.row_of(s, n, DRAWN) for s in style.shown(n, DRAWN)]
-    axis = {**style.rank_axis(n, "pipeline stage (= PP rank)", DRAWN), "showgrid": False}
-    if n <= LABELLED:
-        axis["tickvals"] = rows
+    rows = _rows(record)
+    drawn = [record.stages[s] for s in rows.drawn]
+    axis = {**rows.axis("pipeline stage (= PP rank)"), "showgrid": False}
+    if rows.n <= LABELLED:
         digits = 1 if record.worst.total_bytes < 100 * GIB else 0
-        axis["ticktext"] = [f"{s.stage}<br>{s.total_bytes / GIB:.{digits}f}" for s in drawn]
+        axis |= parts.ticks(rows.places, [f"{s.stage}<br>{s.total_bytes / GIB:.{digits}f}" for s in drawn])
         axis["title"] = {"text": "pipeline stage (= PP rank), and GiB in all"}
     hbm, top = record.hbm_bytes / GIB, record.worst.total_bytes / GIB
-    data = [trace for part in PARTS if (trace := _part(part, drawn, rows, n))]
-    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": hbm, "y1": hbm}
-    name = {
-        "text": f"{record.gpu}: {hbm:.2f} GiB",
-        "x": style.row_of(n - 1, n, DRAWN) + 0.5,
-        "y": hbm,
-        "xanchor": "right",
-        "yanchor": "bottom",
-        "showarrow": False,
-        "font": {"size": 11, "color": style.WARN},
-    }
+    data = [trace for part in PARTS if (trace := _part(part, drawn, rows))]
+    name = parts.limit(f"{record.gpu}: {hbm:.2f} GiB", rows.places[-1] + 0.5, hbm)
     layout = style.layout(
         "memory",
         f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage",
@@ -80,14 +72,18 @@ def picture(record: Memory) -> tuple[Spec, str]:
         barmode="stack",
         legend={"traceorder": "normal"},
         xaxis=axis,
-        yaxis={"title": {"text": "GiB"}, "range": [0, style.number(max(hbm, top) * 1.13)], "nticks": 7},
-        shapes=[{**line, "line": {"color": style.WARN, "width": 2, "dash": "dash"}}],
+        yaxis=parts.axis("GiB", [0, parts.number(max(hbm, top) * 1.13)], nticks=7),
+        shapes=[parts.rule("y", hbm, color=style.WARN)],
         annotations=[name] if hbm > 0.9 * top else [],  # among the bars it could not be read
     )
     return {"data": data, "layout": layout}, _summary(record)
 
 
-def _part(part: str, stages: list[Breakdown], rows: list[int], n: int) -> Spec:
+def _rows(record: Memory) -> Rows:
+    return Rows(len(record.stages), DRAWN, "stage")
+
+
+def _part(part: str, stages: list[Breakdown], rows: Rows) -> Spec:
     """One trace: this part of every drawn stage; {} where no stage has any of it."""
     colour, names = PARTS[part]
     sizes = [stage.bytes(*names) for stage in stages]
@@ -97,39 +93,28 @@ def _part(part: str, stages: list[Breakdown], rows: list[int], n: int) -> Spec:
     if part == "assumed":
         marker["pattern"] = style.PAD_PATTERN
     hover: Spec = {"hovertext": [_hover(stage, part, names) for stage in stages]}
-    if n > DRAWN // 2:  # too many for the terms of each
+    if rows.n > DRAWN // 2:  # too many for the terms of each
         hover = {"hoverinfo": "all", "hovertemplate": f"%{{x}} · {part} %{{y:.2f}} GiB<extra></extra>"}
-    return {
-        "type": "bar",
-        "x": rows,
-        "y": [round(size / GIB, 4) for size in sizes],
-        "width": min(style.bar_width(n), 0.2 + 0.1 * n),
-        **hover,
-        "marker": marker,
-        "name": part,
-        "showlegend": True,
-    }
+    heights, wide = [round(size / GIB, 4) for size in sizes], min(parts.bar_width(rows.n), 0.2 + 0.1 * rows.n)
+    return parts.columns(rows.places, heights, wide, marker, **hover, **parts.legend(part))
 
 
 def _hover(stage: Breakdown, part: str, names: tuple[str, ...]) -> str:
-    held = [t for t in stage.terms if t.name in names or t.name.partition(":")[0] in names]
-    lines = [f"{t.name} {_gib(t.bytes)}" for t in held] if len(held) > 1 else []
+    terms = [t for t in stage.terms if t.name in names or t.name.partition(":")[0] in names]
+    lines = [f"{t.name} {_gib(t.bytes)}" for t in terms] if len(terms) > 1 else []
     return "<br>".join([f"stage {stage.stage} · {part} {_gib(stage.bytes(*names))}", *lines])
 
 
+def _line(stage: Breakdown) -> str:
+    sizes = {part: stage.bytes(*names) / GIB for part, (_, names) in PARTS.items()}
+    each = ", ".join(f"{part} {size:.2f}" for part, size in sizes.items() if size)
+    return f"stage {stage.stage}: {_gib(stage.total_bytes)}: {each}"
+
+
 def _summary(record: Memory) -> str:
-    lines = [record.title]
-    n = len(record.stages)
-    for s in style.listed(n, 7):
-        if s is None:
-            lines.append("  …")
-            continue
-        stage = record.stages[s]
-        parts = {part: stage.bytes(*names) / GIB for part, (_, names) in PARTS.items()}
-        told = ", ".join(f"{part} {size:.2f}" for part, size in parts.items() if size)
-        lines.append(f"  stage {s}: {_gib(stage.total_bytes)}: {told}")
-    left_out = style.not_shown(n, DRAWN, "stage")
-    return "\n".join([*lines, record.verdict, *([left_out] if left_out else [])])
+    rows = _rows(record)
+    listing = rows.listing(lambda s: _line(record.stages[s]))
+    return parts.lines(record.title, listing, record.verdict, rows.left_out)
 
 
 # -- every tool beside ours ------------------------------------------------------------------------
@@ -139,78 +124,63 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
     """A row per tool, in it a lane per step from our total, the dashed line, to the tool's, the mark."""
     ours, n = record.ours.total_bytes, len(record.tools)
     near = [tool.total_bytes for tool in record.tools if tool.total_bytes < _BEYOND * ours]
-    room = max(_BEYOND * ours, *near)
-    bars: dict[str, list[tuple[Bar, float]]] = {name: [] for name in STEPS}
-    for row, tool in enumerate(record.tools):
-        at, steps = ours, _lanes(tool)
-        for lane, (what, size) in enumerate(steps.items()):
-            start, stop = (min(end, room) / GIB for end in sorted((at, at + size)))
-            wide = 0.8 / len(steps)
-            hover = f"{tool.name} · {what} {size / GIB:+,.2f} GiB"
-            bars[what].append((Bar(row - 0.4 + (lane + 0.5) * wide, start, stop, hover), wide))
-            at += size
-    data = []
-    for what, made in bars.items():
-        if made:
-            marker: Spec = {"color": STEPS[what]}
-            if what == "not told apart":
-                marker["pattern"] = style.CUT_PATTERN
-            trace = style.bars([bar for bar, _ in made], n, marker, name=what, showlegend=True)
-            data.append(trace | {"width": [wide for _, wide in made]})
-    marks = [(row, tool) for row, tool in enumerate(record.tools) if tool.total_bytes <= room]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [style.number(tool.total_bytes / GIB) for _, tool in marks],
-            "y": [row for row, _ in marks],
-            "marker": {"symbol": "line-ns", "size": 20, "line": {"width": 3, "color": style.WARN}},
-            "hovertext": [f"{tool.name}: {_gib(tool.total_bytes)}" for _, tool in marks],
-            "name": "the tool's total",
-            "showlegend": True,
-        }
-    )
+    widest = max(_BEYOND * ours, *near)
+    marks = [(row, tool) for row, tool in enumerate(record.tools) if tool.total_bytes <= widest]
+    totals = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [parts.number(tool.total_bytes / GIB) for _, tool in marks],
+        "y": [row for row, _ in marks],
+        "marker": {"symbol": "line-ns", "size": 20, "line": {"width": 3, "color": style.WARN}},
+        "hovertext": [f"{tool.name}: {_gib(tool.total_bytes)}" for _, tool in marks],
+        **parts.legend("the tool's total"),
+    }
     labels = [
-        f"{tool.name}  <b>{tool.total_bytes / GIB:,.1f}{' →' if tool.total_bytes > room else ''}</b>"
+        f"{tool.name}  <b>{tool.total_bytes / GIB:,.1f}{' →' if tool.total_bytes > widest else ''}</b>"
         for tool in record.tools
     ]
-    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": ours / GIB, "x1": ours / GIB}
+    above = {"yref": "paper", "yanchor": "bottom", "font": {"size": 11}}
     layout = style.layout(
         "waterfall",
         "What each tool says of a GPU's memory, from our total to its own",
         record.title.partition(":")[0],
         widest="x" * 26,
-        xaxis={"title": {"text": "GiB"}, "range": [0, style.number(room * 1.02 / GIB)]},
-        yaxis={
-            "title": {"text": "tool, and its GiB"},
-            "range": [n - 0.5, -0.5],
-            "tickmode": "array",
-            "tickvals": list(range(n)),
-            "ticktext": labels,
-            "showgrid": False,
-        },
-        shapes=[{**line, "line": {"color": style.LINE, "width": 2, "dash": "dash"}}],
-        annotations=[
-            {
-                "text": f"ours: {_gib(ours)}",
-                "x": ours / GIB,
-                "yref": "paper",
-                "y": 1,
-                "yanchor": "bottom",
-                "showarrow": False,
-                "font": {"size": 11},
-            }
-        ],
+        xaxis=parts.axis("GiB", [0, parts.number(widest * 1.02 / GIB)]),
+        yaxis=parts.downward(parts.axis("tool, and its GiB", [-0.5, n - 0.5]))
+        | parts.ticks(range(n), labels),
+        shapes=[parts.rule("x", ours / GIB, color=style.LINE)],
+        annotations=[parts.label(f"ours: {_gib(ours)}", ours / GIB, 1, **above)],
     )
-    return {"data": data, "layout": layout}, str(record)
+    return {"data": [*_steps(record, widest), totals], "layout": layout}, str(record)
+
+
+def _steps(record: Reconciliation, widest: float) -> Iterator[Spec]:
+    """A trace per kind of step; each bar goes on where its tool's last one ended."""
+    bars: dict[str, list[tuple[Bar, float]]] = {name: [] for name in STEPS}
+    for row, tool in enumerate(record.tools):
+        at, steps = record.ours.total_bytes, _lanes(tool)
+        for lane, (what, size) in enumerate(steps.items()):
+            start, stop = (min(end, widest) / GIB for end in sorted((at, at + size)))
+            wide = 0.8 / len(steps)
+            hover = f"{tool.name} · {what} {size / GIB:+,.2f} GiB"
+            bars[what].append((Bar(row - 0.4 + (lane + 0.5) * wide, start, stop, hover), wide))
+            at += size
+    for what, made in bars.items():
+        if made:
+            pattern = {"pattern": style.CUT_PATTERN} if what == "not told apart" else {}
+            marker = {"color": STEPS[what], **pattern}
+            trace = parts.bars([bar for bar, _ in made], len(record.tools), marker, **parts.legend(what))
+            yield trace | {"width": [wide for _, wide in made]}
 
 
 def _lanes(tool: Tool) -> dict[str, int]:
     """The tool's steps under the names of STEPS; those too small to see are left out."""
     found: dict[str, int] = {}
     for what, size in tool.steps:
-        parts = set(what.split(", "))
-        name = "buffers and assumed" if parts <= {"buffers", "assumed", "rounding"} else "not told apart"
-        name = "states" if what in FINE and what not in GROUPS else what if what in STEPS else name
+        name = what if what in STEPS else "not told apart"
+        if what in FINE and what not in GROUPS:
+            name = "states"
+        elif name != what and set(what.split(", ")) <= {"buffers", "assumed", "rounding"}:
+            name = "buffers and assumed"
         found[name] = found.get(name, 0) + size
     return {what: size for what, size in found.items() if abs(size) >= GIB / 200}

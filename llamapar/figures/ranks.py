@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from llamapar.describe.layout import AXES, Layout
 from llamapar.place.rank_grid import RankGrid
+from llamapar.records.tables import plural
 
-from . import style
-from .style import Spec, plural
+from . import parts, style
+from .style import Spec
 
 MARKERS = 128
 """Most peers drawn on one axis."""
@@ -89,7 +90,7 @@ def _bands(record: RankGrid) -> tuple[Bands, Bands]:
 
 def _spaced(bands: Bands, cells: int, most: int) -> Bands:
     """The same bands with at most `most` ticks over `cells` cells."""
-    return bands._replace(every=style.step(-(-cells // (bands.width or 1)), most))
+    return bands._replace(every=parts.step(-(-cells // (bands.width or 1)), most))
 
 
 def _cells(record: RankGrid, across: Bands, down: Bands) -> Iterator[Spec]:
@@ -138,19 +139,13 @@ def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) ->
     if bands.axis:
         title = f"{bands.axis} index{_inside(record, bands, ranks)}"
         text = [str(cell // wide) for cell in ticks]
-        places = [style.number(cell * ranks + (wide - 1) * ranks / 2) for cell in ticks]
+        places = [parts.number(cell * ranks + (wide - 1) * ranks / 2) for cell in ticks]
     else:
         title = plain
         text = [str(cell * ranks) for cell in ticks]
         places = [cell * ranks for cell in ticks]
-    return {
-        "title": {"text": title},
-        "range": [-ranks / 2, cells * ranks - ranks / 2],
-        "tickmode": "array",
-        "tickvals": places,
-        "ticktext": text,
-        "showgrid": False,
-    }
+    ends = [-ranks / 2, cells * ranks - ranks / 2]
+    return parts.axis(title, ends, showgrid=False, **parts.ticks(places, text))
 
 
 def _inside(record: RankGrid, bands: Bands, ranks: int) -> str:
@@ -184,14 +179,15 @@ def _drawn(record: RankGrid, axis: str) -> list[int]:
     return sorted(cells.values())
 
 
+def _scatter(mode: str, places: list[tuple[int, int]]) -> Spec:
+    return {"type": "scatter", "mode": mode, "x": [x for x, _ in places], "y": [y for _, y in places]}
+
+
 def _numbers(record: RankGrid) -> Spec:
     """Each rank's number, right of its marker."""
     places = [_place(record, rank) for rank in range(record.layout.world)]
     return {
-        "type": "scatter",
-        "mode": "text",
-        "x": [x for x, _ in places],
-        "y": [y for _, y in places],
+        **_scatter("text", places),
         "text": [f"\u2003{rank}" for rank in range(record.layout.world)],
         "textposition": "middle right",
         "textfont": {"size": 11},
@@ -209,16 +205,12 @@ def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
     places = [_place(record, rank) for rank in drawn]
     few = _few(record, axis, drawn)
     return {
-        "type": "scatter",
-        "mode": "markers",
+        **_scatter("markers", places),
         "cliponaxis": False,
-        "x": [x for x, _ in places],
-        "y": [y for _, y in places],
         "text": [_words(record, rank) for rank in drawn],
         "hovertemplate": f"rank %{{text}} · {axis.upper()} peer<extra></extra>",
         "marker": {"color": style.COLOURS[axis], **_symbol(record, axis, places)},
-        "name": f"{axis.upper()} · {plural(len(record.peers[axis]), 'rank')}{f' ({few})' if few else ''}",
-        "showlegend": True,
+        **parts.legend(f"{axis.upper()} · {plural(len(record.peers[axis]), 'rank')}{few and f' ({few})'}"),
     }
 
 
@@ -237,22 +229,13 @@ def _symbol(record: RankGrid, axis: str, places: list[tuple[int, int]]) -> Spec:
 
 
 def _chosen(record: RankGrid) -> Spec:
-    x, y = _place(record, record.rank)
+    ring = {"width": 3, "color": "#000000"}
     return {
-        "type": "scatter",
-        "mode": "markers",
+        **_scatter("markers", [_place(record, record.rank)]),
         "cliponaxis": False,
-        "x": [x],
-        "y": [y],
         "text": [f"rank {_words(record, record.rank)} · chosen"],
-        "marker": {
-            "symbol": "circle",
-            "color": "#ffffff",
-            "size": 10,
-            "line": {"width": 3, "color": "#000000"},
-        },
-        "name": f"rank {record.rank}",
-        "showlegend": True,
+        "marker": {"symbol": "circle", "color": "#ffffff", "size": 10, "line": ring},
+        **parts.legend(f"rank {record.rank}"),
     }
 
 
@@ -268,14 +251,13 @@ def _note(record: RankGrid) -> str:
 
 def _summary(record: RankGrid, drawn: dict[str, list[int]]) -> str:
     lay, at = record.layout, record.coord
-    lines = [
+    return parts.lines(
         f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): "
         + " ".join(f"{axis}={getattr(at, axis)}" for axis in AXES),
         f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, "
         f"{plural(record.block, 'rank')} to a cell",
-    ]
-    lines += [f"  {axis.upper()} group: {_group(record, axis, drawn[axis])}" for axis in AXES]
-    return "\n".join(lines)
+        [f"  {axis.upper()} group: {_group(record, axis, drawn[axis])}" for axis in AXES],
+    )
 
 
 def _group(record: RankGrid, axis: str, drawn: list[int]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from llamapar.place.sequence_map import RankSequence, SequenceMap
-from llamapar.records.tables import span
+from llamapar.records.tables import plural, span, units
 
-from . import style
-from .style import Bar, Spec, plural
+from . import parts, style
+from .parts import Bar, Rows
+from .style import Spec
 
 DRAWN = 64
 """Most CP ranks drawn, each a polygon and a bar."""
@@ -17,10 +18,11 @@ JUDGED = 2**13
 
 def picture(record: SequenceMap) -> tuple[Spec, str]:
     """Left the causal triangle in each rank's shade, right its work relative to the mean."""
-    ranks = [record.rank(r) for r in style.shown(record.cp, DRAWN)]
-    note = [_busiest(record, ranks), record.reason, style.not_shown(record.cp, DRAWN)]
-    data = [*(_share(record, held) for held in ranks if held.tokens), _work(record, ranks)]
-    top = max(1.0, *(_ratio(record, held) for held in ranks))
+    rows = Rows(record.cp, DRAWN)
+    ranks = [record.rank(r) for r in rows.drawn]
+    note = [_busiest(record, ranks), record.reason, rows.left_out]
+    data = [*(_share(record, rank) for rank in ranks if rank.tokens), _work(record, ranks)]
+    top = max(1.0, *(_ratio(record, rank) for rank in ranks))
     layout = style.layout(
         "sequence",
         f"Sequence of {record.seq_len:,} over cp={record.cp}, {record.chunking}",
@@ -29,18 +31,9 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
         warn=bool(record.reason),
         xaxis=_positions("key position", [0, record.seq_len], [0, 0.56]),
         yaxis=_positions("query position", [record.seq_len, 0], [0, 1]),
-        xaxis2={
-            "title": {"text": "causal pairs ÷ mean"},
-            "range": [0, top * 1.08],
-            "domain": [0.68, 1],
-            "anchor": "y2",
-            "nticks": 5,
-        },
-        yaxis2={
-            **style.downward(style.rank_axis(record.cp, "CP rank", DRAWN)),
-            "anchor": "x2",
-        },
-        shapes=[_mean_line()],
+        xaxis2=parts.axis("causal pairs ÷ mean", [0, top * 1.08], domain=[0.68, 1], anchor="y2", nticks=5),
+        yaxis2={**parts.downward(rows.axis("CP rank")), "anchor": "x2"},
+        shapes=[{**parts.rule("x", 1, "y2 domain", width=1.5, dash="dot", color=style.LINE), "xref": "x2"}],
     )
     layout["template"]["data"]["scatter"][0] |= _polygon(record.cp)
     return {"data": data, "layout": layout}, _summary(record, ranks)
@@ -54,82 +47,70 @@ def _polygon(cp: int) -> Spec:
 
 def _positions(title: str, ends: list[int], domain: list[float]) -> Spec:
     n = max(ends)
-    axis: Spec = {"title": {"text": title}, "range": ends, "domain": domain}
-    axis |= {"tickformat": style.tick_format(n), "nticks": 6}
+    axis = parts.axis(title, ends, domain=domain, tickformat=parts.tick_format(n), nticks=6)
     return axis if n % 4 else {**axis, "tick0": 0, "dtick": n // 4}
 
 
-def _share(record: SequenceMap, held: RankSequence) -> Spec:
+def _share(record: SequenceMap, rank: RankSequence) -> Spec:
     """A rank's queries with the keys that each may see: a trapezoid for each of its chunks."""
     x: list[int] = []
     y: list[int] = []
-    for chunk in held.chunks:
+    for chunk in rank.chunks:
         if len(chunk):
             x += [0, chunk.start, chunk.stop, 0]
             y += [chunk.start, chunk.start, chunk.stop, chunk.stop]
     return {  # a scatter trace, which is plotly's default
         "x": x,
         "y": y,
-        "fillcolor": style.ramp("cp", held.rank, record.cp),
-        "text": f"rank {held.rank} · {_places(held)}",
+        "fillcolor": style.ramp("cp", rank.rank, record.cp),
+        "text": f"rank {rank.rank} · {_places(rank)}",
     }
 
 
 def _work(record: SequenceMap, ranks: list[RankSequence]) -> Spec:
+    places = Rows(record.cp, DRAWN).places
     made = [
-        Bar(
-            style.row_of(held.rank, record.cp, DRAWN),
-            0,
-            _ratio(record, held),
-            f"rank {held.rank} · {plural(held.pairs, 'causal pair')}",
-        )
-        for held in ranks
+        Bar(place, 0, _ratio(record, rank), f"rank {rank.rank} · {plural(rank.pairs, 'causal pair')}")
+        for place, rank in zip(places, ranks, strict=True)
     ]
-    shades = [style.ramp("cp", held.rank, record.cp) for held in ranks]
-    trace = style.bars(made, record.cp, {"color": shades}, xaxis="x2", yaxis="y2")
+    shades = [style.ramp("cp", rank.rank, record.cp) for rank in ranks]
+    trace = parts.bars(made, record.cp, {"color": shades}, xaxis="x2", yaxis="y2")
     return {**trace, "base": 0, "hovertemplate": "%{hovertext}, %{x:.3f} × the mean<extra></extra>"}
 
 
-def _ratio(record: SequenceMap, held: RankSequence) -> float:
+def _ratio(record: SequenceMap, rank: RankSequence) -> float:
     """A rank's work over the mean of all."""
-    return round(held.pairs * record.cp / record.pairs, 6)
+    return round(rank.pairs * record.cp / record.pairs, 6)
 
 
-def _mean_line() -> Spec:
-    line = {"width": 1.5, "dash": "dot", "color": style.LINE}
-    ends = {"x0": 1, "x1": 1, "y0": 0, "y1": 1}
-    return {"type": "line", "xref": "x2", "yref": "y2 domain", "line": line, **ends}
-
-
-def _places(held: RankSequence) -> str:
-    held_by = [chunk for chunk in held.chunks if len(chunk)]
-    if len(held_by) == 1:
-        return style.units("position", held_by[0])
-    return f"positions {', '.join(map(span, held_by))}" if held_by else "no positions"
+def _places(rank: RankSequence) -> str:
+    chunks = [chunk for chunk in rank.chunks if len(chunk)]
+    if len(chunks) == 1:
+        return units("position", chunks[0])
+    return f"positions {', '.join(map(span, chunks))}" if chunks else "no positions"
 
 
 def _busiest(record: SequenceMap, ranks: list[RankSequence]) -> str:
     if record.cp <= JUDGED:
         return f"busiest rank {record.imbalance:.3f} × the mean work"
-    most = max(_ratio(record, held) for held in ranks)
+    most = max(_ratio(record, rank) for rank in ranks)
     return f"busiest of {len(ranks)} ranks {most:.3f} × the mean work"
 
 
+def _line(record: SequenceMap, rank: RankSequence) -> str:
+    sizes = f"{plural(rank.tokens, 'token')}, {plural(rank.pairs, 'pair')}"
+    return f"rank {rank.rank}: {_places(rank)}; {sizes}, {_ratio(record, rank):.3f} × the mean"
+
+
 def _summary(record: SequenceMap, ranks: list[RankSequence]) -> str:
-    lines = [
+    rows = Rows(record.cp, DRAWN)
+    sp = f"sequence parallelism shares a CP rank's tokens among {record.sp} TP ranks" if record.sp > 1 else ""
+    return parts.lines(
         f"sequence of {record.seq_len} over cp={record.cp}, {record.chunking}: "
         f"{record.pairs:,} causal (query, key) pairs",
         _busiest(record, ranks),
-    ]
-    for r in style.listed(record.cp, 6):
-        if r is None:
-            lines.append("  …")
-            continue
-        held = record.rank(r)
-        lines.append(
-            f"  rank {r}: {_places(held)}; {plural(held.tokens, 'token')}, "
-            f"{plural(held.pairs, 'pair')}, {_ratio(record, held):.3f} × the mean"
-        )
-    sp = f"sequence parallelism shares a CP rank's tokens among {record.sp} TP ranks" if record.sp > 1 else ""
-    lines += [line for line in (record.reason, sp, style.not_shown(record.cp, DRAWN)) if line]
-    return "\n".join(lines)
+        rows.listing(lambda r: _line(record, record.rank(r)), most=6),
+        record.reason,
+        sp,
+        rows.left_out,
+    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from html import escape
 
 from llamapar.place.stage_map import Stage, StageMap
+from llamapar.records.tables import plural, units
 
-from . import style
-from .style import Spec, plural
+from . import parts, style
+from .parts import Rows
+from .style import Spec
 
 LABELLED = 32
 """Most stages whose number of layers is written on the bar."""
@@ -17,8 +19,6 @@ def picture(record: StageMap) -> tuple[Spec, str]:
     """Stages left to right in pipeline order; the reason instead where the split refuses."""
     if not record.counts:
         return _refused(record), _summary(record)
-    n = len(record.counts)
-    drawn = [record.stages[s] for s in style.shown(n)]
     top = max(record.counts)
     layout = style.layout(
         "stages",
@@ -26,44 +26,40 @@ def picture(record: StageMap) -> tuple[Spec, str]:
         _note(record),
         widest=str(top),
         xaxis=_stage_axis(record),
-        yaxis={"title": {"text": "layers"}, "range": [0, top * 1.12], "dtick": style.step(top, 8)},
+        yaxis=parts.axis("layers", [0, top * 1.12], dtick=parts.step(top, 8)),
     )
-    return {"data": [_bars(record, drawn)], "layout": layout}, _summary(record)
+    return {"data": [_bars(record)], "layout": layout}, _summary(record)
 
 
 def _stage_axis(record: StageMap) -> Spec:
     """Stages left to right; the embedding and the head are written under theirs."""
-    n = len(record.counts)
-    if n <= style.SHOWN:
+    rows = _rows(record)
+    n, last = rows.n, rows.n - 1
+    if n <= rows.most:
         every = record.pp if record.virtual_stages > 1 else 1
-        every *= style.step(-(-n // every), 16)
-        ticks = [s for s in range(0, n - 1, every) if n - 1 - s >= every / 2]
+        every *= parts.step(-(-n // every), 16)
+        drawn = [s for s in range(0, last, every) if last - s >= every / 2]
     else:
-        every = style.SHOWN // 8
-        ticks = list(range(0, style.SHOWN - every // 2, every))
-    ticks.append(n - 1)
-    ends = {s: f"{s}{_also(record.stages[s], '<br>+ ', ' + ')}" for s in ticks}
-    return {
-        "title": {"text": _stage_title(record)},
-        "range": [-0.5, style.row_of(n - 1, n) + 0.5],
-        "tickmode": "array",
-        "tickvals": [style.row_of(s, n) for s in ticks],
-        "ticktext": [ends[s] for s in ticks],
-        "showgrid": False,
-    }
+        every = rows.most // 8
+        drawn = list(range(0, rows.most - every // 2, every))
+    drawn.append(last)
+    names = [f"{s}{_also(record.stages[s], '<br>+ ', ' + ')}" for s in drawn]
+    ticks = parts.ticks([rows.place(s) for s in drawn], names)
+    return parts.axis(_stage_title(record), [-0.5, rows.place(last) + 0.5], showgrid=False, **ticks)
 
 
-def _bars(record: StageMap, drawn: list[Stage]) -> Spec:
-    n = len(record.counts)
-    trace: Spec = {
-        "type": "bar",
-        "x": [style.row_of(stage.stage, n) for stage in drawn],
-        "y": [len(stage.layers) for stage in drawn],
-        "width": style.bar_width(n),
-        "hovertext": [_line(stage, " · ") for stage in drawn],
-        "marker": {"color": [style.ramp("pp", stage.rank, record.pp) for stage in drawn]},
-    }
-    if n <= LABELLED:
+def _rows(record: StageMap) -> Rows:
+    return Rows(len(record.counts), word="stage")
+
+
+def _bars(record: StageMap) -> Spec:
+    rows = _rows(record)
+    drawn = [record.stages[s] for s in rows.drawn]
+    shades = [style.ramp("pp", stage.rank, record.pp) for stage in drawn]
+    layers = [len(stage.layers) for stage in drawn]
+    hover = [_line(stage, " · ") for stage in drawn]
+    trace = parts.columns(rows.places, layers, parts.bar_width(rows.n), {"color": shades}, hovertext=hover)
+    if rows.n <= LABELLED:
         trace |= {"text": [str(count) for count in trace["y"]], "textposition": "outside"}
     return trace
 
@@ -76,26 +72,14 @@ def _also(stage: Stage, before: str, between: str) -> str:
 
 def _line(stage: Stage, colon: str) -> str:
     where = f"stage {stage.stage} on PP rank {stage.rank}"
-    return f"{where}{colon}{style.units('layer', stage.layers)}{_also(stage, ' and the ', ' and the ')}"
+    return f"{where}{colon}{units('layer', stage.layers)}{_also(stage, ' and the ', ' and the ')}"
 
 
 def _refused(record: StageMap) -> Spec:
     """No bars: the reason in the middle."""
-    layout = style.layout(
-        "stages",
-        _title(record),
-        xaxis={"visible": False, "range": [0, 1]},
-        yaxis={"visible": False, "range": [0, 1]},
-        annotations=[
-            {
-                "text": f"no such split<br>{escape(record.reason, quote=False)}",
-                "x": 0.5,
-                "y": 0.5,
-                "showarrow": False,
-                "font": {"size": 14, "color": style.WARN},
-            }
-        ],
-    )
+    unseen, font = {"visible": False, "range": [0, 1]}, {"size": 14, "color": style.WARN}
+    reason = parts.label(f"no such split<br>{escape(record.reason, quote=False)}", 0.5, 0.5, font=font)
+    layout = style.layout("stages", _title(record), xaxis=unseen, yaxis=dict(unseen), annotations=[reason])
     return {"data": [], "layout": layout}
 
 
@@ -120,21 +104,13 @@ def _runs(record: StageMap) -> str:
 
 
 def _note(record: StageMap) -> str:
-    left_out = style.not_shown(len(record.counts), word="stage")
-    return left_out or f"{plural(record.model.n_layers, 'layer')} as {_runs(record)}"
+    return _rows(record).left_out or f"{plural(record.model.n_layers, 'layer')} as {_runs(record)}"
 
 
 def _summary(record: StageMap) -> str:
     title = f"{style.name_of(record.model)}: {plural(record.model.n_layers, 'layer')} over {_ways(record)}"
     if not record.counts:
         return f"{title}, {record.layer_split}: no such split\n{record.reason}"
-    lines = [f"{title}, {record.layer_split}: {_runs(record)}"]
-    n = len(record.counts)
-    for s in style.listed(n, 7):
-        if s is None:
-            lines.append("  …")
-            continue
-        lines.append("  " + _line(record.stages[s], ": "))
-    if style.not_shown(n):
-        lines.append(style.not_shown(n, word="stage"))
-    return "\n".join(lines)
+    rows = _rows(record)
+    listing = rows.listing(lambda s: _line(record.stages[s], ": "))
+    return parts.lines(f"{title}, {record.layer_split}: {_runs(record)}", listing, rows.left_out)

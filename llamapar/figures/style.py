@@ -1,4 +1,4 @@
-"""The one look of all pictures: palette, patterns, template, and bars as plain plotly JSON.
+"""The one look of all pictures: palette, patterns, template and layout as plain plotly JSON.
 
 A figure is a dict of plain lists, numbers and strings: importing plotly to build one costs seconds.
 A picture in a cell brings its own white paper, for nothing there follows the page's theme: neither plotly's
@@ -8,12 +8,10 @@ renderer nor a stored PNG. A panel takes the paper away and gives the text its p
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 from llamapar.describe.models import ModelConfig
-from llamapar.records.tables import span
 
 Spec = dict[str, Any]
 
@@ -57,9 +55,6 @@ _ABOVE, _RAISED, _LEGEND_ROW = 13, 10, 19
 
 _LINE_HEIGHT = 1.3
 """plotly's distance of two lines, in sizes of their font."""
-
-SHOWN = 128
-"""Most ranks (or stages) drawn one by one: past it the first ones and the last."""
 
 
 def template() -> Spec:
@@ -180,18 +175,6 @@ def name_of(model: ModelConfig) -> str:
     return name if len(name) <= 32 else name[:31] + "…"
 
 
-def plural(n: int, word: str) -> str:
-    """ "1 rank", "16,384 ranks"."""
-    return f"{n:,} {word}{'' if n == 1 else 's'}"
-
-
-def units(word: str, held: range) -> str:
-    """ "head 3", "heads 0–15", "no heads"."""
-    if not len(held):
-        return f"no {word}s"
-    return f"{word}{'s' if len(held) > 1 else ''} {span(held)}"
-
-
 def ramp(axis: str, i: int, n: int) -> str:
     """Shade i of n of an axis, light to dark; the axis's own colour where there is only one."""
     if n < 2:
@@ -199,103 +182,3 @@ def ramp(axis: str, i: int, n: int) -> str:
     ends = [[int(end[k : k + 2], 16) for k in (1, 3, 5)] for end in RAMPS[axis]]
     mixed = [round(low + (high - low) * i / (n - 1)) for low, high in zip(*ends, strict=True)]
     return "#{:02X}{:02X}{:02X}".format(*mixed)
-
-
-# -- rows of ranks -----------------------------------------------------------------------------
-
-
-def shown(n: int, most: int = SHOWN) -> list[int]:
-    """Which of n ranks are drawn: all, or the first ones and the last."""
-    return list(range(n)) if n <= most else [*range(most - 1), n - 1]
-
-
-def row_of(rank: int, n: int, most: int = SHOWN) -> int:
-    """Where a drawn rank stands: at its own number, but the last after a gap of one."""
-    return rank if n <= most or rank < most - 1 else most
-
-
-def not_shown(n: int, most: int = SHOWN, word: str = "rank") -> str:
-    """The sentence that says which are not drawn; empty where all are."""
-    return "" if n <= most else f"drawn are the first {most - 1} of {plural(n, word)}, and the last"
-
-
-def listed(n: int, most: int) -> Iterator[int | None]:
-    """Which of n ranks a summary lists in at most `most` + 1 lines; None stands for those left out."""
-    if n <= most + 1:
-        yield from range(n)
-    else:
-        yield from (*range(most - 1), None, n - 1)
-
-
-def step(n: int, most: int) -> int:
-    """The smallest power of two that leaves at most `most` steps in n."""
-    size = 1
-    while n > size * most:
-        size *= 2
-    return size
-
-
-def rank_axis(n: int, title: str, most: int = SHOWN) -> Spec:
-    """An axis with a place for each of the drawn ranks, the last marked where some are left out."""
-    end = row_of(n - 1, n, most)
-    axis: Spec = {"title": {"text": title}, "range": [-0.5, end + 0.5], "tickmode": "array"}
-    if n <= most:
-        axis["tickvals"] = list(range(0, n, step(n, 16)))
-        return {**axis, "ticktext": [str(r) for r in axis["tickvals"]]}
-    places = list(range(0, most - 8, step(most, 8)))
-    return {
-        **axis,
-        "tickvals": [*places, most],
-        "ticktext": [*map(str, places), f"{n - 1}"],
-    }
-
-
-def downward(axis: Spec) -> Spec:
-    """The same axis with its first rank on top."""
-    return {**axis, "range": axis["range"][::-1], "showgrid": False}
-
-
-# -- bars --------------------------------------------------------------------------------------
-
-
-class Bar(NamedTuple):
-    """A horizontal bar on `row` from `start` to `stop`, and what it says under the mouse."""
-
-    row: float
-    start: float
-    stop: float
-    hover: str
-
-
-def bars(made: Iterable[Bar], n: int, marker: Spec, **more: Any) -> Spec:
-    """One trace for all bars that look alike, on n rows."""
-    made = list(made)
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": [bar.row for bar in made],
-        "base": [bar.start for bar in made],
-        "x": [number(bar.stop - bar.start) for bar in made],
-        "width": bar_width(n),
-        "hovertext": [bar.hover for bar in made],
-        "marker": marker,
-        **more,
-    }
-
-
-def bar_width(n: int) -> float:
-    """Part of a row that its bar fills, of n rows: all of it where a row is a few pixels.
-
-    Always given, for plotly takes the smallest distance in a trace for the width.
-    """
-    return 0.82 if n <= 48 else 1
-
-
-def tick_format(most: int) -> str:
-    """d3 format of positions up to `most`: whole numbers, or rounded where they are too long."""
-    return ",d" if most < 10**7 else ".4~s"
-
-
-def number(value: float) -> float:
-    """The shortest form of a number: whole where it is whole, else nine decimals."""
-    return int(value) if value == int(value) else round(value, 9)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from llamapar.records.trace import CollectiveEvent, Trace, count, some
 
-from . import style
+from . import parts, style
+from .parts import Rows
 from .style import Spec
 
 DRAWN = 128
@@ -52,8 +53,8 @@ class _Lane(NamedTuple):
 
 def picture(record: Trace) -> tuple[Spec, str]:
     """Collectives left to right, under the names of their phases; the bars of all lanes have one scale."""
-    n = len(record.events)
-    drawn = [(style.row_of(i, n, DRAWN), record.events[i]) for i in style.shown(n, DRAWN)]
+    rows = _rows(record)
+    n, drawn = rows.n, [(rows.place(i), record.events[i]) for i in rows.drawn]
     lanes = _lanes(record, drawn)
     top = max((e.bytes for _, e in drawn), default=0) or 1
     scales: Spec = {_axis("yaxis", i): _scale(lane, i, len(lanes), top) for i, lane in enumerate(lanes)}
@@ -62,7 +63,7 @@ def picture(record: Trace) -> tuple[Spec, str]:
     layout = style.layout(
         "trace",
         f"Rank {record.rank}: {count(record.events)}, {record.bytes():,} bytes",
-        style.not_shown(n, DRAWN, "collective") or ", ".join(note),
+        rows.left_out or ", ".join(note),
         widest="000 kB",
         hovermode="x",
         shapes=_bands(drawn),
@@ -72,6 +73,10 @@ def picture(record: Trace) -> tuple[Spec, str]:
     )
     data = [_bars(lane, i, n <= LABELLED) for i, lane in enumerate(lanes)]
     return {"data": data, "layout": layout}, _summary(record)
+
+
+def _rows(record: Trace) -> Rows:
+    return Rows(len(record.events), DRAWN, "collective")
 
 
 def _title(axis: str) -> str:
@@ -94,34 +99,24 @@ def _lanes(record: Trace, drawn: list[tuple[int, CollectiveEvent]]) -> list[_Lan
 
 def _order(record: Trace) -> Spec:
     """Collectives are numbered from 0, as the trace is as text."""
-    axis = style.rank_axis(max(1, len(record.events)), f"collectives of rank {record.rank}, in order", DRAWN)
-    return {**axis, "showgrid": False}
+    rows = _rows(record)._replace(n=max(1, len(record.events)))
+    return {**rows.axis(f"collectives of rank {record.rank}, in order"), "showgrid": False}
 
 
 def _scale(lane: _Lane, i: int, n: int, top: int) -> Spec:
     gap = 0.1 if n > 1 else 0
     tall = (TALL - gap * (n - 1)) / n
     low = (n - 1 - i) * (tall + gap)
-    return {
-        "title": {"text": f"{lane.name}, bytes"},
-        "range": [0, top * 1.3],
-        "domain": [style.number(low), style.number(low + tall)],
-        "tickformat": "~s",
-        "nticks": 4 if n > 1 else 7,
-        "rangemode": "tozero",
-    }
+    domain, most = [parts.number(low), parts.number(low + tall)], 4 if n > 1 else 7
+    more = {"domain": domain, "tickformat": "~s", "nticks": most, "rangemode": "tozero"}
+    return parts.axis(f"{lane.name}, bytes", [0, top * 1.3], **more)
 
 
 def _bars(lane: _Lane, i: int, labelled: bool) -> Spec:
-    made: Spec = {
-        "type": "bar",
-        "x": [x for x, _ in lane.bars],
-        "y": [e.bytes for _, e in lane.bars],
-        "width": 0.82,
-        "yaxis": _axis("y", i),
-        "hovertext": [_hover(e, len(lane.axes) > 1) for _, e in lane.bars],
-        "marker": {"color": lane.colour, "line": {"width": 1, "color": lane.colour}},  # seen however low
-    }
+    x, y = [x for x, _ in lane.bars], [e.bytes for _, e in lane.bars]
+    marker = {"color": lane.colour, "line": {"width": 1, "color": lane.colour}}  # seen however low
+    hover = [_hover(e, len(lane.axes) > 1) for _, e in lane.bars]
+    made = parts.columns(x, y, 0.82, marker, yaxis=_axis("y", i), hovertext=hover)
     if labelled:
         made |= {"text": [SHORT.get(e.kind, e.kind) for _, e in lane.bars], "textposition": "outside"}
         made |= {"textangle": 0, "textfont": {"size": 10}, "cliponaxis": False}
@@ -158,17 +153,17 @@ def _bands(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
 
 def _names(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
     """The name of each phase that has room for it."""
-    place = {"yref": "paper", "y": 1, "yanchor": "top", "showarrow": False, "font": {"size": 12}}
+    place = {"xref": "x", "yref": "paper", "yanchor": "top", "font": {"size": 12}}
     return [
-        {**place, "text": phase, "x": (first + last) / 2, "xref": "x"}
+        parts.label(phase, (first + last) / 2, 1, **place)
         for phase, first, last in _runs(drawn)
         if (last - first + 1) >= 0.09 * (drawn[-1][0] + 1)
     ]
 
 
 def _nothing(record: Trace) -> Spec:
-    place = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
-    return {**place, "text": f"rank {record.rank} took part in no collective", "font": {"size": 14}}
+    place = {"xref": "paper", "yref": "paper", "font": {"size": 14}}
+    return parts.label(f"rank {record.rank} took part in no collective", 0.5, 0.5, **place)
 
 
 # -- text --------------------------------------------------------------------------------------
@@ -176,16 +171,15 @@ def _nothing(record: Trace) -> Spec:
 
 def _summary(record: Trace) -> str:
     """Exact totals by axis and phase."""
-    lines = [f"rank {record.rank}: {count(record.events)}, {record.bytes():,} bytes"]
+    title = f"rank {record.rank}: {count(record.events)}, {record.bytes():,} bytes"
     phases = list(dict.fromkeys(e.phase for e in record.events))
+    lanes = []
     for axis in record.by_axis:
-        told = []
+        each = []
         for phase in phases:
             kinds = [e.kind for e in record.events if (e.axis, e.phase) == (axis, phase)]
             if kinds:
-                each = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-                told.append(f"{phase} {record.bytes(axis, phase):,} ({each})")
-        lines.append(f"  {_title(axis)}: {record.bytes(axis):,} bytes: {'; '.join(told)}")
-    if note := style.not_shown(len(record.events), DRAWN, "collective"):
-        lines.append(note)
-    return "\n".join(lines)
+                counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+                each.append(f"{phase} {record.bytes(axis, phase):,} ({counts})")
+        lanes.append(f"  {_title(axis)}: {record.bytes(axis):,} bytes: {'; '.join(each)}")
+    return parts.lines(title, lanes, _rows(record).left_out)

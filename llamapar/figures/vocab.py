@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from llamapar.place.vocab_map import RankVocab, VocabMap
+from llamapar.records.tables import plural, units
 
-from . import style
-from .style import Bar, Spec, plural
+from . import parts, style
+from .parts import Bar, Rows
+from .style import Spec
 
 PADDED_RANKS = 8
 """Most ranks that the panel of pad rows draws."""
@@ -13,30 +15,28 @@ PADDED_RANKS = 8
 
 def picture(record: VocabMap) -> tuple[Spec, str]:
     """A bar per rank, real rows and pad rows; right, the ranks that hold pad rows enlarged."""
-    tp = record.tp
-    ranks = [record.rank(r) for r in style.shown(tp)]
-    rows = [style.row_of(r, tp) for r in style.shown(tp)]
+    tp, rows = record.tp, Rows(record.tp)
     padded = _padded_ranks(record)
-    data = _traces(ranks, rows, tp, legend=True)
+    data = _traces([record.rank(r) for r in rows.drawn], rows.places, tp, showlegend=True)
     layout = style.layout(
         "vocab",
         f"{style.name_of(record.model)}: vocabulary over tp={tp}, {record.padding}",
         _note(record),
         widest=str(tp - 1),
         warn=not record.ok,
-        yaxis=style.downward(style.rank_axis(tp, "TP rank")),
-        xaxis={
-            "title": {"text": "vocabulary row"},
-            "range": [0, record.padded],
-            "domain": [0, 0.66 if padded else 1],
-            "nticks": 6,
-            "tickformat": style.tick_format(record.padded),
-        },
+        yaxis=parts.downward(rows.axis("TP rank")),
+        xaxis=parts.axis(
+            "vocabulary row",
+            [0, record.padded],
+            domain=[0, 0.66 if padded else 1],
+            nticks=6,
+            tickformat=parts.tick_format(record.padded),
+        ),
     )
     if padded:
         enlarged = [record.rank(r) for r in padded]
-        near = _traces(enlarged, list(range(len(padded))), len(padded), legend=False)
-        data += [{**trace, "xaxis": "x2", "yaxis": "y2"} for trace in near]
+        near = {"showlegend": False, "xaxis": "x2", "yaxis": "y2"}
+        data += _traces(enlarged, list(range(len(padded))), len(padded), **near)
         layout.update(_enlarged(record, padded))
     return {"data": data, "layout": layout}, _summary(record)
 
@@ -50,35 +50,23 @@ def _padded_ranks(record: VocabMap) -> list[int]:
     return list(range(max(first, last - PADDED_RANKS + 1), last + 1))
 
 
-def _traces(ranks: list[RankVocab], rows: list[int], n: int, legend: bool) -> list[Spec]:
+def _traces(ranks: list[RankVocab], places: list[int], n: int, **more: object) -> list[Spec]:
     """Real rows and pad rows, each one trace."""
-    real = [
-        Bar(
-            row,
-            held.real.start,
-            held.real.stop,
-            f"rank {held.rank} · {style.units('token', held.real)} · {plural(len(held.real), 'row')}",
-        )
-        for row, held in zip(rows, ranks, strict=True)
-        if len(held.real)
-    ]
-    pads = [
-        Bar(
-            row,
-            held.rows.stop - held.pads,
-            held.rows.stop,
-            f"rank {held.rank} · {style.units('pad row', held.rows[len(held.real) :])} · "
-            f"{plural(held.pads, 'row')} without a token",
-        )
-        for row, held in zip(rows, ranks, strict=True)
-        if held.pads
-    ]
+    real, pads = list[Bar](), list[Bar]()
+    for place, rank in zip(places, ranks, strict=True):
+        if len(rank.real):
+            words = f"{units('token', rank.real)} · {plural(len(rank.real), 'row')}"
+            real.append(Bar(place, rank.real.start, rank.real.stop, f"rank {rank.rank} · {words}"))
+        if rank.pads:
+            rows = rank.rows[len(rank.real) :]
+            words = f"{units('pad row', rows)} · {plural(rank.pads, 'row')} without a token"
+            pads.append(Bar(place, rows.start, rows.stop, f"rank {rank.rank} · {words}"))
     looks = (
         (real, {"color": style.COLOURS["tp"]}, "rows of tokens"),
         (pads, {"color": style.PAD, "pattern": style.PAD_PATTERN}, "pad rows"),
     )
     return [
-        style.bars(made, n, marker, name=name, legendgroup=name, showlegend=legend)
+        parts.bars(made, n, marker, name=name, legendgroup=name, **more)
         for made, marker, name in looks
         if made
     ]
@@ -88,38 +76,16 @@ def _enlarged(record: VocabMap, ranks: list[int]) -> Spec:
     """Axes and label of the second panel: the end of the vocabulary, as wide as its pad rows."""
     vocab, padded, n = record.model.vocab_size, record.padded, len(ranks)
     start = max(record.rank(ranks[0]).rows.start, vocab - record.pad_rows)
-    room = max(0, 3 - n) * 0.5  # a lone rank is not drawn as tall as the panel
+    spare = max(0, 3 - n) * 0.5  # a lone rank is not drawn as tall as the panel
+    near = parts.axis("row, near the end", [start, padded], domain=[0.76, 1], anchor="y2", tickmode="array")
+    near["tickvals"] = sorted({vocab, padded} if start < vocab else {start, padded})
+    near["tickformat"] = parts.tick_format(padded)
+    side = parts.axis("TP rank", [n - 0.5 + spare, -0.5 - spare], anchor="x2", showgrid=False)
+    where = {"xref": "x2 domain", "yref": "y2 domain", "xanchor": "right", "yanchor": "bottom"}
     return {
-        "xaxis2": {
-            "title": {"text": "row, near the end"},
-            "range": [start, padded],
-            "domain": [0.76, 1],
-            "anchor": "y2",
-            "tickmode": "array",
-            "tickvals": sorted({vocab, padded} if start < vocab else {start, padded}),
-            "tickformat": style.tick_format(padded),
-        },
-        "yaxis2": {
-            "title": {"text": "TP rank"},
-            "range": [n - 0.5 + room, -0.5 - room],
-            "anchor": "x2",
-            "tickmode": "array",
-            "tickvals": list(range(n)),
-            "ticktext": [str(r) for r in ranks],
-            "showgrid": False,
-        },
-        "annotations": [
-            {
-                "text": plural(record.pad_rows, "pad row"),
-                "xref": "x2 domain",
-                "yref": "y2 domain",
-                "x": 1,
-                "y": 1,
-                "xanchor": "right",
-                "yanchor": "bottom",
-                "showarrow": False,
-            }
-        ],
+        "xaxis2": near,
+        "yaxis2": side | parts.ticks(list(range(n)), ranks),
+        "annotations": [parts.label(plural(record.pad_rows, "pad row"), 1, 1, **where)],
     }
 
 
@@ -131,22 +97,22 @@ def _note(record: VocabMap) -> str:
     return f"{record.model.vocab_size:,} rows, none of them padding"
 
 
+def _line(rank: RankVocab) -> str:
+    pads = f", {plural(rank.pads, 'pad row')}" if rank.pads else ""
+    return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows)}){pads}"
+
+
 def _summary(record: VocabMap) -> str:
-    lines = [
-        f"{style.name_of(record.model)}: vocabulary of {record.model.vocab_size} over tp={record.tp}, "
-        f"{record.padding}: {plural(record.padded, 'row')}, {record.pad_rows:,} of them pads"
-    ]
-    for r in style.listed(record.tp, 7):
-        if r is None:
-            lines.append("  …")
-            continue
-        held = record.rank(r)
-        pads = f", {plural(held.pads, 'pad row')}" if held.pads else ""
-        lines.append(f"  rank {r}: {style.units('row', held.rows)} ({len(held.rows)}){pads}")
-    padded = _padded_ranks(record)
+    rows, padded, where = Rows(record.tp), _padded_ranks(record), ""
     if padded:
         more = f", {PADDED_RANKS} of them enlarged" if len(padded) == PADDED_RANKS else ""
         first = record.split.owner(record.model.vocab_size)
-        lines.append(f"pad rows are on {style.units('rank', range(first, padded[-1] + 1))}{more}")
-    lines += [line for line in (record.reason, style.not_shown(record.tp)) if line]
-    return "\n".join(lines)
+        where = f"pad rows are on {units('rank', range(first, padded[-1] + 1))}{more}"
+    return parts.lines(
+        f"{style.name_of(record.model)}: vocabulary of {record.model.vocab_size} over tp={record.tp}, "
+        f"{record.padding}: {plural(record.padded, 'row')}, {record.pad_rows:,} of them pads",
+        rows.listing(lambda r: _line(record.rank(r))),
+        where,
+        record.reason,
+        rows.left_out,
+    )

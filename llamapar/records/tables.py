@@ -36,6 +36,18 @@ def span(units: range) -> str:
     return f"{units[0]}–{units[-1]}"
 
 
+def plural(n: int, word: str) -> str:
+    """ "1 rank", "16,384 ranks"."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
+
+
+def units(word: str, held: range) -> str:
+    """ "head 3", "heads 0–15", "no heads"."""
+    if not len(held):
+        return f"no {word}s"
+    return f"{word}{'s' if len(held) > 1 else ''} {span(held)}"
+
+
 def fold(text: str, width: int | None) -> str:
     """`text` with its lines folded to `width`, None for any; what goes on is set in."""
     if width is None:

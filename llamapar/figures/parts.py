@@ -1,0 +1,176 @@
+"""What pictures are put together from: drawn rows, axes, bars, lines and labels, and lists in a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from llamapar.records.tables import plural
+
+from . import style
+from .style import Spec
+
+SHOWN = 128
+"""Most ranks (or stages) drawn one by one: past it the first ones and the last."""
+
+LISTED = 7
+"""Lines of a summary that list ranks, one more where some are left out."""
+
+
+class Rows(NamedTuple):
+    """n ranks (or stages, nodes): all are drawn, or where there are too many the first and the last."""
+
+    n: int
+    most: int = SHOWN
+    word: str = "rank"
+
+    @property
+    def drawn(self) -> list[int]:
+        return list(range(self.n)) if self.n <= self.most else [*range(self.most - 1), self.n - 1]
+
+    def place(self, i: int) -> int:
+        """Where a drawn one stands: at its own number, but the last after a gap of one."""
+        return i if self.n <= self.most or i < self.most - 1 else self.most
+
+    @property
+    def places(self) -> list[int]:
+        """Where those drawn stand."""
+        return [self.place(i) for i in self.drawn]
+
+    @property
+    def left_out(self) -> str:
+        """The sentence that says which are not drawn; empty where all are."""
+        if self.n <= self.most:
+            return ""
+        return f"drawn are the first {self.most - 1} of {plural(self.n, self.word)}, and the last"
+
+    def axis(self, title: str) -> Spec:
+        """An axis with a place for each of those drawn, the last marked where some are left out."""
+        ends = [-0.5, self.place(self.n - 1) + 0.5]
+        if self.n <= self.most:
+            places = list(range(0, self.n, step(self.n, 16)))
+            return axis(title, ends, **ticks(places))
+        places = list(range(0, self.most - 8, step(self.most, 8)))
+        return axis(title, ends, **ticks([*places, self.most], [*places, self.n - 1]))
+
+    def listing(self, line: Callable[[int], str], most: int = LISTED) -> list[str]:
+        """Lines of a summary, at most `most` + 1; "…" stands for those left out."""
+        if self.n <= most + 1:
+            return [f"  {line(i)}" for i in range(self.n)]
+        return [*(f"  {line(i)}" for i in range(most - 1)), "  …", f"  {line(self.n - 1)}"]
+
+
+def lines(*parts: str | Iterable[str]) -> str:
+    """A summary of lines and lists of lines; empty ones are left out."""
+    each = ([part] if isinstance(part, str) else part for part in parts)
+    return "\n".join(line for some in each for line in some if line)
+
+
+# -- axes ------------------------------------------------------------------------------------------
+
+
+def axis(title: str, ends: Sequence[float] = (), **more: Any) -> Spec:
+    """An axis with its title, from the first of `ends` to the second where they are given."""
+    return {"title": {"text": title}, **({"range": list(ends)} if ends else {}), **more}
+
+
+def ticks(places: Sequence[float], texts: Sequence[object] | None = None) -> Spec:
+    """Ticks at these places of an axis and nowhere else, named by their places or by `texts`."""
+    named = [str(text) for text in (places if texts is None else texts)]
+    return {"tickmode": "array", "tickvals": list(places), "ticktext": named}
+
+
+def downward(axis: Spec) -> Spec:
+    """The same axis with its first rank on top."""
+    return {**axis, "range": axis["range"][::-1], "showgrid": False}
+
+
+def step(n: int, most: int) -> int:
+    """The smallest power of two that leaves at most `most` steps in n."""
+    size = 1
+    while n > size * most:
+        size *= 2
+    return size
+
+
+def tick_format(most: int) -> str:
+    """d3 format of positions up to `most`: whole numbers, or rounded where they are too long."""
+    return ",d" if most < 10**7 else ".4~s"
+
+
+def number(value: float) -> float:
+    """The shortest form of a number: whole where it is whole, else nine decimals."""
+    return int(value) if value == int(value) else round(value, 9)
+
+
+# -- bars ------------------------------------------------------------------------------------------
+
+
+class Bar(NamedTuple):
+    """A horizontal bar on `row` from `start` to `stop`, and what it says under the mouse."""
+
+    row: float
+    start: float
+    stop: float
+    hover: str
+
+
+def bars(made: Iterable[Bar], n: int, marker: Spec, **more: Any) -> Spec:
+    """One trace for all bars that look alike, on n rows."""
+    made = list(made)
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [bar.row for bar in made],
+        "base": [bar.start for bar in made],
+        "x": [number(bar.stop - bar.start) for bar in made],
+        "width": bar_width(n),
+        "hovertext": [bar.hover for bar in made],
+        "marker": marker,
+        **more,
+    }
+
+
+def missing(made: Iterable[Bar], n: int, name: str, **more: Any) -> Spec:
+    """Hollow bars: what should be there and is not."""
+    hollow = {"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": style.WARN}}
+    return bars(made, n, hollow, **legend(name), **more)
+
+
+def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, **more: Any) -> Spec:
+    """Upright bars from 0."""
+    return {"type": "bar", "x": x, "y": y, "width": width, "marker": marker, **more}
+
+
+def bar_width(n: int) -> float:
+    """Part of a row that its bar fills, of n rows: all of it where a row is a few pixels.
+
+    Always given, for plotly takes the smallest distance in a trace for the width.
+    """
+    return 0.82 if n <= 48 else 1
+
+
+def legend(name: str) -> Spec:
+    """A trace's name, shown in the legend."""
+    return {"name": name, "showlegend": True}
+
+
+# -- lines and labels ------------------------------------------------------------------------------
+
+
+def rule(along: str, at: float, across: str = "paper", **line: Any) -> Spec:
+    """A dashed line at one value of the axis `along`, "x" or "y", over the whole of `across`."""
+    other = "y" if along == "x" else "x"
+    ends = {f"{along}0": at, f"{along}1": at, f"{other}0": 0, f"{other}1": 1, f"{other}ref": across}
+    return {"type": "line", **ends, "line": {"width": 2, "dash": "dash", **line}}
+
+
+def label(text: str, x: float, y: float, **more: Any) -> Spec:
+    """Words at a place, without an arrow."""
+    return {"text": text, "x": x, "y": y, "showarrow": False, **more}
+
+
+def limit(text: str, x: float, y: float, **more: Any) -> Spec:
+    """The words above the right end of a rule that should not be passed."""
+    font = {"size": 11, "color": style.WARN}
+    return label(text, x, y, xanchor="right", yanchor="bottom", font=font, **more)
