@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq -c constraints.txt
 PYTEST := $(PY) -m pytest -n $(JOBS)
 
-.PHONY: help lab test lint soak bench constraints clean
+.PHONY: help lab test lint soak deep bench constraints clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make test         ruff, mypy, pytest, every notebook, JupyterLab in a real browser"
 	@echo "make lint         ruff and mypy alone"
 	@echo "make soak         the property tests and samples of 'make test' at their full counts"
+	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
 	@echo "make constraints  pin anew: the newest releases that pyproject.toml allows"
 	@echo "make clean        remove the environment and everything generated"
@@ -35,6 +36,9 @@ lint: $(VENV)/.test-installed
 
 soak: $(VENV)/.test-installed
 	$(PYTEST) --dist load --soak tests
+
+deep: $(VENV)/.test-installed
+	$(PYTEST) --dist load --deep tests
 
 bench: $(VENV)/.test-installed
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; PYTHONPATH=tests $(PY) $$script; done

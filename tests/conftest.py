@@ -1,4 +1,4 @@
-"""What every test shares: the full counts of `--soak`, the hypothesis profiles, and visible skips.
+"""What every test shares: the counts of `--soak` and `--deep`, the hypothesis profiles, visible skips.
 
 A property test needs nothing of its own: hypothesis takes its number of examples from the profile,
 so leave `max_examples` out of `@settings`. A test over a long list of cases asks for `sample`:
@@ -6,7 +6,11 @@ so leave `max_examples` out of `@settings`. A test over a long list of cases ask
     def test_every_divisor(sample):
         for tp, heads in sample(all_pairs, 200):  # 200 seeded ones; all of them in `make soak`
 
-A test that only makes sense at full length is marked `soak`.
+A test that only makes sense at full length is marked `soak`. What takes too long even there asks for
+`counts`, which keep some of it in the soak and all of it in `make deep`, or is marked `deep`:
+
+    def test_a_rank_is_killed(counts):
+        for _ in range(counts(1, 5, 20)):  # in `make test`, `make soak` and `make deep`
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ HERE = Path(__file__).parent
 collect_ignore = (
     [] if hypothesis else ["browser", *(p.name for p in HERE.glob("test_*.py") if p.name != BARE)]
 )
-FULL_COUNTS = {"soak", "sample"}  # the fixtures that make a test longer under --soak
+FULL_COUNTS = {"soak", "sample", "counts"}  # the fixtures that make a test longer under --soak
+DEEP_COUNTS = {"deep", "counts"}  # and under --deep
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         default=os.environ.get("LLAMAPAR_SOAK", "0") not in ("", "0"),
         help="run only the tests that have full counts, at their full counts (or LLAMAPAR_SOAK=1)",
+    )
+    parser.addoption(
+        "--deep",
+        action="store_true",
+        default=os.environ.get("LLAMAPAR_DEEP", "0") not in ("", "0"),
+        help="run only the tests that are longer still than under --soak (or LLAMAPAR_DEEP=1)",
     )
 
 
@@ -79,16 +90,18 @@ def _set_profiles(config: pytest.Config) -> None:
         print_blob=True,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
-    hypothesis.settings.load_profile("soak" if config.getoption("soak") else "test")
+    hypothesis.settings.load_profile("soak" if _full(config) else "test")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("soak"):
-        longer = [item for item in items if _has_full_counts(item)]
+    if _full(config):
+        is_longer = _has_deep_counts if config.getoption("deep") else _has_full_counts
+        longer = [item for item in items if is_longer(item)]
         config.hook.pytest_deselected(items=[item for item in items if item not in longer])
         items[:] = longer
     else:
         _skip(items, "soak", "full counts: make soak")
+        _skip(items, "deep", "the longest counts: make deep")
     if any(item.get_closest_marker("gpu") for item in items):
         import torch
 
@@ -104,8 +117,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def soak(request: pytest.FixtureRequest) -> bool:
-    """Whether this run is at full counts."""
-    return bool(request.config.getoption("soak"))
+    """Whether this run is at full counts, or longer ones."""
+    return _full(request.config)
+
+
+@pytest.fixture
+def deep(request: pytest.FixtureRequest) -> bool:
+    """Whether this run is at the longest counts."""
+    return bool(request.config.getoption("deep"))
+
+
+@pytest.fixture
+def counts(soak: bool, deep: bool) -> Callable[[int, int, int], int]:
+    """`counts(a, b, c)`: a in `make test`, b in `make soak`, c in `make deep`."""
+
+    def choose(test: int, full: int, longest: int) -> int:
+        if deep:
+            return longest
+        return full if soak else test
+
+    return choose
 
 
 @pytest.fixture
@@ -149,6 +180,14 @@ def refused(run: Callable[[str], tuple[int, str, str]]) -> Callable[[str, str, s
         assert json.loads(out)["error"]["message"].startswith(what)
 
     return look
+
+
+def _full(config: pytest.Config) -> bool:
+    return bool(config.getoption("soak") or config.getoption("deep"))
+
+
+def _has_deep_counts(item: pytest.Item) -> bool:
+    return bool(DEEP_COUNTS & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("deep"))
 
 
 def _has_full_counts(item: pytest.Item) -> bool:

@@ -137,19 +137,22 @@ def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Pat
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("engine", ["local", "processes"])
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_ctrl_c_at_every_moment(entry: str, engine: str, stuck: Callable[[str, str], Path]) -> None:
-    """From soon after Python itself has started to the answer, in steps of 0.1 s."""
+def test_ctrl_c_at_every_moment(
+    entry: str, engine: str, stuck: Callable[[str, str], Path], counts: Callable[[int, int, int], int]
+) -> None:
+    """From soon after Python itself has started to the answer, in steps of 0.3 s, or of 0.1 s."""
+    tenths = counts(3, 3, 1)
     folder = stuck("sitecustomize", "")
     for step in range(1000):
         (folder / "begun").unlink(missing_ok=True)
         command = Command([*ENTRIES[entry], *RUN, "--engine", engine], folder)
         until((folder / "begun").exists)
-        at = time.monotonic() + 0.5 + 0.1 * step
+        at = time.monotonic() + 0.5 + 0.1 * tenths * step
         status, err = command.interrupted(lambda at=at: time.monotonic() > at)
         if status == 0:
-            assert step > 5  # it had the time to answer
+            assert step * tenths > 5  # it had the time to answer
             return
-        assert (status, err) == (STATUS, ""), f"after {0.1 * step:.1f} s"
+        assert (status, err) == (STATUS, ""), f"after {0.1 * tenths * step:.1f} s"
 
 
 # -- a run in Python -------------------------------------------------------------------------------

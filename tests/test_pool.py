@@ -41,9 +41,9 @@ def _no_ranks_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def times(soak: bool) -> range:
+def times(counts: Callable[[int, int, int], int]) -> range:
     """How often a failure is provoked."""
-    return range(20 if soak else 1)
+    return range(counts(1, 5, 20))
 
 
 # -- what ranks are asked to do --------------------------------------------------------------------
@@ -332,8 +332,8 @@ def test_what_a_rank_started_ends_with_it() -> None:
     assert gone(started)
 
 
-def test_the_servers_death_is_survived(soak: bool) -> None:
-    for _ in range(5 if soak else 1):
+def test_the_servers_death_is_survived(times: range) -> None:
+    for _ in times[:5]:
         ranks = pool(2)
         old = pids(ranks)
         assert pool_module._server is not None
@@ -501,8 +501,8 @@ BUSY = """
 """
 
 
-def test_nothing_outlives_a_killed_kernel(tmp_path: Path, soak: bool) -> None:
-    for _ in range(20 if soak else 1):
+def test_nothing_outlives_a_killed_kernel(tmp_path: Path, times: range) -> None:
+    for _ in times:
         with subprocess.Popen(script(tmp_path, BUSY), stdout=subprocess.PIPE, text=True) as kernel:
             assert kernel.stdout is not None
             *found, folder = kernel.stdout.readline().split()
@@ -571,8 +571,8 @@ MAIN = """
 """
 
 
-def test_two_kernels_at_once_run_what_main_defines(tmp_path: Path, soak: bool) -> None:
-    for _ in range(5 if soak else 1):
+def test_two_kernels_at_once_run_what_main_defines(tmp_path: Path, times: range) -> None:
+    for _ in times[:5]:
         kernels = [
             subprocess.Popen(
                 script(tmp_path, MAIN), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -54,15 +54,15 @@ HERE = "all_reduce over tp, [1, 8, 128] float32"
 
 
 @pytest.fixture
-def times(soak: bool) -> range:
+def times(counts: Callable[[int, int, int], int]) -> range:
     """How often it is shown."""
-    return range(20 if soak else 1)
+    return range(counts(1, 4, 20))
 
 
 @pytest.fixture
-def few(times: range) -> range:
+def few(counts: Callable[[int, int, int], int]) -> range:
     """The same where each start takes ten seconds and more, and two agents have shown that starts hold."""
-    return times[:5]
+    return range(counts(1, 2, 5))
 
 
 @pytest.fixture

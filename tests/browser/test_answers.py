@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, product
 from typing import Any
 
@@ -179,7 +179,10 @@ def copy(panel: Panel, name: str) -> None:
     click_tab(panel, name)
 
 
-HANDS: list[tuple[Callable[[Panel, str], None], str]] = [
+Change = Callable[[Panel], None]
+Act = tuple[Callable[[Panel, str], None], str]
+
+HANDS: list[Act] = [
     *((slide, "tp"), (type_in, "pp"), (type_in, "seq_len"), (type_in, "gpus"), (choose, "framework")),
     *((choose, "preset"), (tick, "kv_replication"), (click_tab, ""), (load, "config"), (copy, "")),
 ]
@@ -197,12 +200,21 @@ EVERY = [
 ]
 
 
-def test_any_control_answers_after_any_change_of_the_kernel(explorer: Panel, soak: bool) -> None:
-    pairs = product(KERNEL, [*EVERY, *HANDS[-3:]]) if soak else zip(cycle(KERNEL), HANDS, strict=False)
+def answers_after(explorer: Panel, pairs: Iterable[tuple[Change, Act]]) -> None:
     for change, (act, name) in pairs:
         explorer.kernel("panel.set(**start)")
         change(explorer)
         act(explorer, name)
+
+
+def test_any_control_answers_after_any_change_of_the_kernel(explorer: Panel, soak: bool) -> None:
+    """One of each kind of control, in turn after one change of each kind, or after all of them."""
+    answers_after(explorer, product(KERNEL, HANDS) if soak else zip(cycle(KERNEL), HANDS, strict=False))
+
+
+@pytest.mark.deep
+def test_every_control_answers_after_any_change_of_the_kernel(explorer: Panel) -> None:
+    answers_after(explorer, product(KERNEL, [*EVERY, *HANDS[-3:]]))
 
 
 def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:

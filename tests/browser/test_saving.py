@@ -15,6 +15,9 @@ from llamapar.panels.page import A_PICTURE
 pytestmark = pytest.mark.browser
 
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+IN_THE_SOAK = ("02_attention_heads", "07_memory", "11_shape_clinic")
+"""Figures alone, an Explorer, a clinic."""
+
 START = PROJECT / "notebooks" / "00_start_here.ipynb"
 PANEL = "lp.explorer("
 OURS = "import llamapar as lp\nlp.explorer('tiny', tp=2)"
@@ -34,8 +37,17 @@ def outputs_in(file: Path) -> list[list[dict[str, Any]]]:
     return [cell["outputs"] for cell in content["cells"] if cell["cell_type"] == "code"]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def soaked(path: Path) -> Any:
+    """A notebook as a parameter of `make deep`; three of them are run in `make soak`, too."""
+    marks = [pytest.mark.deep, *([pytest.mark.soak] if path.stem in IN_THE_SOAK else [])]
+    return pytest.param(path, marks=marks, id=path.stem)
+
+
+def test_the_soak_has_one_notebook_of_each_kind() -> None:
+    assert set(IN_THE_SOAK) < {path.stem for path in NOTEBOOKS}
+
+
+@pytest.mark.parametrize("path", [soaked(path) for path in NOTEBOOKS])
 def test_opening_and_running_any_notebook_leaves_its_file_as_it_was(lab: Lab, path: Path) -> None:
     with lab.open(path) as notebook:
         assert not notebook.modified
