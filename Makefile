@@ -39,6 +39,7 @@ soak: $(VENV)/.test-installed
 
 deep: $(VENV)/.test-installed
 	$(PYTEST) --dist load --deep tests
+	$(PY) tools/mutations.py
 
 bench: $(VENV)/.test-installed
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; PYTHONPATH=tests $(PY) $$script; done

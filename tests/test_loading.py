@@ -138,7 +138,7 @@ def test_text() -> None:
 # -- counters --------------------------------------------------------------------------------------
 
 
-@given(st.integers(0, 2**62))
+@given(st.integers(0, 2**62) | st.sampled_from([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 2**31]))
 def test_counters_wrap_as_numpys_do(value: int) -> None:
     whole = np.array([value], dtype=np.int64)
     for name in COUNTERS:

@@ -53,6 +53,13 @@ def test_copies_lie_where_the_query_heads_need_them(model: lp.ModelConfig, copie
         assert all(r.kv_heads == made.kv_needed(r.rank) and r.kv_whole for r in made.ranks)
 
 
+def test_copies_that_would_differ_in_number_are_none() -> None:
+    model = lp.model("tiny").replace(n_heads=60, n_kv_heads=6, head_dim=8)
+    made = lp.heads(model, {"tp": 15}, kv_replication=True)
+    assert (made.replicas, made.reason) == (1, "tp=15 does not divide n_kv_heads=6")
+    assert made.shared() == {}
+
+
 @given(models(), st.integers(2, 16))
 def test_tiled_copies_pass_every_shape_check(model: lp.ModelConfig, copies: int) -> None:
     """The trap: as many rows on each rank and copies of each head as there should be."""
@@ -240,6 +247,8 @@ def test_sequence_as_text() -> None:
     )
     assert lp.sequence({"cp": 8}, 20).reason == "seq_len=20 does not divide into 16 chunks"
     assert lp.sequence({"cp": 2, "tp": 3}, 8).reason == "4 tokens of a CP rank do not divide over tp=3"
+    inner = lp.sequence({"cp": 2, "tp": 16}, 16)  # TP cuts what CP leaves, and not the whole
+    assert inner.reason == "8 tokens of a CP rank do not divide over tp=16"
     assert lp.sequence({"cp": 2, "tp": 3, "sequence_parallel": False}, 8).ok
     assert lp.sequence({"cp": 1}, 7).ok  # nothing is cut
 
@@ -282,6 +291,8 @@ def test_stages_as_text() -> None:
     assert refused.reason == "126 layers do not divide over 16 stages"
     assert str(refused).splitlines()[0].endswith("equal: 126 layers as nothing")
     assert lp.stages("tiny", {"pp": 8}).reason == "pp·virtual_stages = 8 stages for 4 layers"
+    most, past = (lp.stages("tiny", {"pp": pp}, layer_split="remainder first") for pp in (6, 7))
+    assert (most.counts, past.reason) == ([1, 1, 1, 1, 0, 0], "pp·virtual_stages = 7 stages for 4 layers")
 
 
 @pytest.mark.parametrize("name", ["nanotron", "dtensor", "meta"])

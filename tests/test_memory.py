@@ -114,6 +114,13 @@ def test_fits_is_about_the_gpu() -> None:
     assert found == {"a100-40gb": False, "h100-80gb": True}
 
 
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
+def test_a_gpu_holds_as_many_bytes_as_it_has(monkeypatch: pytest.MonkeyPatch, spare: int, fits: bool) -> None:
+    found = lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192)
+    monkeypatch.setitem(GPUS, found.gpu, found.worst.total_bytes + spare)
+    assert found.fits == fits
+
+
 # -- states ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,64 @@
+"""The table of slips for `make deep` keeps up with the code, and its tool tells caught from survived."""
+
+from __future__ import annotations
+
+import runpy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+TOOL: dict[str, Any] = runpy.run_path(str(PROJECT / "tools" / "mutations.py"))
+MUTATIONS = TOOL["read"]()
+Mutation = TOOL["Mutation"]
+
+
+def test_there_are_sixty_and_few_that_nobody_can_notice() -> None:
+    assert len(MUTATIONS) >= 60
+    assert sum(bool(mutation.survives) for mutation in MUTATIONS) <= 2
+    assert [name for name, n in Counter(m.id for m in MUTATIONS).items() if n > 1] == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.id)
+def test_a_slip_can_be_made_and_its_tests_are_there(mutation: Any) -> None:
+    """A text that moved or changed is put right in tools/mutations.toml; its room says where it stands."""
+    assert mutation.file(PROJECT).suffix == ".py"
+    assert mutation.old != mutation.new
+    assert mutation.why
+    files = [word for word in mutation.arguments if word.startswith("tests/")]
+    assert files
+    assert [name for name in files if not (PROJECT / name).is_file()] == []
+
+
+def test_a_text_that_does_not_stand_once_is_an_error() -> None:
+    for old, times in (("there is no such text", "0 times"), ("return", r"\d\d+ times")):
+        with pytest.raises(ValueError, match=f"^odd: '{old}' stands {times} in llamapar/place"):
+            Mutation("odd", "place", old, "", "maps", "").file(PROJECT)
+
+
+@pytest.mark.parametrize(
+    ("new", "word"), [("a - b", "caught by test_sum.py::test_it"), ("b + a", "SURVIVED")]
+)
+def test_a_slip_is_caught_or_survives(tmp_path: Path, new: str, word: str) -> None:
+    source = tmp_path / "llamapar" / "__init__.py"
+    source.parent.mkdir()
+    source.write_text("def sum_of(a, b):\n    return a + b\n")
+    test = tmp_path / "tests" / "test_sum.py"
+    test.parent.mkdir()
+    test.write_text("import llamapar\n\ndef test_it():\n    assert llamapar.sum_of(2, 1) == 3\n")
+    (tmp_path / "witness.py").write_text(TOOL["WITNESS"].format(copy=str(tmp_path)))
+    mutation = Mutation("slip", "__init__.py", "a + b", new, "sum", "sums are off")
+    outcome = TOOL["judged"](tmp_path, mutation)
+    assert f"| {word} |" in TOOL["row"](mutation, outcome), outcome.output
+    assert "a + b" in source.read_text()  # as it was
+
+
+def test_tests_that_import_another_package_are_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("def test_it():\n    assert False\n")
+    (tmp_path / "witness.py").write_text(TOOL["WITNESS"].format(copy=str(tmp_path)))
+    outcome = TOOL["tested"](tmp_path, ["tests/test_it.py"])
+    assert not outcome.caught
+    assert "the tests import" in outcome.output
