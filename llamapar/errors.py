@@ -22,20 +22,38 @@ MAX_SIZE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Choice:
-    """A value that a field could have instead, as data; `text` is how a message names it."""
+    """What fields could be instead, as data; every door makes its own words of it, `str` those of Python.
 
-    field: str
-    value: Any
-    text: str = ""
+    values: names with plain values. bare: a name among names, which a message gives alone.
+    when: in which case, in words.
+    """
+
+    values: tuple[tuple[str, object], ...]
+    bare: bool = False
+    when: str = ""
+
+    @classmethod
+    def of(cls, when: str = "", /, **values: object) -> Choice:
+        """The choice of one value, or of several at once."""
+        return cls(tuple(values.items()), when=when)
 
     def __str__(self) -> str:
-        return self.text or f"{self.field}={self.value}"
+        if self.bare:
+            return str(self.values[0][1])
+        text = " ".join(f"{name}={_written(value)}" for name, value in self.values)
+        return f"{text} {self.when}" if self.when else text
+
+
+def _written(value: object) -> str:
+    """A plain value as Python writes it, a float without digits that say nothing."""
+    return f"{value:.12g}" if isinstance(value, float) else repr(value)
 
 
 class LlamaparError(ValueError):
     """Bad input from a person: `what` (with the numbers), `why`, and what to `choose` instead.
 
-    choices: what was given of `choose`, a Choice where it is a field's value.
+    choices: what was given as `choose`: a Choice where it is a field's value, a fix, or a text.
+    choose: the same as texts.
     """
 
     def __init__(self, what: str, why: str = "", choose: Iterable[object] = (), field: str = ""):
@@ -93,10 +111,10 @@ def whole(
 
     def refuse(choices: Iterable[int], why: str = "") -> LlamaparError:
         near = dict.fromkeys(min(max(c, low), high) for c in choices)
-        return error(f"{field}={shown(value)}: {need}", why, [Choice(field, c) for c in near], field)
+        return error(f"{field}={shown(value)}: {need}", why, [Choice.of(**{field: c}) for c in near], field)
 
     if value is None:
-        raise error(f"{field} is empty: {need}", "", [Choice(field, low)], field)
+        raise error(f"{field} is empty: {need}", "", [Choice.of(**{field: low})], field)
     if isinstance(value, bool):
         raise refuse([int(value)], "True and False are not counts")
     if isinstance(value, str):
@@ -135,9 +153,7 @@ def real(
         raise error(f"{field}={shown(value)}: {need}", field=field)
     if not low <= value <= high:  # False for NaN as well
         near = low if value != value or value < low else high
-        raise error(
-            f"{field}={shown(value)}: {need}", "", [Choice(field, near, f"{field}={near:.12g}")], field
-        )
+        raise error(f"{field}={shown(value)}: {need}", "", [Choice.of(**{field: near})], field)
     return float(value)
 
 
@@ -148,7 +164,7 @@ def flag(field: str, value: object, error: type[LlamaparError] = LayoutError) ->
     raise error(
         f"{field}={shown(value)}: {field} must be True or False",
         "",
-        [Choice(field, True), Choice(field, False)],
+        [Choice.of(**{field: True}), Choice.of(**{field: False})],
         field,
     )
 
@@ -171,6 +187,6 @@ def one_of(
     raise error(
         f"{field}={shown(value)} is not known",
         f"known are {', '.join(names)}",
-        [Choice(field, name, name) for name in near or names[:3]],
+        [Choice(((field, name),), bare=True) for name in near or names[:3]],
         field,
     )

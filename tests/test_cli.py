@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.cli import main as cli
-from llamapar.cli import words
+from llamapar.cli.commands import Group
+from llamapar.describe.options import OPTIONS
 from weights import save_hf, tiny, values
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -298,7 +299,7 @@ def test_any_words_are_answered(given_words: list[str], command: str) -> None:
 _WORDS = ["0", "1", "2", "3", "8", "16", "100", "1048576", "-1", "1.5", "nan", "x", "none", "64*tp", "vllm"]
 
 
-@given(st.lists(st.tuples(st.sampled_from(list(words.OPTIONS)), st.sampled_from(_WORDS)), max_size=6))
+@given(st.lists(st.tuples(st.sampled_from(list(OPTIONS)), st.sampled_from(_WORDS)), max_size=6))
 def test_any_options_are_answered(pairs: list[tuple[str, str]]) -> None:
     options = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", value)]
     with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
@@ -313,7 +314,7 @@ LEAVES = {
     for command, made in cli.COMMANDS.items()
     for name, each in (
         [(f"{command} {action}", leaf) for action, leaf in made.commands.items()]
-        if isinstance(made, words.Group)
+        if isinstance(made, Group)
         else [(command, made)]
     )
 }
@@ -405,7 +406,10 @@ def test_a_terminal_that_knows_ascii_only() -> None:
 
 def test_every_option_is_explained_and_used() -> None:
     used = {option for command in LEAVES.values() for option in command.options}
-    assert used | {"json"} == set(words.OPTIONS) | set(words.SWITCHES)
+    dims = {"dim", "n_layers", "n_heads", "head_dim", "ffn_dim", "vocab_size"}
+    of_python = {"program", "interleave", "out", "backward", "grad_dtype", "kernels", "loss", "grad_buckets"}
+    assert set(OPTIONS) - used == {"json", "regather"} | dims | of_python
+    assert used <= set(OPTIONS)
     for name, command in LEAVES.items():
         assert len(set(command.options)) == len(command.options), name
 

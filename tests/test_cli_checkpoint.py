@@ -282,9 +282,8 @@ def test_without_numpy_it_says_what_is_needed(run: Any, monkeypatch: pytest.Monk
 
 def test_without_fcntl_it_is_read_and_not_written(run: Any) -> None:
     """As on Windows, which has no such module."""
-    main = (
-        "import sys; sys.modules['fcntl'] = None; from llamapar import cli; sys.exit(cli.main(sys.argv[1:]))"
-    )
+    main = "import sys; sys.modules['fcntl'] = None; from llamapar.cli.main import main; "
+    main += "sys.exit(main(sys.argv[1:]))"
 
     def done(line: str) -> tuple[int, str, str]:
         command = [sys.executable, "-c", main, "checkpoint", *shlex.split(line)]

@@ -359,7 +359,7 @@ def test_the_first_example(run: Any) -> None:
 
 def test_explaining_needs_nothing_heavy() -> None:
     heavy = "torch numpy plotly ipywidgets anywidget traitlets IPython llamapar.figures llamapar.panels"
-    script = "import sys; from llamapar import cli; "
+    script = "import sys; from llamapar.cli import main as cli; "
     script += "cli.main(['explain', 'tp 16 must divide 8 kv heads', '--json']); "
     script += f"print({{*'{heavy}'.split()}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, timeout=60)

@@ -9,11 +9,11 @@ import pytest
 
 import llamapar as lp
 from llamapar.cli import memory_command as sizing
-from llamapar.cli import words
 from llamapar.count import ACCOUNTINGS
 from llamapar.count.saved import RECOMPUTE
 from llamapar.count.schedule import SCHEDULES
 from llamapar.describe.hardware import GPUS
+from llamapar.describe.options import OPTIONS
 from llamapar.rules.machines import BLOCKS
 
 MIB = 2**20
@@ -241,7 +241,7 @@ def test_help_names_every_choice() -> None:
         ("gpu", GPUS, "h100-80gb"),
         ("format", BLOCKS, "q40"),
     ):
-        told = words.OPTIONS[option][1]
+        told = OPTIONS[option].about(default)
         assert all(name in told for name in known), option
         assert f"{default} (default)" in told
 

@@ -15,7 +15,8 @@ import pytest
 
 import llamapar as lp
 from llamapar.cli import run_command as running
-from llamapar.cli.words import OPTIONS
+from llamapar.describe.options import OPTIONS
+from llamapar.errors import Choice
 from llamapar.execution import execute
 from llamapar.execution.answers import RankFailure
 from llamapar.execution.capacity import DEVICES
@@ -147,7 +148,7 @@ def test_a_run_that_was_given_up(run: Any, monkeypatch: pytest.MonkeyPatch, as_j
     ranks = {0: "waiting in all_reduce", 1: "computing"}
 
     def give_up(*_: Any, **__: Any) -> None:
-        choose = ["timeout=4 if a rank only computes for long"]
+        choose = [Choice.of("if a rank only computes for long", timeout=4)]
         raise RankFailure("time-out: no rank made progress for 2 s", "who waits", choose, ranks, 1)
 
     monkeypatch.setattr(execute, "run", give_up)
@@ -222,8 +223,9 @@ def test_the_help_names_what_there_is() -> None:
     assert set(running.PROGRAMS) <= set(lp.programs.PROGRAMS)
     known = {"engine": execute.ENGINES, "device": DEVICES, "dtype": DTYPES, "chunking": CHUNKINGS}
     for option, names in {**known, "cp_method": execute.CP_METHODS}.items():
-        assert all(name in OPTIONS[option][1] for name in names), option
-        assert f"{next(iter(names))} (default" in OPTIONS[option][1] or option == "dtype"
+        about = OPTIONS[option].about(OPTIONS[option].default)
+        assert all(name in about for name in names), option
+        assert f"{next(iter(names))} (default" in about or option == "dtype"
 
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -288,7 +290,9 @@ def test_no_such_gpu(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def python(line: str, code: str) -> subprocess.CompletedProcess[str]:
     """`llamapar …` in an interpreter that ran `code` first."""
-    script = f"import sys; {code}; import llamapar.cli; sys.exit(llamapar.cli.main({shlex.split(line)}))"
+    script = (
+        f"import sys; {code}; from llamapar.cli import main as cli; sys.exit(cli.main({shlex.split(line)}))"
+    )
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},

@@ -16,7 +16,8 @@ import llamapar as lp
 from inputs import KV, TITAN
 from llamapar.errors import shown
 from llamapar.panels import Clinic
-from llamapar.panels.clinic_panel import LIMIT, SCHEMA, Visit
+from llamapar.panels.clinic_panel import LIMIT, Visit
+from llamapar.panels.controls import CLINIC as SCHEMA
 from llamapar.panels.page import plain
 from llamapar.rules.search import Fix
 from wire import deliver, press, receive, unpacked

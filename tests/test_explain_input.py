@@ -247,7 +247,7 @@ def test_memory_stays_bounded() -> None:
 
 RUN = """
 import re, sys, time
-from llamapar import cli
+from llamapar.cli import main as cli
 cli.main(["explain", "--file", sys.argv[1]])
 status = open("/proc/self/status").read()
 print(time.process_time(), re.search("VmHWM:[^0-9]*([0-9]+)", status)[1])

@@ -20,8 +20,10 @@ import llamapar as lp
 from inputs import TEN_KV_HEADS
 from llamapar.cli import main as cli
 from llamapar.panels import Explorer
+from llamapar.panels.controls import DEFAULTS, DIMS, TABS
+from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.page import plain
-from llamapar.panels.state import DEFAULTS, DIMS, SCHEMA, TABS, State
+from llamapar.panels.state import State
 from wire import customs, deliver, press, receive, unpacked
 
 MAPS = [tab for tab in TABS if tab != "run"]

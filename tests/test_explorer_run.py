@@ -12,12 +12,14 @@ import pytest
 import llamapar as lp
 import llamapar.execution.execute
 from llamapar import programs
+from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.execution.engines import local
 from llamapar.execution.watch import operations, ranks_ticked
-from llamapar.panels import Explorer, runs
+from llamapar.panels import Explorer
+from llamapar.panels.controls import DEFAULTS, ENGINES
+from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.runner import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run
-from llamapar.panels.state import DEFAULTS, SCHEMA
 from llamapar.programs import faults
 from llamapar.spmd import setting
 from test_explorer import HOSTILE
@@ -72,12 +74,11 @@ def tiny() -> Explorer:
 
 
 def test_the_names_of_choices_are_those_that_run_knows() -> None:
-    assert set(runs.PROGRAMS) <= set(programs.PROGRAMS)
-    assert {p for p in programs.PROGRAMS if "_" not in p} == set(runs.PROGRAMS)
-    assert {*runs.ENGINES, "torchrun"} == set(llamapar.execution.execute.ENGINES)
-    assert tuple(setting.DTYPES) == runs.DTYPES
-    assert tuple(runs.CP_METHODS) == llamapar.execution.execute.CP_METHODS
-    assert tuple(faults.FAULTS) == runs.FAULTS
+    assert {p for p in programs.PROGRAMS if "_" not in p} == set(OPTIONS["program"].choices)
+    assert (*ENGINES, "torchrun") == llamapar.execution.execute.ENGINES == OPTIONS["engine"].choices
+    assert tuple(setting.DTYPES) == OPTIONS["dtype"].choices
+    assert OPTIONS["cp_method"].choices == llamapar.execution.execute.CP_METHODS
+    assert tuple(faults.FAULTS) == OPTIONS["fault"].choices
 
 
 def test_opening_and_moving_import_no_torch_and_start_nothing() -> None:
@@ -176,7 +177,7 @@ def test_the_genuine_error_stands_beside_the_reason() -> None:
     assert tape["rows"][-1][:3] == ["k", "[1, 64, 8, 8]", "raises on ranks 0–15"]
 
 
-@pytest.mark.parametrize("name", runs.FAULTS)
+@pytest.mark.parametrize("name", OPTIONS["fault"].choices)
 def test_each_fault_is_shown_where_it_shows(name: str) -> None:
     fault = faults.FAULTS[name]
     layout = {axis: fault.layout.get(axis, 1) for axis in ("tp", "cp", "dp")}
@@ -307,7 +308,7 @@ def test_progress_is_counted_against_what_was_expected() -> None:
     assert 0 < far[0] < far[-1] <= 1
 
 
-@pytest.mark.parametrize("method", runs.CP_METHODS)
+@pytest.mark.parametrize("method", OPTIONS["cp_method"].choices)
 @pytest.mark.parametrize("program", ["attention", "loss", "block"])
 def test_the_expected_count_is_near_the_real_one(program: str, method: str) -> None:
     made = 0

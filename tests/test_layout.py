@@ -310,7 +310,7 @@ def test_too_many_ranks_offer_the_largest_degree_lowered() -> None:
     with pytest.raises(LayoutError, match="2048000000 ranks, more than") as refusal:
         Layout(tp=1_000_000, pp=16, dp=128)
     assert refusal.value.choose == ("tp=8192",)
-    assert refusal.value.choices[0] == Choice("tp", 8192)
+    assert refusal.value.choices[0] == Choice.of(tp=8192)
     with pytest.raises(LayoutError, match="ranks, more than") as refusal:
         Layout(tp=2**20, cp=2**20, pp=2**10)
     assert refusal.value.choose == ("tp=1 cp=16384",)

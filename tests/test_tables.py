@@ -121,7 +121,9 @@ WITH_TORCH = [
 def test_every_table_keeps_to_the_terminals_width(columns: int, tmp_path: Path) -> None:
     save_hf(tmp_path / "old", tiny())
     commands = COMMANDS if columns > 40 else COMMANDS + WITH_TORCH
-    script = f"import shlex\nfrom llamapar import cli\nfor line in {commands!r}: cli.main(shlex.split(line))"
+    script = (
+        f"import shlex\nfrom llamapar.cli.main import main\nfor line in {commands!r}: main(shlex.split(line))"
+    )
     shown = on_a_terminal(columns, script, tmp_path)
     assert len(shown) > 8 * len(commands)
     assert max(map(len, shown)) <= columns
@@ -132,7 +134,7 @@ def test_every_table_keeps_to_the_terminals_width(columns: int, tmp_path: Path) 
 
 
 def test_a_pipe_is_not_folded(tmp_path: Path) -> None:
-    script = f"import shlex\nfrom llamapar import cli\ncli.main(shlex.split({COMMANDS[2]!r}))"
+    script = f"import shlex\nfrom llamapar.cli import main as cli\ncli.main(shlex.split({COMMANDS[2]!r}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment())
     assert max(map(len, done.stdout.splitlines())) > 200
 

@@ -18,7 +18,7 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import CheckpointError, LayoutError, LlamaparError, one_of
+from llamapar.errors import CheckpointError, Choice, LayoutError, LlamaparError, one_of
 from llamapar.frameworks import padding_rule
 from llamapar.rules.report import Report, check
 
@@ -97,9 +97,8 @@ def reshard(
     )
     _possible(wanted)
     if format == "meta" and layout.pp > 1:
-        raise CheckpointError(
-            f"pp={pp}: Meta's format has no pipeline stages", "", ["pp=1", "format='hf'"], "pp"
-        )
+        choose = [Choice.of(pp=1), Choice.of(format="hf")]
+        raise CheckpointError(f"pp={pp}: Meta's format has no pipeline stages", "", choose, "pp")
     files = list(_files(found, wanted))
     write(
         Path(target),
@@ -129,10 +128,10 @@ def _possible(wanted: Sharding) -> None:
     found = report(tp, pp, copies)
     if found.ok:
         return
-    choose = ["kv_replication=True"] if not copies and report(tp, pp, True).ok else []
-    choose += [f"tp={n}" for n in _near(tp) if report(n, pp, copies).ok][:2]
+    choose = [Choice.of(kv_replication=True)] if not copies and report(tp, pp, True).ok else []
+    choose += [Choice.of(tp=n) for n in _near(tp) if report(n, pp, copies).ok][:2]
     if not choose:
-        choose = [f"pp={n}" for n in _near(pp) if report(tp, n, copies).ok][:2]
+        choose = [Choice.of(pp=n) for n in _near(pp) if report(tp, n, copies).ok][:2]
     first = found.errors[0]
     raise LayoutError(f"{first.code} {first.message}", first.why, choose, "tp")
 

@@ -17,7 +17,7 @@ from typing import Any
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING
-from llamapar.errors import CheckpointError, LlamaparError, shown
+from llamapar.errors import CheckpointError, Choice, LlamaparError, shown
 from llamapar.frameworks import FRAMEWORKS
 
 from . import dcp, pth, safetensors
@@ -281,7 +281,7 @@ def understood(checkpoint: Checkpoint) -> Placement:
         raise CheckpointError(
             f"no config beside {checkpoint.path}",
             "names and cuts follow from the model's dimensions",
-            ["model='llama3.1-8b'", "a config.json or params.json in the folder"],
+            [Choice.of(model="llama3.1-8b"), "a config.json or params.json in the folder"],
             "model",
         )
     if checkpoint.manifest is not None:

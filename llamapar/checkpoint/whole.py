@@ -11,7 +11,7 @@ import numpy as np
 
 from llamapar.describe.models import ModelConfig, Parameter
 from llamapar.describe.placement import PARAMETERS, Shard
-from llamapar.errors import CheckpointError, LayoutError
+from llamapar.errors import CheckpointError, Choice, LayoutError
 from llamapar.errors import whole as whole_number
 
 from .rows import Rows, agreed, beside, columns_of, of, picked, rows_of, stacked
@@ -77,7 +77,7 @@ def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
         raise LayoutError(
             f"n_kv_heads={n_kv_heads}: {source.name} has {source.n_kv_heads}",
             "KV heads are stored a whole number of times",
-            [f"n_kv_heads={source.n_kv_heads * n}" for n in (1, 2)],
+            [Choice.of(n_kv_heads=source.n_kv_heads * n) for n in (1, 2)],
             "n_kv_heads",
         )
     return source.replace(n_kv_heads=n_kv_heads)

@@ -6,11 +6,9 @@ it came, so that a job under `| llamapar explain -` is seen as without it; the e
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import difflib
 import io
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -20,12 +18,14 @@ from typing import IO, Any, cast
 from llamapar import interrupts
 from llamapar.describe.configfile import exists, is_json, parse_object
 from llamapar.describe.layout import AXES, AXIS_TITLES
+from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
+from llamapar.describe.options import OPTIONS
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
-from llamapar.errors import MAX_DEGREE, LlamaparError, ModelError, shown, whole
+from llamapar.errors import LlamaparError, ModelError, shown, whole
 
-from . import words
-from .words import Answer, Command, given
+from .commands import Answer, Command, Given
+from .writing import as_text, mute, write
 
 _FACTS = ("gpus", "seq_len", "micro_batch", "global_batch", "quant_group", "virtual_stages")
 _PIECE = 2**16
@@ -33,36 +33,35 @@ _LONGEST = 2**20
 """Characters after which a line without an end is taken as one."""
 
 
-def _answer(args: argparse.Namespace) -> Answer:
+def _answer(given: Given) -> Answer:
     """Status 0 for an explanation, of sharding or not; 1 where the cause cannot be told."""
-    if (args.text is None) == (args.file is None):
-        what = "a text is needed" if args.text is None else "a text and a file were given; one is explained"
+    text, file, head = given["text"], given["file"], ""
+    if (text is None) == (file is None):
+        what = "a text is needed" if text is None else "a text and a file were given; one is explained"
         raise LlamaparError(what, "", ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe"], "text")
-    known = _known(args)
-    head = ""
-    if args.file is not None:
-        told = _of_file(args.file, known)
-    elif args.text == "-":
-        echo = _Echo(sys.stderr if args.json else sys.stdout)
-        told = explain(lines(echo.through(_piped())), **known)
-        head = "\n" if echo.said and not args.json else ""
+    known = _known(given)
+    if file is not None:
+        found = _of_file(file, known)
+    elif text == "-":
+        echo = _Echo(sys.stderr if given["json"] else sys.stdout)
+        found = explain(lines(echo.through(_piped())), **known)
+        head = "\n" if echo.wrote else ""
     else:
-        told = explain(args.text.encode("utf-8", "surrogateescape"), **known)
-    text = json.dumps(told.as_dict()) if args.json else f"{head}{words.as_text(str(told))}"
-    return int(told.verdict == UNKNOWN), text
+        found = explain(text.encode("utf-8", "surrogateescape"), **known)
+    return Answer(found.verdict != UNKNOWN, lambda: f"{head}{as_text(str(found))}", found.as_dict)
 
 
 # -- what is known besides -----------------------------------------------------------------------
 
 
-def _known(args: argparse.Namespace) -> dict[str, Any]:
+def _known(given: Given) -> dict[str, Any]:
     """The arguments of `explain` beside the text; what an option says stands before the context."""
-    known: dict[str, Any] = {"context": None if args.context is None else _context(args.context)}
-    for name, value in given(args, *AXES, *_FACTS).items():
-        known[name] = whole(name, value, 1, MAX_DEGREE if name in AXES else 2**31 - 1)
-    if args.model is not None:
-        known["model"] = _model(args.model)
-    return known | given(args, "framework")
+    known: dict[str, Any] = {"context": None if given["context"] is None else _context(given["context"])}
+    for name, value in given.of(*AXES, *_FACTS).items():
+        known[name] = whole(name, value, 1, OPTIONS[name].most)
+    if given["model"] is not None:
+        known["model"] = _model(given["model"])
+    return known | given.of("framework")
 
 
 def _context(text: str) -> dict[str, Any]:
@@ -78,7 +77,7 @@ def _context(text: str) -> dict[str, Any]:
     return facts
 
 
-def _model(text: str) -> Any:
+def _model(text: str) -> ModelConfig | str:
     """A model, or its name in free words, which `explain` knows more of; stderr says so then."""
     try:
         return find_model(text)
@@ -86,7 +85,7 @@ def _model(text: str) -> Any:
         if is_json(text) or text.endswith(".json") or exists(text):
             raise
         near = f"; presets like it are {', '.join(problem.choose[:3])}" if problem.choose else ""
-        words.write(sys.stderr, f"llamapar: {problem.what}: read as a public model's name{near}")
+        write(sys.stderr, f"llamapar: {problem.what}: read as a public model's name{near}")
         return text
 
 
@@ -97,17 +96,16 @@ def lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Bytes as lines of text: bad bytes replaced, a progress bar's returns taken as ends of lines."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-    held = ""
+    rest = ""
     for piece in chain(pieces, [b""]):
-        held += decoder.decode(piece, final=not piece)
-        *whole_lines, held = held.split("\n")
-        for line in whole_lines:
+        *ended, rest = (rest + decoder.decode(piece, final=not piece)).split("\n")
+        for line in ended:
             yield f"{line}\n"
-        if len(held) > _LONGEST:
-            yield f"{held}\n"
-            held = ""
-    if held:
-        yield held
+        if len(rest) > _LONGEST:
+            yield f"{rest}\n"
+            rest = ""
+    if rest:
+        yield rest
 
 
 def _of_file(name: str, known: dict[str, Any]) -> Explanation:
@@ -129,10 +127,10 @@ def _near(name: str) -> list[str]:
     """Files beside a missing one whose names are most like it."""
     try:
         path = Path(name)
-        held = [other.name for other in path.parent.iterdir() if other.is_file()]
+        beside = [other.name for other in path.parent.iterdir() if other.is_file()]
     except (OSError, ValueError):
-        held = []
-    near = difflib.get_close_matches(name.rpartition("/")[2][:100], held[:1000], n=3)
+        beside = []
+    near = difflib.get_close_matches(name.rpartition("/")[2][:100], beside[:1000], n=3)
     return [f"--file {path.parent / other}" for other in near] or ["llamapar explain --help"]
 
 
@@ -167,7 +165,7 @@ class _Echo:
 
     def __init__(self, stream: IO[str] | None) -> None:
         self.stream = stream
-        self.said = False
+        self.wrote = False
 
     def through(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
@@ -177,7 +175,7 @@ class _Echo:
     def _pass(self, piece: bytes) -> None:
         if self.stream is None:
             return
-        self.said = True
+        self.wrote = True
         try:
             if binary := cast("IO[bytes] | None", getattr(self.stream, "buffer", None)):
                 binary.write(piece)
@@ -185,13 +183,14 @@ class _Echo:
                 self.stream.write(piece.decode("utf-8", "replace"))
             self.stream.flush()
         except OSError:
-            words.mute(self.stream)
+            mute(self.stream)
             self.stream = None
 
 
 EXPLAIN = Command(
     _answer,
     "the cause of an error message, a traceback, a log or a wrong shape",
+    "explain",
     ("model", *AXES, *_FACTS, "framework", "context", "file"),
     "llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n"
     "  llamapar explain --file train.log --model llama3-70b --tp 16\n"
@@ -200,7 +199,7 @@ EXPLAIN = Command(
     exits="0 explained, 1 cannot tell",
     surplus="the whole text in quotes",
     helps={
-        "model": f"{words.MODEL_HELP}, or a public model's name",
+        "model": f"{OPTIONS['model'].help}, or a public model's name",
         **{axis: f"{AXIS_TITLES[axis]} ranks, where known" for axis in AXES},
         "virtual_stages": "pipeline stages on a rank, where known",
         "framework": "whose words these are: any that `llamapar check` knows",

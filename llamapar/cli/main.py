@@ -1,131 +1,53 @@
 """The `llamapar` command: a shell over the library that reads words and answers in text or JSON.
 
-Input that cannot work is told on stderr in the library's own words, never by a traceback; with --json
+Input that cannot work is refused on stderr in the library's own words, never by a traceback; with --json
 the object {"error": …} on stdout says the same, so that a script always reads one JSON value.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from llamapar import interrupts
 from llamapar.describe.layout import AXES
-from llamapar.describe.models import ModelConfig
-from llamapar.errors import LayoutError, LlamaparError
-from llamapar.frameworks import padding_rule
-from llamapar.place import ranks, stages
-from llamapar.place.cut import place
-from llamapar.records.tables import Table
+from llamapar.describe.options import FACTS, LAYOUT
+from llamapar.errors import LlamaparError
+from llamapar.place import ranks
 from llamapar.rules.report import check
 
-from . import checkpoint_command as resharding
-from . import explain_command as asking
-from . import memory_command as sizing
-from . import parsing, words
-from . import run_command as running
-from .words import Answer, Command, Group, as_text, given, write
-
-_PLACING = ("tp", "pp", "virtual_stages", "padding", "layer_split")
-
-
-# -- commands ----------------------------------------------------------------------------------
+from . import parsing, run_command
+from .checkpoint_command import CHECKPOINT
+from .commands import Answer, Command, Given, Group, answer
+from .explain_command import EXPLAIN
+from .memory_command import LOADING, MEMORY
+from .model_command import MODEL
+from .writing import as_dict, as_text, in_flags, write
 
 
-def _check(args: argparse.Namespace) -> Answer:
-    facts = given(args, *words.FACTS) | ({"kv_replication": True} if args.kv_replication else {})
-    report = check(words.model(args), words.layout(args, *words.LAYOUT), **facts)
-    return 0 if report.ok else 1, json.dumps(report.as_dict()) if args.json else as_text(report)
+def _check(given: Given) -> Answer:
+    report = check(given.model, given.layout, **given.facts, **given.of("framework"))
+    return answer(report, report.ok)
 
 
-def _ranks(args: argparse.Namespace) -> Answer:
-    grid = ranks(words.layout(args, *AXES, "order"), given(args, "rank").get("rank", 0))
-    if not args.json:
-        return 0, as_text(grid)
-    groups = {axis: list(group) for axis, group in grid.peers.items()}
-    return 0, json.dumps({"rank": grid.rank, "coord": grid.coord._asdict(), "groups": groups})
+def _ranks(given: Given) -> Answer:
+    grid = ranks(given.layout, **given.of("rank"))
 
+    def data() -> dict[str, object]:
+        groups = {axis: list(group) for axis, group in grid.peers.items()}
+        return {"rank": grid.rank, "coord": grid.coord._asdict(), "groups": groups}
 
-def _describe(args: argparse.Namespace) -> Answer:
-    model, cut = words.model(args), given(args, *_PLACING)
-    if cut and not args.inventory:
-        option = words.option(next(iter(cut)))
-        raise LlamaparError(f"{option} places tensors and needs --inventory", "", [f"--inventory {option} …"])
-    dims = asdict(model)
-    known = {"name": dims.pop("name"), **dims, "parameters": model.n_params}
-    known["parameters_per_layer"] = model.layer_params
-    known["parameters_embedding"] = model.vocab_size * model.dim
-    title, tensors = _inventory(model, args, cut) if args.inventory else ("", [])
-    if args.json:
-        return 0, json.dumps(known | ({"inventory": tensors} if args.inventory else {}))
-    if scaling := model.rope_scaling:
-        dims["rope_scaling"] = f"{scaling.kind}, factor {scaling.factor:g}"
-    head = "the embedding's" if model.tied else f"{model.vocab_size * model.dim:,}"
-    rows = [(f"  {name}", _shown(value)) for name, value in dims.items()]
-    rows += [
-        ("parameters", f"{model.n_params:,}"),
-        ("  layers", f"{model.n_layers} x {model.layer_params:,}"),
-        ("  embedding", f"{model.vocab_size * model.dim:,}"),
-        ("  output head", head),
-        ("  final norm", f"{model.dim:,}"),
-    ]
-    text = "\n".join([model.name, *(f"{name:<14}  {value}" for name, value in rows)])
-    if args.inventory:
-        cells = [["x".join(map(str, v)) if isinstance(v, list) else v for v in t.values()] for t in tensors]
-        columns = ["tensor", "Hugging Face", "shape", "over TP", "on TP rank 0", "stage"]
-        text += f"\n{as_text(Table(title, columns, cells))}"
-    return 0, text
+    return Answer(True, lambda: as_text(grid), data)
 
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _inventory(
-    model: ModelConfig, args: argparse.Namespace, cut: dict[str, Any]
-) -> tuple[str, list[dict[str, Any]]]:
-    """A title, and every tensor as plain values in the order of the forward pass."""
-    layout = words.layout(args, "tp", "pp", "virtual_stages")
-    staged = stages(model, layout, layer_split=cut.get("layer_split", "balanced ends"))
-    padding = padding_rule(cut.get("padding"))
-    if not staged.ok:
-        raise LayoutError(staged.reason, f"{staged.layer_split} cannot place them", ["pp=1"], "pp")
-    tensors = [
-        {
-            "name": placed.parameter.name,
-            "hf_name": placed.parameter.hf_name,
-            "shape": list(placed.parameter.shape),
-            "tp": str(placed.tp),
-            "local_shape": list(placed.local_shape(layout, 0, padding)),
-            "stage": placed.stage,
-        }
-        for placed in place(model, layout, staged.counts)
-    ]
-    cuts = f"tp={layout.tp} pp={layout.pp} virtual_stages={layout.virtual_stages}"
-    return f"{len(tensors)} tensors over {cuts}, {staged.layer_split}, {padding}", tensors
-
-
-# -- the command line --------------------------------------------------------------------------
 
 COMMANDS: dict[str, Command | Group] = {
-    "model": Command(
-        _describe,
-        "dimensions and exact parameter count of a model; every tensor with --inventory",
-        ("inventory", *_PLACING),
-        "llamapar model llama3.1-405b\n  llamapar model llama3-8b --inventory --tp 8 --pp 4",
-        exits="0 a model",
-        positional=(("model", words.MODEL_HELP),),
-    ),
+    "model": MODEL,
     "check": Command(
         _check,
         "judge a layout: what is wrong, why, what would pass, and what each framework does",
-        ("model", "sequence_parallel", "kv_replication", *words.LAYOUT, *words.FACTS),
+        "check",
+        ("model", *LAYOUT, *FACTS, "framework"),
         "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072",
         exits="0 no errors, 1 the layout has errors",
         surplus="--model {word}",
@@ -133,16 +55,17 @@ COMMANDS: dict[str, Command | Group] = {
     "ranks": Command(
         _ranks,
         "where a global rank sits, and who its peers are on each axis",
+        "ranks",
         (*AXES, "order", "rank"),
         "llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345\n"
         "  llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345 --order megatron-lm",
         exits="0 a rank",
     ),
-    "run": running.RUN,
-    "memory": sizing.MEMORY,
-    "loading": sizing.LOADING,
-    "checkpoint": resharding.CHECKPOINT,
-    "explain": asking.EXPLAIN,
+    "run": run_command.RUN,
+    "memory": MEMORY,
+    "loading": LOADING,
+    "checkpoint": CHECKPOINT,
+    "explain": EXPLAIN,
 }
 """The commands by name."""
 
@@ -155,20 +78,15 @@ _STATUS = """Bad input is told on stderr; with --json, {"error": {"field", "mess
 stdout too."""
 
 
-def _answered(argv: Sequence[str]) -> Answer:
-    """Exit status and text; what is bad input is told on stderr at once."""
+def _answer(argv: Sequence[str]) -> int:
+    """Answer a command line, in writing; its exit status. Bad input is refused on stderr at once."""
     try:
-        command, args = parsing.read(argv, _TOP, _STATUS)
-        return command.answer(args)
+        command, given = parsing.read(argv, _TOP, _STATUS)
+        answered = command.answer(given)
+        status, text = int(not answered.ok), answered.written(given["json"])
     except LlamaparError as problem:
-        told = LlamaparError(problem.what, problem.why, words.as_options(problem.choose), problem.field)
-        write(sys.stderr, f"llamapar: {told}")
-        return 2, json.dumps({"error": words.as_dict(told)}) if "--json" in argv else ""
-
-
-def _told(answer: Answer) -> int:
-    """The exit status, once the text is written."""
-    status, text = answer
+        write(sys.stderr, f"llamapar: {in_flags(problem)}")
+        status, text = 2, json.dumps({"error": as_dict(problem)}) if "--json" in argv else ""
     if failure := write(sys.stdout, text):
         write(sys.stderr, f"llamapar: {failure}")
         return 2
@@ -179,9 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The `llamapar` command; the exit status is returned."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        if argv[:1] == ["run"] and running.launched():
-            return running.as_a_rank(lambda: _told(_answered(argv)))
-        return _told(_answered(argv))
+        if argv[:1] == ["run"] and run_command.launched():
+            return run_command.as_a_rank(lambda: _answer(argv))
+        return _answer(argv)
     except SystemExit:  # argparse has shown the help that was asked for
         return 0
     except KeyboardInterrupt:

@@ -8,9 +8,27 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from llamapar.describe import options
+from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError, one_of, shown
 
-from .words import OPTIONS, SWITCHES, Command, Group, option, reader, write
+from . import reading
+from .commands import Command, Given, Group
+from .writing import write
+
+_METAVARS = {
+    "zero": "0-3",
+    "padding": "RULE",
+    "accounting": "RULE",
+    "layer_split": "SPLIT",
+    **dict.fromkeys(("framework", "chunking", "cp_method", "fault", "recompute", "schedule"), "NAME"),
+    "documents": "N,N,...",
+    "timeout": "SECONDS",
+    "memory_gib": "GIB",
+    "against": "PATH",
+    "context": "JSON",
+}
+"""What stands for an option's value in a usage line, where it is neither N nor the option's name."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,8 +47,8 @@ class _Parser(argparse.ArgumentParser):
             raise LlamaparError(failure)
 
 
-def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, argparse.Namespace]:
-    """The command that `argv` names, and its options as values.
+def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
+    """The command that `argv` names, and what was typed after it.
 
     status: what every help says last. Raises LlamaparError; SystemExit once a help was shown.
     """
@@ -46,13 +64,13 @@ def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, argpars
     for word in words[: words.index("--")] if "--" in words else words:
         if word.startswith("--") and word.endswith("=--"):  # argparse drops the value, and breaks
             raise LlamaparError(f"{shown(word)}: a value is needed", "", [f"{parser.prog} --help"])
-    args, unknown = parser.parse_known_args(words)
+    found, unknown = parser.parse_known_args(words)
+    given = Given(parser.prog, vars(found))
     if unknown:
-        raise _refusal(unknown[0], command, args)
-    for field in command.options:
-        if isinstance(text := getattr(args, field), str):
-            setattr(args, field, reader(field)(text))
-    return command, args
+        raise _refusal(unknown[0], command, given)
+    texts = {name: text for name in command.options if isinstance(text := given[name], str)}
+    values = {name: reading.read(name, text) for name, text in texts.items()}
+    return command, Given(given.command, {**given.values, **values})
 
 
 def _named(argv: Sequence[str], top: Group) -> tuple[Command | Group, Sequence[str]]:
@@ -79,20 +97,19 @@ def _fill_group(parser: _Parser, group: Group, status: str) -> None:
 
 def _fill(parser: _Parser, command: Command, status: str) -> None:
     """What a command takes."""
-    parser.set_defaults(prog=parser.prog)
-    for field, help_text in command.positional:
-        parser.add_argument(field, nargs="?", metavar=field.upper(), help=help_text)
-    for field in (*command.options, "json"):
-        if field in OPTIONS:
-            metavar, about = OPTIONS[field]
-            parser.add_argument(option(field), metavar=metavar, help=command.helps.get(field, about))
-            continue
-        about = command.helps.get(field, SWITCHES[field])
-        if field == "sequence_parallel":
+    for name, help_text in command.positional:
+        parser.add_argument(name, nargs="?", metavar=name.upper(), help=help_text)
+    for name in (*command.options, "json"):
+        option = OPTIONS[name]
+        about = option.about(options.default(name, command.function), command.helps.get(name, ""))
+        if option.kind is not bool:
+            metavar = _METAVARS.get(name, "N" if option.is_count else name.upper())
+            parser.add_argument(option.flag, metavar=metavar, help=about)
+        elif option.default is None:
             both = argparse.BooleanOptionalAction
-            parser.add_argument(option(field), action=both, default=None, help=about)
+            parser.add_argument(option.flag, action=both, default=None, help=about)
         else:
-            parser.add_argument(option(field), action="store_true", help=about)
+            parser.add_argument(option.flag, action="store_true", help=about)
     parser.epilog = _epilog(command.example, command.exits, status)
 
 
@@ -100,13 +117,13 @@ def _epilog(example: str, exits: str, status: str) -> str:
     return f"example:\n  {example}\n\nexit status: {exits}, 2 bad usage or bad input\n{status}"
 
 
-def _refusal(word: str, command: Command, args: argparse.Namespace) -> LlamaparError:
+def _refusal(word: str, command: Command, given: Given) -> LlamaparError:
     """An option that the command does not have, or a word too many, with what it may have meant."""
-    help_of = [f"{args.prog} --help"]
+    help_of = [f"{given.command} --help"]
     if word.startswith("-"):
-        known = map(option, (*command.options, "json"))
-        near = difflib.get_close_matches(word.partition("=")[0][:100], list(known), n=2)
-        return LlamaparError(f"{shown(word)} is not an option of {args.prog}", "", near or help_of)
+        known = [OPTIONS[name].flag for name in (*command.options, "json")]
+        near = difflib.get_close_matches(word.partition("=")[0][:100], known, n=2)
+        return LlamaparError(f"{shown(word)} is not an option of {given.command}", "", near or help_of)
     meant = command.surplus.format(word=word)
-    free = meant and getattr(args, meant.split()[0].lstrip("-"), None) is None
+    free = meant and not given.of(meant.split()[0].lstrip("-"))
     return LlamaparError(f"{shown(word)} is one word too many", "", [meant] if free else help_of)

@@ -9,8 +9,9 @@ from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
+from llamapar.describe.options import offer
 from llamapar.describe.splits import Padding
-from llamapar.errors import LayoutError, flag, one_of
+from llamapar.errors import Choice, LayoutError, flag, one_of
 
 from .exact import LOSSES, Account, exact
 from .published import korthikanti, megatron, ultrascale
@@ -20,6 +21,7 @@ from .sizes import ITEMSIZE, Sizes
 from .terms import Memory
 
 ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
+offer("accounting", ACCOUNTINGS)
 
 
 @named()
@@ -109,7 +111,7 @@ def _micro_batches(job: Job) -> int:
         return job.n_micro_batches
     step = job.layout.dp * (job.micro_batch or 1)
     many = job.global_batch // step
-    near = [f"global_batch={n * step}" for n in (many, many + 1) if n]
+    near = [Choice.of(global_batch=n * step) for n in (many, many + 1) if n]
     raise LayoutError(
         f"global_batch={job.global_batch} sequences are no whole number of micro-batches",
         f"a micro-batch of every dp way is dp·micro_batch = {step} sequences",

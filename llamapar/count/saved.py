@@ -13,8 +13,11 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+from llamapar.describe.options import offer
+
 KERNELS = ("eager", "fused")
 RECOMPUTE = ("none", "selective", "full")
+offer("recompute", RECOMPUTE)
 
 _OWN = "llamapar/programs, saved_tensors_hooks"
 _FUSED = "arXiv:2205.05198 section 4.1 with SwiGLU, RMSNorm and flash attention (arXiv:2205.14135)"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from llamapar.describe.options import offer
+
 SCHEDULES = ("1f1b", "gpipe")
 """1f1b: one forward, one backward (arXiv:2104.04473), interleaved where a rank has several stages.
 gpipe: all forward, then all backward (arXiv:1811.06965)."""
+
+offer("schedule", SCHEDULES)
 
 
 def in_flight(schedule: str, rank: int, pp: int, virtual_stages: int, micro_batches: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.placement import ACTIVATIONS, Activation, Shard
 from llamapar.describe.splits import Split, kv_copies
-from llamapar.errors import LayoutError, flag, one_of, shown, whole
+from llamapar.errors import Choice, LayoutError, flag, one_of, shown, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.cut import place
 from llamapar.place.head_map import HeadMap
@@ -74,9 +74,9 @@ class Sizes:
         self.padding = padding_rule(padding)
         self.heads = HeadMap(model, layout.tp, kv_replication)
         if self.heads.reason:
-            near = [f"tp={math.gcd(layout.tp, model.n_kv_heads)}"]
+            near = [Choice.of(tp=math.gcd(layout.tp, model.n_kv_heads))]
             if not kv_replication and kv_copies(model.n_kv_heads, layout.tp) > 1:
-                near.append("kv_replication=True")
+                near.append(Choice.of(kv_replication=True))
             raise LayoutError(self.heads.reason, "a rank computes with whole heads", near, "tp")
         self.vocab = VocabMap(model, layout.tp, self.padding)
         self.sequence = SequenceMap(seq_len, layout.cp, one_of("chunking", chunking, CHUNKINGS))
@@ -120,7 +120,7 @@ class Sizes:
         if isinstance(layer_split, str):
             mapped = stage_map(self.model, self.layout, layer_split=layer_split)
             if mapped.reason:
-                raise LayoutError(mapped.reason, "", [f"pp={self.layout.pp // 2 or 1}"], "pp")
+                raise LayoutError(mapped.reason, "", [Choice.of(pp=self.layout.pp // 2 or 1)], "pp")
             counts = mapped.counts
         else:
             counts = [whole("layer_split", count, 0) for count in layer_split]

@@ -22,7 +22,7 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.placement import PARAMETERS, Replicate
 from llamapar.describe.splits import Padding
-from llamapar.errors import LayoutError, flag, one_of, whole
+from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.cut import Placed
 from llamapar.place.head_map import HeadMap
@@ -127,7 +127,7 @@ def traffic(
         parts["output"] = int(not m.tied)
     heads = HeadMap(m, lay.tp, flag("kv_replication", kv_replication))
     if parts["K and V"] and heads.reason:
-        whole_heads = [f"tp={math.gcd(lay.tp, m.n_kv_heads)}"]
+        whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
         raise LayoutError(heads.reason, "a rank computes with whole heads", whole_heads, "tp")
     item = ITEMSIZE[one_of("dtype", dtype, ITEMSIZE)]
     wide = max(item, 4)  # the loss, and gradients on their way around a ring, are in float32 at least

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llamapar.errors import Choice, LayoutError, shown
 
-_OF_1024 = frozenset(("gpus", "tp", "cp", "pp", "dp", "dp_replicate", "seq_len", "documents", "batch_tokens"))
-"""Counts of ranks and of tokens, of which people mean 1,024 by k."""
+from .options import OPTIONS
 
-_REAL = frozenset(("memory_gib", "timeout"))
-"""What need not be whole."""
+_OF_1024 = ("ranks", "GPUs", "tokens")
+"""Units of which people mean 1,024 by k."""
 
 _UNITS = {"k": (2**10, 10**3), "m": (2**20, 10**6)}
 _GROUPED = re.compile(r"[+-]?\d{1,3}([,_])\d{3}(?:\1\d{3})*")
@@ -38,25 +37,26 @@ def number(field: str, text: str) -> Number:
 
     Raises LayoutError with the nearest forms that are read.
     """
-    text = text.strip()
+    text, option = text.strip(), OPTIONS.get(field)
     if re.fullmatch(r"[+-]?\d+", text):
         return Number(int(text) if len(text) < 1000 else float(text))
     if _GROUPED.fullmatch(text):
         return Number(int(re.sub("[,_]", "", text)))
-    if (short := _SHORT.fullmatch(text)) and field in _OF_1024:
+    if (short := _SHORT.fullmatch(text)) and _is_of_1024(field):
         unit = _UNITS[short[2].lower()][0]
         value = int(short[1]) * unit
         return Number(value, f"{field}={text} is read as {value} ({short[2]} = {unit:,})")
-    if field in _REAL or (_FRACTION.fullmatch(text) and not _TWO_WAYS.fullmatch(text)):
+    real = option is not None and option.kind is float
+    if real or (_FRACTION.fullmatch(text) and not _TWO_WAYS.fullmatch(text)):
         with suppress(ValueError):
             return Number(float(text))
     why = "k is 1,024 for ranks and tokens; here it could be 1,000 as well" if short else ""
-    near = [Choice(field, n) for n in dict.fromkeys(_near(field, text))]
+    near = [Choice.of(**{field: n}) for n in dict.fromkeys(_near(field, text))]
     what = f"{field}={shown(text)}" if text else f"{field} is empty"
     raise LayoutError(f"{what}: a whole number is needed", why, near, field)
 
 
-def typed(field: str, value: Any) -> Any:
+def typed(field: str, value: object) -> object:
     """A text as the count that it says; whatever cannot be read stays, for its refusal to show it."""
     if not isinstance(value, str):
         return value
@@ -65,6 +65,10 @@ def typed(field: str, value: Any) -> Any:
     except LayoutError:
         return value
     return read if isinstance(read, int) and abs(read) < 2**53 else value
+
+
+def _is_of_1024(field: str) -> bool:
+    return field in OPTIONS and OPTIONS[field].unit in _OF_1024
 
 
 def _near(field: str, text: str) -> list[int]:
@@ -80,5 +84,5 @@ def _near(field: str, text: str) -> list[int]:
     amount = float(parts[0].replace(",", ".")) if parts else 1.0
     if found[2]:
         units = _UNITS[found[2].lower()]
-        return [max(1, round(amount * unit)) for unit in (units[:1] if field in _OF_1024 else units)]
+        return [max(1, round(amount * unit)) for unit in (units[:1] if _is_of_1024(field) else units)]
     return [max(1, digits)] if digits == amount else [max(1, digits), max(1, round(amount))]

@@ -9,22 +9,13 @@ from typing import Any
 
 from llamapar.errors import LayoutError, flag, one_of, shown, whole
 
-from .layout import MAX_WORLD, Layout, LayoutLike
+from .layout import Layout, LayoutLike
 from .models import ModelConfig, ModelLike
 from .models import model as find_model
+from .options import FACTS, OPTIONS
 from .splits import LAYER_SPLITS, NO_PADDING, Padding, kv_copies
 
-_COUNTS: dict[str, int] = {
-    "gpus": MAX_WORLD,
-    "gpus_per_node": 2**16,
-    "seq_len": 2**31 - 1,
-    "batch_tokens": 2**50,
-    "batch_per_dp": 2**31 - 1,
-    "micro_batch": 2**31 - 1,
-    "global_batch": 2**31 - 1,
-    "micro_batches": 2**31 - 1,
-    "quant_group": 2**24,
-}
+_COUNTS = {name: OPTIONS[name].most for name in FACTS if OPTIONS[name].is_count}
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,8 @@ class Layout:
         try:
             put(self, "dp_replicate", whole("dp_replicate", self.dp_replicate, 1, MAX_DEGREE))
         except LayoutError as problem:  # the nearest whole number need not divide dp
-            raise self._replicas_refused(problem.what, problem.why, problem.choices[0]) from None
+            nearest = next((c.values[0][1] for c in problem.choices if isinstance(c, Choice)), 1)
+            raise self._replicas_refused(problem.what, problem.why, nearest) from None
         put(self, "zero", whole("zero", self.zero, 0, 3))
         if self.sequence_parallel is not None:
             flag("sequence_parallel", self.sequence_parallel)
@@ -87,15 +88,14 @@ class Layout:
             )
         if self.dp % self.dp_replicate:
             what = f"dp_replicate={self.dp_replicate} does not divide dp={self.dp}"
-            asked = Choice("dp_replicate", self.dp_replicate)
-            raise self._replicas_refused(what, "dp = dp_replicate x dp_shard", asked)
+            raise self._replicas_refused(what, "dp = dp_replicate x dp_shard", self.dp_replicate)
 
     def _replicas_refused(self, what: str, why: str, near: object) -> LayoutError:
-        """The refusal of dp_replicate, with the divisors of dp that are nearest to a choice."""
-        nearest = nearest_divisors(self.dp, int(near.value) if isinstance(near, Choice) else 1)
-        return LayoutError(what, why, [Choice("dp_replicate", n) for n in nearest], "dp_replicate")
+        """The refusal of dp_replicate, with the divisors of dp on either side of `near`."""
+        nearest = nearest_divisors(self.dp, near if isinstance(near, int) else 1)
+        return LayoutError(what, why, [Choice.of(dp_replicate=n) for n in nearest], "dp_replicate")
 
-    def _within_reach(self) -> object:
+    def _within_reach(self) -> Choice:
         """The change that leaves at most MAX_WORLD ranks: of the largest degree, or of the largest ones."""
         lowered, world = dict[str, int](), self.world
         for axis in sorted(AXES, key=lambda axis: -getattr(self, axis)):
@@ -105,9 +105,7 @@ class Layout:
             if most:
                 break
             world = world // getattr(self, axis) * least
-        if len(lowered) == 1:
-            return Choice(*lowered.popitem())
-        return " ".join(f"{axis}={n}" for axis, n in lowered.items())
+        return Choice.of(**lowered)
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -236,7 +234,7 @@ def _axes(axis: object) -> tuple[str, ...]:
         one_of("axis", name, AXES)
     if len(set(names)) < len(names):
         once = "-".join(dict.fromkeys(names))
-        raise LayoutError(f"axis={shown(axis)} names an axis twice", "", [f"axis={once!r}"], "axis")
+        raise LayoutError(f"axis={shown(axis)} names an axis twice", "", [Choice.of(axis=once)], "axis")
     return names
 
 

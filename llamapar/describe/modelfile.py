@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from llamapar.errors import ModelError
+from llamapar.errors import Choice, ModelError
 
 from .models import ModelConfig, ffn_dim_from
 from .rope import RopeScaling
@@ -55,7 +55,7 @@ def params_json(model: ModelConfig) -> dict[str, Any]:
         raise ModelError(
             f"{what}={getattr(model, what)} of {model.name}: params.json has no such field",
             "head_dim is dim / n_heads there, and no projection has a bias",
-            ["format='hf'"],
+            [Choice.of(format="hf")],
             what,
         )
     multiplier, multiple = _ffn(model.dim, model.ffn_dim)

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llamapar.errors import MAX_SIZE, ModelError, flag, one_of, real, shown, whole
+from llamapar.errors import MAX_SIZE, Choice, ModelError, flag, one_of, real, shown, whole
 
 from .configfile import exists, given, is_json, need, read_object
 from .modelnames import preset_name
@@ -89,7 +89,7 @@ class ModelConfig:
                 raise ModelError(
                     f"n_heads={self.n_heads} does not divide dim={self.dim}",
                     "head_dim = dim / n_heads must be a whole number when it is not given",
-                    [f"dim={n}" for n in (near, near + self.n_heads) if n] + ["head_dim=128"],
+                    [*(Choice.of(dim=n) for n in (near, near + self.n_heads) if n), Choice.of(head_dim=128)],
                     "dim",
                 )
             put(self, "head_dim", self.dim // self.n_heads)
@@ -98,7 +98,7 @@ class ModelConfig:
             raise ModelError(
                 f"n_kv_heads={self.n_kv_heads} does not divide n_heads={self.n_heads}",
                 "each KV head serves the same whole number of query heads",
-                [f"n_kv_heads={n}" for n in (*fewer, self.n_heads)],
+                [Choice.of(n_kv_heads=n) for n in (*fewer, self.n_heads)],
                 "n_kv_heads",
             )
         for field in ("tied", "qkv_bias", "o_bias"):
@@ -241,7 +241,7 @@ class ModelConfig:
             raise ModelError(
                 "vocab_size=-1: this params.json leaves the vocabulary to the tokenizer",
                 "Llama 2's tokenizer has 32000 pieces, Llama 3's 128256",
-                ["vocab_size=32000"],
+                [Choice.of(vocab_size=32000)],
                 "vocab_size",
             )
         scaled = flag("use_scaled_rope", raw.get("use_scaled_rope", False), ModelError)

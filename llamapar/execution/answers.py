@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from llamapar.errors import LlamaparError
+from llamapar.errors import Choice, LlamaparError
 
 from .engines.rank import Note, Reply
 
@@ -128,7 +128,7 @@ class Scene:
         return RankFailure(
             f"time-out: no rank made progress for {seconds:g} s",
             "\n       ".join(lines),
-            [f"timeout={2 * seconds:g} if a rank only computes for long"],
+            [Choice.of("if a rank only computes for long", timeout=2 * seconds)],
             told,
             min(absent, default=None),
         )

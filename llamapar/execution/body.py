@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.placement import ACTIVATIONS
-from llamapar.errors import LlamaparError
+from llamapar.errors import Choice, LlamaparError
 from llamapar.programs import Program, faults
 from llamapar.records.trace import Trace
 from llamapar.spmd import compat
@@ -138,7 +138,7 @@ def objective(task: Task, outputs: Mapping[str, Tensor], sequences: int, cut: Cu
                 raise LlamaparError(
                     f"output {name!r} is {list(y.shape)}, and a rank's piece of {row} {list(dy.shape)}",
                     "that is what the placement table says of it",
-                    [f"out={row!r} of another row", 'a dict, {"a name of your own": tensor}'],
+                    [Choice.of("of another row", out=row), 'a dict, {"a name of your own": tensor}'],
                     "out",
                 )
             y = y * dy

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from llamapar.describe.layout import AXES
 from llamapar.describe.placement import PARAMETERS
-from llamapar.errors import LayoutError, LlamaparError, one_of
+from llamapar.errors import Choice, LayoutError, LlamaparError, one_of
 from llamapar.spmd.setting import Setting, kind
 
 from .body import Task, shapes
@@ -28,7 +29,8 @@ def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
     one_of("device", device, DEVICES)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cuda" and not gpus:
-        raise LlamaparError("device='cuda': torch sees no CUDA device", "", ["device='cpu'"], "device")
+        what = "device='cuda': torch sees no CUDA device"
+        raise LlamaparError(what, "", [Choice.of(device="cpu")], "device")
     if device == "cpu" or not gpus:
         why = "asked for" if device == "cpu" else "torch sees no CUDA device"
         backend = "" if engine == "local" else "gloo"
@@ -106,15 +108,15 @@ def require_room(task: Task, engine: str) -> None:
         other = replace(task, setting=replace(setting, **changes))
         return other.setting.layout.world <= MAX_RANKS and need(other, engine) <= there
 
-    choose = []
+    choose: list[Choice | str] = []
     if small.layout != layout and fits(layout=small.layout, global_batch=small.layout.dp):
-        choose.append(f"{small.layout}")
+        choose.append(Choice.of(**{axis: getattr(small.layout, axis) for axis in AXES}))
     shorter = next((n for n in _halves(setting) if fits(seq_len=n)), None)
     if shorter is not None:
-        choose.append(f"seq_len={shorter}")
+        choose.append(Choice.of(seq_len=shorter))
     if small.model != setting.model:
         choose.append(
             f"lp.shrink(model, layout): head_dim {small.model.head_dim}, dim {small.model.dim}, "
             f"{small.model.vocab_size} tokens"
         )
-    raise LayoutError(what, why, [*choose, 'model="tiny"'], "world")
+    raise LayoutError(what, why, [*choose, Choice.of(model="tiny")], "world")

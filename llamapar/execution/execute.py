@@ -18,7 +18,7 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import LayoutError, LlamaparError, flag, one_of, real, shown, whole
+from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.programs import FAULTS
@@ -118,7 +118,7 @@ def _lengths(documents: Any, seq_len: int) -> tuple[int, ...] | None:
         return None
     if isinstance(documents, str) or not isinstance(documents, Iterable):
         what = f"documents={shown(documents)}: lengths in tokens are needed"
-        raise LayoutError(what, "", [f"documents=({seq_len},)"], "documents")
+        raise LayoutError(what, "", [Choice.of(documents=(seq_len,))], "documents")
     lengths = tuple(whole("length of a document", n) for n in documents)
     if sum(lengths) != seq_len:
         what = f"documents of {sum(lengths)} tokens in all for seq_len={seq_len}"

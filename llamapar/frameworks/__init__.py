@@ -6,6 +6,7 @@ verdict is "not known".
 
 from __future__ import annotations
 
+from llamapar.describe.options import offer
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import LayoutError, one_of
 
@@ -52,6 +53,8 @@ FRAMEWORKS: dict[str, Framework] = {
         DTENSOR,
     )
 }
+
+offer("framework", FRAMEWORKS)
 
 _BY_ALIAS = {alias: f for f in FRAMEWORKS.values() for alias in (f.name, f.title.lower(), *f.aliases)}
 

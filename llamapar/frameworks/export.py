@@ -17,6 +17,7 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, divisors
 from llamapar.describe.modelfile import as_hf, is_qwen
 from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.options import OPTIONS
 from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.errors import LayoutError
@@ -38,7 +39,7 @@ def _left_out(what: str, why: str) -> str:
     return f"# left out: {what} ({why})"
 
 
-def _said(record: Any, *skip: str, always: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _differing(record: Any, *skip: str, always: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Name and value of the fields that differ from their defaults, and of those in `always`."""
     for field in fields(record):
         value = getattr(record, field.name)
@@ -76,8 +77,8 @@ def _step(job: Job) -> int | None:
     return job.global_batch or _times(job.batch_per_dp, dp) or _times(rounds, dp) or whole
 
 
-def _off_batches(job: Job, *told: str) -> Iterator[str]:
-    """Comments for batch sizes that do not follow from the sequences of a step, and are not `told`."""
+def _off_batches(job: Job, *settled: str) -> Iterator[str]:
+    """Comments for batch sizes that do not follow from the sequences of a step, and are not `settled`."""
     step, dp = _step(job), job.layout.dp
     implied = {
         "batch_tokens": _times(step, job.seq_len),
@@ -86,9 +87,9 @@ def _off_batches(job: Job, *told: str) -> Iterator[str]:
     }
     for name, follows in implied.items():
         value = getattr(job, name)
-        if value not in (None, follows) and name not in told:
-            said = f"the other sizes give {step} sequences a step" if step else "the other sizes are not said"
-            yield _left_out(f"{name}={value}", said)
+        if value not in (None, follows) and name not in settled:
+            why = f"the other sizes give {step} sequences a step" if step else "the other sizes are not said"
+            yield _left_out(f"{name}={value}", why)
 
 
 def _off(job: Job, name: str) -> Iterator[str]:
@@ -113,11 +114,11 @@ def as_python(job: Job, framework: str | None = None) -> str:
     if PRESETS.get(model.name) == model:
         source = ascii(model.name)
     else:
-        source = _call("lp.ModelConfig", _named(dict(_said(model))), " " * 8)
+        source = _call("lp.ModelConfig", _named(dict(_differing(model))), " " * 8)
         if model.rope_scaling:
             lines.append("from llamapar import RopeScaling")
-    arguments = [source, f"lp.Layout({', '.join(_named(dict(_said(job.layout, always=AXES))))})"]
-    arguments += _named(dict(_said(job, "model", "layout", "padding")))
+    arguments = [source, f"lp.Layout({', '.join(_named(dict(_differing(job.layout, always=AXES))))})"]
+    arguments += _named(dict(_differing(job, "model", "layout", "padding")))
     if job.padding is not None:
         arguments.append(f"padding=lp.{job.padding!r}")
     if framework is not None:
@@ -136,20 +137,14 @@ def as_cli(job: Job, framework: str | None = None, counted: Mapping[str, str] | 
     model, lines = job.model, [_title(job)]
     words = ["llamapar", "check" if counted is None else "memory", "--model", model.name]
     if PRESETS.get(model.name) != model:
-        words[-1] = json.dumps(dict(_said(model, "rope_scaling")))
+        words[-1] = json.dumps(dict(_differing(model, "rope_scaling")))
         lines += [_left_out("rope_scaling", "no rule asks for it")] * (model.rope_scaling is not None)
-    for name, value in (*_said(job.layout, always=AXES), *_said(job, "model", "layout")):
-        option = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(option if value else f"--no-{option[2:]}")
-        elif isinstance(value, Padding):
-            words += [option, f"{value.multiple}{'*tp' if value.per_tp else ''}"]
-        else:
-            words += [option, str(value).replace(" ", "-")]
+    for name, value in (*_differing(job.layout, always=AXES), *_differing(job, "model", "layout")):
+        words += OPTIONS[name].words(value)
     if framework is not None:
-        words += ["--framework", find_framework(framework).name]
+        words += OPTIONS["framework"].words(find_framework(framework).name)
     for name, setting in (counted or {}).items():
-        words += [f"--{name}", setting]
+        words += OPTIONS[name].words(setting)
     return "\n".join([*lines, shlex.join(words)]) + "\n"
 
 
@@ -161,7 +156,7 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
     """Comments, the configuration to start from, and the lines that choose the model in it."""
     free = {"name": "", "max_seq_len": 0, "norm_eps": 0.0, "rope_scaling": None}
     for preset in _TITAN:
-        if dict(_said(PRESETS[preset])) | free == dict(_said(model)) | free:
+        if dict(_differing(PRESETS[preset])) | free == dict(_differing(model)) | free:
             off = [] if model.rope_scaling == RopeScaling() else [_left_out(_rope(model), "it scales by 8")]
             size = preset.split("-")[1]
             if size in ("1b", "3b"):  # flavours without a configuration of their own
@@ -169,7 +164,7 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
             return off, f"llama3_{size}", []
     comments = [
         "# torchtitan has no flavour of these dimensions: add it to torchtitan/models/llama3/__init__.py,",
-        f"# {' '.join(_named(dict(_said(model, 'name', 'rope_scaling'))))}, {_rope(model)}",
+        f"# {' '.join(_named(dict(_differing(model, 'name', 'rope_scaling'))))}, {_rope(model)}",
     ]
     if model.qkv_bias or model.o_bias:
         comments.append(_left_out("biases", "its Llama 3 has none"))
@@ -348,7 +343,9 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
     models/llama/configuration_llama.py; `tp_plan` outside DistributedConfig is deprecated there.
     """
     lay, m = job.layout, job.model
-    told = [f"{name}={value}" for name, value in _said(job) if "batch" in name or name == "seq_len"]
+    sizes_of_batches = [
+        f"{name}={value}" for name, value in _differing(job) if "batch" in name or name == "seq_len"
+    ]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
     kind = "Qwen2Config" if is_qwen(m) else "LlamaConfig"
     sizes: dict[str, Any] = {"tp_size": lay.tp, "tp_plan": "auto" if lay.tp > 1 else None, "pp_size": lay.pp}
@@ -360,7 +357,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         (lay.sp, "sequence_parallel", "enable_sequence_parallel is not wired up yet"),
         (lay.virtual_stages > 1, f"virtual_stages={lay.virtual_stages}", "its stages are not interleaved"),
         (lay.zero in (1, 2) and lay.dp > 1, f"zero={lay.zero}", "fsdp_size shares parameters too, stage 3"),
-        (bool(told), " ".join(told), "the training script says it"),
+        (bool(sizes_of_batches), " ".join(sizes_of_batches), "the training script says it"),
         (split, f"layer_split={job.layer_split!r}", "its last stage takes the remainder"),
     ]
     loaded = ['"folder-or-hub-name"', "config=config", "distributed_config=parallel"]

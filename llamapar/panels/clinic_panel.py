@@ -19,7 +19,7 @@ from llamapar.describe.arguments import keywords, named
 from llamapar.describe.configfile import parse_object
 from llamapar.describe.counts import number
 from llamapar.describe.counts import typed as read_typed
-from llamapar.describe.layout import AXES, AXIS_TITLES
+from llamapar.describe.layout import AXES
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
@@ -30,6 +30,7 @@ from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 from llamapar.rules.search import Fix
 
+from .controls import CLINIC, DIMS, MORE
 from .explorer_panel import Explorer
 from .page import Page, plain, source
 from .runs import card
@@ -40,34 +41,11 @@ LIMIT = 60_000
 _SEARCHED = 200_000
 """Characters of either end of a text that are searched for names."""
 
-_DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
-_MORE = ("micro_batch", "global_batch", "quant_group")
-_FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *_DIMS, *_MORE)
+_FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *DIMS, *MORE)
 _COUNTS = frozenset(_FIELDS) - {"model", "framework"}
-_NOTHING_TOLD: dict[str, Any] = {"text": "", **dict.fromkeys(_FIELDS)}
-_LABELS = {axis: axis.upper() for axis in AXES} | {"gpus": "GPUs", "seq_len": "sequence length"}
+_EMPTY = {"text": "", **dict.fromkeys(_FIELDS)}
 TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
 """Where a field's value is from."""
-
-
-def _control(name: str, kind: str = "int", help: str = "", **more: Any) -> dict[str, Any]:
-    label = _LABELS.get(name, name.replace("quant_", "quantisation "))
-    return {"name": name, "label": label, "kind": kind, "help": help or AXIS_TITLES.get(name, ""), **more}
-
-
-_CHOICES = [["", "not told"], *([name, f.title] for name, f in FRAMEWORKS.items())]
-_KNOWN = [
-    _control("model", "text", "a preset, or a public model's name", options=list(PRESETS)),
-    _control("config", "file", "a config.json or params.json; it is read as data"),
-    _control("framework", "choice", "whose rules and words to prefer", options=_CHOICES),
-    *map(_control, (*AXES, "gpus", "seq_len")),
-]
-SCHEMA: list[dict[str, Any]] = [
-    {"group": "What is known", "open": True, "controls": _KNOWN},
-    {"group": "Dimensions", "open": False, "controls": list(map(_control, _DIMS))},
-    {"group": "Batch and quantisation", "open": False, "controls": list(map(_control, _MORE))},
-]
-"""The fields beside the box, in their order."""
 
 _TABS = {"layers": "stages", "seq": "sequence", "world": "ranks", "vocab": "vocab", "embed": "vocab"}
 """The beginning of a category → the Explorer's tab that shows it; the others are about heads."""
@@ -90,7 +68,7 @@ def _names() -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Visit:
-    """A text and what the reader told besides, by field; `brought` is a model of their own."""
+    """A text and what the reader typed besides, by field; `brought` is a model of their own."""
 
     text: str = ""
     typed: Mapping[str, Any] = field(default_factory=dict)
@@ -106,7 +84,8 @@ class Visit:
                 continue
             typed.pop(name, None)
             own = name == "model" and value is not None and not isinstance(value, str)
-            brought = find_model(value) if own else None if name == "model" else brought
+            if name == "model":
+                brought = find_model(value) if own else None
             if not own and value is not None and value != "":
                 typed[name] = read_typed(name, value) if name in _COUNTS else value
         return Visit(text.encode("utf-8", "replace").decode(), typed, brought)
@@ -117,13 +96,13 @@ class Visit:
         text = f"{self.text[:_SEARCHED]}\n{self.text[_SEARCHED:][-_SEARCHED:]}"
         named = [model.name for m in _names().finditer(text) if (model := model_named(m.group()))]
         spoken = [name for package, name in _PACKAGES.items() if re.search(rf"\b{package}[/.]", text)]
-        told = {"model": set(named), "framework": set(spoken)}
-        return {name: min(one) for name, one in told.items() if len(one) == 1}
+        found = {"model": set(named), "framework": set(spoken)}
+        return {name: min(one) for name, one in found.items() if len(one) == 1}
 
     @cached_property
-    def _given(self) -> tuple[dict[str, Any], LlamaparError | None]:
+    def _known(self) -> tuple[dict[str, Any], LlamaparError | None]:
         """Arguments of `explain`, and the first field that is off, which is left out."""
-        given, off = dict[str, Any](), None
+        known, off = dict[str, Any](), None
         for name, value in {**self.stated, **self.typed}.items():
             try:
                 if name == "framework":
@@ -132,15 +111,15 @@ class Visit:
                     whole(name, number(name, value).value if isinstance(value, str) else value, 1, 2**40 - 1)
                 elif not (isinstance(value, str) and model_named(value)):
                     one_of("model", value, PRESETS, ModelError)
-                given[name] = value
+                known[name] = value
             except LlamaparError as problem:
                 off = off or problem
-        return given | ({"model": self.brought} if self.brought else {}), off
+        return known | ({"model": self.brought} if self.brought else {}), off
 
     @cached_property
-    def _told(self) -> tuple[Explanation, LlamaparError | None]:
+    def _explained(self) -> tuple[Explanation, LlamaparError | None]:
         try:
-            return explain(self.text, **self._given[0]) if self.text.strip() else NOTHING, None
+            return explain(self.text, **self._known[0]) if self.text.strip() else NOTHING, None
         except Exception as fault:  # one of ours must not take the text away
             what = f"the text could not be explained: {type(fault).__name__}: {fault}"
             return Explanation(UNKNOWN, what, ()), LlamaparError(what)
@@ -148,12 +127,12 @@ class Visit:
     @property
     def explanation(self) -> Explanation:
         """What `explain` says."""
-        return self._told[0]
+        return self._explained[0]
 
     @property
     def problem(self) -> LlamaparError | None:
         """What is off: a field, of which the others count all the same, or the text."""
-        return self._told[1] or self._given[1]
+        return self._explained[1] or self._known[1]
 
     @cached_property
     def fields(self) -> dict[str, tuple[Any, str]]:
@@ -162,13 +141,13 @@ class Visit:
         facts = best.facts if best else {}
         rows: dict[str, tuple[Any, str]] = {n: (v, IMPLIED) for n, v in facts.items()}
         if known.model:
-            rows |= {name: (getattr(known.model, name), MODEL) for name in _DIMS}
+            rows |= {name: (getattr(known.model, name), MODEL) for name in DIMS}
         rows |= {name: (n, STATED) for name, n in known.numbers.items()}
         rows |= {name: (value, STATED) for name, value in self.stated.items()}
         rows |= {name: (value, TYPED) for name, value in self.typed.items()}
         if self.brought:
             rows["model"] = (self.brought.name, TYPED)
-        elif known.model and "model" in self.typed and "model" in self._given[0]:
+        elif known.model and "model" in self.typed and "model" in self._known[0]:
             rows["model"] = (known.model.name, TYPED)
         rows = {ARGUMENTS.get(fact, fact): row for fact, row in rows.items()}
         return {name: rows[name] for name in _FIELDS if name in rows}
@@ -193,8 +172,8 @@ class Visit:
             f"{name}={plain(value)} ({origin})" for name, (value, origin) in self.fields.items()
         )
         drawn = self.picture.summary if isinstance(self.picture, View) else self.picture
-        told = self.status if self.explanation is NOTHING else str(self.explanation)
-        parts = (f"known: {known}" * bool(known), str(self.problem or ""), told, str(drawn))
+        text = self.status if self.explanation is NOTHING else str(self.explanation)
+        parts = (f"known: {known}" * bool(known), str(self.problem or ""), text, str(drawn))
         return "\n".join(filter(None, parts))
 
 
@@ -206,18 +185,18 @@ class Clinic(Page):
 
     _esm = source("page.js", "clinic.js")
     _css = source("page.css", "clinic.css")
-    schema = traitlets.List(SCHEMA).tag(sync=True)
+    schema = traitlets.List(CLINIC).tag(sync=True)
     limit = traitlets.Int(LIMIT).tag(sync=True)
     text = traitlets.Unicode().tag(sync=True)
     opened = traitlets.Unicode().tag(sync=True)
     explorer: Explorer | None = None
 
-    @named(keywords(_NOTHING_TOLD))
+    @named(keywords(_EMPTY))
     def __init__(self, **values: Any) -> None:
         self._visit = Visit().change(values)
         super().__init__(text=_cut(self._visit.text), payload=_payload(self._visit, 0))
 
-    @named(keywords(_NOTHING_TOLD))
+    @named(keywords(_EMPTY))
     def set(self, **values: Any) -> None:
         """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None empties.
 
@@ -232,14 +211,14 @@ class Clinic(Page):
 
     def open_fix(self, fix: int = 0, diagnosis: int = 0) -> Explorer:
         """Do what a fix's button does: an Explorer on the mended layout, the same at each press."""
-        told, judge = self.explanation.diagnoses, self.explanation.known.framework
-        if not 0 <= diagnosis < len(told):
-            raise LlamaparError(f"diagnosis={shown(diagnosis)}: there are {len(told)}", field="diagnosis")
-        offered = [one for one in told[diagnosis].fixes if isinstance(one, Fix)]
+        found, judge = self.explanation.diagnoses, self.explanation.known.framework
+        if not 0 <= diagnosis < len(found):
+            raise LlamaparError(f"diagnosis={shown(diagnosis)}: there are {len(found)}", field="diagnosis")
+        offered = [one for one in found[diagnosis].fixes if isinstance(one, Fix)]
         if not 0 <= fix < len(offered):
             why = "" if offered else "a layout is mended where model and degrees are known"
             raise LlamaparError(f"fix={shown(fix)}: there are {len(offered)}", why, field="fix")
-        tab = next((t for start, t in _TABS.items() if told[diagnosis].category.startswith(start)), "heads")
+        tab = next((t for start, t in _TABS.items() if found[diagnosis].category.startswith(start)), "heads")
         self.explorer = self.explorer or Explorer()
         self.explorer.take(offered[fix].job, judge.name if judge else "", tab)
         self.opened = self.explorer.model_id
@@ -270,7 +249,7 @@ class Clinic(Page):
             self.open_fix(int(content["fix"]), int(content["diagnosis"]))
 
 
-@named(keywords(_NOTHING_TOLD))
+@named(keywords(_EMPTY))
 def clinic(text: str = "", **values: Any) -> Clinic:
     """A Clinic with a text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
     return Clinic(text=text, **values)
@@ -286,16 +265,16 @@ def _cut(text: str) -> str:
 
 def _payload(visit: Visit, seq: int) -> dict[str, Any]:
     """All that the browser shows, as plain values. seq numbers it: pressed buttons refer to it."""
-    told, drawn, problem = visit.explanation, visit.picture, visit.problem
+    explained, drawn, problem = visit.explanation, visit.picture, visit.problem
     return {
         "seq": seq,
         "values": dict.fromkeys(_FIELDS) | {"framework": ""} | {n: v for n, (v, _) in visit.fields.items()},
         "origins": {name: origin for name, (_, origin) in visit.fields.items()},
-        "status": visit.status.removesuffix(f": {told.best.cause}" if told.best else ""),
-        "verdict": told.verdict,
-        "line": told.line[:300],
+        "status": visit.status.removesuffix(f": {explained.best.cause}" if explained.best else ""),
+        "verdict": explained.verdict,
+        "line": explained.line[:300],
         "problem": card(problem, _FIELDS) if problem else None,
-        "diagnoses": [_diagnosis(one) for one in told.diagnoses],
+        "diagnoses": [_diagnosis(one) for one in explained.diagnoses],
         "figure": drawn.spec if isinstance(drawn, View) else None,
         "summary": drawn.summary if isinstance(drawn, View) else "",
         "reason": "" if isinstance(drawn, View) else drawn.what,

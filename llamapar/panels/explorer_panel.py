@@ -25,10 +25,11 @@ from llamapar.frameworks import FRAMEWORKS, UNKNOWN
 from llamapar.frameworks.export import EXPORTS, as_cli
 from llamapar.rules.report import Finding, Report
 
+from .controls import DEFAULTS, EXPLORER, STEP, TABS
 from .page import Page, source
 from .runner import Run, Runner
 from .runs import card
-from .state import DEFAULTS, SCHEMA, STEP, TABS, Outcome, State
+from .state import Outcome, State
 
 if TYPE_CHECKING:
     from llamapar.describe.job import Job
@@ -41,7 +42,7 @@ class Explorer(Page):
 
     _esm = source("page.js", "explorer.js", "run.js")
     _css = source("page.css")
-    schema = traitlets.List(SCHEMA).tag(sync=True)
+    schema = traitlets.List(EXPLORER).tag(sync=True)
     tabs = traitlets.List(list(TABS.items())).tag(sync=True)
     exports = traitlets.List(list(EXPORTS)).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
+from llamapar.describe.options import OPTIONS
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of
 from llamapar.execution.shrinking import MAX_RANKS, shrink
 from llamapar.figures import View, view
-from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.records.trace import PHASES, Tape, Trace, count, some
+
+from .controls import ENGINES
 
 if TYPE_CHECKING:
     from llamapar.execution.result import RunResult
-
-PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama")
-ENGINES = {"local": "local: one process", "processes": "processes: one a rank"}
-DTYPES = ("float64", "float32", "bfloat16")
-CP_METHODS = {"all_gather": "all-gather (Llama 3)", "ring": "ring"}
-FAULTS = (
-    "drop_all_reduce",
-    "drop_backward_all_reduce",
-    "sum_twice",
-    "no_kv_grad_sum",
-    "tile_kv",
-    "no_norm_grad_sum",
-    "contiguous_positions",
-    "no_context_grad_sum",
-    "no_data_grad_sum",
-    "pad_in_softmax",
-)
-"""The names that `run` knows, here because asking it imports torch; a test compares them."""
 
 QUICK = 64
 """Most work that is done at each move of a control: some 1.5 s of a laptop."""
@@ -78,17 +62,17 @@ class RunPlan:
 def plan(job: Job, padding: Padding, values: dict[str, Any]) -> RunPlan:
     """What the controls ask to run, at a size that fits. Raises LlamaparError for what is no choice."""
     small = shrink(job.model, job.layout, padding=padding)
-    fault = values["fault"] and one_of("fault", values["fault"], FAULTS)
+    fault = values["fault"] and OPTIONS["fault"].chosen(values["fault"])
     options = {
-        "dtype": one_of("dtype", values["dtype"], DTYPES),
-        "cp_method": one_of("cp_method", values["cp_method"], CP_METHODS),
-        "chunking": one_of("chunking", values["chunking"], CHUNKINGS),
+        "dtype": OPTIONS["dtype"].chosen(values["dtype"]),
+        "cp_method": OPTIONS["cp_method"].chosen(values["cp_method"]),
+        "chunking": OPTIONS["chunking"].chosen(values["chunking"]),
         "kv_replication": flag("kv_replication", values["kv_replication"]),
         "padding": None if padding == NO_PADDING else padding,
         "fault": fault or None,
     }
     return RunPlan(
-        one_of("program", values["program"], PROGRAMS),
+        OPTIONS["program"].chosen(values["program"]),
         small.model,
         small.layout,
         one_of("engine", values["engine"], ENGINES),
@@ -126,15 +110,14 @@ class Told:
 
 def card(problem: LlamaparError, controls: Container[str] = ()) -> dict[str, Any]:
     """A problem as plain values. choose: (text, what its button sets: {} where no control has the field)."""
-    choices = [
-        (str(choice), {choice.field: choice.value} if _settable(choice, controls) else {})
-        for choice in problem.choices
-    ]
+    choices = [(str(choice), _settings(choice, controls)) for choice in problem.choices]
     return {"what": problem.what, "why": problem.why, "choose": choices}
 
 
-def _settable(choice: object, controls: Container[str]) -> TypeGuard[Choice]:
-    return isinstance(choice, Choice) and choice.field in controls
+def _settings(choice: object, controls: Container[str]) -> dict[str, object]:
+    """What a choice sets, where there are controls for all of it."""
+    settable = isinstance(choice, Choice) and all(name in controls for name, _ in choice.values)
+    return dict(choice.values) if isinstance(choice, Choice) and settable else {}
 
 
 def told(run: RunPlan, result: RunResult, tape: Tape | None) -> Told:

@@ -8,224 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from llamapar.count.saved import RECOMPUTE
-from llamapar.count.schedule import SCHEDULES
 from llamapar.describe.counts import number, typed
-from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES, AXIS_TITLES, ORDERS, PAPER_ORDER, Layout
+from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig
-from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING
+from llamapar.describe.options import written
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
-from llamapar.frameworks import FRAMEWORKS, framework, padding_rule
-from llamapar.place.sequence_map import CHUNKINGS
+from llamapar.frameworks import framework, padding_rule
 from llamapar.rules.remedies import Remedy, memory_of, remedies
 from llamapar.rules.report import Report, check_job
 
+from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .records import RECORDS, layer_split, padding
-from .runs import CP_METHODS, DTYPES, ENGINES, FAULTS, PROGRAMS, RunPlan, plan
-
-DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
-LAYOUT = (*AXES, "sequence_parallel", "virtual_stages", "zero", "dp_replicate", "order")
-FACTS = (
-    "gpus",
-    "gpus_per_node",
-    "seq_len",
-    "micro_batch",
-    "micro_batches",
-    "global_batch",
-    "batch_per_dp",
-    "batch_tokens",
-    "kv_replication",
-    "quant_group",
-)
-STEP = ("gpu", "recompute", "schedule")
-OWN = "own"
-"""The choice "as the framework does it" of padding and layer split."""
-
-CUSTOM = "custom"
-
-DEFAULTS: dict[str, Any] = {
-    "preset": "llama3.1-405b",
-    **dict.fromkeys(DIMS),
-    "tp": 8,
-    "cp": 1,
-    "pp": 16,
-    "dp": 128,
-    "sequence_parallel": True,
-    "virtual_stages": 1,
-    "zero": 1,
-    "dp_replicate": 1,
-    "order": PAPER_ORDER,
-    **dict.fromkeys(FACTS),
-    "gpus_per_node": 8,
-    "seq_len": 8192,
-    "kv_replication": False,
-    "framework": "",
-    "padding": OWN,
-    "layer_split": OWN,
-    "chunking": "head-tail",
-    "rank": 0,
-    "gpu": "h100-80gb",
-    "recompute": "selective",
-    "schedule": "1f1b",
-    "program": "attention",
-    "engine": "local",
-    "dtype": "float32",
-    "cp_method": "all_gather",
-    "fault": "",
-    "tab": "heads",
-}
-
-TABS = {
-    "heads": "Heads",
-    "vocab": "Vocabulary",
-    "sequence": "Sequence",
-    "stages": "Layers",
-    "ranks": "Ranks",
-    "memory": "Memory",
-    "run": "Run",
-}
-
-_PADDINGS = {OWN: "as the framework", "none": "none"} | {
-    name: f"{f.title}: {f.padding}" for name, f in FRAMEWORKS.items() if f.padding != NO_PADDING
-}
-
-
-def _orders() -> dict[str, str]:
-    """Every rank order, those of frameworks first and with the name of one."""
-    users: dict[str, list[str]] = {}
-    for f in FRAMEWORKS.values():
-        if f.order:
-            users.setdefault(f.order, []).append(f.name)
-    named = {order: f"{order} ({names[0]}{', …' * (len(names) > 1)})" for order, names in users.items()}
-    return named | {order: order for order in ORDERS if order not in named}
-
-
-def _control(name: str, label: str, kind: str, help: str = "", **more: Any) -> dict[str, Any]:
-    return {"name": name, "label": label, "kind": kind, "help": help, **more}
-
-
-def _choice(name: str, label: str, options: Mapping[Any, str], help: str = "") -> dict[str, Any]:
-    return _control(name, label, "choice", help, options=list(options.items()))
-
-
-_ZERO = _choice("zero", "ZeRO stage", {n: str(n) for n in range(4)})
-_BATCH = (
-    _control("micro_batch", "micro-batch", "int", "sequences", placeholder="not said"),
-    _control("global_batch", "global batch", "int", "sequences", placeholder="not said"),
-    _control("micro_batches", "micro-batches per step", "int", placeholder="not said"),
-)
-
-SCHEMA: list[dict[str, Any]] = [
-    {
-        "group": "Model",
-        "open": True,
-        "controls": [
-            _choice("preset", "model", {name: name for name in PRESETS} | {CUSTOM: "custom"}),
-            _control("config", "or your own", "file", "a config.json or params.json; it is read as data"),
-        ],
-    },
-    {
-        "group": "Dimensions",
-        "open": False,
-        "controls": [_control(name, name, "int") for name in DIMS],
-    },
-    {
-        "group": "Layout",
-        "open": True,
-        "controls": [
-            *(
-                _control(axis, axis.upper(), "axis", AXIS_TITLES[axis], steps=steps)
-                for axis, steps in zip(AXES, (8, 8, 8, 12), strict=True)
-            ),
-            _control("sequence_parallel", "sequence parallel", "bool", "shares the residual stream over TP"),
-            _control("kv_replication", "replicate KV heads", "bool", "when tp > n_kv_heads"),
-        ],
-    },
-    {
-        "group": "Job",
-        "open": True,
-        "controls": [
-            _control("seq_len", "sequence length", "int", "tokens"),
-            _control("gpus", "GPUs", "int", "empty: one for each rank", placeholder="one a rank"),
-            _control("gpus_per_node", "GPUs per node", "int"),
-            _choice(
-                "framework",
-                "framework",
-                {"": "the Llama 3 paper"} | {name: f.title for name, f in FRAMEWORKS.items()},
-                "whose rules judge the layout",
-            ),
-            _choice("padding", "vocabulary padding", _PADDINGS),
-        ],
-    },
-    {
-        "group": "Maps",
-        "open": True,
-        "controls": [
-            _choice(
-                "layer_split",
-                "layers per stage",
-                {OWN: "as the framework"} | {name: name for name in LAYER_SPLITS},
-            ),
-            _choice("chunking", "sequence chunks", {name: name for name in CHUNKINGS}),
-            _choice("order", "rank order", _orders(), "fastest axis first"),
-            _control("rank", "rank shown", "int", "in the Ranks tab; or click a cell there"),
-        ],
-    },
-    {
-        "group": "Memory",
-        "open": True,
-        "tab": "memory",
-        "controls": [
-            _choice("gpu", "GPU", {name: name for name in GPUS}, "whose HBM must hold it"),
-            _choice("recompute", "recomputation", {name: name for name in RECOMPUTE}, "of activations"),
-            _choice("schedule", "pipeline schedule", {name: name for name in SCHEDULES}),
-            _ZERO,
-            *_BATCH[:2],
-        ],
-    },
-    {
-        "group": "Run",
-        "open": True,
-        "tab": "run",
-        "controls": [
-            _choice("program", "program", {name: name for name in PROGRAMS}),
-            _choice("engine", "engine", ENGINES),
-            _choice("dtype", "number format", {name: name for name in DTYPES}),
-            _choice("cp_method", "CP attention", CP_METHODS, "how CP ranks exchange K and V"),
-            _choice("fault", "break on purpose", {"": "nothing"} | {name: name for name in FAULTS}),
-        ],
-    },
-    {
-        "group": "More",
-        "open": False,
-        "controls": [
-            _control("virtual_stages", "virtual stages per rank", "int"),
-            _ZERO,
-            _control("dp_replicate", "dp_replicate", "int", "full copies among the DP ways"),
-            *_BATCH,
-            _control("batch_per_dp", "batch per DP group", "int", "sequences", placeholder="not said"),
-            _control("batch_tokens", "global batch in tokens", "int", placeholder="not said"),
-            _control(
-                "quant_group",
-                "quantisation group",
-                "int",
-                "weights that share a scale",
-                placeholder="not said",
-            ),
-        ],
-    },
-]
-"""The Explorer's controls, in the order in which they are shown; a group with a tab is shown in that one,
-and repeats what it needs of the others."""
-
-_CONTROLS = {control["name"]: control for group in SCHEMA for control in group["controls"]}
-
-_COUNTS = {name for name, control in _CONTROLS.items() if control["kind"] in ("int", "axis")}
-"""Controls in which people type numbers."""
+from .runs import RunPlan, plan
 
 
 @dataclass(frozen=True)
@@ -253,7 +50,9 @@ class Outcome:
     @property
     def status(self) -> str:
         """One line: the report's summary, or what is wrong with the input."""
-        return self.report.summary if self.report else self.problem.what if self.problem else ""
+        if self.report:
+            return self.report.summary
+        return self.problem.what if self.problem else ""
 
 
 @dataclass(frozen=True)
@@ -266,7 +65,7 @@ class State:
     @classmethod
     def start(cls) -> State:
         """The Explorer as it opens: Llama 3.1 405B on 16,384 GPUs, sequence 8,192."""
-        base = PRESETS[DEFAULTS["preset"]]
+        base = PRESETS[FIRST_MODEL]
         return cls(DEFAULTS | _dims(base), base)
 
     def change(self, changes: dict[str, Any]) -> State:
@@ -278,7 +77,7 @@ class State:
         """
         for name in changes:
             one_of("control", name, DEFAULTS)
-        changes = {name: typed(name, v) if name in _COUNTS else v for name, v in changes.items()}
+        changes = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
         values, base = self.values | changes, self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
             base = _preset(changes["preset"])
@@ -296,7 +95,7 @@ class State:
         given = {name: value for name, value in changes.items() if name in DEFAULTS}
         if "padding" in given:
             rule = given["padding"]
-            given["padding"] = OWN if rule is None else f"{rule.multiple}{'*tp' * rule.per_tp}"
+            given["padding"] = OWN if rule is None else written(rule)
         if "layer_split" in given:
             given["layer_split"] = given["layer_split"] or OWN
         if "sequence_parallel" in given:
@@ -320,7 +119,7 @@ class State:
     def _read(self, names: Iterable[str]) -> dict[str, Any]:
         """Values of controls. Raises LayoutError for a text that is no number where one is needed."""
         values = {name: self.values[name] for name in names}
-        texts = {name: v for name, v in values.items() if name in _COUNTS and isinstance(v, str)}
+        texts = {name: v for name, v in values.items() if name in COUNTS and isinstance(v, str)}
         return values | {name: number(name, text).value for name, text in texts.items()}
 
     def model(self) -> ModelConfig:

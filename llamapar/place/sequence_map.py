@@ -8,14 +8,17 @@ from functools import cached_property
 
 from llamapar.describe.arguments import named
 from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.options import offer
 from llamapar.describe.splits import Split
-from llamapar.errors import LayoutError, one_of, whole
+from llamapar.errors import Choice, LayoutError, one_of, whole
 from llamapar.records.tables import Record, cut, span
 from llamapar.records.trace import causal_pairs
 
 CHUNKINGS = ("head-tail", "contiguous")
 """head-tail: 2·cp chunks, rank r takes r and 2·cp-1-r (The Llama 3 Herd of Models, section 3.3.2;
 Megatron-LM `_get_batch_on_this_cp_rank_per_sequence_balancing`). contiguous: cp chunks in order."""
+
+offer("chunking", CHUNKINGS)
 
 MAX_CP = 2**16
 """Most CP ranks that a sequence map lists."""
@@ -119,7 +122,7 @@ def sequence(layout: LayoutLike, seq_len: int, *, chunking: str = "head-tail") -
         raise LayoutError(
             f"cp={layout.cp}: the sequence map lists at most {MAX_CP} ranks",
             "",
-            [f"cp={MAX_CP}"],
+            [Choice.of(cp=MAX_CP)],
             "cp",
         )
     one_of("chunking", chunking, CHUNKINGS)

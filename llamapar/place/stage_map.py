@@ -11,7 +11,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import LAYER_SPLITS
-from llamapar.errors import LayoutError, one_of
+from llamapar.errors import Choice, LayoutError, one_of
 from llamapar.frameworks import framework
 from llamapar.records.tables import Record, cut, span
 
@@ -112,7 +112,7 @@ def stages(model: ModelLike, layout: LayoutLike, *, layer_split: str = "balanced
             raise LayoutError(
                 f"{named.title} has no rule for layers per stage that is known here",
                 "",
-                [f"layer_split={name!r}" for name in LAYER_SPLITS],
+                [Choice.of(layer_split=name) for name in LAYER_SPLITS],
                 "layer_split",
             )
         layer_split = named.layer_split

@@ -9,7 +9,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding, Split
-from llamapar.errors import MAX_SIZE, LayoutError, whole
+from llamapar.errors import MAX_SIZE, Choice, LayoutError, whole
 from llamapar.frameworks import padding_rule
 from llamapar.records.tables import Record, cut, span
 
@@ -95,7 +95,7 @@ def vocab(model: ModelLike, layout: LayoutLike, *, padding: str | Padding | None
         raise LayoutError(
             f"padding={made.padding} at tp={made.tp} makes {made.padded} rows, more than {MAX_SIZE}",
             "no embedding is that tall",
-            ["padding=128*tp", "padding=none"],
+            [Choice.of(padding="128*tp"), Choice.of(padding="none")],
             "padding",
         )
     return made

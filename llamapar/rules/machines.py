@@ -22,8 +22,9 @@ from llamapar.describe.arguments import named
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, Parameter
 from llamapar.describe.models import model as find_model
+from llamapar.describe.options import offer
 from llamapar.describe.placement import PARAMETERS
-from llamapar.errors import LayoutError, one_of, real, whole
+from llamapar.errors import Choice, LayoutError, one_of, real, whole
 from llamapar.place.cut import Placed
 from llamapar.records.tables import Record, cut
 
@@ -31,6 +32,8 @@ from .report import check
 
 BLOCKS = {"f32": (1, 4), "q80": (32, 34), "q40": (32, 18), "bf16": (1, 2), "fp16": (1, 2), "fp8": (1, 1)}
 """Format → (weights of a block, its bytes)."""
+
+offer("format", BLOCKS)
 
 FRAMEWORK = {"f32": "distributed-llama", "q40": "distributed-llama", "q80": "distributed-llama"}
 FRAMEWORK |= {"bf16": "meta", "fp16": "meta", "fp8": "meta"}
@@ -288,7 +291,7 @@ def loading(
         raise LayoutError(
             f"{odd.name} has rows of {odd.shape[-1]} weights, and a {format} block holds {weights}",
             "a row is stored in whole blocks",
-            ["format='f32'", "format='bf16'"],
+            [Choice.of(format="f32"), Choice.of(format="bf16")],
             "format",
         )
     n = whole("nodes", nodes, 1, MAX_NODES)

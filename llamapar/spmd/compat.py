@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 
 from llamapar.describe.layout import Layout
-from llamapar.errors import LlamaparError
+from llamapar.errors import Choice, LlamaparError
 
 try:
     from torch.distributed._local_tensor import (
@@ -285,7 +285,7 @@ def fake_world(size: int, rank: int = 0) -> Iterator[None]:
         raise LlamaparError(
             "torch.distributed has a process group in this process already",
             "a local run makes one of its own, and there can only be one",
-            ["torch.distributed.destroy_process_group()", 'engine="processes"'],
+            ["torch.distributed.destroy_process_group()", Choice.of(engine="processes")],
             "engine",
         )
     hook = sys.excepthook  # torch puts one of its own there and leaves it

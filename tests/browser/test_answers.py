@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from inputs import TEN_KV_HEADS
-from llamapar.panels.state import SCHEMA
+from llamapar.panels.controls import EXPLORER as SCHEMA
 
 pytestmark = pytest.mark.browser
 

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from llamapar.errors import LlamaparError, one_of, real, whole
+from llamapar.errors import Choice, LlamaparError, one_of, real, whole
 from llamapar.execution.answers import RankAnswer, RankFailure, Scene
 
 from .rank import MAX_WORLD, Reply, Slots, Spec, dumps, send
@@ -200,24 +200,25 @@ def _spec(world: int, device: str, backend: str, threads: int | None, devices: S
     if device == "cpu":
         if backend == "nccl":
             why = "NCCL moves tensors between GPUs only"
-            raise LlamaparError("backend='nccl' with device='cpu'", why, ["backend='gloo'"], "backend")
+            what = "backend='nccl' with device='cpu'"
+            raise LlamaparError(what, why, [Choice.of(backend="gloo")], "backend")
         if devices:
             what = f"devices={list(devices)} with device='cpu'"
-            raise LlamaparError(what, "they number GPUs", ["device='cuda'"], "devices")
+            raise LlamaparError(what, "they number GPUs", [Choice.of(device="cuda")], "devices")
         return Spec(world, device, backend, threads, ())
     import torch
 
     count = torch.cuda.device_count()
     if not count:
-        raise LlamaparError("device='cuda': torch finds no GPU", "", ["device='cpu'"], "device")
+        raise LlamaparError("device='cuda': torch finds no GPU", "", [Choice.of(device="cpu")], "device")
     gpus = tuple(range(count) if devices is None else devices)
     for gpu in gpus:
         whole("devices", gpu, 0, count - 1, LlamaparError)
     if not gpus:
-        raise LlamaparError("devices=[] names no GPU", "", [f"devices={list(range(count))}"], "devices")
+        raise LlamaparError("devices=[] names no GPU", "", [Choice.of(devices=list(range(count)))], "devices")
     if backend == "nccl" and len(set(gpus[:world])) < world:
         what = f"backend='nccl' with {world} ranks on {len(set(gpus))} GPUs"
-        raise LlamaparError(what, "NCCL needs a GPU for each rank", ["backend='gloo'"], "backend")
+        raise LlamaparError(what, "NCCL needs a GPU for each rank", [Choice.of(backend="gloo")], "backend")
     return Spec(world, device, backend, threads, gpus)
 
 

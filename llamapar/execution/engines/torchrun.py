@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
-from llamapar.errors import LlamaparError
+from llamapar.errors import Choice, LlamaparError
 from llamapar.execution.answers import RankFailure, Scene, grouped, named
 from llamapar.execution.body import RankReport, Task
 
@@ -76,7 +76,7 @@ def run(
             "it sets RANK, WORLD_SIZE, …",
         )
         raise LlamaparError(
-            what, why, [f"torchrun --nproc-per-node {world} …", "engine='processes'"], "engine"
+            what, why, [f"torchrun --nproc-per-node {world} …", Choice.of(engine="processes")], "engine"
         )
     if world != launched():
         what = f"the layout has {world} ranks, torchrun started {launched()}"

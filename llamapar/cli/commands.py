@@ -1,0 +1,105 @@
+"""What a command is: its options, what was typed after it, and its answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.options import FACTS, LAYOUT
+from llamapar.errors import LlamaparError
+
+from .writing import Foldable, as_text
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was typed after a command, read: values by name, None where an option was not given.
+
+    command: the words that name it, "llamapar check".
+    """
+
+    command: str
+    values: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def of(self, *names: str) -> dict[str, Any]:
+        """The options that were given; the library judges their values."""
+        return {name: value for name in names if (value := self.values.get(name)) is not None}
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model that was named; LlamaparError where none was."""
+        if self["model"] is None:
+            choose = ["llama3.1-405b", "a config.json or params.json", f"{self.command} --help"]
+            raise LlamaparError("a model is needed", f"presets are {', '.join(PRESETS)}", choose, "model")
+        return find_model(self["model"])
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the options that were given."""
+        return Layout(**self.of(*LAYOUT))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of a job that were given."""
+        return self.of(*FACTS)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answers, of which one form is made. ok: whether the exit status is 0."""
+
+    ok: bool
+    text: Callable[[], str]
+    data: Callable[[], object]
+
+    def written(self, as_json: bool) -> str:
+        """The text, or the data as JSON."""
+        return json.dumps(self.data(), allow_nan=False) if as_json else self.text()
+
+
+class Record(Foldable, Protocol):
+    """What most commands answer with."""
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+def answer(record: Record, ok: bool = True) -> Answer:
+    """A record in its own two forms."""
+    return Answer(ok, lambda: as_text(record), record.as_dict)
+
+
+class Command(NamedTuple):
+    """what: its help. exits: what its status 0 means, and its status 1 where it has one.
+
+    function: the public function whose defaults its options have. options: names of OPTIONS.
+    positional: the words after it. surplus: what one more may mean.
+    helps: of options that mean something else here.
+    """
+
+    answer: Callable[[Given], Answer]
+    what: str
+    function: str
+    options: tuple[str, ...]
+    example: str
+    exits: str
+    positional: tuple[tuple[str, str], ...] = ()
+    surplus: str = ""
+    helps: Mapping[str, str] = MappingProxyType({})
+
+
+class Group(NamedTuple):
+    """Commands of which the next word names one. word: what each of them is called."""
+
+    what: str
+    commands: Mapping[str, Command | Group]
+    example: str
+    word: str = "command"

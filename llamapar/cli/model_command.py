@@ -1,0 +1,97 @@
+"""`llamapar model`: a model's dimensions and parameters, and where each of its tensors lies."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.options import OPTIONS
+from llamapar.errors import Choice, LayoutError, LlamaparError
+from llamapar.frameworks import padding_rule
+from llamapar.place import stages
+from llamapar.place.cut import place
+from llamapar.records.tables import Table
+
+from .commands import Answer, Command, Given
+from .writing import as_text
+
+_PLACING = ("tp", "pp", "virtual_stages", "padding", "layer_split")
+
+
+def _answer(given: Given) -> Answer:
+    model, cut = given.model, given.of(*_PLACING)
+    if cut and not given["inventory"]:
+        flag = OPTIONS[next(iter(cut))].flag
+        raise LlamaparError(f"{flag} places tensors and needs --inventory", "", [f"--inventory {flag} …"])
+    title, tensors = _inventory(model, given, cut) if given["inventory"] else ("", [])
+    dims = asdict(model)
+    known = {"name": dims.pop("name"), **dims, "parameters": model.n_params}
+    known["parameters_per_layer"] = model.layer_params
+    known["parameters_embedding"] = model.vocab_size * model.dim
+    if given["inventory"]:
+        known["inventory"] = tensors
+
+    def text() -> str:
+        if not tensors:
+            return _text(model, dims)
+        columns = ["tensor", "Hugging Face", "shape", "over TP", "on TP rank 0", "stage"]
+        cells = [["x".join(map(str, v)) if isinstance(v, list) else v for v in t.values()] for t in tensors]
+        return f"{_text(model, dims)}\n{as_text(Table(title, columns, cells))}"
+
+    return Answer(True, text, lambda: known)
+
+
+def _text(model: ModelConfig, dims: dict[str, Any]) -> str:
+    """The dimensions, and the parameters by where they are."""
+    if scaling := model.rope_scaling:
+        dims = dims | {"rope_scaling": f"{scaling.kind}, factor {scaling.factor:g}"}
+    embedding = f"{model.vocab_size * model.dim:,}"
+    rows = [(f"  {name}", _cell(value)) for name, value in dims.items()]
+    rows += [
+        ("parameters", f"{model.n_params:,}"),
+        ("  layers", f"{model.n_layers} x {model.layer_params:,}"),
+        ("  embedding", embedding),
+        ("  output head", "the embedding's" if model.tied else embedding),
+        ("  final norm", f"{model.dim:,}"),
+    ]
+    return "\n".join([model.name, *(f"{name:<14}  {value}" for name, value in rows)])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _inventory(model: ModelConfig, given: Given, cut: dict[str, Any]) -> tuple[str, list[dict[str, object]]]:
+    """A title, and every tensor as plain values in the order of the forward pass."""
+    layout, padding = given.layout, padding_rule(cut.get("padding"))
+    staged = stages(model, layout, **given.of("layer_split"))
+    if not staged.ok:
+        why = f"{staged.layer_split} cannot place them"
+        raise LayoutError(staged.reason, why, [Choice.of(pp=1)], "pp")
+    tensors: list[dict[str, object]] = [
+        {
+            "name": placed.parameter.name,
+            "hf_name": placed.parameter.hf_name,
+            "shape": list(placed.parameter.shape),
+            "tp": str(placed.tp),
+            "local_shape": list(placed.local_shape(layout, 0, padding)),
+            "stage": placed.stage,
+        }
+        for placed in place(model, layout, staged.counts)
+    ]
+    cuts = f"tp={layout.tp} pp={layout.pp} virtual_stages={layout.virtual_stages}"
+    return f"{len(tensors)} tensors over {cuts}, {staged.layer_split}, {padding}", tensors
+
+
+MODEL = Command(
+    _answer,
+    "dimensions and exact parameter count of a model; every tensor with --inventory",
+    "model",
+    ("inventory", *_PLACING),
+    "llamapar model llama3.1-405b\n  llamapar model llama3-8b --inventory --tp 8 --pp 4",
+    exits="0 a model",
+    positional=(("model", OPTIONS["model"].help),),
+)

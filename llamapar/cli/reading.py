@@ -1,0 +1,89 @@
+"""How the values of options are read from words; the library judges them.
+
+So the command and Python refuse the same in the same words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from llamapar.describe.counts import number
+from llamapar.describe.layout import ORDERS, PAPER_ORDER
+from llamapar.describe.options import OPTIONS
+from llamapar.describe.splits import LAYER_SPLITS, Padding
+from llamapar.errors import Choice, LayoutError, LlamaparError, one_of, shown, whole
+from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks import framework as find_framework
+
+from .writing import write
+
+
+def read(name: str, text: str) -> object:
+    """The value that a text says for an option. Raises LlamaparError where it says none."""
+    if name in _READERS:
+        return _READERS[name](text)
+    return _count(name, text) if OPTIONS[name].is_count else text
+
+
+def _count(name: str, text: str) -> int | float:
+    """A number; where a short form leaves open which, stderr says what was understood."""
+    value, note = number(name, text)
+    write(sys.stderr, f"llamapar: {note}" if note else "")
+    return value
+
+
+def _order(text: str) -> str:
+    """A rank order by its axes ("tp-cp-pp-dp"), or by the name of a framework that uses it."""
+    if text in ORDERS:
+        return text
+    try:
+        named = find_framework(text)
+    except LlamaparError:
+        near = difflib.get_close_matches(text[:100].lower(), [*ORDERS, *FRAMEWORKS], n=3, cutoff=0.4)
+        why = "an order is the four axes joined by -, fastest first, or a framework's name"
+        choose = [Choice.of(order=name) for name in near or [PAPER_ORDER]]
+        raise LayoutError(f"order={shown(text)} is not known", why, choose, "order") from None
+    if named.order is None:
+        why = f"{named.title} has no rank order that is known here"
+        raise LayoutError(f"order={text} is not known", why, [Choice.of(order=PAPER_ORDER)], "order")
+    return named.order
+
+
+def _padding(text: str) -> str | Padding:
+    """A multiple ("64"), a multiple of the TP degree ("64*tp"), "none", or a framework's name."""
+    with suppress(LlamaparError):
+        return text if text == "none" else find_framework(text).name
+    multiple, per_tp, rest = text.partition("*tp")
+    try:
+        value = _count("padding", text if rest else multiple)
+    except LlamaparError:
+        return one_of("padding", text, ["none", "64", "64*tp", *FRAMEWORKS], LayoutError)
+    return Padding(whole("padding", value, 1, 2**20), bool(per_tp))
+
+
+def _layer_split(text: str) -> str:
+    """A name of LAYER_SPLITS, with hyphens for its spaces."""
+    names = {name.replace(" ", "-"): name for name in LAYER_SPLITS}
+    return names[one_of("layer_split", text.replace(" ", "-"), names, LayoutError)]
+
+
+def _framework(text: str) -> str:
+    return find_framework(text).name
+
+
+def _documents(text: str) -> tuple[int, ...]:
+    """Lengths joined by commas: "10,20,34"."""
+    return tuple(whole("documents", _count("documents", word)) for word in text.split(","))
+
+
+_READERS: dict[str, Callable[[str], object]] = {
+    "order": _order,
+    "padding": _padding,
+    "layer_split": _layer_split,
+    "framework": _framework,
+    "documents": _documents,
+}
+"""The options that have forms of their own; the others are read by their type."""

@@ -1,0 +1,84 @@
+"""How the command writes: answers folded to the terminal, streams that fail, choices as flags."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import IO, Protocol
+
+from llamapar.describe.options import OPTIONS
+from llamapar.errors import Choice, LlamaparError
+from llamapar.records.tables import fold
+
+
+class Foldable(Protocol):
+    """A record with a text of lines of at most `width` characters."""
+
+    def text(self, width: int | None = None) -> str: ...
+
+
+def as_text(record: Foldable | str) -> str:
+    """A record, or what is said of it, folded to the terminal's width where stdout is one."""
+    width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    return fold(record, width) if isinstance(record, str) else record.text(width)
+
+
+_PLAIN = str.maketrans({"·": "*", "→": "->", "–": "-", "…": "...", "×": "x"})
+"""Signs of the texts for streams that cannot carry them."""
+
+
+def write(stream: IO[str] | None, text: str) -> str:
+    """`text` on a line of its own; the reason where that fails. A reader that has left is no failure.
+
+    Names from files may hold anything, so that what a terminal would obey is written as an escape.
+    """
+    if stream is None or not text:
+        return ""
+    text = "\n".join(
+        line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+        for line in text.rstrip("\n").split("\n")
+    )
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        stream.write(f"{text}\n")
+        stream.flush()
+    except OSError as problem:
+        mute(stream)
+        return "" if isinstance(problem, BrokenPipeError) else f"cannot write: {problem.strerror}"
+    return ""
+
+
+def mute(stream: IO[str]) -> None:
+    """Nothing more goes to a stream that failed, or the interpreter would try again, and complain."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def as_flags(choices: Iterable[object]) -> list[str]:
+    """Choices in the words of a command line: "--tp 8 --dp 2"; what is no option's value as it is."""
+    return [_flags(choice) if isinstance(choice, Choice) else str(choice) for choice in choices]
+
+
+def _flags(choice: Choice) -> str:
+    if choice.bare or not all(name in OPTIONS for name, _ in choice.values):
+        return str(choice)
+    words = [word for name, value in choice.values for word in OPTIONS[name].words(value)]
+    return " ".join([*words, choice.when] if choice.when else words)
+
+
+def as_dict(error: LlamaparError) -> dict[str, object]:
+    """An error as plain values for JSON, its choices as flags."""
+    choose = as_flags(error.choices)
+    return {"field": error.field, "message": error.what, "why": error.why, "choose": choose}
+
+
+def in_flags(error: LlamaparError) -> LlamaparError:
+    """The same error in the words of a command line."""
+    return LlamaparError(error.what, error.why, as_flags(error.choices), error.field)

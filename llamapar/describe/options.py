@@ -1,0 +1,201 @@
+"""The table of options: what each is called, what it may be, what it is unless said, and what it means.
+
+Whatever a person may set by name stands here once. The command's flags and their help, the panels'
+controls, exported settings and the numbers that people type are made from it; a test holds it equal to the
+signatures of the public functions. Choices that another room owns (frameworks, schedules, file formats) are
+handed in by that room with `offer` as it is imported. Those of rooms that need torch are written here, for
+asking them would import it; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from llamapar.errors import MAX_DEGREE, MAX_SIZE, one_of
+
+from .hardware import GPUS
+from .layout import AXES, AXIS_TITLES, MAX_WORLD, ORDERS, PAPER_ORDER
+from .splits import LAYER_SPLITS, Padding
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    kind: the type of its value. default: its value unless said, None for "not said".
+    help: one line, where {choices} stands for them with the default marked, {names} for them alone.
+    unit: what it counts. most: the largest value of a count.
+    """
+
+    name: str
+    kind: type[object]
+    default: object
+    help: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    most: int = MAX_SIZE
+
+    @property
+    def flag(self) -> str:
+        """Its name on a command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def is_count(self) -> bool:
+        """Whether people type a number for it."""
+        return self.kind in (int, float)
+
+    def words(self, value: object) -> list[str]:
+        """The flag with a value, as a command line takes them."""
+        if self.kind is bool:
+            return [self.flag if value else f"--no-{self.flag[2:]}"]
+        return [self.flag, written(value)]
+
+    def chosen(self, value: object) -> str:
+        """`value` if it is one of the choices; LayoutError with the nearest else."""
+        return one_of(self.name, value, self.choices)
+
+    def about(self, default: object, text: str = "") -> str:
+        """Its help where it is `default` unless said. text: where it means something else there."""
+        text = text or self.help
+        if self.is_count and default is not None and "(default" not in text:
+            return f"{text} (default {written(default)})"
+        names = [written(choice) for choice in self.choices] or [""]
+        *most, last = [f"{name} (default)" if name == default else name for name in names]
+        return text.replace("{names}", ", ".join(names)).replace("{choices}", f"{', '.join(most)} or {last}")
+
+
+def written(value: object) -> str:
+    """A value as a command line takes it: "64*tp", "10,20,34", "balanced-ends"."""
+    if isinstance(value, Padding):
+        return f"{value.multiple}{'*tp' * value.per_tp}"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:.12g}" if isinstance(value, float) else str(value).replace(" ", "-")
+
+
+_FAULTS = """drop_all_reduce drop_backward_all_reduce sum_twice no_kv_grad_sum tile_kv no_norm_grad_sum
+contiguous_positions no_context_grad_sum no_data_grad_sum pad_in_softmax"""
+_PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama")
+_MODEL = "a preset's name, a config.json or params.json, the folder that holds one, or JSON text"
+_ORDER = f"rank order, fastest axis first, or a framework's name (default {PAPER_ORDER})"
+_REPLICATE = "full copies among the dp ways; the others share them, HSDP"
+_PADDING = "vocabulary padding: a multiple N, or N*tp, a framework's name, or none"
+_FRAMEWORK = "whose rules decide: {names} (default: the Llama 3 paper's)"
+_ENGINE = "local (default), processes (one a rank), or torchrun (default under torchrun)"
+_CP_METHOD = "attention under CP: all_gather (default, Llama 3's) or ring"
+_DOCUMENTS = "tokens of each document of a sequence, which attend to their own"
+_SHRINK = "a model with narrow heads and few layers, on at most 64 ranks: same cuts, same faults"
+_CONTEXT = 'what is known besides: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'
+
+_TABLE = (
+    Option("model", str, None, _MODEL),
+    Option("dim", int, None, "width of the residual stream"),
+    Option("n_layers", int, None, "transformer layers", "layers"),
+    Option("n_heads", int, None, "query heads", "heads"),
+    Option("n_kv_heads", int, None, "KV heads to store, of copies that are equal, or as copies", "heads"),
+    Option("head_dim", int, None, "width of a head"),
+    Option("ffn_dim", int, None, "width of the FFN"),
+    Option("vocab_size", int, None, "tokens of the vocabulary"),
+    # a layout
+    *(Option(a, int, 1, f"{AXIS_TITLES[a]} ranks", "ranks", most=MAX_DEGREE) for a in AXES),
+    Option("order", str, PAPER_ORDER, _ORDER, choices=ORDERS),
+    Option("dp_replicate", int, 1, _REPLICATE, "ranks", most=MAX_DEGREE),
+    Option("virtual_stages", int, 1, "pipeline stages on a rank, interleaved", "stages", most=MAX_DEGREE),
+    Option("zero", int, 1, "ZeRO stage", most=3),
+    Option("sequence_parallel", bool, None, "share the residual stream over TP (default: on)"),
+    # a job
+    Option("gpus", int, None, "GPUs there are", "GPUs", most=MAX_WORLD),
+    Option("gpus_per_node", int, 8, "GPUs that share NVLink", "GPUs of a node", most=2**16),
+    Option("seq_len", int, None, "tokens of a sequence", "tokens"),
+    Option("batch_tokens", int, None, "tokens of a global batch", "tokens", most=2**50),
+    Option("batch_per_dp", int, None, "sequences per DP group and step", "sequences"),
+    Option("micro_batch", int, None, "sequences of a micro-batch", "sequences"),
+    Option("global_batch", int, None, "sequences of a step, all DP groups together", "sequences"),
+    Option("micro_batches", int, None, "micro-batches per step and DP group", "micro-batches"),
+    Option("kv_replication", bool, False, "hold a KV head on several ranks when tp > n_kv_heads"),
+    Option("padding", str, None, _PADDING),
+    Option("quant_group", int, None, "weights that share a quantisation scale", "weights", most=2**24),
+    Option("layer_split", str, None, "layers per stage: {names}", choices=tuple(LAYER_SPLITS)),
+    Option("framework", str, None, _FRAMEWORK),
+    # maps
+    Option("rank", int, 0, "a global rank"),
+    Option("interleave", bool, True, "whether copies of a KV head lie side by side"),
+    Option("chunking", str, "head-tail", "how CP cuts the sequence: {choices}"),
+    # a run
+    Option("program", str, "attention", "what is run: {choices}", choices=_PROGRAMS),
+    Option("engine", str, "local", _ENGINE, choices=("local", "processes", "torchrun")),
+    Option("device", str, "auto", "{choices}", choices=("auto", "cpu", "cuda")),
+    Option("dtype", str, "float32", "{choices}", choices=("float64", "float32", "bfloat16")),
+    Option("seed", int, 0, "of the random tensors"),
+    Option("cp_method", str, "all_gather", _CP_METHOD, choices=("all_gather", "ring")),
+    Option("documents", tuple, None, _DOCUMENTS, "tokens"),
+    Option(
+        "fault",
+        str,
+        None,
+        "break the run on purpose; any other word lists the names",
+        choices=tuple(_FAULTS.split()),
+    ),
+    Option("timeout", float, 60.0, "without progress, after which ranks are given up", "seconds"),
+    Option("pads_in_softmax", bool, False, "a loss that counts the pad rows of the vocabulary"),
+    Option("force", bool, False, "run what check refuses"),
+    Option("out", str, "residual", "the row of the placement table for a returned tensor"),
+    Option("backward", bool, True, "gradients too"),
+    # memory
+    Option("recompute", str, "selective", "what the backward computes again: {choices}"),
+    Option("schedule", str, "1f1b", "of the pipeline: {choices}"),
+    Option("accounting", str, "exact", "who counts: {choices}"),
+    Option("gpu", str, "h100-80gb", "whose memory there is: {choices}", choices=tuple(GPUS)),
+    Option("grad_dtype", str, "float32", "of the sums of gradients over micro-batches"),
+    Option("kernels", str, "fused", "fused, or eager as this project's programs are"),
+    Option("loss", str, "vocab_parallel", "how the loss is computed"),
+    Option("grad_buckets", bool, False, "gradients of a micro-batch are kept beside their sums"),
+    Option("regather", bool, False, "gather the inputs of column-parallel matmuls again in the backward"),
+    # files and machines
+    Option("format", str, "q40", "of the file: {choices}"),
+    Option("nodes", int, 1, "machines, which are TP ranks", "machines"),
+    Option("memory_gib", float, 64, "memory of each machine, in 2^30 bytes", "GiB"),
+    Option("against", str, None, "another checkpoint of the same model, compared bit for bit"),
+    # the command's own
+    Option("file", str, None, "a log to read instead, of any size"),
+    Option("context", str, None, _CONTEXT),
+    Option("inventory", bool, False, "list every tensor and where it lies"),
+    Option("shrink", bool, False, _SHRINK),
+    Option("tape", bool, False, "every assignment of the program, with the shape on each rank"),
+    Option("trace", bool, False, "every collective of rank 0"),
+    Option("json", bool, False, "answer in JSON"),
+)
+
+OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
+"""Every option by name."""
+
+_MEMORY = {"micro_batch": 1, "dtype": "bfloat16", "layer_split": "balanced ends"}
+
+OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
+    "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
+    "explain": dict.fromkeys((*AXES, "virtual_stages")),
+    "loading": {"seq_len": 4096},
+    "memory": _MEMORY,
+    "reconcile": _MEMORY,
+    "stages": {"layer_split": "balanced ends"},
+}
+"""Public function → the defaults that are its own."""
+
+LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_parallel")
+FACTS = (
+    *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
+    *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
+)
+"""The options that are fields of a Layout, and of a Job beside its model and layout."""
+
+
+def default(name: str, function: str = "") -> object:
+    """What an option is unless said, for one of the public functions."""
+    return OTHER_DEFAULTS.get(function, {}).get(name, OPTIONS[name].default)
+
+
+def offer(name: str, choices: Iterable[str]) -> None:
+    """Hand in the choices of an option, for the room that owns them."""
+    OPTIONS[name] = replace(OPTIONS[name], choices=tuple(choices))

@@ -1,0 +1,227 @@
+"""The controls of both panels, made from the table of options: which, in which group, and in what words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llamapar.describe.layout import AXES, AXIS_TITLES, ORDERS
+from llamapar.describe.models import PRESETS
+from llamapar.describe.options import OPTIONS, default
+from llamapar.describe.splits import NO_PADDING
+from llamapar.frameworks import FRAMEWORKS
+
+DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
+LAYOUT = (*AXES, "sequence_parallel", "virtual_stages", "zero", "dp_replicate", "order")
+FACTS = (
+    *("gpus", "gpus_per_node", "seq_len", "micro_batch", "micro_batches", "global_batch", "batch_per_dp"),
+    *("batch_tokens", "kv_replication", "quant_group"),
+)
+STEP = ("gpu", "recompute", "schedule")
+RUN = ("program", "engine", "dtype", "cp_method", "fault")
+ENGINES = ("local", "processes")
+"""The engines of the Run tab: a kernel is not started by torchrun."""
+
+OWN = "own"
+"""The choice "as the framework does it" of padding and layer split."""
+
+CUSTOM = "custom"
+
+FIRST_MODEL = "llama3.1-405b"
+_FIRST: dict[str, object] = {
+    "preset": FIRST_MODEL,
+    "tp": 8,
+    "pp": 16,
+    "dp": 128,
+    "sequence_parallel": True,
+    "seq_len": 8192,
+}
+_EMPTY: dict[str, object] = {"framework": "", "padding": OWN, "layer_split": OWN, "fault": "", "tab": "heads"}
+_NAMES = (
+    *("preset", *DIMS, *LAYOUT, *FACTS, "framework", "padding", "layer_split", "chunking", "rank"),
+    *(*STEP, *RUN, "tab"),
+)
+
+DEFAULTS: dict[str, object] = {
+    name: (_FIRST | _EMPTY)[name] if name in _FIRST | _EMPTY else default(name) for name in _NAMES
+}
+"""What the Explorer opens with: the table's defaults but for a first layout, and what is empty on a page."""
+
+TABS = {
+    "heads": "Heads",
+    "vocab": "Vocabulary",
+    "sequence": "Sequence",
+    "stages": "Layers",
+    "ranks": "Ranks",
+    "memory": "Memory",
+    "run": "Run",
+}
+
+_LABELS = {
+    **{axis: axis.upper() for axis in AXES},
+    "sequence_parallel": "sequence parallel",
+    "kv_replication": "replicate KV heads",
+    "virtual_stages": "virtual stages per rank",
+    "zero": "ZeRO stage",
+    "order": "rank order",
+    "gpus": "GPUs",
+    "gpus_per_node": "GPUs per node",
+    "seq_len": "sequence length",
+    "micro_batch": "micro-batch",
+    "micro_batches": "micro-batches per step",
+    "global_batch": "global batch",
+    "batch_per_dp": "batch per DP group",
+    "batch_tokens": "global batch in tokens",
+    "quant_group": "quantisation group",
+    "padding": "vocabulary padding",
+    "layer_split": "layers per stage",
+    "chunking": "sequence chunks",
+    "rank": "rank shown",
+    "gpu": "GPU",
+    "recompute": "recomputation",
+    "schedule": "pipeline schedule",
+    "dtype": "number format",
+    "cp_method": "CP attention",
+    "fault": "break on purpose",
+}
+"""What stands beside a control, where that is not its name."""
+
+_HINTS = {
+    **AXIS_TITLES,
+    "sequence_parallel": "shares the residual stream over TP",
+    "kv_replication": "when tp > n_kv_heads",
+    "dp_replicate": "full copies among the DP ways",
+    "order": "fastest axis first",
+    "gpus": "empty: one for each rank",
+    "quant_group": "weights that share a scale",
+    "framework": "whose rules judge the layout",
+    "rank": "in the Ranks tab; or click a cell there",
+    "gpu": "whose HBM must hold it",
+    "recompute": "of activations",
+    "cp_method": "how CP ranks exchange K and V",
+}
+"""What a control says under the mouse, where that is not its unit."""
+
+_TITLES = {
+    "local": "local: one process",
+    "processes": "processes: one a rank",
+    "all_gather": "all-gather (Llama 3)",
+}
+_KINDS: dict[type[object], str] = {int: "int", float: "int", bool: "bool", str: "choice"}
+
+Control = dict[str, object]
+Titles = Mapping[str, str] | Mapping[int, str]
+Group = dict[str, object]
+
+
+def control(name: str, **other: object) -> Control:
+    """What the page is told of an option's control; `other` is said besides, or otherwise."""
+    option = OPTIONS[name]
+    made: Control = {"name": name, "label": _LABELS.get(name, name), "kind": _KINDS[option.kind]}
+    made["help"] = _HINTS.get(name, option.unit)
+    if made["kind"] == "choice":
+        made["options"] = [(choice, _TITLES.get(choice, choice)) for choice in option.choices]
+    return made | other
+
+
+def choice(name: str, titles: Titles) -> Control:
+    """A choice among values with titles of the panel's own."""
+    return control(name, kind="choice", options=list(titles.items()))
+
+
+def own_model(label: str) -> Control:
+    """The control that reads a model from a file."""
+    hint = "a config.json or params.json; it is read as data"
+    return {"name": "config", "label": label, "kind": "file", "help": hint}
+
+
+def group(title: str, *controls: str | Control, opened: bool = True, tab: str = "") -> Group:
+    """Controls under a title. tab: the only one where they are shown."""
+    made = [control(each) if isinstance(each, str) else each for each in controls]
+    return {"group": title, "open": opened, "controls": made} | ({"tab": tab} if tab else {})
+
+
+def _paddings() -> Titles:
+    padding = {name: f"{f.title}: {f.padding}" for name, f in FRAMEWORKS.items() if f.padding != NO_PADDING}
+    return {OWN: "as the framework", "none": "none", **padding}
+
+
+def _orders() -> Titles:
+    """Every rank order, those of frameworks first and with the name of one."""
+    users: dict[str, list[str]] = {}
+    for f in FRAMEWORKS.values():
+        if f.order:
+            users.setdefault(f.order, []).append(f.name)
+    named = {order: f"{order} ({names[0]}{', …' * (len(names) > 1)})" for order, names in users.items()}
+    return {**named, **{order: order for order in ORDERS if order not in named}}
+
+
+def _unsaid(name: str) -> Control:
+    return control(name, placeholder="not said")
+
+
+_PRESETS: Control = {"name": "preset", "label": "model", "kind": "choice", "help": ""}
+_PRESETS |= {"options": [*((name, name) for name in PRESETS), (CUSTOM, "custom")]}
+_JUDGES: Titles = {"": "the Llama 3 paper", **{name: f.title for name, f in FRAMEWORKS.items()}}
+_SPLITS: Titles = {OWN: "as the framework", **{s: s for s in OPTIONS["layer_split"].choices}}
+_ZERO = choice("zero", {n: str(n) for n in range(OPTIONS["zero"].most + 1)})
+_BATCH = [_unsaid(name) for name in ("micro_batch", "global_batch", "micro_batches")]
+
+EXPLORER: list[Group] = [
+    group("Model", _PRESETS, own_model("or your own")),
+    group("Dimensions", *DIMS, opened=False),
+    group(
+        "Layout",
+        *(control(axis, kind="axis", steps=12 if axis == "dp" else 8) for axis in AXES),
+        "sequence_parallel",
+        "kv_replication",
+    ),
+    group(
+        "Job",
+        "seq_len",
+        control("gpus", placeholder="one a rank"),
+        "gpus_per_node",
+        choice("framework", _JUDGES),
+        choice("padding", _paddings()),
+    ),
+    group("Maps", choice("layer_split", _SPLITS), "chunking", choice("order", _orders()), "rank"),
+    group("Memory", *STEP, _ZERO, *_BATCH[:2], tab="memory"),
+    group(
+        "Run",
+        "program",
+        choice("engine", {name: _TITLES[name] for name in ENGINES}),
+        "dtype",
+        "cp_method",
+        choice("fault", {"": "nothing", **{name: name for name in OPTIONS["fault"].choices}}),
+        tab="run",
+    ),
+    group(
+        "More",
+        "virtual_stages",
+        _ZERO,
+        "dp_replicate",
+        *_BATCH,
+        *map(_unsaid, ("batch_per_dp", "batch_tokens", "quant_group")),
+        opened=False,
+    ),
+]
+"""The Explorer's controls, in the order in which they are shown; a group with a tab is shown in that one,
+and repeats what it needs of the others."""
+
+MORE = ("micro_batch", "global_batch", "quant_group")
+_WHOSE: Titles = {"": "not told", **{name: f.title for name, f in FRAMEWORKS.items()}}
+
+CLINIC: list[Group] = [
+    group(
+        "What is known",
+        control("model", kind="text", options=list(PRESETS), help="a preset, or a public model's name"),
+        own_model("config"),
+        choice("framework", _WHOSE) | {"help": "whose rules and words to prefer"},
+        *(*AXES, control("gpus", help=""), "seq_len"),
+    ),
+    group("Dimensions", *DIMS, opened=False),
+    group("Batch and quantisation", *MORE, opened=False),
+]
+"""The fields beside the clinic's box, in their order."""
+
+COUNTS = {name for name in DEFAULTS if name in OPTIONS and OPTIONS[name].is_count and name != "zero"}
+"""Controls in which people type numbers."""

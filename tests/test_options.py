@@ -1,0 +1,260 @@
+"""One table of options: functions, flags and controls say the same names, types, defaults and choices."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.cli.commands import Command, Group
+from llamapar.cli.main import COMMANDS
+from llamapar.cli.writing import as_flags
+from llamapar.count import ACCOUNTINGS
+from llamapar.count.saved import RECOMPUTE
+from llamapar.count.schedule import SCHEDULES
+from llamapar.describe import options
+from llamapar.describe.job import Job
+from llamapar.describe.options import FACTS, LAYOUT, OPTIONS, OTHER_DEFAULTS, Option
+from llamapar.errors import Choice
+from llamapar.execution import execute
+from llamapar.execution.capacity import DEVICES
+from llamapar.panels.controls import CLINIC, DEFAULTS, EXPLORER
+from llamapar.place.sequence_map import CHUNKINGS
+from llamapar.rules.machines import BLOCKS
+from llamapar.spmd.setting import DTYPES
+
+PACKAGE = Path(lp.__file__).parent
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))
+} | {
+    f"checkpoint.{name}": getattr(lp.checkpoint, name)
+    for name in ("inspect", "shard", "gather", "reshard", "verify")
+}
+
+SUBJECTS = {"model", "layout", "program", "what", "record", "mesh", "source", "target", "path", "text"}
+"""What a function is about: no option, and a command's own word where it is one."""
+
+OF_PYTHON = {"context", "inputs", "reference", "cancel", "progress", "ranks", "layers", "ep", "preset", "tab"}
+"""What is no plain value, or belongs to one function alone."""
+
+PANELS = {"explorer": DEFAULTS, "clinic": {}}
+"""Functions that open on values of their own."""
+
+
+def parameters(name: str) -> Iterator[inspect.Parameter]:
+    for parameter in inspect.signature(FUNCTIONS[name]).parameters.values():
+        if parameter.name not in SUBJECTS | OF_PYTHON:
+            yield parameter
+
+
+def faults(name: str, table: Mapping[str, Option]) -> list[str]:
+    """Where the signature of a function and the table differ, one line each."""
+    found = []
+    own = OTHER_DEFAULTS.get(name.split(".")[0], {})
+    for parameter in parameters(name):
+        option = table.get(parameter.name)
+        if option is None:
+            found.append(f"{parameter.name} is not in the table")
+            continue
+        kind = option.kind.__name__
+        if isinstance(parameter.annotation, str) and kind not in parameter.annotation:
+            found.append(f"{parameter.name} is {parameter.annotation}, and {kind} in the table")
+        default = own.get(parameter.name, option.default)
+        if name in PANELS:
+            default = PANELS[name].get(parameter.name)
+        needed = parameter.default is inspect.Parameter.empty and option.default is None
+        if parameter.default != default and not needed:
+            found.append(f"{parameter.name}={parameter.default!r}, and {default!r} in the table")
+    return found
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_and_the_table_say_the_same(name: str) -> None:
+    assert faults(name, OPTIONS) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"gpus_per_node": None}, "gpus_per_node is not in the table"),
+        ({"gpus_per_node": {"default": 4}}, "gpus_per_node=8, and 4 in the table"),
+        ({"gpus_per_node": {"kind": str}}, "gpus_per_node is int, and str in the table"),
+        ({"padding": {"default": "none"}}, "padding=None, and 'none' in the table"),
+    ],
+)
+def test_another_table_would_be_noticed(changed: dict[str, Any], fault: str) -> None:
+    table = dict(OPTIONS)
+    for name, change in changed.items():
+        table.pop(name)
+        if change is not None:
+            table[name] = replace(OPTIONS[name], **change)
+    assert fault in faults("check", table)
+
+
+def test_a_default_of_its_own_is_one() -> None:
+    """It belongs to a parameter of that function, and differs from the table's."""
+    for function, own in OTHER_DEFAULTS.items():
+        names = [name for name in FUNCTIONS if name.split(".")[0] == function]
+        there = {parameter.name for name in names for parameter in parameters(name)}
+        for name, default in own.items():
+            assert name in there, (function, name)
+            assert default != OPTIONS[name].default, (function, name)
+            assert options.default(name, function) == default
+
+
+def test_a_layout_and_a_job_have_the_options_that_are_theirs() -> None:
+    fields = Job.__dataclass_fields__
+    assert set(LAYOUT) == set(lp.Layout.__dataclass_fields__)
+    assert set(FACTS) == set(fields) - {"model", "layout"}
+    for record, names in ((lp.Layout, LAYOUT), (Job, FACTS)):
+        for name in names:
+            assert record.__dataclass_fields__[name].default == OPTIONS[name].default, name
+
+
+def test_the_table_has_every_choice_that_a_room_knows() -> None:
+    known: dict[str, Any] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "accounting": ACCOUNTINGS}
+    known |= {"chunking": CHUNKINGS, "format": BLOCKS, "framework": lp.FRAMEWORKS, "dtype": DTYPES}
+    known |= {"engine": execute.ENGINES, "cp_method": execute.CP_METHODS, "device": DEVICES}
+    known |= {"fault": lp.programs.FAULTS}
+    for name, choices in known.items():
+        assert OPTIONS[name].choices == tuple(choices), name
+    for option in OPTIONS.values():
+        if option.choices and option.default is not None:
+            assert option.default in option.choices
+
+
+@pytest.mark.parametrize("name", [o.name for o in OPTIONS.values() if o.choices and o.name != "format"])
+def test_a_value_that_is_no_choice_is_refused_in_the_same_words(name: str) -> None:
+    known = ", ".join(OPTIONS[name].choices)
+    with pytest.raises(lp.LayoutError, match=f"^{name}='nonesuch' is not known") as refusal:
+        OPTIONS[name].chosen("nonesuch")
+    assert refusal.value.why == f"known are {known}"
+    assert OPTIONS[name].chosen(OPTIONS[name].choices[-1]) == OPTIONS[name].choices[-1]
+
+
+# -- flags ---------------------------------------------------------------------------------------
+
+LEAVES: dict[str, Command] = {
+    f"{command} {action}".strip(): leaf
+    for command, made in COMMANDS.items()
+    for action, leaf in (made.commands.items() if isinstance(made, Group) else [("", made)])
+    if isinstance(leaf, Command)
+}
+
+OF_THE_COMMAND = {"model", "shrink", "tape", "trace", "inventory", "file", "context", "json"}
+
+
+@pytest.mark.parametrize("name", [name for name in LEAVES if name != "model"])
+def test_a_command_has_the_options_of_its_function(name: str) -> None:
+    """A layout is its degrees; a command may leave out what it does not offer, and adds nothing."""
+    function = name.replace(" ", ".")
+    taken = {parameter.name for parameter in parameters(function)}
+    if "layout" in inspect.signature(FUNCTIONS[function]).parameters or function == "explain":
+        taken |= set(LAYOUT)
+    if function == "memory":
+        taken |= set(FACTS) | {"framework"}
+    assert set(LEAVES[name].options) - OF_THE_COMMAND <= taken
+    if function in ("check", "loading", "checkpoint.reshard"):
+        assert taken <= set(LEAVES[name].options)
+
+
+def test_a_flag_says_the_default_of_its_function(run: Any) -> None:
+    lines = {line.strip().split("  ")[0]: line for line in run("loading --help")[1].splitlines()}
+    assert lines["--seq-len N"].endswith("tokens that the KV cache holds (default 4096)")
+    assert lines["--nodes N"].endswith("(default 1)")
+    assert "sequences of a micro-batch (default 1)" in run("memory --help")[1]
+    assert "sequences of a micro-batch\n" in run("check --help")[1]
+
+
+# -- controls ------------------------------------------------------------------------------------
+
+
+def controls(panel: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {control["name"]: control for group in panel for control in group["controls"]}
+
+
+@pytest.mark.parametrize("panel", [EXPLORER, CLINIC], ids=["explorer", "clinic"])
+def test_a_control_is_an_option(panel: list[dict[str, Any]]) -> None:
+    for name, control in controls(panel).items():
+        if name in ("preset", "config"):
+            continue
+        option = OPTIONS[name]
+        kinds = {"int": int, "axis": int, "bool": bool, "choice": str, "text": str}
+        assert kinds[control["kind"]] is option.kind or name == "zero"
+        if control["kind"] == "choice" and option.choices and name != "engine":
+            offered = [value for value, _ in control["options"]]
+            assert set(offered) - {"", "own"} == set(option.choices)
+
+
+def test_the_explorer_opens_on_the_defaults_but_for_its_first_layout() -> None:
+    own = {"preset", "tp", "pp", "dp", "sequence_parallel", "seq_len"}
+    empty = {"framework": "", "padding": "own", "layer_split": "own", "fault": "", "tab": "heads"}
+    for name, value in DEFAULTS.items():
+        if name not in own:
+            assert value == empty.get(name, OPTIONS[name].default if name in OPTIONS else None), name
+
+
+# -- choices as records --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("choice", "python", "flags"),
+    [
+        (Choice.of(tp=8, dp=2), "tp=8 dp=2", "--tp 8 --dp 2"),
+        (Choice.of(force=True), "force=True", "--force"),
+        (Choice.of(sequence_parallel=False), "sequence_parallel=False", "--no-sequence-parallel"),
+        (
+            Choice.of(layer_split="balanced ends"),
+            "layer_split='balanced ends'",
+            "--layer-split balanced-ends",
+        ),
+        (Choice.of(memory_gib=0.5), "memory_gib=0.5", "--memory-gib 0.5"),
+        (Choice.of(documents=(8, 8)), "documents=(8, 8)", "--documents 8,8"),
+        (Choice.of("if it only computes", timeout=4.0), "timeout=4 if it only computes", None),
+        (Choice.of(head_dim=128, dim=64), "head_dim=128 dim=64", "--head-dim 128 --dim 64"),
+        (Choice.of(backend="gloo"), "backend='gloo'", "backend='gloo'"),
+        (Choice((("gpu", "a100-40gb"),), bare=True), "a100-40gb", "a100-40gb"),
+    ],
+)
+def test_a_choice_in_the_words_of_python_and_of_the_command(
+    choice: Choice, python: str, flags: str | None
+) -> None:
+    assert str(choice) == python
+    assert as_flags([choice]) == [flags or "--timeout 4 if it only computes"]
+
+
+def test_what_looks_like_a_choice_and_is_a_text_stays_one() -> None:
+    """No door reads a text back: what a person wrote is theirs."""
+    assert as_flags(["tp=8 dp=2", "model='x'"]) == ["tp=8 dp=2", "model='x'"]
+
+
+def texts_as_choices(source: str) -> list[str]:
+    """Texts such as "tp=8" that are handed to an error, where a record belongs."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith(("Error", "Failure")):
+            continue
+        for argument in [*node.args[2:3], *(k.value for k in node.keywords if k.arg == "choose")]:
+            for part in ast.walk(argument):
+                words = part.value if isinstance(part, ast.Constant) else None
+                if isinstance(words, str) and words.partition("=")[0].isidentifier() and "=" in words:
+                    found.append(words)
+    return found
+
+
+def test_errors_carry_choices_as_records() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert texts_as_choices(path.read_text()) == [], path
+
+
+def test_a_choice_as_a_text_would_be_noticed() -> None:
+    source = 'raise LayoutError(f"tp={tp}", "why", [f"tp={n}" for n in near], "tp")'
+    assert texts_as_choices(source) == ["tp="]
+    assert texts_as_choices('raise LayoutError("tp=8", "", [Choice.of(tp=8), "a folder"], "tp")') == []
