@@ -120,9 +120,9 @@ def files_of_405b(folder: Path) -> int:
 def shards_of_405b(folder: Path) -> int:
     """Llama 3.1 405B as Meta has it for 16 ranks, holes for data; bytes in all."""
     model = lp.model("llama3.1-405b-mp16")
-    sharding = Sharding(model, 16, naming="meta")
+    sharding = Sharding(model, lp.Layout(tp=16), naming="meta")
     folder.mkdir()
-    shapes = {name: ("BF16", sharding.shape(p, 0)) for name, p in sharding.stages[0].items()}
+    shapes = {name: ("BF16", sharding.local_shape(p, 0)) for name, p in sharding.tensors[0].items()}
     for rank in range(16):
         pth.lay_out(folder / f"consolidated.{rank:02d}.pth", shapes)
     (folder / "params.json").write_text(json.dumps(params_json(model)))

@@ -61,7 +61,7 @@ def draws(draw: random.Random) -> Iterator[tuple[str, str, lp.Layout, int, int, 
 def raised(program: str, model: str, layout: lp.Layout, seq: int, batch: int, rank: int) -> Genuine | None:
     """What the rank raises in one layer of the program, forward; None where it gets through."""
     bare = lp.model(model).replace(n_layers=1, qkv_bias=False, o_bias=False)  # no shape depends on these
-    setting = Setting(bare, layout, seq, batch)
+    setting = Setting(bare, layout, seq_len=seq, global_batch=batch)
     task = Task(PROGRAMS[program], setting)
     with compat.fake_world(layout.world, rank):
         mesh = compat.make_mesh(layout, "cpu")

@@ -13,7 +13,7 @@ import llamapar as lp
 from inputs import BAD_COUNTS, models
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding, Split
-from llamapar.place.cut import place
+from llamapar.place.cut import Cut
 from llamapar.records.trace import causal_pairs
 
 # -- one dimension ---------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_shapes_of_metas_shards(name: str, shapes: dict[str, tuple[int, ...]]) -
     layout = lp.Layout(tp=8)
     model = lp.model(name)
     for rank in range(8):
-        found = {p.parameter.key: p.local_shape(layout, rank) for p in place(model, layout, [model.n_layers])}
+        found = {p.key: Cut(model, layout).local_shape(p, rank) for p in model.parameters()}
         assert found == shapes
 
 
@@ -215,9 +215,9 @@ def test_shapes_of_metas_shards(name: str, shapes: dict[str, tuple[int, ...]]) -
     ],
 )
 def test_elements_of_metas_shards(name: str, mp: int, shard: int, total: int) -> None:
-    model, layout = lp.model(name), lp.Layout(tp=mp)
-    placed = list(place(model, layout, [model.n_layers]))
-    ranks = [sum(math.prod(p.local_shape(layout, r)) for p in placed) for r in range(mp)]
+    model = lp.model(name)
+    cut = Cut(model, lp.Layout(tp=mp))
+    ranks = [sum(math.prod(cut.local_shape(p, r)) for p in model.parameters()) for r in range(mp)]
     assert ranks == [shard] * mp
     assert sum(ranks) == total
     norms = (2 * model.n_layers + 1) * model.dim  # the only ones that every shard repeats
@@ -226,28 +226,29 @@ def test_elements_of_metas_shards(name: str, mp: int, shard: int, total: int) ->
 
 @given(models(), st.integers(1, 20))
 def test_local_shapes_add_up_to_the_parameter(model: lp.ModelConfig, tp: int) -> None:
-    layout = lp.Layout(tp=tp)
-    small = model.replace(n_layers=1)
-    for placed in place(small, layout, [1]):
-        shapes = [placed.local_shape(layout, r) for r in range(tp)]
+    cut = Cut(model.replace(n_layers=1), lp.Layout(tp=tp))
+    for p in cut.model.parameters():
+        shapes = [cut.local_shape(p, r) for r in range(tp)]
         numel = sum(math.prod(shape) for shape in shapes)
-        if isinstance(placed.tp, Shard):
-            assert numel == placed.parameter.numel
-            assert sum(shape[placed.tp.dim] for shape in shapes) == placed.parameter.shape[placed.tp.dim]
+        placement = cut.placement(p.key)
+        if isinstance(placement, Shard):
+            assert numel == p.numel
+            assert sum(shape[placement.dim] for shape in shapes) == p.shape[placement.dim]
         else:
-            assert numel == placed.parameter.numel * tp
+            assert numel == p.numel * tp
 
 
 @given(models(), st.integers(1, 20), st.sampled_from([64, 128]))
 def test_padded_local_shapes_add_up_to_the_padded_rows(model: lp.ModelConfig, tp: int, multiple: int) -> None:
-    layout, padding = lp.Layout(tp=tp), Padding(multiple, per_tp=True)
+    small, layout, padding = model.replace(n_layers=1), lp.Layout(tp=tp), Padding(multiple, per_tp=True)
     rows = padding.padded(model.vocab_size, tp)
-    for placed in place(model.replace(n_layers=1), layout, [1]):
-        shapes = {placed.local_shape(layout, r, padding) for r in range(tp)}
-        if placed.parameter.key in ("tok_embeddings", "output"):
+    padded, plain = Cut(small, layout, padding), Cut(small, layout)
+    for p in small.parameters():
+        shapes = {padded.local_shape(p, r) for r in range(tp)}
+        if p.key in ("tok_embeddings", "output"):
             assert shapes == {(rows // tp, model.dim)}
         else:
-            assert shapes == {placed.local_shape(layout, r) for r in range(tp)}
+            assert shapes == {plain.local_shape(p, r) for r in range(tp)}
 
 
 @given(models(), st.integers(1, 12), st.integers(1, 3), st.sampled_from(sorted(LAYER_SPLITS)))
@@ -257,11 +258,12 @@ def test_every_parameter_has_one_stage(model: lp.ModelConfig, pp: int, virtual: 
         counts = LAYER_SPLITS[split](model.n_layers, layout.stages)
     except lp.LayoutError:
         return
-    placed = list(place(model, layout, counts))
-    assert [p.parameter for p in placed] == list(model.parameters())
+    cut = Cut(model, layout, layer_split=tuple(counts))
+    if layout.stages <= model.n_layers + 2:
+        assert Cut(model, layout, layer_split=split).stages.stages == cut.stages.stages
     per_stage = [0] * layout.stages
-    for p in placed:
-        per_stage[p.stage] += p.parameter.numel
+    for p in model.parameters():
+        per_stage[cut.stage(p)] += p.numel
     expected = [count * model.layer_params for count in counts]
     expected[0] += model.vocab_size * model.dim
     expected[-1] += model.dim + (0 if model.tied else model.vocab_size * model.dim)
@@ -280,8 +282,9 @@ def test_every_parameter_has_one_stage(model: lp.ModelConfig, pp: int, virtual: 
 def test_placements_on_every_axis(fields: dict[str, int], dp: str) -> None:
     layout = lp.Layout(tp=8, pp=2, virtual_stages=2, **fields)
     model = lp.model("tiny")
-    said = {p.parameter.name: p.placements(layout) for p in place(model, layout, [1, 1, 1, 1])}
-    assert said["layers.3.attention.wo.weight"] == {
+    cut = Cut(model, layout, layer_split=(1, 1, 1, 1))
+    words = {p.name: cut.placements(p) for p in model.parameters()}
+    assert words["layers.3.attention.wo.weight"] == {
         "tp": "Shard(1) by query head",
         "cp": "Replicate",
         "pp": "stage 3 on rank 1",
@@ -291,6 +294,8 @@ def test_placements_on_every_axis(fields: dict[str, int], dp: str) -> None:
 
 def test_counts_that_do_not_fit_are_refused() -> None:
     model = lp.model("tiny")
-    for counts in ([3], [2, 2], []):
-        with pytest.raises(lp.LayoutError, match=r"layer counts \[.*1 stages of 4 layers in all are needed"):
-            list(place(model, lp.Layout(), counts))
+    layer = list(model.parameters())[1]
+    for counts in ((3,), (2, 2), ()):
+        cut = Cut(model, lp.Layout(), layer_split=counts)
+        with pytest.raises(lp.LayoutError, match=r"^layer_split=\[.*\]: 1 stages of 4 layers in all$"):
+            cut.stage(layer)

@@ -88,12 +88,11 @@ def reshard(
     layout = Layout(tp=tp, pp=pp)
     wanted = Sharding(
         kv_target(mine, n_kv_heads),
-        layout.tp,
-        layout.pp,
+        layout,
         padding_rule(padding) if padding is not None else NO_PADDING,
         kv_replication,
-        layer_split,
-        format,
+        layer_split=layer_split,
+        naming=format,
     )
     _possible(wanted)
     if format == "meta" and layout.pp > 1:

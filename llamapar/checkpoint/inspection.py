@@ -203,7 +203,7 @@ def reason(odd: Mismatch, sharding: Sharding) -> str:
         return ""
     if len(odd.got) == 2 and odd.got == odd.want[::-1]:
         return ": the tensor is transposed"
-    stage = sharding.stages[odd.shard[0]]
+    stage = sharding.tensors[odd.shard[0]]
     parameter = stage.get(plain(odd.name, stage) or "")
     if told := (parameter and _part(odd.got, odd.want, parameter.key)) or _wrong_join(odd.got, odd.want):
         return f": {told}"

@@ -19,19 +19,18 @@ from typing import Any
 import numpy as np
 
 from llamapar.describe import pickles as pickled
+from llamapar.describe.dtypes import SAFETENSORS, STORED_BYTES
 from llamapar.describe.pickles import Made, Name
 from llamapar.errors import CheckpointError, shown
 
-from .stored import ITEMSIZE, Box, Stored, checked
+from .stored import Box, Stored, checked
 from .zipped import Record, Window, records, window
 
-_DTYPES = """float64=F64 float32=F32 float16=F16 bfloat16=BF16 float8_e4m3fn=F8_E4M3 float8_e5m2=F8_E5M2
-    int64=I64 int32=I32 int16=I16 int8=I8 uint64=U64 uint32=U32 uint16=U16 uint8=U8 bool=BOOL"""
 _STORAGES = """DoubleStorage=F64 FloatStorage=F32 HalfStorage=F16 BFloat16Storage=BF16 LongStorage=I64
     IntStorage=I32 ShortStorage=I16 CharStorage=I8 ByteStorage=U8 BoolStorage=BOOL
     storage.UntypedStorage=U8"""
 
-DTYPES: dict[str, str] = dict(f"torch.{pair}".split("=") for pair in _DTYPES.split())
+DTYPES = {f"torch.{name}": stored for name, stored in SAFETENSORS.items()}
 """safetensors' names of torch's dtypes."""
 
 STORAGES: dict[str, str] = dict(f"torch.{pair}".split("=") for pair in _STORAGES.split())
@@ -80,7 +79,7 @@ def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -
     try:
         storage, first, shape, strides, *rest = made.args
         kind, stored_as, key, _, numel = storage.args
-        unit = ITEMSIZE[STORAGES[stored_as.name]]
+        unit = STORED_BYTES[STORAGES[stored_as.name]]
         dtype = DTYPES[rest[2].name] if made.name == _V3 else STORAGES[stored_as.name]
         if kind != "storage" or storage.name != pickled.STORAGE or type(stored_as) is not Name:
             raise TypeError
@@ -97,7 +96,7 @@ def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -
             f"{where} tells of {shown(numel)} elements of {stored_as.name}",
             f"its record data/{shown(key)} has {record.size:,} bytes",
         )
-    count, item = math.prod(shape), ITEMSIZE[dtype]
+    count, item = math.prod(shape), STORED_BYTES[dtype]
     if (first + count) * item > record.size:
         raise CheckpointError(
             f"{where} tells of {count:,} elements from {shown(first)} on",

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from llamapar.describe.dtypes import STORED_BYTES
 from llamapar.errors import CheckpointError
 
-from .stored import ITEMSIZE, Box, Stored, checked, read_json
+from .stored import Box, Stored, checked, read_json
 
 MAX_HEADER = 2**25
 """Longest header that is read; that of a whole 405B model has 150 KB."""
@@ -76,11 +77,11 @@ def _entry(path: Path, name: str, entry: Any, base: int) -> Stored:
         raise CheckpointError(f"{path.name}: {name[:100]} has no dtype")
     shape = checked(name[:100], dtype, entry.get("shape"), path.name)
     match entry.get("data_offsets"):
-        case [int(first), int(last)] if last - first == math.prod(shape) * ITEMSIZE[dtype] and first >= 0:
+        case [int(first), int(last)] if last - first == math.prod(shape) * STORED_BYTES[dtype] and first >= 0:
             return Stored(name, dtype, shape, (Box(path, base + first, (0,) * len(shape), shape),))
     raise CheckpointError(
         f"{path.name}: {name[:100]} says data_offsets {str(entry.get('data_offsets'))[:60]}",
-        f"{dtype} {list(shape)} takes {math.prod(shape) * ITEMSIZE[dtype]} bytes",
+        f"{dtype} {list(shape)} takes {math.prod(shape) * STORED_BYTES[dtype]} bytes",
     )
 
 
@@ -128,8 +129,10 @@ def lay_out(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> d
     """Write the header of a file of these (dtype, shape) and give it its full size; name → data's offset."""
     places: dict[str, dict[str, Any]] = {}
     end = 0
-    for name, (dtype, shape) in sorted(tensors.items(), key=lambda entry: -ITEMSIZE[entry[1][0]]):  # aligned
-        size = math.prod(shape) * ITEMSIZE[dtype]
+    for name, (dtype, shape) in sorted(
+        tensors.items(), key=lambda entry: -STORED_BYTES[entry[1][0]]
+    ):  # aligned
+        size = math.prod(shape) * STORED_BYTES[dtype]
         places[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
         end += size
     text = json.dumps({"__metadata__": {"format": "pt"}, **places}, separators=(",", ":")).encode()

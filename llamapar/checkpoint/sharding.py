@@ -1,6 +1,6 @@
 """How a model lies in a checkpoint: which tensor, under which name, in which shard, cut where.
 
-Every boundary comes from the placement table and the maps. Two families of names are known: Meta's (also
+Every boundary comes from the cut. Two families of names are known: Meta's (also
 torchtitan's), whose Q and K rows interleave the two halves of a rotary pair, and Hugging Face's, which has
 one half after the other (huggingface/transformers, convert_llama_weights_to_hf.py, `permute`).
 """
@@ -17,17 +17,16 @@ from numpy.typing import NDArray
 
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, Parameter
-from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.errors import CheckpointError, LayoutError, one_of, shown
-from llamapar.place.cut import place
-from llamapar.place.head_map import HeadMap
-from llamapar.place.held import held
-from llamapar.place.vocab_map import VocabMap
+from llamapar.place.cut import Cut
 
 HEAD = {"hf": "lm_head.weight", "meta": "output.weight"}
 """Families of names, each with its name of the output head."""
+
+_OPTIONS = ("kv_replication", "layer_split", "naming", "embedding_columns")
+"""Fields of a Sharding that a manifest holds as they are."""
 
 _ROTARY = ("wq", "wk", "bq", "bk")
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "_fsdp_wrapped_module.")
@@ -35,37 +34,28 @@ _COMPUTED = ("rope.freqs", "freqs_cis", "rotary_emb.inv_freq")
 
 
 @dataclass(frozen=True)
-class Sharding:
+class Sharding(Cut):
     """One way for `model` to lie in files: a shard for every (stage, tp rank).
 
-    kv_replication: past n_kv_heads, each KV head is stored by tp / n_kv_heads ranks, side by side.
-    embedding_columns: the embedding is cut by columns, as Meta's files of Llama 1 and 2 have it.
+    naming: "hf" or "meta", the family of names.
     """
 
-    model: ModelConfig
-    tp: int = 1
-    pp: int = 1
-    padding: Padding = NO_PADDING
-    kv_replication: bool = False
-    layer_split: str = "balanced ends"
     naming: str = "hf"
-    embedding_columns: bool = False
+
+    @property
+    def tp(self) -> int:
+        return self.layout.tp
+
+    @property
+    def pp(self) -> int:
+        return self.layout.pp
 
     @cached_property
-    def heads(self) -> HeadMap:
-        return HeadMap(self.model, self.tp, self.kv_replication)
-
-    @cached_property
-    def vocab(self) -> VocabMap:
-        return VocabMap(self.model, self.tp, self.padding)
-
-    @cached_property
-    def stages(self) -> list[dict[str, Parameter]]:
+    def tensors(self) -> list[dict[str, Parameter]]:
         """Stored name → parameter, for every stage. A tied head is the embedding under a second name."""
-        counts = LAYER_SPLITS[self.layer_split](self.model.n_layers, self.pp)
         found: list[dict[str, Parameter]] = [{} for _ in range(self.pp)]
-        for placed in place(self.model, Layout(tp=self.tp, pp=self.pp), counts):
-            found[placed.stage][named(placed.parameter, self.naming)] = placed.parameter
+        for parameter in self.model.parameters():
+            found[self.stage(parameter)][named(parameter, self.naming)] = parameter
         if self.model.tied and (self.naming == "meta" or self.pp > 1):
             embedding = next(self.model.parameters())
             found[-1][HEAD[self.naming]] = embedding
@@ -74,25 +64,6 @@ class Sharding:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Every (stage, tp rank)."""
         return ((stage, rank) for stage in range(self.pp) for rank in range(self.tp))
-
-    def cut(self, parameter: Parameter, rank: int) -> tuple[int, range] | None:
-        """(dim, the rows or columns of it) that TP rank `rank` stores; None where it stores all.
-
-        Of a vocabulary they are rows of the padded one.
-        """
-        placed = PARAMETERS[parameter.key]
-        if not isinstance(placed, Shard):
-            return None
-        if self.embedding_columns and parameter.key == "tok_embeddings":
-            placed = Shard(1, "embedding column")
-        return placed.dim, held(placed, parameter.shape[placed.dim], rank, self.heads, self.vocab)
-
-    def shape(self, parameter: Parameter, rank: int) -> tuple[int, ...]:
-        """Shape of the parameter in the shards of TP rank `rank`."""
-        shape = list(parameter.shape)
-        if found := self.cut(parameter, rank):
-            shape[found[0]] = len(found[1])
-        return tuple(shape)
 
     def __str__(self) -> str:
         parts = [f"tp={self.tp}", f"pp={self.pp}"] if self.pp > 1 else [f"tp={self.tp}"]
@@ -103,7 +74,9 @@ class Sharding:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest; `from_dict` reads them back."""
-        return asdict(self)
+        layout = {"tp": self.tp, "pp": self.pp}
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        return {"model": asdict(self.model), **layout, "padding": asdict(self.padding), **options}
 
     @classmethod
     def from_dict(cls, raw: Any, where: str) -> Sharding:
@@ -113,12 +86,14 @@ class Sharding:
             dims = dict(values.pop("model"))
             scaling = dims.pop("rope_scaling")
             model = ModelConfig(**dims, rope_scaling=RopeScaling(**scaling) if scaling else None)
-            layout = Layout(tp=values["tp"], pp=values["pp"])
+            layout = Layout(tp=values.pop("tp"), pp=values.pop("pp"))
             one_of("layer_split", values["layer_split"], LAYER_SPLITS)
             one_of("naming", values["naming"], HEAD)
-            values |= {"tp": layout.tp, "pp": layout.pp, "padding": Padding(**values["padding"])}
-            made = cls(model, **values)
-            _ = made.stages  # the layer split may refuse
+            padding = Padding(**values.pop("padding"))
+            if unknown := values.keys() - set(_OPTIONS):
+                raise KeyError(*unknown)
+            made = cls(model, layout, padding, **values)
+            _ = made.tensors  # the layer split may refuse
             return made
         except (LayoutError, TypeError, ValueError, KeyError) as problem:
             raise CheckpointError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING
@@ -246,7 +247,7 @@ def placed(
     held: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
     odd: list[Mismatch] = []
     for at in shards or sharding:
-        shard, wanted = checkpoint.shards.get(at, {}), dict(sharding.stages[at[0]])
+        shard, wanted = checkpoint.shards.get(at, {}), dict(sharding.tensors[at[0]])
         file = next((s.file for s in shard.values() if s.boxes), "")
         head = HEAD[sharding.naming]
         if sharding.model.tied and head in shard:  # stored all the same, as older files have it
@@ -260,12 +261,12 @@ def placed(
             if short is None:
                 continue
             parameter = wanted.pop(short)
-            if stored.shape != (want := sharding.shape(parameter, at[1])):
+            if stored.shape != (want := sharding.local_shape(parameter, at[1])):
                 odd.append(Mismatch(name, at, stored.shape, want, stored.file))
             held[parameter.name].append((at[1], stored))
         optional = {head} if sharding.model.tied else set()
         odd += [
-            Mismatch(n, at, None, sharding.shape(p, at[1]), file)
+            Mismatch(n, at, None, sharding.local_shape(p, at[1]), file)
             for n, p in wanted.items()
             if n not in optional
         ]
@@ -305,7 +306,14 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
     for columns in (False, True) if naming == "meta" and tp > 1 else (False,):
         for copies in (False, True) if tp > model.n_kv_heads and tp % model.n_kv_heads == 0 else (False,):
             for padding in paddings:
-                yield Sharding(model, tp, 1, padding, copies, "balanced ends", naming, columns)
+                yield Sharding(
+                    model,
+                    Layout(tp=tp),
+                    padding,
+                    copies,
+                    naming=naming,
+                    embedding_columns=columns,
+                )
 
 
 def signed(manifest: dict[str, Any]) -> bytes:

@@ -17,29 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llamapar.describe.configfile import MAX_CONFIG_BYTES, parse_object
+from llamapar.describe.dtypes import STORED_BYTES
 from llamapar.describe.pickles import MAX_DIMS
 from llamapar.errors import CheckpointError
 
 Bytes = NDArray[np.uint8]
-
-ITEMSIZE = {
-    "F64": 8,
-    "I64": 8,
-    "U64": 8,
-    "F32": 4,
-    "I32": 4,
-    "U32": 4,
-    "BF16": 2,
-    "F16": 2,
-    "I16": 2,
-    "U16": 2,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "I8": 1,
-    "U8": 1,
-    "BOOL": 1,
-}
-"""Bytes of an element, by safetensors' names of the dtypes (huggingface/safetensors, README, "Format")."""
 
 _NOTHING = np.empty(0, np.uint8)
 
@@ -71,7 +53,7 @@ class Stored:
 
     @property
     def itemsize(self) -> int:
-        return ITEMSIZE[self.dtype]
+        return STORED_BYTES[self.dtype]
 
     @property
     def file(self) -> str:
@@ -145,12 +127,12 @@ def read_json(path: Path, limit: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
 
 def checked(name: str, dtype: str, shape: object, where: str) -> tuple[int, ...]:
     """The shape of a tensor that a file's header tells of. Raises CheckpointError for an impossible one."""
-    if dtype not in ITEMSIZE:
+    if dtype not in STORED_BYTES:
         raise CheckpointError(
-            f"{where}: {name} has dtype {dtype!r}", f"dtypes of checkpoints are {', '.join(ITEMSIZE)}"
+            f"{where}: {name} has dtype {dtype!r}", f"dtypes of checkpoints are {', '.join(STORED_BYTES)}"
         )
     if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMS:
         raise CheckpointError(f"{where}: the shape of {name} is no list of at most {MAX_DIMS} sizes")
-    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) * ITEMSIZE[dtype] > MAX_BYTES:
+    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) * STORED_BYTES[dtype] > MAX_BYTES:
         raise CheckpointError(f"{where}: {name} has the impossible shape {str(list(shape))[:100]}")
     return tuple(shape)

@@ -155,7 +155,7 @@ def _compared(found: Placement, other: Placement, count: _Counter) -> tuple[tupl
     number = size = 0
     problems = []
     for at, name, dtype, _, rows in expressions(other, found.sharding):
-        parameter = found.sharding.stages[at[0]][name]
+        parameter = found.sharding.tensors[at[0]][name]
         mine = [stored for rank, stored in found.held[parameter.name] if rank == at[1]]
         for stored in mine:
             if rows.sources == (stored,):

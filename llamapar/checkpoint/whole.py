@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from llamapar.describe.models import ModelConfig, Parameter
-from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.describe.placement import KV_PARAMETERS, Shard
 from llamapar.errors import CheckpointError, Choice, LayoutError
 from llamapar.errors import whole as whole_number
 
@@ -25,8 +25,8 @@ def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
     Copies that ranks hold alike are compared while they are read. Raises CheckpointError where the shards
     are of different dtypes.
     """
-    held = source.held[parameter.name]
-    dtypes = {stored.dtype: stored for _, stored in held}
+    pieces = source.held[parameter.name]
+    dtypes = {stored.dtype: stored for _, stored in pieces}
     if len(dtypes) > 1:
         first, second = list(dtypes.values())[:2]
         raise CheckpointError(
@@ -34,14 +34,14 @@ def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
             "shards of one tensor have one dtype",
         )
     parts: dict[tuple[int, int], list[Rows]] = {}
-    dim = 0
-    for rank, stored in held:
-        cut = source.sharding.cut(parameter, rank)
-        dim, span = cut or (0, range(1))
-        parts.setdefault((span.start, span.stop), []).append(of(stored))
+    for rank, stored in pieces:
+        span = source.sharding.rows(parameter.key, rank)
+        parts.setdefault((span.start, span.stop) if span is not None else (0, 0), []).append(of(stored))
     ordered = [agreed(parameter.name, parts[span]) for span in sorted(parts)]
-    joined = (beside if dim == 1 else stacked)([part for part in ordered if part.nbytes] or ordered[:1])
-    return held[0][1].dtype, rows_of(joined, range(parameter.shape[0]))
+    placement = source.sharding.placement(parameter.key)
+    join = beside if isinstance(placement, Shard) and placement.dim == 1 else stacked
+    joined = join([part for part in ordered if part.nbytes] or ordered[:1])
+    return pieces[0][1].dtype, rows_of(joined, range(parameter.shape[0]))
 
 
 def converted(source: ModelConfig, target: ModelConfig, parameter: Parameter, rows: Rows) -> Rows:
@@ -50,9 +50,8 @@ def converted(source: ModelConfig, target: ModelConfig, parameter: Parameter, ro
     Copies lie side by side (0, 0, 1, 1, …), as in Meta's 405B for 16 ranks. Raises CheckpointError, while
     reading, where heads that would become one are not alike.
     """
-    placed = PARAMETERS[parameter.key]
     old, new = source.n_kv_heads, target.n_kv_heads
-    if old == new or not isinstance(placed, Shard) or placed.unit != "KV head":
+    if old == new or parameter.key not in KV_PARAMETERS:
         return rows
     head = np.arange(source.head_dim)
     if new > old:
@@ -85,11 +84,10 @@ def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
 
 def shard(target: Sharding, parameter: Parameter, rank: int, rows: Rows, itemsize: int) -> Rows:
     """What TP rank `rank` of the target stores, from the whole parameter; pad rows are zeros."""
-    cut = target.cut(parameter, rank)
-    if cut is None:
+    placement, span = target.placement(parameter.key), target.rows(parameter.key, rank)
+    if not isinstance(placement, Shard) or span is None:
         return rows
-    dim, span = cut
-    if dim == 0:
+    if placement.dim == 0:
         return rows_of(rows, span)
     return columns_of(rows, range(span.start * itemsize, span.stop * itemsize))
 
@@ -102,7 +100,7 @@ def expressions(
     theirs = {p.name: p for p in model.parameters()}
     made: dict[str, tuple[str, int, Rows]] = {}
     for at in target:
-        for name, parameter in target.stages[at[0]].items():
+        for name, parameter in target.tensors[at[0]].items():
             if parameter.name not in made:
                 dtype, rows = whole(source, theirs[parameter.name])
                 itemsize = source.held[parameter.name][0][1].itemsize
@@ -111,7 +109,7 @@ def expressions(
                 )
                 made[parameter.name] = dtype, itemsize, rows
             dtype, itemsize, rows = made[parameter.name]
-            shape = target.shape(parameter, at[1])
+            shape = target.local_shape(parameter, at[1])
             yield at, name, dtype, shape, shard(target, parameter, at[1], rows, itemsize)
 
 

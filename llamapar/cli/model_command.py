@@ -10,7 +10,7 @@ from llamapar.describe.options import OPTIONS
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.frameworks import padding_rule
 from llamapar.place import stages
-from llamapar.place.cut import place
+from llamapar.place.cut import Cut
 from llamapar.records.tables import Table
 
 from .commands import Answer, Command, Given
@@ -71,16 +71,17 @@ def _inventory(model: ModelConfig, given: Given, cut: dict[str, Any]) -> tuple[s
     if not staged.ok:
         why = f"{staged.layer_split} cannot place them"
         raise LayoutError(staged.reason, why, [Choice.of(pp=1)], "pp")
+    placed = Cut(model, layout, padding, layer_split=staged.layer_split)
     tensors: list[dict[str, object]] = [
         {
-            "name": placed.parameter.name,
-            "hf_name": placed.parameter.hf_name,
-            "shape": list(placed.parameter.shape),
-            "tp": str(placed.tp),
-            "local_shape": list(placed.local_shape(layout, 0, padding)),
-            "stage": placed.stage,
+            "name": p.name,
+            "hf_name": p.hf_name,
+            "shape": list(p.shape),
+            "tp": str(placed.placement(p.key)),
+            "local_shape": list(placed.local_shape(p)),
+            "stage": placed.stage(p),
         }
-        for placed in place(model, layout, staged.counts)
+        for p in model.parameters()
     ]
     cuts = f"tp={layout.tp} pp={layout.pp} virtual_stages={layout.virtual_stages}"
     return f"{len(tensors)} tensors over {cuts}, {staged.layer_split}, {padding}", tensors

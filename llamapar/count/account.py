@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llamapar.describe.arguments import named
+from llamapar.describe.dtypes import TRAINED
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
 from llamapar.describe.layout import LayoutLike
@@ -17,7 +18,7 @@ from .exact import LOSSES, Account, exact
 from .published import korthikanti, megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
 from .schedule import SCHEDULES
-from .sizes import ITEMSIZE, Sizes
+from .sizes import Sizes
 from .terms import Memory
 
 ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
@@ -70,8 +71,8 @@ def memory(
         ("schedule", schedule, SCHEDULES),
         ("accounting", accounting, ACCOUNTINGS),
         ("gpu", gpu, GPUS),
-        ("dtype", dtype, ITEMSIZE),
-        ("grad_dtype", grad_dtype, ITEMSIZE),
+        ("dtype", dtype, TRAINED),
+        ("grad_dtype", grad_dtype, TRAINED),
         ("kernels", kernels, KERNELS),
         ("loss", loss, LOSSES),
     ):
@@ -88,13 +89,14 @@ def memory(
             micro_batch=micro_batch,
             kv_replication=flag("kv_replication", kv_replication),
             padding=padding,
+            layer_split=layer_split,
             cp_method=cp_method,
             dtype=dtype,
             regather=regather,
         )
         buckets = flag("grad_buckets", grad_buckets)
         account = Account(grad_dtype, recompute, kernels, schedule, many, buckets, loss)
-        stages = exact(sizes, layer_split, account)
+        stages = exact(sizes, account)
     elif accounting == "megatron":
         stages = [megatron(m, lay, seq_len, micro_batch, many, recompute)]
     else:

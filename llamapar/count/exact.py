@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from llamapar.describe.dtypes import BYTES
 
 from .saved import end, layer
 from .schedule import in_flight
-from .sizes import ITEMSIZE, Sizes, StageHold
+from .sizes import Sizes, StageHold
 from .terms import GIB, Breakdown, Term
 
 ALLOCATOR = GIB // 2
@@ -57,7 +58,7 @@ def states(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
     """Parameters, gradients, master weights and optimizer states of a PP rank."""
     layout = sizes.layout
     shard = layout.dp_shard * layout.cp
-    item, grad = sizes.item, ITEMSIZE[account.grad_dtype]
+    item, grad = sizes.item, BYTES[account.grad_dtype]
     fsdp = layout.zero == 3
     inputs = {
         "params": sizes.params(hold),
@@ -89,7 +90,7 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
     inputs: dict[str, float] = dict(sizes.activations)
     for name, parts in sizes.parts.items():
         inputs[f"{name}_params"] = sum(part.numel for part in parts)
-    inputs["grad"] = ITEMSIZE[account.grad_dtype]
+    inputs["grad"] = BYTES[account.grad_dtype]
     terms = []
     shared = layout.dp_shard * layout.cp > 1
     if layout.zero == 3 and shared:
@@ -162,6 +163,6 @@ def breakdown(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> Bre
     return Breakdown(rank, tuple(t for t in known if t.bytes) + tuple(assumed))
 
 
-def exact(sizes: Sizes, layer_split: Any, account: Account) -> list[Breakdown]:
+def exact(sizes: Sizes, account: Account) -> list[Breakdown]:
     """Every PP rank's breakdown."""
-    return [breakdown(sizes, hold, r, account) for r, hold in enumerate(sizes.stages(layer_split))]
+    return [breakdown(sizes, hold, r, account) for r, hold in enumerate(sizes.stages)]

@@ -6,24 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
+from llamapar.describe.dtypes import BYTES, TRAINED
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.placement import ACTIVATIONS, Activation, Shard
-from llamapar.describe.splits import Split, kv_copies
-from llamapar.errors import Choice, LayoutError, flag, one_of, shown, whole
+from llamapar.describe.placement import ACTIVATIONS, Shard
+from llamapar.describe.splits import Padding, Split, kv_copies
+from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
-from llamapar.place.cut import place
-from llamapar.place.head_map import HeadMap
-from llamapar.place.sequence_map import CHUNKINGS, SequenceMap
-from llamapar.place.stage_map import stages as stage_map
-from llamapar.place.vocab_map import VocabMap
-
-from .wire import ITEMSIZE as SENT_ITEMSIZE
-
-ITEMSIZE = SENT_ITEMSIZE | {"float16": 2}
-"""dtype → bytes of a number."""
+from llamapar.place.cut import Cut
+from llamapar.place.sequence_map import CHUNKINGS
+from llamapar.place.stage_map import split_named
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,8 @@ class Sizes:
         seq_len: int,
         micro_batch: int = 1,
         kv_replication: bool = False,
-        padding: Any = None,
+        padding: str | Padding | None = None,
+        layer_split: str | Sequence[int] = "balanced ends",
         chunking: str = "head-tail",
         cp_method: str = "all_gather",
         dtype: str = "bfloat16",
@@ -71,16 +65,26 @@ class Sizes:
         self.model, self.layout = model, layout
         self.seq_len = whole("seq_len", seq_len, 1, 2**31 - 1)
         self.batch = whole("micro_batch", micro_batch, 1, 2**31 - 1)
-        self.padding = padding_rule(padding)
-        self.heads = HeadMap(model, layout.tp, kv_replication)
-        if self.heads.reason:
+        one_of("chunking", chunking, CHUNKINGS)
+        if isinstance(layer_split, str):
+            split: str | tuple[int, ...] = split_named(layer_split)
+        else:
+            split = tuple(whole("layer_split", count, 0) for count in layer_split)
+        self.cut = Cut(
+            model,
+            layout,
+            padding_rule(padding),
+            kv_replication,
+            chunking=chunking,
+            seq_len=self.seq_len,
+            layer_split=split,
+        )
+        if reason := self.cut.heads.reason:
             near = [Choice.of(tp=math.gcd(layout.tp, model.n_kv_heads))]
             if not kv_replication and kv_copies(model.n_kv_heads, layout.tp) > 1:
                 near.append(Choice.of(kv_replication=True))
-            raise LayoutError(self.heads.reason, "a rank computes with whole heads", near, "tp")
-        self.vocab = VocabMap(model, layout.tp, self.padding)
-        self.sequence = SequenceMap(seq_len, layout.cp, one_of("chunking", chunking, CHUNKINGS))
-        self.item = ITEMSIZE[one_of("dtype", dtype, ITEMSIZE)]
+            raise LayoutError(reason, "a rank computes with whole heads", near, "tp")
+        self.item = BYTES[one_of("dtype", dtype, TRAINED)]
         self.regather = flag("regather", regather)
         self.gathers = one_of("cp_method", cp_method, ("all_gather", "ring")) == "all_gather"
 
@@ -89,15 +93,12 @@ class Sizes:
     @cached_property
     def parts(self) -> dict[str, list[Part]]:
         """ "layer", "embedding", "head" (with the final norm) → the parameters there, on TP rank 0."""
-        one, flat = self.model.replace(n_layers=1), self.layout.replace(pp=1, virtual_stages=1)
         found: dict[str, list[Part]] = {"layer": [], "embedding": [], "head": []}
-        for placed in place(one, flat, [1]):
-            p = placed.parameter
-            shape = placed.local_shape(self.layout, 0, self.padding)
-            copies = self.heads.replicas if p.key in ("wk", "wv", "bk", "bv") else 1
-            where = "layer" if p.layer is not None else "embedding" if p.key == "tok_embeddings" else "head"
-            rows = shape[0] * copies if shape else 1
-            found[where].append(Part(p.key, math.prod(shape) * copies, rows))
+        for p in self.model.replace(n_layers=1).parameters():
+            shape = self.cut.local_shape(p)
+            ends = "embedding" if p.key == "tok_embeddings" else "head"
+            where = "layer" if p.layer is not None else ends
+            found[where].append(Part(p.key, math.prod(shape), shape[0]))
         return found
 
     @lru_cache(maxsize=64)  # noqa: B019  most stages hold the same, and 64 Sizes are few
@@ -114,20 +115,15 @@ class Sizes:
 
     # -- stages --------------------------------------------------------------------------------
 
-    def stages(self, layer_split: str | Sequence[int]) -> list[StageHold]:
-        """What each PP rank holds. layer_split: as in `lp.stages`, or each stage's layers as numbers."""
-        n = self.layout.stages
-        if isinstance(layer_split, str):
-            mapped = stage_map(self.model, self.layout, layer_split=layer_split)
-            if mapped.reason:
-                raise LayoutError(mapped.reason, "", [Choice.of(pp=self.layout.pp // 2 or 1)], "pp")
-            counts = mapped.counts
-        else:
-            counts = [whole("layer_split", count, 0) for count in layer_split]
-            if len(counts) != n or sum(counts) != self.model.n_layers:
-                what = f"layer_split={shown(counts)}: {n} stages of {self.model.n_layers} layers in all"
-                raise LayoutError(what, "", field="layer_split")
-        pp = self.layout.pp
+    @cached_property
+    def stages(self) -> list[StageHold]:
+        """What each PP rank holds. LayoutError where the layer split refuses."""
+        pp, problem = self.layout.pp, self.cut.stages.problem
+        if problem is not None and problem.field == "layer_split":
+            raise problem
+        if problem is not None:
+            raise LayoutError(problem.what, "", [Choice.of(pp=pp // 2 or 1)], "pp")
+        counts = self.cut.stages.counts
         return [StageHold(tuple(counts[r::pp]), r == 0, r == pp - 1) for r in range(pp)]
 
     # -- activations of a micro-batch ----------------------------------------------------------
@@ -135,20 +131,17 @@ class Sizes:
     @cached_property
     def tokens_seq(self) -> int:
         """Tokens of a sequence on a CP rank, the most that any has."""
-        return max(self.sequence.rank(r).tokens for r in (0, self.layout.cp - 1))  # chunks never grow
+        return max(self.cut.sequence.rank(r).tokens for r in (0, self.layout.cp - 1))  # chunks never grow
 
     def _local(self, key: str, gathered: bool = False) -> int:
         """Numbers of an activation on a rank. gathered: the residual stream as column-parallel input."""
-        row: Activation = ACTIVATIONS[key]
-        m = self.model
-        dims = {"batch": self.batch, "seq": self.tokens_seq, "vocab_size": self.vocab.padded}
-        shape = [dims[d] if d in dims else getattr(m, d) for d in row.dims]
+        row, cut = ACTIVATIONS[key], self.cut
+        dims = {"batch": self.batch, "seq": self.tokens_seq, "vocab_size": cut.vocab.padded}
+        shape = [dims[d] if d in dims else getattr(self.model, d) for d in row.dims]
         tp = row.tp_sp if self.layout.sp and not gathered else row.tp
         if isinstance(tp, Shard):
-            held = self.heads.rank(0)
-            units = {"query head": len(held.q_heads), "KV head": len(held.kv_heads)}
-            units["vocabulary row"] = len(self.vocab.rank(0).rows)
-            shape[tp.dim] = units.get(tp.unit, Split(shape[tp.dim], self.layout.tp).size)
+            dim = row.dims[tp.dim]
+            shape[tp.dim] = len(cut.tokens(self.tokens_seq, 0) if dim == "seq" else cut.along(dim, 0))
         return math.prod(shape)
 
     @cached_property
@@ -174,7 +167,7 @@ class Sizes:
             "item": self.item,
             "wide": max(self.item, 4),
             "rope": self.tokens_seq * m.head_dim,
-            "reordered": self.seq_len if whole_seq and self.sequence.chunking == "head-tail" else 0,
-            "columns": len(self.vocab.rank(0).rows),
+            "reordered": self.seq_len if whole_seq and self.cut.chunking == "head-tail" else 0,
+            "columns": len(self.cut.vocab.rank(0).rows),
             "folds": int(lay.sp and self.batch > 1 and not self.regather),
         }

@@ -17,20 +17,20 @@ from collections import Counter
 from dataclasses import dataclass
 
 from llamapar.describe.arguments import named
+from llamapar.describe.dtypes import BYTES
 from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.placement import PARAMETERS, Replicate
+from llamapar.describe.placement import Replicate
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
-from llamapar.place.cut import Placed
-from llamapar.place.head_map import HeadMap
+from llamapar.place.cut import Cut
 from llamapar.records.tables import Record
 from llamapar.records.trace import PHASES
 
-ITEMSIZE = {"float64": 8, "float32": 4, "bfloat16": 2}
-"""dtype → bytes of a number."""
+DTYPES = ("float64", "float32", "bfloat16")
+"""What `run` computes in."""
 
 _ATTENTION = ("column input", "wq", "wk", "wv", "K and V", "wo", "row output")
 _MLP = ("column input", "w1", "w3", "w2", "row output")
@@ -125,16 +125,16 @@ def traffic(
     if program == "llama":
         parts += Counter(PARTS["block"] * m.n_layers)
         parts["output"] = int(not m.tied)
-    heads = HeadMap(m, lay.tp, flag("kv_replication", kv_replication))
-    if parts["K and V"] and heads.reason:
+    cut = Cut(m, lay, rule, flag("kv_replication", kv_replication))
+    if parts["K and V"] and cut.heads.reason:
         whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
-        raise LayoutError(heads.reason, "a rank computes with whole heads", whole_heads, "tp")
-    item = ITEMSIZE[one_of("dtype", dtype, ITEMSIZE)]
+        raise LayoutError(cut.heads.reason, "a rank computes with whole heads", whole_heads, "tp")
+    item = BYTES[one_of("dtype", dtype, DTYPES)]
     wide = max(item, 4)  # the loss, and gradients on their way around a ring, are in float32 at least
     sequences = _share("global_batch", lay.dp if global_batch is None else global_batch, lay.dp)
     chunk = _share("seq_len", seq_len, lay.cp * (lay.tp if lay.sp else 1)) * (lay.tp if lay.sp else 1)
     tokens = sequences * chunk
-    kv = tokens * len(heads.rank(0).kv_rows)  # numbers in a rank's own K, or V
+    kv = tokens * len(cut.along("kv_dim", 0))  # numbers in a rank's own K, or V
     rows = {
         part: [(phase, "tp", kind, 1, tokens * m.dim * item) for phase, kind in collectives]
         for part, collectives in TENSOR_PARALLEL[lay.sp].items()
@@ -154,12 +154,12 @@ def traffic(
             ("backward", "cp", "all_to_all", 2 * lay.cp, kv * wide),  # their gradients, all the way home
         ],
     }[one_of("cp_method", cp_method, ("all_gather", "ring"))]
-    for p in m.parameters():
-        copies = heads.replicas if p.key in ("wk", "wv") else 1
-        held = copies * math.prod(Placed(p, PARAMETERS[p.key], 0).local_shape(lay, 0, rule))
-        shared = copies > 1 or (lay.sp and isinstance(PARAMETERS[p.key], Replicate))
-        axes = ("tp", "cp", "dp") if shared else ("cp", "dp")
-        rows[p.key] = [("gradients", axis, "all_reduce", 1, held * item) for axis in axes]
+    for key, p in {p.key: p for p in m.parameters()}.items():
+        replicated = isinstance(cut.placement(key), Replicate)
+        over_tp = lay.sp if replicated else cut.copies(key) > 1
+        axes = ("tp", "cp", "dp") if over_tp else ("cp", "dp")
+        size = math.prod(cut.local_shape(p)) * item
+        rows[key] = [("gradients", axis, "all_reduce", 1, size) for axis in axes]
     rows.setdefault("output", rows["tok_embeddings"])  # tied
     found = [
         Term(part, phase, axis, kind, times * count, size)

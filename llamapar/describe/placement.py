@@ -64,6 +64,18 @@ gradients or parameters by ZeRO stage over dp_shard x cp (The Llama 3 Herd of Mo
 Megatron-LM, arXiv:1909.08053, section 3, for the column and row split).
 """
 
+KV_PARAMETERS = tuple(key for key, placed in PARAMETERS.items() if placed == Shard(0, "KV head"))
+"""Keys of the parameters whose rows are KV heads, which ranks may hold in copies."""
+
+COUNTED_IN = {
+    "query head": "q_dim",
+    "KV head": "kv_dim",
+    "FFN column": "ffn_dim",
+    "vocabulary row": "vocab_size",
+    "embedding column": "dim",
+}
+"""Unit → the model's number of rows or columns along the dim of a parameter that is cut in such units."""
+
 
 @dataclass(frozen=True)
 class Activation:

@@ -92,16 +92,16 @@ def prepare(
     setting = Setting(
         found,
         given.replace(pp=1, virtual_stages=1),
-        seq,
-        sequences,
-        dtype,
-        whole("seed", seed, 0),
         rule,
         kv_replication,
-        chunking,
-        cp_method,
-        lengths,
-        flag("pads_in_softmax", pads_in_softmax),
+        chunking=chunking,
+        seq_len=seq,
+        global_batch=sequences,
+        dtype=dtype,
+        seed=whole("seed", seed, 0),
+        cp_method=cp_method,
+        documents=lengths,
+        pads_in_softmax=flag("pads_in_softmax", pads_in_softmax),
     )
     if fault is not None:
         setting = replace(setting, **FAULTS[fault].changes)

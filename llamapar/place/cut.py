@@ -1,59 +1,156 @@
-"""The inventory, placed."""
+"""Who holds what: a model under a layout in one value. A shard boundary is computed here and nowhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, Parameter
-from llamapar.describe.placement import PARAMETERS, REPLICATED, Placement, Shard
+from llamapar.describe.placement import COUNTED_IN, KV_PARAMETERS, PARAMETERS, Placement, Shard
 from llamapar.describe.splits import NO_PADDING, Padding, Split
-from llamapar.errors import LayoutError, shown
+
+from .ffn_map import FfnMap
+from .head_map import HeadMap
+from .sequence_map import SequenceMap
+from .stage_map import StageMap
+from .vocab_map import VocabMap
 
 
 @dataclass(frozen=True)
-class Placed:
-    """One parameter on the mesh: how TP places it, and the pipeline stage that holds it."""
+class Cut:
+    """`model` cut by `layout`, with all that decides which rank holds what.
 
-    parameter: Parameter
-    tp: Placement
-    stage: int
+    padding: of the vocabulary. kv_replication: past n_kv_heads, each KV head is held whole by
+        tp / n_kv_heads ranks. interleave: their copies lie side by side; False tiles them (wrong on purpose).
+    chunking: "head-tail" or "contiguous", of the sequence over cp. seq_len: its tokens; None means as many as
+        the model was made for.
+    layer_split: a name of `splits.LAYER_SPLITS`, or the layers of each stage.
+    embedding_columns: the embedding is cut by columns, as in Meta's files of Llama 1 and 2.
+    """
 
-    def placements(self, layout: Layout) -> dict[str, str]:
-        """What each axis does with the tensor, in words."""
-        flat = layout.zero == 3 and layout.dp_shard * layout.cp > 1
-        return {
-            "tp": str(self.tp),
-            "cp": str(REPLICATED),
-            "pp": f"stage {self.stage} on rank {self.stage % layout.pp}",
-            "dp": f"Shard over {layout.dp_shard * layout.cp} ranks (ZeRO 3)" if flat else str(REPLICATED),
-        }
+    model: ModelConfig
+    layout: Layout
+    padding: Padding = NO_PADDING
+    kv_replication: bool = False
+    interleave: bool = True
+    chunking: str = "head-tail"
+    seq_len: int | None = None
+    layer_split: str | tuple[int, ...] = "balanced ends"
+    embedding_columns: bool = False
 
-    def local_shape(self, layout: Layout, tp_rank: int = 0, padding: Padding = NO_PADDING) -> tuple[int, ...]:
-        """Shape on TP rank `tp_rank`, by torch's chunk rule where tp does not divide."""
-        shape = list(self.parameter.shape)
-        if isinstance(self.tp, Shard):
-            if self.tp.unit == "vocabulary row":
-                shape[self.tp.dim] = padding.padded(shape[self.tp.dim], layout.tp)
-            shape[self.tp.dim] = len(Split(shape[self.tp.dim], layout.tp)[tp_rank])
+    # -- the maps ------------------------------------------------------------------------------
+
+    @cached_property
+    def heads(self) -> HeadMap:
+        return HeadMap(self.model, self.layout.tp, self.kv_replication, self.interleave)
+
+    @cached_property
+    def vocab(self) -> VocabMap:
+        return VocabMap(self.model, self.layout.tp, self.padding)
+
+    @cached_property
+    def ffn(self) -> FfnMap:
+        return FfnMap(self.model, self.layout.tp)
+
+    @cached_property
+    def sequence(self) -> SequenceMap:
+        layout, tokens = self.layout, self.seq_len or self.model.max_seq_len
+        return SequenceMap(tokens, layout.cp, self.chunking, layout.tp if layout.sp else 1)
+
+    @cached_property
+    def stages(self) -> StageMap:
+        return StageMap(self.model, self.layout.pp, self.layout.virtual_stages, self.layer_split)
+
+    # -- one dim over tp -----------------------------------------------------------------------
+
+    def along(self, dim: str, rank: int) -> range:
+        """Which part of a dim TP rank `rank` holds: "q_dim", "n_kv_heads", "ffn_dim", "vocab_size", ….
+
+        Heads are counted as heads or as the rows of their projections, whichever the dim counts; rows of the
+        vocabulary are those of the padded one.
+        """
+        if dim == "vocab_size":
+            return self.vocab.rank(rank).rows
+        if dim == "ffn_dim":
+            return self.ffn.split[rank]
+        if dim in ("n_heads", "q_dim", "n_kv_heads", "kv_dim"):
+            mine = self.heads.rank(rank)
+            parts = {
+                "n_heads": mine.q_heads,
+                "q_dim": mine.q_rows,
+                "n_kv_heads": mine.kv_heads,
+                "kv_dim": mine.kv_rows,
+            }
+            return parts[dim]
+        return Split(getattr(self.model, dim), self.layout.tp)[rank]
+
+    def tokens(self, count: int, rank: int) -> range:
+        """Which of a CP rank's `count` tokens TP rank `rank` holds under sequence parallelism."""
+        return Split(count, self.layout.tp)[rank]
+
+    def sequences(self, global_batch: int, dp_rank: int) -> range:
+        """Which sequences of a batch a DP rank holds."""
+        return Split(global_batch, self.layout.dp)[dp_rank]
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    def placement(self, key: str) -> Placement:
+        """How TP places a parameter; key: its row of the placement table, `Parameter.key`."""
+        if self.embedding_columns and key == "tok_embeddings":
+            return Shard(1, "embedding column")
+        return PARAMETERS[key]
+
+    def rows(self, key: str, rank: int) -> range | None:
+        """What TP rank `rank` holds along the dim on which a parameter is cut; None where it holds all."""
+        placement = self.placement(key)
+        return self.along(COUNTED_IN[placement.unit], rank) if isinstance(placement, Shard) else None
+
+    def local_shape(self, parameter: Parameter, rank: int = 0) -> tuple[int, ...]:
+        """Shape of a parameter's piece on TP rank `rank`, pad rows and KV copies counted."""
+        placement, shape = self.placement(parameter.key), list(parameter.shape)
+        rows = self.rows(parameter.key, rank)
+        if isinstance(placement, Shard) and rows is not None:
+            shape[placement.dim] = len(rows)
         return tuple(shape)
 
+    def copies(self, key: str) -> int:
+        """TP ranks that hold the same piece of a parameter: all, tp / n_kv_heads, or one."""
+        if not isinstance(self.placement(key), Shard):
+            return self.layout.tp
+        return self.heads.replicas if key in KV_PARAMETERS else 1
 
-def place(model: ModelConfig, layout: Layout, layer_counts: Sequence[int]) -> Iterator[Placed]:
-    """Every parameter of `model` with its TP placement and stage.
+    def holders(self, key: str) -> list[list[int]]:
+        """The TP ranks that hold each piece of a parameter, piece by piece; empty pieces are left out."""
+        found: dict[range | None, list[int]] = {}
+        for rank in range(self.layout.tp):
+            rows = self.rows(key, rank)
+            if rows is None or len(rows):
+                found.setdefault(rows, []).append(rank)
+        return list(found.values())
 
-    layer_counts: layers of each of the layout.stages stages, from LAYER_SPLITS.
-    """
-    if len(layer_counts) != layout.stages or sum(layer_counts) != model.n_layers:
-        raise LayoutError(
-            f"layer counts {shown(list(layer_counts))}: {layout.stages} stages of "
-            f"{model.n_layers} layers in all are needed"
-        )
-    stage_of = [stage for stage, count in enumerate(layer_counts) for _ in range(count)]
-    for parameter in model.parameters():
+    # -- stages --------------------------------------------------------------------------------
+
+    @cached_property
+    def _stage_of_layer(self) -> list[int]:
+        if self.stages.problem is not None:
+            raise self.stages.problem
+        return [stage.stage for stage in self.stages.stages for _ in stage.layers]
+
+    def stage(self, parameter: Parameter) -> int:
+        """The (virtual) pipeline stage of a parameter. LayoutError where the layer split refuses."""
         if parameter.layer is not None:
-            stage = stage_of[parameter.layer]
-        else:
-            stage = 0 if parameter.key == "tok_embeddings" else layout.stages - 1
-        yield Placed(parameter, PARAMETERS[parameter.key], stage)
+            return self._stage_of_layer[parameter.layer]
+        return 0 if parameter.key == "tok_embeddings" else self.layout.stages - 1
+
+    def placements(self, parameter: Parameter) -> dict[str, str]:
+        """What each axis does with a parameter, in words."""
+        layout, stage = self.layout, self.stage(parameter)
+        shards = layout.dp_shard * layout.cp
+        over_dp = f"Shard over {shards} ranks (ZeRO 3)" if layout.zero == 3 and shards > 1 else "Replicate"
+        return {
+            "tp": str(self.placement(parameter.key)),
+            "cp": "Replicate",
+            "pp": f"stage {stage} on rank {stage % layout.pp}",
+            "dp": over_dp,
+        }

@@ -11,7 +11,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import LAYER_SPLITS
-from llamapar.errors import Choice, LayoutError, one_of
+from llamapar.errors import Choice, LayoutError, one_of, shown
 from llamapar.frameworks import framework
 from llamapar.records.tables import Record, cut, span
 
@@ -34,22 +34,30 @@ class StageMap(Record):
     model: ModelConfig
     pp: int
     virtual_stages: int
-    layer_split: str
+    layer_split: str | tuple[int, ...]
+    """A name of `splits.LAYER_SPLITS`, or the layers of each stage."""
 
     @cached_property
-    def _made(self) -> tuple[list[int], str]:
+    def _made(self) -> tuple[list[int], LayoutError | None]:
         n, stages = self.model.n_layers, self.pp * self.virtual_stages
+        if not isinstance(self.layer_split, str):
+            return _given(self.layer_split, n, stages)
         if stages > n + 2:
-            return [], f"pp·virtual_stages = {stages} stages for {n} layers"
+            return [], LayoutError(f"pp·virtual_stages = {stages} stages for {n} layers", field="pp")
         try:
-            return LAYER_SPLITS[self.layer_split](n, stages), ""
+            return LAYER_SPLITS[self.layer_split](n, stages), None
         except LayoutError as problem:
-            return [], problem.what
+            return [], problem
 
     @property
     def counts(self) -> list[int]:
         """Layers per stage, first stage first; empty where the split refuses."""
         return self._made[0]
+
+    @property
+    def problem(self) -> LayoutError | None:
+        """Why the split refuses, as an error to raise."""
+        return self._made[1]
 
     @property
     def ok(self) -> bool:
@@ -58,7 +66,7 @@ class StageMap(Record):
     @property
     def reason(self) -> str:
         """Why the split refuses, in one line; empty where it does not."""
-        return self._made[1]
+        return self.problem.what if self.problem else ""
 
     @cached_property
     def stages(self) -> list[Stage]:
@@ -81,9 +89,10 @@ class StageMap(Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         v = f"·{self.virtual_stages}" if self.virtual_stages > 1 else ""
+        split = self.layer_split if isinstance(self.layer_split, str) else "as given"
         runs = ", ".join(f"{n} x {count}" if n > 1 else str(count) for n, count in self.runs)
         title = (
-            f"{self.model.name} layers over pp={self.pp}{v}, {self.layer_split}: "
+            f"{self.model.name} layers over pp={self.pp}{v}, {split}: "
             f"{self.model.n_layers} layers as {runs or 'nothing'}"
         )
         rows: list[list[object]] = []
@@ -94,6 +103,31 @@ class StageMap(Record):
         return title, ["stage", "pp rank", "layers", "count", "also holds"], rows, self.reason
 
 
+def _given(counts: tuple[int, ...], layers: int, stages: int) -> tuple[list[int], LayoutError | None]:
+    if len(counts) == stages and sum(counts) == layers:
+        return list(counts), None
+    what = f"layer_split={shown(list(counts))}: {stages} stages of {layers} layers in all"
+    return [], LayoutError(what, field="layer_split")
+
+
+def split_named(layer_split: str) -> str:
+    """A name of `splits.LAYER_SPLITS`, or a framework's for its own rule; LayoutError for any other."""
+    if not isinstance(layer_split, str) or layer_split in LAYER_SPLITS:
+        return one_of("layer_split", layer_split, LAYER_SPLITS)
+    try:
+        known = framework(layer_split)
+    except LayoutError:
+        return one_of("layer_split", layer_split, LAYER_SPLITS)
+    if known.layer_split is None:
+        raise LayoutError(
+            f"{known.title} has no rule for layers per stage that is known here",
+            "",
+            [Choice.of(layer_split=name) for name in LAYER_SPLITS],
+            "layer_split",
+        )
+    return known.layer_split
+
+
 @named()
 def stages(model: ModelLike, layout: LayoutLike, *, layer_split: str = "balanced ends") -> StageMap:
     """Layers per pipeline stage.
@@ -102,19 +136,4 @@ def stages(model: ModelLike, layout: LayoutLike, *, layer_split: str = "balanced
     fewer on the first and on the last stage. Raises LayoutError for a framework without such a rule.
     """
     layout = Layout.of(layout)
-    if isinstance(layer_split, str) and layer_split not in LAYER_SPLITS:
-        try:
-            named = framework(layer_split)
-        except LayoutError:
-            one_of("layer_split", layer_split, LAYER_SPLITS)
-            raise
-        if named.layer_split is None:
-            raise LayoutError(
-                f"{named.title} has no rule for layers per stage that is known here",
-                "",
-                [Choice.of(layer_split=name) for name in LAYER_SPLITS],
-                "layer_split",
-            )
-        layer_split = named.layer_split
-    one_of("layer_split", layer_split, LAYER_SPLITS)
-    return StageMap(find_model(model), layout.pp, layout.virtual_stages, layer_split)
+    return StageMap(find_model(model), layout.pp, layout.virtual_stages, split_named(layer_split))

@@ -23,9 +23,8 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, Parameter
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import offer
-from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import Choice, LayoutError, one_of, real, whole
-from llamapar.place.cut import Placed
+from llamapar.place.cut import Cut
 from llamapar.records.tables import Record, cut
 
 from .report import check
@@ -156,8 +155,8 @@ class Loading(Record):
     def bytes(self, p: Parameter, ranks: int = 1) -> int:
         """Bytes of a tensor, or of the first of its `ranks` shards."""
         weights, size = self.block(p)
-        numel = math.prod(Placed(p, PARAMETERS[p.key], 0).local_shape(Layout(tp=ranks)))
-        return -(-numel // weights) * size
+        shape = Cut(self.model, Layout(tp=ranks)).local_shape(p)
+        return -(-math.prod(shape) // weights) * size
 
     @cached_property
     def _kinds(self) -> list[tuple[Parameter, int]]:

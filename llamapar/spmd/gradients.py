@@ -23,7 +23,7 @@ def reduce_gradients(mesh: DeviceMesh, setting: Setting, gradients: dict[str, Te
 
 def _reduce(mesh: DeviceMesh, setting: Setting, name: str, gradient: Tensor) -> Tensor:
     if kind(name) in PARAMETERS:
-        if kind(name) in ("wk", "wv"):
+        if not is_replicated(name) and setting.copies(kind(name)) > 1:
             gradient = sum_copies(mesh, setting, gradient)
         if is_replicated(name) and setting.sp:
             gradient = sum_tokens(mesh, gradient)

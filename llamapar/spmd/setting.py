@@ -1,7 +1,7 @@
 """The setting of a run: what is cut how, and which piece of each tensor a rank is given.
 
 A program names the tensors that it wants as its arguments; here their global shapes are looked up, they
-are filled with seeded random numbers, and the placement table and the maps say which piece is whose.
+are filled with seeded random numbers, and the cut says which piece is whose.
 """
 
 from __future__ import annotations
@@ -10,20 +10,13 @@ import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
-from llamapar.describe.splits import NO_PADDING, Padding, Split
 from llamapar.errors import LlamaparError, one_of
-from llamapar.place.head_map import HeadMap
-from llamapar.place.held import held
-from llamapar.place.sequence_map import SequenceMap
-from llamapar.place.vocab_map import VocabMap
+from llamapar.place.cut import Cut
 
 from .compat import Coord
 
@@ -34,41 +27,22 @@ ALIASES = {"x": "residual", "targets": "tokens", "attention_norm": "norm", "ffn_
 """Argument names of programs → their rows in the placement table."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What the programs read besides tensors.
+@dataclass(frozen=True, kw_only=True)
+class Setting(Cut):
+    """What the programs read besides tensors: the cut, and the step that is run under it.
 
-    global_batch: sequences over all dp ways. padding: of the vocabulary. chunking: "head-tail" or
-    "contiguous". cp_method: "all_gather" (Llama 3's) or "ring". documents: lengths of the documents of each
-    sequence; a token attends to its own. pads_in_softmax: Megatron-LM's loss, which counts pad rows.
-    interleave: False tiles the copies of KV heads (wrong on purpose).
+    global_batch: sequences over all dp ways. cp_method: "all_gather" (Llama 3's) or "ring". documents:
+    lengths of the documents of each sequence; a token attends to its own. pads_in_softmax: pad rows count in
+    the loss, as in Megatron-LM.
     """
 
-    model: ModelConfig
-    layout: Layout
     seq_len: int
     global_batch: int = 1
     dtype: str = "float32"
     seed: int = 0
-    padding: Padding = NO_PADDING
-    kv_replication: bool = False
-    chunking: str = "head-tail"
     cp_method: str = "all_gather"
     documents: tuple[int, ...] | None = None
     pads_in_softmax: bool = False
-    interleave: bool = True
-
-    @cached_property
-    def heads(self) -> HeadMap:
-        return HeadMap(self.model, self.layout.tp, self.kv_replication, self.interleave)
-
-    @cached_property
-    def vocab(self) -> VocabMap:
-        return VocabMap(self.model, self.layout.tp, self.padding)
-
-    @cached_property
-    def sequence(self) -> SequenceMap:
-        return SequenceMap(self.seq_len, self.layout.cp, self.chunking)
 
     @property
     def sp(self) -> bool:
@@ -140,36 +114,25 @@ class Setting:
             return _take(whole, 0, self.sequence.rank(coord["cp"]).chunks)
         if key in ACTIVATIONS:
             return self._activation(key, whole, coord)
-        placed = PARAMETERS[key]
-        if isinstance(placed, Shard):
-            return _take(whole, placed.dim, [self._rows(placed, whole.shape[placed.dim], coord["tp"])])
+        placement = self.placement(key)
+        rows = self.rows(key, coord["tp"])
+        if isinstance(placement, Shard) and rows is not None:
+            return _take(whole, placement.dim, [rows])
         return whole.clone()
-
-    def _rows(self, placed: Shard, n: int, rank: int) -> range:
-        """Units of `placed.dim` that TP rank `rank` holds."""
-        return held(placed, n, rank, self.heads, self.vocab)
 
     def _activation(self, key: str, whole: Tensor, coord: Coord) -> Tensor:
         row = ACTIVATIONS[key]
-        part = _take(whole, 0, [Split(self.global_batch, self.layout.dp)[coord["dp"]]])
+        part = _take(whole, 0, [self.sequences(self.global_batch, coord["dp"])])
         if "seq" in row.dims:
             part = _take(part, row.dims.index("seq"), self.sequence.rank(coord["cp"]).chunks)
         tp = row.tp_sp if self.sp else row.tp
         if isinstance(tp, Shard) and tp.unit == "token":
-            part = _take(part, tp.dim, [Split(part.shape[tp.dim], self.layout.tp)[coord["tp"]]])
+            part = _take(part, tp.dim, [self.tokens(part.shape[tp.dim], coord["tp"])])
         elif isinstance(tp, Shard):
-            part = _take(part, tp.dim, [self._units(tp, part.shape[tp.dim], coord["tp"])])
+            part = _take(part, tp.dim, [self.along(row.dims[tp.dim], coord["tp"])])
         elif isinstance(tp, Partial):
             raise LlamaparError(f"{key} is a partial sum: it has no piece of its own", field="program")
         return part
-
-    def _units(self, placed: Shard, n: int, rank: int) -> range:
-        """Units of an activation's dim, where heads are counted as heads, not as rows."""
-        if placed.unit == "query head":
-            return self.heads.rank(rank).q_heads
-        if placed.unit == "KV head":
-            return self.heads.rank(rank).kv_heads
-        return self._rows(placed, n, rank)
 
 
 def kind(name: str) -> str:
