@@ -179,6 +179,13 @@ def test_a_room_keeps_to_its_budget(name: str) -> None:
     assert 0 < lines(name) <= ROOMS[name].lines
 
 
+def test_shipped_code_imports_nothing_that_is_for_tests() -> None:
+    tools = {"unittest", "doctest"}
+    assert {
+        name for name, used in arrows(PACKAGE).items() if {m.split(".")[0] for m in used} & tools
+    } == set()
+
+
 def test_nothing_is_called_utils() -> None:
     assert [
         name for name in modules(PACKAGE) if name.rpartition(".")[2] in ("utils", "util", "helpers")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -180,5 +179,6 @@ def injected(name: str | None) -> Iterator[None]:
         return
     with ExitStack() as stack:
         for owner, attribute, replacement in FAULTS[one_of("fault", name, FAULTS)].patch:
-            stack.enter_context(patch.object(owner, attribute, replacement))
+            stack.callback(setattr, owner, attribute, getattr(owner, attribute))
+            setattr(owner, attribute, replacement)
         yield
