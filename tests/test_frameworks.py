@@ -420,6 +420,13 @@ def test_messages_as_the_sources_write_them(
     assert finding.frameworks[framework(name).name].message == message
 
 
+@pytest.mark.parametrize(("count", "severity"), [(8, []), (9, ["error"]), (10, ["note"])])
+def test_torch_wants_a_multiple_of_its_rounds_and_not_of_pp(count: int, severity: list[str]) -> None:
+    layout = {"pp": 4, "virtual_stages": 2}
+    report = lp.check("llama3-8b", layout, framework="torchtitan", micro_batches=count)
+    assert [f.severity for f in report.findings if f.code == "LP306"] == severity
+
+
 def test_logs_of_padded_vocabularies() -> None:
     report = lp.check("llama3-8b", {"tp": 8}, framework="megatron")
     said = {f.code: f.frameworks["megatron-lm"].message for f in report.findings}
