@@ -26,7 +26,7 @@ from llamapar.describe import counts
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
-from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, whole
+from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, printable, whole
 from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
 
@@ -52,8 +52,8 @@ class Told:
         wide = [max(map(len, column)) for column in zip(*self.tensors, strict=True)]
         rows = [f"\n    {name:<{wide[0]}}  {shape:<{wide[1]}}  {kind}" for name, shape, kind in self.tensors]
         used = f"\n    used {self.used}" if self.used else ""
-        text = f"{self.explanation}{used}" + "".join(["\nin the failing frame:", *rows] if rows else [])
-        return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+        title = "\nin the failing frame:" if rows else ""
+        return printable(f"{self.explanation}{used}{title}{''.join(rows)}")
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{'</td><td>'.join(map(escape, row))}</td></tr>" for row in self.tensors)

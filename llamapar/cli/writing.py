@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import IO, Protocol
 
 from llamapar.describe.options import OPTIONS
-from llamapar.errors import Choice, LlamaparError
+from llamapar.errors import Choice, LlamaparError, printable
 from llamapar.records.tables import fold
 
 
@@ -37,10 +37,7 @@ def write(stream: IO[str] | None, text: str) -> str:
     """
     if stream is None or not text:
         return ""
-    text = "\n".join(
-        line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
-        for line in text.rstrip("\n").split("\n")
-    )
+    text = printable(text.rstrip("\n"))
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)

@@ -246,6 +246,7 @@ class ModelConfig:
             )
         scaled = flag("use_scaled_rope", raw.get("use_scaled_rope", False), ModelError)
         heads = need(raw, "n_heads", "params.json")
+        unscaled = 8192 if raw.get("rope_theta") else 4096  # Llama 3, and Llama 2, which does not say it
         return cls(
             dim=dim,
             n_layers=need(raw, "n_layers", "params.json"),
@@ -253,7 +254,7 @@ class ModelConfig:
             n_kv_heads=given(raw, "n_kv_heads", heads),
             ffn_dim=ffn_dim_from(dim, given(raw, "ffn_dim_multiplier", None), given(raw, "multiple_of", 256)),
             vocab_size=vocab,
-            max_seq_len=131072 if scaled else 8192 if raw.get("rope_theta") else 4096,
+            max_seq_len=131072 if scaled else unscaled,
             rope_theta=given(raw, "rope_theta", 10000.0),
             rope_scaling=RopeScaling(factor=given(raw, "rope_scaling_factor", 8.0)) if scaled else None,
             norm_eps=given(raw, "norm_eps", 1e-5),
