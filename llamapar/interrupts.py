@@ -15,13 +15,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 STATUS = 130
 """The exit status of a command that Ctrl-C ended: 128 + SIGINT."""
 
 
-def _replaced(old: object, new: Any) -> bool:
+def _replaced(old: object, new: Callable[[int, FrameType | None], object] | signal.Handlers) -> bool:
     """Whether `new` took the place of the handler `old`, which only the main thread can do.
 
     A handler that somebody else has put there stays, and so does a SIGINT that is ignored, as under nohup.

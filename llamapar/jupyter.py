@@ -15,16 +15,16 @@ import traceback
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.display import display
 
 from llamapar.describe import counts
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
+from llamapar.describe.options import Values
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
 from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, printable, whole
 from llamapar.figures import view
@@ -41,7 +41,7 @@ _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [
 
 
 @dataclass(frozen=True, repr=False)
-class Told:
+class Answer:
     """An explanation, and of the failing frame: the tensors (name, shape, type) and what else was used."""
 
     explanation: Explanation
@@ -62,42 +62,42 @@ class Told:
         return f"{self.explanation._repr_html_()}{used}{table}"
 
 
-def show(told: Explanation | Told) -> None:
+def show(found: Explanation | Answer) -> None:
     """Words, and under them the picture of the likeliest cause, where its numbers make one."""
-    display({"text/plain": repr(told), "text/html": told._repr_html_()}, raw=True)
+    display({"text/plain": repr(found), "text/html": found._repr_html_()}, raw=True)
     try:
-        display(view(told.explanation if isinstance(told, Told) else told))
+        display(view(found.explanation if isinstance(found, Answer) else found))
     except LayoutError:  # nothing to draw: the words say it all
         return
 
 
-def tell(error: BaseException, given: dict[str, Any]) -> Told:
-    """The explanation of an error by its own words, what is given, and its innermost frame of user code."""
-    told, used = explain(error, **given), ""
+def answer(error: BaseException, known: Values) -> Answer:
+    """What an error says, what is known besides, and its innermost frame of user code, explained."""
+    found, used = explain(error, **known), ""
     values, line = _frame(error)
-    facts: dict[str, Any] = {n: v for n, v in values.items() if n in _COUNTS and type(v) is int and v > 0}
+    facts: Values = {n: v for n, v in values.items() if n in _COUNTS and type(v) is int and v > 0}
     facts |= {_KINDS[type(value)]: value for value in values.values() if type(value) in _KINDS}
     bare = isinstance(error, ZeroDivisionError) and "head" not in line
-    if facts and not given and told.best and told.best.confidence >= _SURE and not bare:
-        knowing = explain(error, **facts)
-        if knowing.best and knowing.best.category in {d.category for d in told.diagnoses}:
-            told, used = knowing, ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.items())
-    return Told(told, tuple(_tensors(values)), used)
+    if facts and not known and found.best and found.best.confidence >= _SURE and not bare:
+        better = explain(error, **facts)
+        if better.best and better.best.category in {d.category for d in found.diagnoses}:
+            found, used = better, ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.items())
+    return Answer(found, tuple(_tensors(values)), used)
 
 
-def _frame(error: BaseException) -> tuple[dict[str, Any], str]:
+def _frame(error: BaseException) -> tuple[Values, str]:
     """Locals, and the failing line, of the innermost frame of user code; of a cell, those that it uses."""
-    values, line = dict[str, Any](), ""
+    values, line = Values(), ""
     for frame, number in traceback.walk_tb(error.__traceback__):
-        file, held = frame.f_code.co_filename, frame.f_locals
+        file, there = frame.f_code.co_filename, frame.f_locals
         if not file.startswith(_LIBRARIES) and "-packages" not in file:
-            names = frame.f_code.co_names if held is frame.f_globals else tuple(held)
-            values = {name: held[name] for name in names if name in held and name[0] not in "_."}
+            names = frame.f_code.co_names if there is frame.f_globals else tuple(there)
+            values = {name: there[name] for name in names if name in there and name[0] not in "_."}
             line = linecache.getline(file, number)
     return values, line
 
 
-def _tensors(values: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _tensors(values: Values) -> list[tuple[str, str, str]]:
     """Name, shape and type of whatever looks like a tensor; a value that objects is passed over."""
     found = []
     for name, value in values.items():
@@ -112,9 +112,9 @@ def _tensors(values: dict[str, Any]) -> list[tuple[str, str, str]]:
     return found[:_MOST]
 
 
-def _parsed(line: str) -> tuple[dict[str, Any], str]:
+def _parsed(line: str) -> tuple[Values, str]:
     """Options before and after the text, and the text."""
-    given: dict[str, Any] = {}
+    given: Values = {}
     while found := re.match(rf"\s*{_OPTION}(?=\s|$)", line) or re.search(rf"(?:^|\s){_OPTION}\s*$", line):
         name, value = found.groups()
         given[name] = whole(name, counts.number(name, value).value, 1, MAX_DEGREE) if name in AXES else value
@@ -132,17 +132,17 @@ class LlamaparExplain(Magics):
 
     last: BaseException | None = None
 
-    def after(self, result: Any) -> None:
+    def after(self, result: ExecutionResult) -> None:
         """The hook of `post_run_cell`: shows a diagnosis or nothing, and raises nothing."""
         try:
             error = result.error_in_exec
             self.last = error if error and not isinstance(error, UsageError) else self.last
             if isinstance(error, _SHAPED):
-                told = tell(error, {})
-                best = told.explanation.best
+                found = answer(error, {})
+                best = found.explanation.best
                 shaped = best is not None and best.confidence >= _SURE and best.category not in _NOT_SHAPES
-                if shaped and told.explanation.verdict != UNKNOWN:
-                    display(told)
+                if shaped and found.explanation.verdict != UNKNOWN:
+                    display(found)
         except (Exception, KeyboardInterrupt):  # the traceback stands above; a fault of ours adds nothing
             return
 
@@ -158,9 +158,9 @@ class LlamaparExplain(Magics):
             last = getattr(sys, "last_value", None)
             error = self.last if isinstance(last, UsageError | None) else last
             if text or cell.strip():
-                show(Told(explain(f"{text}\n{cell}".strip(), **given)))
+                show(Answer(explain(f"{text}\n{cell}".strip(), **given)))
             elif error is not None:
-                show(tell(error, given))
+                show(answer(error, given))
             else:
                 raise UsageError(f"no error so far: {_USAGE}")
         except LlamaparError as problem:

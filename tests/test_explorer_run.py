@@ -43,16 +43,16 @@ STOPPED = 2.0
 """Seconds within which a cancelled run has ended."""
 
 
-def told(panel: Explorer) -> dict[str, Any]:
+def outcome(panel: Explorer) -> dict[str, Any]:
     """What the browser is shown of the result."""
     assert panel.wait(120)
-    found = json.loads(json.dumps(panel.running, allow_nan=False))["told"]
+    found = json.loads(json.dumps(panel.running, allow_nan=False))["result"]
     assert found is not None, panel.running
     return dict(found)
 
 
 def table(panel: Explorer, name: str) -> dict[str, Any]:
-    return next(t for t in told(panel)["tables"] if t["name"] == name)
+    return next(t for t in outcome(panel)["tables"] if t["name"] == name)
 
 
 def until(panel: Explorer, done: Any, what: str) -> None:
@@ -103,7 +103,7 @@ def test_a_quick_run_follows_the_controls(tiny: Explorer) -> None:
     panel = lp.explorer(**TINY)
     until(panel, lambda now: now["state"] == DONE, "first run")
     panel.set(tp=4)
-    assert told(panel)["ok"] is True
+    assert outcome(panel)["ok"] is True
     assert panel.result is not None
     assert panel.result.layout.tp == 4
     panel.set(tab="heads")
@@ -144,7 +144,7 @@ def test_quick_is_little_work_on_few_ranks(changes: dict[str, Any], quick: bool)
 
 
 def test_shows_errors_tape_trace_and_device(tiny: Explorer) -> None:
-    shown = told(tiny)
+    shown = outcome(tiny)
     assert shown["ok"] is True
     assert shown["verdict"].startswith("equal to the unsharded model: largest error of outputs ")
     assert shown["verdict"].endswith("where 2e-05 counts as equal (2 ranks, engine local on cpu)")
@@ -160,7 +160,7 @@ def test_shows_errors_tape_trace_and_device(tiny: Explorer) -> None:
 
 def test_the_genuine_error_stands_beside_the_reason() -> None:
     panel = lp.explorer(**TINY | {"preset": "llama3.1-8b", "tp": 16})
-    shown = told(panel)
+    shown = outcome(panel)
     assert shown["ok"] is False
     assert shown["verdict"] == "ranks 0–15 of 16 raised RuntimeError (engine local on cpu)"
     assert [card["what"] for card in shown["cards"]] == [
@@ -193,7 +193,7 @@ def test_each_fault_is_shown_where_it_shows(name: str) -> None:
         vocab_size=1001,
     )
     assert panel.run().ok is False
-    shown = told(panel)
+    shown = outcome(panel)
     assert shown["verdict"].startswith("DIFFERS from the unsharded model")
     assert table(panel, "errors")["wrong"]
     assert [note for note in shown["notes"] if note == f"{name}: still right is {fault.looks_fine}"]
@@ -251,11 +251,11 @@ def test_a_run_is_cancelled_within_two_seconds(sample: Any, soak: bool) -> None:
         receive(panel, kind="cancel")
         assert panel.wait(60)
         assert time.monotonic() - asked < STOPPED
-        there = panel.running["told"] is not None  # only its tape was cancelled then
+        there = panel.running["result"] is not None  # only its tape was cancelled then
         assert panel.running["state"] == (DONE if there else CANCELLED)
         assert (panel.result is not None) is there
     panel.set(**TINY)
-    assert told(panel)["ok"] is True
+    assert outcome(panel)["ok"] is True
 
 
 def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() -> None:
@@ -264,7 +264,7 @@ def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() 
 
     def cancel_the_tape(change: Any) -> None:
         now = change.new
-        seen.append((now["state"], now["phase"], now["told"] is not None))
+        seen.append((now["state"], now["phase"], now["result"] is not None))
         if now["state"] == WRITING:
             panel.cancel()
 
@@ -273,8 +273,8 @@ def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() 
     assert panel.wait(60)
     assert (WRITING, "the result is there; writing its shape tape", True) in seen
     assert seen[-1] == (DONE, "its shape tape was cancelled", True)
-    assert told(panel)["verdict"].startswith("equal to the unsharded model")
-    assert "tape" not in [part["name"] for part in told(panel)["tables"]]
+    assert outcome(panel)["verdict"].startswith("equal to the unsharded model")
+    assert "tape" not in [part["name"] for part in outcome(panel)["tables"]]
     assert panel.result is not None
     assert panel.result.tape.failed is None  # whole, not the part that was written
     panel.unobserve(cancel_the_tape, "running")
@@ -291,7 +291,7 @@ def test_the_latest_wins() -> None:
     panel.observe(lambda change: begun.append((change.new["title"], change.new["state"])), "running")
     for tp in (1, 2, 4, 2, 1, 4):
         panel.set(**TINY | {"tp": tp})
-    assert told(panel)["ok"] is True
+    assert outcome(panel)["ok"] is True
     assert panel.result is not None
     assert panel.result.layout.tp == 4
     ended = [title for title, state in begun if state not in (RUNNING, WRITING, IDLE)]
@@ -341,14 +341,14 @@ def test_a_run_of_a_cell_and_of_the_panel_wait_for_each_other() -> None:
     for _ in range(3):
         assert lp.run("attention", "tiny", {"tp": 2}).ok
         assert lp.tape("attention", "tiny", {"tp": 2}).failed is None
-    assert told(panel)["ok"] is False
+    assert outcome(panel)["ok"] is False
 
 
 def test_real_processes_run_and_stop() -> None:
     panel = lp.explorer(**TINY | {"engine": "processes"})
     assert panel.running["state"] == IDLE
     assert panel.run().engine == "processes"
-    assert told(panel)["ok"] is True
+    assert outcome(panel)["ok"] is True
     panel.set(**LONG | {"tp": 2, "cp": 1})
     receive(panel, kind="run")
     until(panel, lambda now: "running on" in now["phase"], "start")
@@ -401,7 +401,7 @@ def test_random_moves_never_raise(soak: bool) -> None:
     assert panel.wait(60)
     assert panel.running["state"] != RUNNING
     panel.set(**small | {"tp": 4})
-    assert told(panel)["ok"] is True
+    assert outcome(panel)["ok"] is True
 
 
 def test_a_run_is_a_value() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
 
 from llamapar import interrupts
+from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 
 from .commands import Answer, Command, Given, Group, answer
@@ -58,7 +58,7 @@ def _source(given: Given) -> str:
     return str(given["source"])
 
 
-def _options(given: Given) -> dict[str, Any]:
+def _options(given: Given) -> Values:
     """The options that were given, of those that the action has."""
     model = {"model": given.model} if given["model"] else {}
     return model | given.of(*_CUTS, *_MAKING, "against")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import FACTS, LAYOUT
+from llamapar.describe.options import FACTS, LAYOUT, Values
 from llamapar.errors import LlamaparError
 
 from .writing import Foldable, as_text
@@ -25,12 +25,12 @@ class Given:
     """
 
     command: str
-    values: Mapping[str, Any]
+    values: Values
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
-    def of(self, *names: str) -> dict[str, Any]:
+    def of(self, *names: str) -> Values:
         """The options that were given; the library judges their values."""
         return {name: value for name in names if (value := self.values.get(name)) is not None}
 
@@ -48,7 +48,7 @@ class Given:
         return Layout(**self.of(*LAYOUT))
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Values:
         """The facts of a job that were given."""
         return self.of(*FACTS)
 
@@ -69,7 +69,7 @@ class Answer:
 class Record(Foldable, Protocol):
     """What most commands answer with."""
 
-    def as_dict(self) -> dict[str, Any]: ...
+    def as_dict(self) -> Mapping[str, object]: ...
 
 
 def answer(record: Record, ok: bool = True) -> Answer:

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from llamapar import interrupts
 from llamapar.describe.configfile import exists, is_json, parse_object
 from llamapar.describe.layout import AXES, AXIS_TITLES
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
 from llamapar.errors import LlamaparError, ModelError, shown, whole
 
@@ -54,9 +54,9 @@ def _answer(given: Given) -> Answer:
 # -- what is known besides -----------------------------------------------------------------------
 
 
-def _known(given: Given) -> dict[str, Any]:
+def _known(given: Given) -> Values:
     """The arguments of `explain` beside the text; what an option says stands before the context."""
-    known: dict[str, Any] = {"context": None if given["context"] is None else _context(given["context"])}
+    known: Values = {"context": None if given["context"] is None else _context(given["context"])}
     for name, value in given.of(*AXES, *_FACTS).items():
         known[name] = whole(name, value, 1, OPTIONS[name].most)
     if given["model"] is not None:
@@ -64,7 +64,7 @@ def _known(given: Given) -> dict[str, Any]:
     return known | given.of("framework")
 
 
-def _context(text: str) -> dict[str, Any]:
+def _context(text: str) -> Values:
     """A context object as plain facts. Names that nobody knows are ignored later."""
     try:
         facts = dict(parse_object(text, "--context"))
@@ -108,7 +108,7 @@ def lines(pieces: Iterable[bytes]) -> Iterator[str]:
         yield rest
 
 
-def _of_file(name: str, known: dict[str, Any]) -> Explanation:
+def _of_file(name: str, known: Values) -> Explanation:
     try:
         file = open(name, "rb")  # noqa: SIM115
     except ValueError:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.options import OPTIONS
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.frameworks import padding_rule
 from llamapar.place import stages
@@ -42,7 +41,7 @@ def _answer(given: Given) -> Answer:
     return Answer(True, text, lambda: known)
 
 
-def _text(model: ModelConfig, dims: dict[str, Any]) -> str:
+def _text(model: ModelConfig, dims: dict[str, object]) -> str:
     """The dimensions, and the parameters by where they are."""
     if scaling := model.rope_scaling:
         dims = dims | {"rope_scaling": f"{scaling.kind}, factor {scaling.factor:g}"}
@@ -64,7 +63,7 @@ def _cell(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _inventory(model: ModelConfig, given: Given, cut: dict[str, Any]) -> tuple[str, list[dict[str, object]]]:
+def _inventory(model: ModelConfig, given: Given, cut: Values) -> tuple[str, list[dict[str, object]]]:
     """A title, and every tensor as plain values in the order of the forward pass."""
     layout, padding = given.layout, padding_rule(cut.get("padding"))
     staged = stages(model, layout, **given.of("layer_split"))

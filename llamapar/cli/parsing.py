@@ -42,8 +42,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise LlamaparError(message, "", [f"{self.prog} --help"])
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        if failure := write(file or sys.stdout, message):
+    def _print_message(self, message: str, file: object = None) -> None:
+        if failure := write(sys.stdout, message):
             raise LlamaparError(failure)
 
 

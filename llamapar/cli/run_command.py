@@ -7,10 +7,11 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from llamapar.describe.layout import AXES
-from llamapar.describe.options import OPTIONS
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.execution.shrinking import shrink
 from llamapar.frameworks import padding_rule
@@ -52,7 +53,7 @@ def _answer(given: Given) -> Answer:
     return Answer(result.ok, lambda: _text(result, given), lambda: _data(result, given))
 
 
-def _torch() -> tuple[Any, Any, Any]:
+def _torch() -> tuple[ModuleType, ModuleType, ModuleType]:
     """The modules that run layouts; LlamaparError where they cannot be had."""
     try:
         from llamapar.execution import answers, execute
@@ -66,7 +67,7 @@ def _torch() -> tuple[Any, Any, Any]:
     return execute, answers, torchrun
 
 
-def _run(run: Callable[..., RunResult], given: Given, options: dict[str, Any]) -> RunResult:
+def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunResult:
     if given["program"] is None:
         choose = [f"llamapar run {name}" for name in PROGRAMS[:2]]
         raise LlamaparError("a program is needed", f"programs are {', '.join(PROGRAMS)}", choose, "program")
@@ -114,7 +115,7 @@ def _text(result: RunResult, given: Given) -> str:
     return "\n\n".join(parts)
 
 
-def _data(result: RunResult, given: Given) -> dict[str, Any]:
+def _data(result: RunResult, given: Given) -> dict[str, object]:
     data = result.as_dict()
     for name, value in data.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -127,7 +128,7 @@ def _data(result: RunResult, given: Given) -> dict[str, Any]:
     return data
 
 
-def _tape(tape: Tape) -> dict[str, Any]:
+def _tape(tape: Tape) -> dict[str, object]:
     """A tape as plain values; the keys of `local`, `cut` and `error` are ranks, dims and ranks."""
     facts = {name: getattr(tape, name) for name in ("program", "layout", "ranks", "world")}
     return facts | {"steps": [asdict(step) for step in tape.steps]}

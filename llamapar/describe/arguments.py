@@ -1,4 +1,4 @@
-"""The arguments of public functions: what Shift-Tab shows of them, and what a wrong name is told.
+"""The arguments of public functions: what Shift-Tab shows of them, and what is said of a wrong name.
 
 A function that hands options on says whose they are; its signature then names each of them, and a name
 that is not one of them is refused in the same words everywhere, before anything is done.
@@ -10,21 +10,21 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from llamapar.errors import one_of
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def keywords_of(function: Callable[..., Any], *, without: Iterable[str] = ()) -> list[Parameter]:
+def keywords_of(function: Callable[..., object], *, without: Iterable[str] = ()) -> list[Parameter]:
     """What a function or class takes by name, or has a default for, some of it left out."""
     found = [p for p in inspect.signature(function).parameters.values() if p.name not in without]
     optional = [p for p in found if p.kind is Parameter.KEYWORD_ONLY or p.default is not Parameter.empty]
     return [p.replace(kind=Parameter.KEYWORD_ONLY) for p in optional]
 
 
-def keywords(defaults: Mapping[str, Any]) -> list[Parameter]:
+def keywords(defaults: Mapping[str, object]) -> list[Parameter]:
     """Keyword-only parameters by name, with their defaults."""
     return [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
 
@@ -44,7 +44,7 @@ def named(options: Iterable[Parameter] = ()) -> Callable[[Function], Function]:
         by_name = [p.name for p in signature.parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
 
         @wraps(function)
-        def call(*args: Any, **given: Any) -> Any:
+        def call(*args: object, **given: object) -> object:
             if not known.keys() >= given.keys():
                 unknown = next(name for name in given if name not in known)
                 one_of("argument", unknown, by_name or [name for name in known if name != "self"])

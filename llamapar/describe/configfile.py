@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from llamapar.errors import ModelError, shown
 
@@ -13,7 +13,7 @@ MAX_CONFIG_BYTES = 2**20
 """A config.json is a page of numbers; a file larger than this is something else."""
 
 
-def is_json(source: object) -> bool:
+def is_json(source: object) -> TypeGuard[str]:
     return isinstance(source, str) and source.lstrip()[:1] in ("{", "[")
 
 
@@ -24,7 +24,7 @@ def exists(source: str | Path) -> bool:
         return False
 
 
-def read_object(source: Any, *names: str) -> tuple[Mapping[str, Any], str]:
+def read_object(source: object, *names: str) -> tuple[Mapping[str, Any], str]:
     """The JSON object at `source` and a name for it; ModelError for whatever is not one."""
     if isinstance(source, Mapping):
         return source, ""
@@ -36,11 +36,11 @@ def read_object(source: Any, *names: str) -> tuple[Mapping[str, Any], str]:
     if not exists(path):
         raise ModelError(f"{shown(str(source), 200)}: no such file", field="model")
     if path.is_dir():
-        held = [path / name for name in names if (path / name).is_file()]
-        if not held:
+        files = [path / name for name in names if (path / name).is_file()]
+        if not files:
             wanted = " or ".join(names)
             raise ModelError(f"{shown(str(path), 200)}: the folder holds no {wanted}", field="model")
-        path = held[0]
+        path = files[0]
     try:
         if not path.is_file():
             raise ModelError(f"{shown(str(path), 200)} is not a regular file", field="model")

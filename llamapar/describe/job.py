@@ -107,7 +107,7 @@ class Job:
         return (lay.tp if lay.sp else 1) * (2 * lay.cp if lay.cp > 1 else 1)
 
     @lru_cache(maxsize=256)  # noqa: B019  a Job is a small value, and 256 of them are few
-    def numbers(self, padding: Padding | None = None) -> dict[str, Any]:
+    def numbers(self, padding: Padding | None = None) -> dict[str, object]:
         """Every number by the name that message templates use."""
         m, lay = self.model, self.layout
         padding = self.padding or padding or NO_PADDING

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 from llamapar.errors import Choice, ModelError
 
@@ -11,9 +10,9 @@ from .models import ModelConfig, ffn_dim_from
 from .rope import RopeScaling
 
 
-def as_hf(model: ModelConfig) -> dict[str, Any]:
+def as_hf(model: ModelConfig) -> dict[str, object]:
     """The object of a config.json (huggingface/transformers v5.23.0, configuration_llama.py)."""
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": model.rope_theta}
+    rope: dict[str, object] = {"rope_type": "default", "rope_theta": model.rope_theta}
     if s := model.rope_scaling:
         rope |= {"rope_type": s.kind, "original_max_position_embeddings": s.original_max_seq_len}
         rope |= {n: getattr(s, n) for n in ("factor", "low_freq_factor", "high_freq_factor")}
@@ -38,14 +37,14 @@ def is_qwen(model: ModelConfig) -> bool:
     return model.qkv_bias and not model.o_bias
 
 
-def config_json(model: ModelConfig) -> dict[str, Any]:
+def config_json(model: ModelConfig) -> dict[str, object]:
     """A whole config.json, class and all."""
     kind, name = ("qwen2", "Qwen2ForCausalLM") if is_qwen(model) else ("llama", "LlamaForCausalLM")
     dims = {key: value for key, value in as_hf(model).items() if value is not None}
     return {"architectures": [name], "model_type": kind, **dims}
 
 
-def params_json(model: ModelConfig) -> dict[str, Any]:
+def params_json(model: ModelConfig) -> dict[str, object]:
     """The object of a params.json: `ModelConfig.from_meta` reads the same dimensions from it.
 
     Raises ModelError for what Meta's format has no words for: a head_dim that is not dim / n_heads, biases.
@@ -61,13 +60,13 @@ def params_json(model: ModelConfig) -> dict[str, Any]:
     multiplier, multiple = _ffn(model.dim, model.ffn_dim)
     sizes = {"dim": model.dim, "n_layers": model.n_layers, "n_heads": model.n_heads}
     sizes |= {"n_kv_heads": model.n_kv_heads, "vocab_size": model.vocab_size, "multiple_of": multiple}
-    told: dict[str, Any] = {**sizes, "norm_eps": model.norm_eps, "rope_theta": model.rope_theta}
+    made: dict[str, object] = {**sizes, "norm_eps": model.norm_eps, "rope_theta": model.rope_theta}
     if multiplier is not None:
-        told["ffn_dim_multiplier"] = multiplier
+        made["ffn_dim_multiplier"] = multiplier
     if model.rope_scaling is not None and model.rope_scaling.kind == RopeScaling().kind:
-        told["use_scaled_rope"] = True
-        told["rope_scaling_factor"] = model.rope_scaling.factor
-    return told
+        made["use_scaled_rope"] = True
+        made["rope_scaling_factor"] = model.rope_scaling.factor
+    return made
 
 
 def _ffn(dim: int, ffn_dim: int) -> tuple[float | None, int]:

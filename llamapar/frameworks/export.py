@@ -11,10 +11,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any
 
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES, divisors
+from llamapar.describe.layout import AXES, Layout, divisors
 from llamapar.describe.modelfile import as_hf, is_qwen
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import OPTIONS
@@ -39,7 +38,9 @@ def _left_out(what: str, why: str) -> str:
     return f"# left out: {what} ({why})"
 
 
-def _differing(record: Any, *skip: str, always: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _differing(
+    record: ModelConfig | Layout | Job, *skip: str, always: tuple[str, ...] = ()
+) -> Iterator[tuple[str, object]]:
     """Name and value of the fields that differ from their defaults, and of those in `always`."""
     for field in fields(record):
         value = getattr(record, field.name)
@@ -51,7 +52,7 @@ def _call(head: str, arguments: list[str], indent: str = "    ") -> str:
     return "\n".join([f"{head}(", *(f"{indent}{argument}," for argument in arguments), f"{indent[4:]})"])
 
 
-def _named(values: dict[str, Any]) -> list[str]:
+def _named(values: dict[str, object]) -> list[str]:
     return [f"{name}={value!a}" for name, value in values.items() if value is not None]
 
 
@@ -175,13 +176,13 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
     return comments, "llama3_8b", chosen
 
 
-def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, Any]]:
+def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, object]]:
     """Comments and settings of a pipeline; torchtitan makes 2 virtual stages unless told otherwise."""
     lay, split, layers = job.layout, job.layer_split, job.model.n_layers + 2
     if lay.pp == 1:
         return [_left_out(f"virtual_stages={lay.virtual_stages}", "pp=1")] * (lay.virtual_stages > 1), {}
     comments: list[str] = []
-    values: dict[str, Any] = {"schedule": "1F1B" if lay.virtual_stages == 1 else "Interleaved1F1B"}
+    values: dict[str, object] = {"schedule": "1F1B" if lay.virtual_stages == 1 else "Interleaved1F1B"}
     if split == "remainder first" or (split == "equal" and job.model.n_layers % lay.stages == 0):
         values |= {"first_stage_less_layers": 0, "last_stage_less_layers": 0}
         layers -= 2
@@ -204,7 +205,7 @@ def as_torchtitan(job: Job, framework: str | None = None) -> str:
     lay, step, shared = job.layout, _step(job), job.layout.zero > 0
     comments, base, chosen = _titan_model(job.model)
     function = re.sub(r"\W", "_", f"run_{_plain(job.model.name)}_{str(lay).replace('=', '')}")
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "parallelism.tensor_parallel_degree": lay.tp,
         "parallelism.enable_sequence_parallel": lay.sequence_parallel is not False,
         "parallelism.context_parallel_degree": lay.cp,
@@ -243,10 +244,12 @@ def as_torchtitan(job: Job, framework: str | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _megatron_layers(job: Job) -> tuple[list[str], dict[str, Any]]:
+def _megatron_layers(job: Job) -> tuple[list[str], dict[str, object]]:
     """Comments and flags for virtual stages and for the split of layers over stages."""
     lay, n, split = job.layout, job.model.n_layers, job.layer_split
-    flags = {"num-virtual-stages-per-pipeline-rank": lay.virtual_stages if lay.virtual_stages > 1 else None}
+    flags: dict[str, object] = {
+        "num-virtual-stages-per-pipeline-rank": lay.virtual_stages if lay.virtual_stages > 1 else None
+    }
     if lay.stages == 1 or (split != "balanced ends" and n % lay.stages == 0):
         return [], flags
     why = f"# {n} layers do not divide over {lay.stages} stages: embedding and head are counted in"
@@ -263,7 +266,7 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, Any]]:
     return comments, {"pipeline-model-parallel-layout": f"E{middle}L"}
 
 
-def _megatron_padding(job: Job) -> tuple[list[str], dict[str, Any]]:
+def _megatron_padding(job: Job) -> tuple[list[str], dict[str, object]]:
     """Comments and the flag that makes Megatron's padded vocabulary the one asked for."""
     tp, vocab, asked = job.layout.tp, job.model.vocab_size, job.padding
     if asked is None:
@@ -291,7 +294,7 @@ def as_megatron(job: Job, framework: str | None = None) -> str:
         comments.append(_left_out(f"{_rope(m)}, theta={m.rope_theta}", "only Llama 3.1's rule has flags"))
     if m.o_bias:
         comments.append(_left_out("o_bias", "no flag adds a bias to the output projection alone"))
-    flags: dict[str, Any] = {
+    flags: dict[str, object] = {
         "num-layers": m.n_layers,
         "hidden-size": m.dim,
         "ffn-hidden-size": m.ffn_dim,
@@ -348,7 +351,11 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
     ]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
     kind = "Qwen2Config" if is_qwen(m) else "LlamaConfig"
-    sizes: dict[str, Any] = {"tp_size": lay.tp, "tp_plan": "auto" if lay.tp > 1 else None, "pp_size": lay.pp}
+    sizes: dict[str, object] = {
+        "tp_size": lay.tp,
+        "tp_plan": "auto" if lay.tp > 1 else None,
+        "pp_size": lay.pp,
+    }
     sizes["fsdp_size"] = lay.dp_shard if lay.zero else 1
     sizes["dp_replicate_size"] = lay.dp_replicate if lay.zero else lay.dp
     off = [

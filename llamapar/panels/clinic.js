@@ -63,7 +63,7 @@ function render({ model, el }) {
     commit(text);
   });
 
-  let said = "";
+  let cardsShown = "";
   const show = () => {
     const payload = model.get("payload");
     figure.draw(payload); // first: plotly measures the page, which the rest of this then changes, once
@@ -75,8 +75,8 @@ function render({ model, el }) {
     line.textContent = payload.line;
     line.hidden = !payload.line || payload.line === box.value.trim();
     const now = JSON.stringify([payload.diagnoses, payload.problem]);
-    if (said === now) return; // what stands open stays open
-    said = now;
+    if (cardsShown === now) return; // what stands open stays open
+    cardsShown = now;
     const [best, ...others] = payload.diagnoses.map((one, index) => diagnosisCard(one, index, fix));
     const more = make("details", { class: "lp-folded" }, make("summary", {}, `or else: ${others.length} more`), ...others);
     cards.replaceChildren(...[payload.problem && problemCard(payload.problem, send), best, others.length && more].filter(Boolean));

@@ -8,10 +8,8 @@ evaluated, and stays whatever goes wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
 
 import traitlets
 
@@ -22,6 +20,7 @@ from llamapar.describe.counts import typed as read_typed
 from llamapar.describe.layout import AXES
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
+from llamapar.describe.options import Values
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named, zoo
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
@@ -32,7 +31,7 @@ from llamapar.rules.search import Fix
 
 from .controls import CLINIC, DIMS, MORE
 from .explorer_panel import Explorer
-from .page import Page, plain, source
+from .page import Message, Page, plain, source
 from .runs import card
 
 LIMIT = 60_000
@@ -71,10 +70,10 @@ class Visit:
     """A text and what the reader typed besides, by field; `brought` is a model of their own."""
 
     text: str = ""
-    typed: Mapping[str, Any] = field(default_factory=dict)
+    typed: Values = field(default_factory=dict)
     brought: ModelConfig | None = None
 
-    def change(self, changes: Mapping[str, Any]) -> Visit:
+    def change(self, changes: Values) -> Visit:
         """With text or fields changed; None or "" takes a field back. Raises LlamaparError."""
         typed, brought, text = dict(self.typed), self.brought, changes.get("text", self.text)
         if not isinstance(text, str):
@@ -100,9 +99,9 @@ class Visit:
         return {name: min(one) for name, one in found.items() if len(one) == 1}
 
     @cached_property
-    def _known(self) -> tuple[dict[str, Any], LlamaparError | None]:
+    def _known(self) -> tuple[Values, LlamaparError | None]:
         """Arguments of `explain`, and the first field that is off, which is left out."""
-        known, off = dict[str, Any](), None
+        known, off = Values(), None
         for name, value in {**self.stated, **self.typed}.items():
             try:
                 if name == "framework":
@@ -135,11 +134,11 @@ class Visit:
         return self._explained[1] or self._known[1]
 
     @cached_property
-    def fields(self) -> dict[str, tuple[Any, str]]:
+    def fields(self) -> dict[str, tuple[object, str]]:
         """Each known field as (value, where it is from)."""
         known, best = self.explanation.known, self.explanation.best
         facts = best.facts if best else {}
-        rows: dict[str, tuple[Any, str]] = {n: (v, IMPLIED) for n, v in facts.items()}
+        rows: dict[str, tuple[object, str]] = {n: (v, IMPLIED) for n, v in facts.items()}
         if known.model:
             rows |= {name: (getattr(known.model, name), MODEL) for name in DIMS}
         rows |= {name: (n, STATED) for name, n in known.numbers.items()}
@@ -192,12 +191,12 @@ class Clinic(Page):
     explorer: Explorer | None = None
 
     @named(keywords(_EMPTY))
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         self._visit = Visit().change(values)
         super().__init__(text=_cut(self._visit.text), payload=_payload(self._visit, 0))
 
     @named(keywords(_EMPTY))
-    def set(self, **values: Any) -> None:
+    def set(self, **values: object) -> None:
         """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None empties.
 
         Raises LayoutError for a field that is not there.
@@ -233,14 +232,14 @@ class Clinic(Page):
     def __repr__(self) -> str:
         return f"Clinic: {self._visit.status}"
 
-    def _show(self, changes: Mapping[str, Any]) -> None:
+    def _show(self, changes: Values) -> None:
         """Take changes and show what comes of them; where anything raises, all stays as it was."""
         with self._lock:
             visit = self._visit.change(changes)
             payload = _payload(visit, self.payload["seq"] + 1)
             self._visit, self.text, self.payload = visit, _cut(visit.text), payload
 
-    def _answer(self, kind: str, content: dict[str, Any]) -> None:
+    def _answer(self, kind: str, content: Message) -> None:
         if kind == "set":
             self._show(dict(content["changes"]))
         elif kind == "load":
@@ -250,7 +249,7 @@ class Clinic(Page):
 
 
 @named(keywords(_EMPTY))
-def clinic(text: str = "", **values: Any) -> Clinic:
+def clinic(text: str = "", **values: object) -> Clinic:
     """A Clinic with a text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
     return Clinic(text=text, **values)
 
@@ -263,7 +262,7 @@ def _cut(text: str) -> str:
     return text[: LIMIT // 3 - 99] + left_out + text[LIMIT // 3 - LIMIT :]
 
 
-def _payload(visit: Visit, seq: int) -> dict[str, Any]:
+def _payload(visit: Visit, seq: int) -> dict[str, object]:
     """All that the browser shows, as plain values. seq numbers it: pressed buttons refer to it."""
     explained, drawn, problem = visit.explanation, visit.picture, visit.problem
     return {
@@ -281,7 +280,7 @@ def _payload(visit: Visit, seq: int) -> dict[str, Any]:
     }
 
 
-def _diagnosis(one: Diagnosis) -> dict[str, Any]:
+def _diagnosis(one: Diagnosis) -> dict[str, object]:
     return one.as_dict() | {
         "title": one.title,
         "sure": f"{one.confidence:.0%}",

@@ -114,7 +114,7 @@ Group = dict[str, object]
 
 
 def control(name: str, **other: object) -> Control:
-    """What the page is told of an option's control; `other` is said besides, or otherwise."""
+    """An option's control as the page takes it; `other` is added, or takes the place of what there is."""
     option = OPTIONS[name]
     made: Control = {"name": name, "label": _LABELS.get(name, name), "kind": _KINDS[option.kind]}
     made["help"] = _HINTS.get(name, option.unit)

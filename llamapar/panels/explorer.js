@@ -8,8 +8,8 @@ const LIMIT_OPEN = 3; // findings that stand open; the rest folds
 function verdictTable({ verdicts, unknown }) {
   const head = make("tr", {}, ...["framework", "verdict", "what it says or does"].map((text) => make("th", {}, text)));
   const rows = verdicts.map(([title, verdict, message, note, links]) => {
-    const said = make("td", {}, message ? make("code", {}, message) : null, note ? make("div", {}, note) : null, sources(links));
-    return make("tr", {}, make("td", {}, title), make("td", {}, verdict), said);
+    const words = make("td", {}, message ? make("code", {}, message) : null, note ? make("div", {}, note) : null, sources(links));
+    return make("tr", {}, make("td", {}, title), make("td", {}, verdict), words);
   });
   if (unknown.length) rows.push(make("tr", {}, make("td", { colspan: 3, class: "lp-source" }, `not known: ${unknown.join(", ")}`)));
   return make("div", { class: "lp-wide" }, make("table", { class: "lp-frameworks" }, head, ...rows));
@@ -38,9 +38,9 @@ function findingCard(finding, index, opened, fix) {
 }
 
 function drawFindings(box, payload, opened, fix, send) {
-  const said = JSON.stringify([payload.findings, payload.problem]);
-  if (box.llamaparSaid === said) return; // a change of tab leaves them as they are
-  box.llamaparSaid = said;
+  const now = JSON.stringify([payload.findings, payload.problem]);
+  if (box.llamaparDrawn === now) return; // a change of tab leaves them as they are
+  box.llamaparDrawn = now;
   const cards = payload.findings.map((finding, index) => findingCard(finding, index, opened, fix));
   if (payload.problem) cards.unshift(problemCard(payload.problem, send));
   const shown = cards.slice(0, LIMIT_OPEN);
@@ -118,27 +118,27 @@ function render({ model, el }) {
   el.append(root);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
-  let told = null;
+  let result = null;
   const inRunTab = () => model.get("payload").values.tab === "run" && !model.get("payload").problem;
   const dim = () => {
-    const { state, told: result } = model.get("running");
+    const { state, result } = model.get("running");
     figure.node.classList.toggle("lp-stale", inRunTab() && state === "running" && !result);
   };
   const drawFigure = (payload) => {
     const running = model.get("running");
     const runs = inRunTab();
-    told = running.told ?? (running.state === "running" ? told : null);
+    result = running.result ?? (running.state === "running" ? result : null);
     run.head.hidden = run.tables.hidden = !runs;
-    figure.node.hidden = runs && !told?.figure;
+    figure.node.hidden = runs && !result?.figure;
     dim();
-    figure.draw(runs ? { ...payload, figure: told?.figure, summary: told?.summary ?? "" } : payload);
+    figure.draw(runs ? { ...payload, figure: result?.figure, summary: result?.summary ?? "" } : payload);
   };
   const showRun = () => {
     const running = model.get("running");
     if (!running.state) return; // nothing was ever asked for
     run.draw(running);
     dim();
-    const more = running.told || running.state !== "running"; // than how far it is
+    const more = running.result || running.state !== "running"; // than how far it is
     if (more && inRunTab()) drawFigure(model.get("payload"));
   };
 

@@ -10,14 +10,14 @@ of the run sets.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import traitlets
 
 from llamapar.describe.arguments import keywords, named
 from llamapar.describe.configfile import parse_object
 from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, shown
 from llamapar.figures import View
@@ -26,7 +26,7 @@ from llamapar.frameworks.export import EXPORTS, as_cli
 from llamapar.rules.report import Finding, Report
 
 from .controls import DEFAULTS, EXPLORER, STEP, TABS
-from .page import Page, source
+from .page import Message, Page, source
 from .runner import Run, Runner
 from .runs import card
 from .state import Outcome, State
@@ -49,24 +49,24 @@ class Explorer(Page):
     offered = traitlets.Dict().tag(sync=True)
 
     @named(keywords(DEFAULTS))
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         self._state = State.start().change(values)
         self._outcome = self._state.outcome()
         super().__init__(payload=_payload(self._state, self._outcome, 0))
-        self._runner = Runner(self._tell)
+        self._runner = Runner(self._report)
         self._follow()
 
     # -- from code -------------------------------------------------------------------------------
 
     @named(keywords(DEFAULTS))
-    def set(self, **values: Any) -> None:
+    def set(self, **values: object) -> None:
         """Set controls by name; an impossible value is shown with its reason, as for the mouse.
 
         Raises LayoutError for a control that is not there.
         """
         self._show(lambda state: state.change(values))
 
-    def load(self, source: Any) -> None:
+    def load(self, source: ModelLike) -> None:
         """Take a model from a config.json, params.json, dict or ModelConfig. Raises ModelError."""
         model = find_model(source)
         self._show(lambda state: state.load(model))
@@ -161,7 +161,7 @@ class Explorer(Page):
         if outcome.plan:
             now = self._runner.now
             lines += [now.text] if now else []
-            picture = now.told.picture if now and now.told else None
+            picture = now.shown.picture if now and now.shown else None
         return View(picture.spec if picture else {"data": [], "layout": {}}, "\n".join(lines))
 
     def __repr__(self) -> str:
@@ -186,11 +186,11 @@ class Explorer(Page):
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)
 
-    def _tell(self, now: Run) -> None:
+    def _report(self, now: Run) -> None:
         """Called by the thread of a run; ipykernel's sockets take messages from any thread."""
         self.running = now.as_dict()
 
-    def _answer(self, kind: str, content: dict[str, Any]) -> None:
+    def _answer(self, kind: str, content: Message) -> None:
         if kind == "set":
             self._show(lambda state: state.change(dict(content["changes"])))
         elif kind == "load":
@@ -209,7 +209,7 @@ class Explorer(Page):
 
 
 @named(keywords(DEFAULTS))
-def explorer(model: Any = None, **values: Any) -> Explorer:
+def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 
     Controls are tp, cp, pp, dp, gpus, seq_len, framework, tab and the others of `Explorer.set`.
@@ -228,7 +228,7 @@ def copied(name: str, state: State, report: Report, drawn: View | None) -> str:
     return EXPORTS[name](report.job, judge)
 
 
-def _payload(state: State, outcome: Outcome, seq: int) -> dict[str, Any]:
+def _payload(state: State, outcome: Outcome, seq: int) -> dict[str, object]:
     """All that the browser shows, as plain values. seq numbers it: remedies and buttons refer to it."""
     report, problem = outcome.report, outcome.problem
     return {
@@ -244,7 +244,7 @@ def _payload(state: State, outcome: Outcome, seq: int) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, object]:
     return {
         "code": finding.code,
         "title": finding.rule.title,

@@ -33,12 +33,16 @@ A_PICTURE = "a picture: run this cell"
 """What the still picture of a panel says of itself."""
 
 
+Message = dict[str, Any]
+"""What a page sent: names and values like anybody's, checked by whoever reads them."""
+
+
 def source(*names: str) -> str:
     """Files beside this one, one after the other."""
     return "".join((files(__package__) / name).read_text(encoding="utf-8") for name in names)
 
 
-def plain(value: Any, deep: int = DEEP) -> Any:
+def plain(value: object, deep: int = DEEP) -> Any:
     """`value` as JSON carries it and a browser holds it, whole; in words where they cannot."""
     if value is None or isinstance(value, bool):
         return value
@@ -57,7 +61,7 @@ def plain(value: Any, deep: int = DEEP) -> Any:
 
 
 class Page(anywidget.AnyWidget):
-    """A widget whose page says what was touched, and is told all that follows in one `payload`."""
+    """A widget whose page sends what was touched, and gets all that follows in one `payload`."""
 
     payload = traitlets.Dict().tag(sync=True)
     layout: Any = None
@@ -69,11 +73,11 @@ class Page(anywidget.AnyWidget):
         super().__init__(**traits)
         self.on_msg(self._receive)
 
-    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+    def get_state(self, key: object = None, drop_defaults: bool = False) -> dict[str, object]:
         """Traits as they are sent, plain: ipywidgets takes all that it sends of them from here."""
         return dict(plain(super().get_state(key, drop_defaults)))
 
-    def send(self, content: Any, buffers: Any = None) -> None:
+    def send(self, content: object, buffers: list[bytes] | None = None) -> None:
         """Send a message of the panel's own, plain."""
         super().send(plain(content), buffers)
 
@@ -85,7 +89,7 @@ class Page(anywidget.AnyWidget):
         """The snapshot that is there at once."""
         return self.snapshot()
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, object], dict[str, object]]:
         """The widget, and what stands there where it cannot live: its text, and its figure if it has one.
 
         By the metadata the server that saves the notebook (jupyter/saving.py) knows which of them to keep.
@@ -97,15 +101,15 @@ class Page(anywidget.AnyWidget):
             data |= still(now)._repr_mimebundle_()
         return dict(plain(data)), metadata | {"llamapar": "panel"}
 
-    def _answer(self, kind: str, content: dict[str, Any]) -> None:
+    def _answer(self, kind: str, content: Message) -> None:
         """Do what a message asks, or raise."""
         raise NotImplementedError
 
-    def _stands(self, content: dict[str, Any]) -> bool:
+    def _stands(self, content: Message) -> bool:
         """Whether what was pressed is still shown; a button of an older payload does nothing."""
         return bool(content["seq"] == self.payload["seq"])
 
-    def _receive(self, _: Any, content: Any, __: Any) -> None:
+    def _receive(self, _: object, content: object, __: object) -> None:
         """A message from the browser: data, whose names and values are checked like anybody's.
 
         Whatever comes of it, it is answered once, with what was wrong.
@@ -127,7 +131,7 @@ class Page(anywidget.AnyWidget):
                 self.send({"kind": "answered", **answer})
 
 
-def _unforeseen(message: dict[str, Any], fault: BaseException) -> LlamaparError:
+def _unforeseen(message: Message, fault: BaseException) -> LlamaparError:
     at = traceback.extract_tb(fault.__traceback__)[-1]
     where = f"{Path(at.filename).name}, line {at.lineno}"
     what = f"not done: {type(fault).__name__}: {shown(str(fault), 200)}"

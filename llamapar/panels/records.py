@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from llamapar.describe.options import Values
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.place import heads, ranks, sequence, stages, vocab
+from llamapar.records.tables import Record
 from llamapar.rules.report import Report
 
 
@@ -19,7 +20,7 @@ def layer_split(report: Report) -> str:
     return report.job.layer_split or own or "balanced ends"
 
 
-RECORDS: dict[str, Callable[[Report, dict[str, Any]], Any]] = {
+RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
     "sequence": lambda r, v: sequence(

@@ -26,12 +26,12 @@ function buildRun(ask) {
   const head = make("div", { class: "lp-run" },
     make("div", { class: "lp-line" }, start, stop, title), make("div", { class: "lp-line lp-far" }, bar, phase), verdict, cards, notes);
   const tables = make("div", { class: "lp-tables" });
-  let said = ""; // what stands there: a run that goes on leaves the last result in place, dimmed
+  let shown = ""; // what stands there: a run that goes on leaves the last result in place, dimmed
 
   function draw(running) {
     const on = running.state === "running";
     const busy = on || running.state === "writing"; // the shape tape, of a result that is there
-    const { told } = running;
+    const { result } = running;
     const focused = isActive(start) || isActive(stop);
     start.disabled = on;
     stop.disabled = !busy;
@@ -41,16 +41,16 @@ function buildRun(ask) {
     if (running.fraction == null) bar.removeAttribute("value"); else bar.value = running.fraction;
     const far = running.fraction == null ? "" : ` · ${Math.floor(100 * running.fraction)} %`;
     phase.textContent = running.phase ? running.phase + far : running.quick ? "quick: runs at each move of a control" : "long: runs when you press Run";
-    for (const part of [verdict, cards, notes, tables]) part.classList.toggle("lp-stale", on && !told && tables.hasChildNodes());
-    const now = JSON.stringify([running.state, told, running.problem, running.notes]);
-    if (said === now || (on && !told && tables.hasChildNodes())) return;
-    said = now;
-    verdict.textContent = told ? told.verdict : STATES[running.state];
-    verdict.dataset.ok = told ? (told.ok ? "yes" : "no") : "";
+    for (const part of [verdict, cards, notes, tables]) part.classList.toggle("lp-stale", on && !result && tables.hasChildNodes());
+    const now = JSON.stringify([running.state, result, running.problem, running.notes]);
+    if (shown === now || (on && !result && tables.hasChildNodes())) return;
+    shown = now;
+    verdict.textContent = result ? result.verdict : STATES[running.state];
+    verdict.dataset.ok = result ? (result.ok ? "yes" : "no") : "";
     verdict.hidden = !verdict.textContent;
-    cards.replaceChildren(...[...(told?.cards ?? []), ...(running.problem ? [running.problem] : [])].map(problemCard));
-    notes.replaceChildren(...(told ? told.notes : running.notes).map((text) => make("li", {}, text)));
-    tables.replaceChildren(...(told ? told.tables : []).map(runTable));
+    cards.replaceChildren(...[...(result?.cards ?? []), ...(running.problem ? [running.problem] : [])].map(problemCard));
+    notes.replaceChildren(...(result ? result.notes : running.notes).map((text) => make("li", {}, text)));
+    tables.replaceChildren(...(result ? result.tables : []).map(runTable));
     for (const box of tables.querySelectorAll(".lp-scroll")) {
       const row = box.querySelector(".lp-wrong");
       if (row) box.scrollTop = row.offsetTop - box.clientHeight / 2;

@@ -1,6 +1,6 @@
 """Runs in a thread of the kernel: one at a time, the latest wins, and each can be cancelled.
 
-The thread tells how far it is and what came of it by a callback; the kernel's own thread never waits
+The thread reports how far it is and what came of it by a callback; the kernel's own thread never waits
 for it. torch is imported by the first run.
 """
 
@@ -14,18 +14,18 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llamapar.errors import LlamaparError
 
-from .runs import RunPlan, Told, card, text, told
+from .runs import RunPlan, Shown, card, show, text
 
 if TYPE_CHECKING:
     from llamapar.execution.result import RunResult
     from llamapar.records.trace import Tape
 
 STEP = 0.1
-"""Seconds between two tellings of how far a run is."""
+"""Seconds between two reports of how far a run is."""
 
 IDLE, RUNNING, WRITING, DONE, CANCELLED, FAILED = (
     "idle", "running", "writing", "done", "cancelled", "failed"
@@ -50,16 +50,16 @@ class Run:
     problem: LlamaparError | None = None
 
     @cached_property
-    def told(self) -> Told | None:
+    def shown(self) -> Shown | None:
         """What is shown of the result."""
-        return told(self.plan, self.result, self.tape) if self.result else None
+        return show(self.plan, self.result, self.tape) if self.result else None
 
     @property
     def text(self) -> str:
         """The same on every machine."""
         return text(self.plan, self.state, self.result, self.tape, self.problem)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain values for the browser."""
         return {
             "state": self.state,
@@ -69,16 +69,16 @@ class Run:
             "phase": self.phase,
             "fraction": self.fraction,
             "problem": card(self.problem) if self.problem else None,
-            "told": self.told.as_dict() if self.told else None,
+            "result": self.shown.as_dict() if self.shown else None,
         }
 
 
 class Runner:
-    """Runs plans; `tell` is called with the Run at each step, from the thread that makes it."""
+    """Runs plans; `report` is called with the Run at each step, from the thread that makes it."""
 
-    def __init__(self, tell: Callable[[Run], None]) -> None:
+    def __init__(self, report: Callable[[Run], None]) -> None:
         self.now: Run | None = None
-        self._tell = tell
+        self._report = report
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -129,7 +129,7 @@ class Runner:
         with self._lock:
             if stop is self._stop:
                 self.now = run
-                self._tell(run)
+                self._report(run)
 
     def _work(self, plan: RunPlan, stop: threading.Event) -> None:
         run = Run(plan, RUNNING, "" if "torch" in sys.modules else "importing torch")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.options import OPTIONS
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of
 from llamapar.execution.shrinking import MAX_RANKS, shrink
@@ -36,7 +36,7 @@ class RunPlan:
     model: ModelConfig
     layout: Layout
     engine: str
-    options: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, object], ...]
     notes: tuple[str, ...]
 
     @property
@@ -53,13 +53,13 @@ class RunPlan:
         """One line: what would be run."""
         return f"{self.program} of {self.model.name}, {self.layout}"
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Values:
         """Arguments of `lp.run` by name. Layouts that check refuses are run, to see the genuine error."""
         own = {"program": self.program, "model": self.model, "layout": self.layout, "engine": self.engine}
         return own | dict(self.options) | {"force": True}
 
 
-def plan(job: Job, padding: Padding, values: dict[str, Any]) -> RunPlan:
+def plan(job: Job, padding: Padding, values: Values) -> RunPlan:
     """What the controls ask to run, at a size that fits. Raises LlamaparError for what is no choice."""
     small = shrink(job.model, job.layout, padding=padding)
     fault = values["fault"] and OPTIONS["fault"].chosen(values["fault"])
@@ -85,17 +85,17 @@ def plan(job: Job, padding: Padding, values: dict[str, Any]) -> RunPlan:
 
 
 @dataclass(frozen=True)
-class Told:
+class Shown:
     """What is shown of a result. tables: (name, title, head, rows, which of them are wrong)."""
 
     ok: bool
     verdict: str
     cards: tuple[LlamaparError, ...]
     notes: tuple[str, ...]
-    tables: tuple[dict[str, Any], ...]
+    tables: tuple[dict[str, object], ...]
     picture: View | None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain values for the browser."""
         return {
             "ok": self.ok,
@@ -108,7 +108,7 @@ class Told:
         }
 
 
-def card(problem: LlamaparError, controls: Container[str] = ()) -> dict[str, Any]:
+def card(problem: LlamaparError, controls: Container[str] = ()) -> dict[str, object]:
     """A problem as plain values. choose: (text, what its button sets: {} where no control has the field)."""
     choices = [(str(choice), _settings(choice, controls)) for choice in problem.choices]
     return {"what": problem.what, "why": problem.why, "choose": choices}
@@ -120,7 +120,7 @@ def _settings(choice: object, controls: Container[str]) -> dict[str, object]:
     return dict(choice.values) if isinstance(choice, Choice) and settable else {}
 
 
-def told(run: RunPlan, result: RunResult, tape: Tape | None) -> Told:
+def show(run: RunPlan, result: RunResult, tape: Tape | None) -> Shown:
     """Verdict, errors, notes, tables and picture of a result; the tape where it is there already."""
     failed = tape.failed if tape else None
     line = f"at {failed.where}: {failed.code}" if failed else ""
@@ -128,7 +128,7 @@ def told(run: RunPlan, result: RunResult, tape: Tape | None) -> Told:
     tables = [_tape(tape)] if tape else []
     tables += [_errors(result)] if result.output_errors or result.gradient_errors else []
     tables += [_volumes(result.trace)] if result.trace.events else []
-    return Told(
+    return Shown(
         result.ok,
         verdict(result),
         tuple(LlamaparError(f"{some(ranks)}: {text}", why) for text, ranks in raised(result)),
@@ -157,7 +157,7 @@ def text(plan: RunPlan, state: str, result: RunResult | None, tape: Tape | None,
     if result is None:
         return "\n".join(lines)
     if result.errors:
-        lines += [f"{some(ranks)}: {told}" for told, ranks in raised(result)]
+        lines += [f"{some(ranks)}: {error}" for error, ranks in raised(result)]
     else:
         lines.append(f"{_equal(result)} within {result.tolerance:.0e}")
         found = {**result.output_errors, **result.gradient_errors}
@@ -213,12 +213,12 @@ def _size(result: RunResult) -> list[str]:
 
 def _table(
     name: str, title: str, head: Sequence[str], rows: Iterable[Sequence[object]], wrong: Sequence[int] = ()
-) -> dict[str, Any]:
+) -> dict[str, object]:
     plain = [[str(cell) for cell in row] for row in rows]
     return {"name": name, "title": title, "head": list(head), "rows": plain, "wrong": list(wrong)}
 
 
-def _tape(tape: Tape) -> dict[str, Any]:
+def _tape(tape: Tape) -> dict[str, object]:
     title, _, rows, _ = tape._table()
     mixed = [
         [name, whole, f"raises on {some(list(step.error))}" if step.error else own, cut, where, code]
@@ -229,7 +229,7 @@ def _tape(tape: Tape) -> dict[str, Any]:
     return _table("tape", f"Shape tape: {title}", head, mixed, wrong)
 
 
-def _errors(result: RunResult) -> dict[str, Any]:
+def _errors(result: RunResult) -> dict[str, object]:
     rows: list[list[object]] = []
     wrong: list[int] = []
     for what, errors in (("output", result.output_errors), ("gradient", result.gradient_errors)):
@@ -241,7 +241,7 @@ def _errors(result: RunResult) -> dict[str, Any]:
     return _table("errors", "Against the unsharded model, worst of all ranks", head, rows, wrong)
 
 
-def _volumes(trace: Trace) -> dict[str, Any]:
+def _volumes(trace: Trace) -> dict[str, object]:
     rows = []
     for axis in trace.by_axis:
         events = [e for e in trace.events if e.axis == axis]

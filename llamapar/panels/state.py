@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from llamapar.describe.counts import number, typed
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig
-from llamapar.describe.options import written
+from llamapar.describe.options import Values, written
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.frameworks import framework, padding_rule
@@ -36,7 +35,7 @@ class Outcome:
     layout: Layout | None = None
     report: Report | None = None
     view: View | None = None
-    step: dict[str, Any] | None = None
+    step: Values | None = None
     plan: RunPlan | None = None
     problem: LlamaparError | None = None
 
@@ -59,7 +58,7 @@ class Outcome:
 class State:
     """Values of all controls, as typed, and the model that the dimensions start from."""
 
-    values: dict[str, Any]
+    values: Values
     base: ModelConfig
 
     @classmethod
@@ -68,7 +67,7 @@ class State:
         base = PRESETS[FIRST_MODEL]
         return cls(DEFAULTS | _dims(base), base)
 
-    def change(self, changes: dict[str, Any]) -> State:
+    def change(self, changes: Mapping[str, object]) -> State:
         """With some controls changed, and those that follow from them.
 
         A preset or a loaded model sets the dimensions; a dimension makes the model a custom one; the
@@ -90,17 +89,17 @@ class State:
             values["rank"] = _within(values["rank"], values)
         return State(values, base)
 
-    def apply(self, changes: Mapping[str, Any]) -> State:
+    def apply(self, changes: Mapping[str, object]) -> State:
         """With settings changed that may be those of a job or a fix, not the controls' own form of them."""
-        given = {name: value for name, value in changes.items() if name in DEFAULTS}
-        if "padding" in given:
-            rule = given["padding"]
-            given["padding"] = OWN if rule is None else written(rule)
-        if "layer_split" in given:
-            given["layer_split"] = given["layer_split"] or OWN
-        if "sequence_parallel" in given:
-            given["sequence_parallel"] = given["sequence_parallel"] is not False
-        return self.change(given)
+        values = {name: value for name, value in changes.items() if name in DEFAULTS}
+        if "padding" in values:
+            rule = values["padding"]
+            values["padding"] = OWN if rule is None else written(rule)
+        if "layer_split" in values:
+            values["layer_split"] = values["layer_split"] or OWN
+        if "sequence_parallel" in values:
+            values["sequence_parallel"] = values["sequence_parallel"] is not False
+        return self.change(values)
 
     def take(self, job: Job) -> State:
         """With a job's model, layout and facts in the controls."""
@@ -116,7 +115,7 @@ class State:
 
     # -- what comes of it ------------------------------------------------------------------------
 
-    def _read(self, names: Iterable[str]) -> dict[str, Any]:
+    def _read(self, names: Iterable[str]) -> Values:
         """Values of controls. Raises LayoutError for a text that is no number where one is needed."""
         values = {name: self.values[name] for name in names}
         texts = {name: v for name, v in values.items() if name in COUNTS and isinstance(v, str)}
@@ -134,9 +133,9 @@ class State:
 
     def layout(self) -> Layout:
         """The layout of the controls. Raises LayoutError."""
-        given = self._read(LAYOUT)
-        on = flag("sequence_parallel", given.pop("sequence_parallel"))
-        return Layout(**given, sequence_parallel=None if on else False)
+        degrees = self._read(LAYOUT)
+        on = flag("sequence_parallel", degrees.pop("sequence_parallel"))
+        return Layout(**degrees, sequence_parallel=None if on else False)
 
     def job(self) -> Job:
         """Model, layout and facts. Raises ModelError or LayoutError."""
@@ -178,7 +177,7 @@ class State:
         return outcome.plan
 
 
-def _preset(name: Any) -> ModelConfig:
+def _preset(name: object) -> ModelConfig:
     """The preset of a name, its publisher's too. Raises ModelError."""
     known = preset_name(name) if isinstance(name, str) else ""
     return PRESETS[known if known in PRESETS else one_of("preset", name, PRESETS, ModelError)]
@@ -188,7 +187,7 @@ def _dims(model: ModelConfig) -> dict[str, int]:
     return {name: getattr(model, name) for name in DIMS}
 
 
-def _within(rank: Any, values: dict[str, Any]) -> Any:
+def _within(rank: object, values: Values) -> object:
     """`rank`, or the last rank of the layout where that is smaller; untouched among broken degrees."""
     degrees = [values[axis] for axis in AXES]
     if not all(isinstance(n, int) and n > 0 for n in (*degrees, rank + 1 if isinstance(rank, int) else 0)):
