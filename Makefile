@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq -c constraints.txt
 PYTEST := $(PY) -m pytest -n $(JOBS)
 
-.PHONY: help lab test lint soak deep bench constraints clean
+.PHONY: help lab test lint soak deep bench docs constraints clean
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make soak         the property tests and samples of 'make test' at their full counts"
 	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
+	@echo "make docs         docs/api anew, from the docstrings"
 	@echo "make constraints  pin anew: the newest releases that pyproject.toml allows"
 	@echo "make clean        remove the environment and everything generated"
 	@echo "PYTHON=python3.12 chooses the interpreter, JOBS=4 the number of test processes"
@@ -43,6 +44,9 @@ deep: $(VENV)/.test-installed
 
 bench: $(VENV)/.test-installed
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; PYTHONPATH=tests $(PY) $$script; done
+
+docs: $(VENV)/.test-installed
+	$(PY) tools/api.py
 
 # One file marks each finished installation; it is made anew when what it was made from changes.
 $(VENV)/.created:

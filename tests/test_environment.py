@@ -185,7 +185,9 @@ def test_ci_installs_a_browser_and_runs_make_test_and_make_soak_alone() -> None:
     assert [line for line in lines if line.startswith("make")] == lines[-2:] == ["make test", "make soak"]
 
 
-@pytest.mark.parametrize("target", ["lab", "test", "lint", "soak", "deep", "bench", "constraints", "clean"])
+@pytest.mark.parametrize(
+    "target", ["lab", "test", "lint", "soak", "deep", "bench", "docs", "constraints", "clean"]
+)
 def test_makefile_explains_each_target(target: str) -> None:
     makefile = (PROJECT / "Makefile").read_text()
     assert re.search(rf"^{target}:", makefile, re.MULTILINE)

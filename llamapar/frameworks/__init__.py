@@ -53,6 +53,7 @@ FRAMEWORKS: dict[str, Framework] = {
         DTENSOR,
     )
 }
+"""Name → what is known of the framework."""
 
 offer("framework", FRAMEWORKS)
 

@@ -49,6 +49,7 @@ PROGRAMS = {
         Program(mlp.mlp_unfused, mlp.mlp_reference),
     )
 }
+"""Name → program, for `run`, `tape` and `traffic`."""
 
 
 def program(given: object, reference: Callable[..., Any] | None = None, out: str = "residual") -> Program:

@@ -1,0 +1,129 @@
+"""No dead links: what the pages and the notebooks point at is there, headings included.
+
+Links to the web are looked at for their form alone; nothing here needs a network.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+PROJECT = Path(__file__).resolve().parent.parent
+PAGES = [
+    *(PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((PROJECT / "docs").rglob("*.md")),
+    *sorted((PROJECT / "notebooks").glob("*.ipynb")),
+]
+
+
+def text(path: Path) -> str:
+    """A page, or the text cells of a notebook."""
+    stored = path.read_text(encoding="utf-8")
+    if path.suffix != ".ipynb":
+        return stored
+    cells = json.loads(stored)["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def tokens(markdown: str) -> Iterator[Token]:
+    """Every token, those within lines included; code has none of a link."""
+    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+        yield token
+        yield from token.children or []
+
+
+def links(markdown: str) -> list[str]:
+    """What links, pictures and HTML of a text point at."""
+    found = []
+    for token in tokens(markdown):
+        if token.type in ("link_open", "image"):
+            found.append(str(token.attrGet("href" if token.type == "link_open" else "src")))
+        elif token.type in ("html_block", "html_inline"):
+            found += re.findall(r"""(?:href|src)=["']([^"']*)""", token.content)
+    return found
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """The anchors that GitHub gives the headings of a page; the second of two equal ones ends in -1."""
+    found: set[str] = set()
+    seen: Counter[str] = Counter()
+    heading = False
+    for token in tokens(text(path)):
+        if heading and token.type == "inline":
+            words = "".join(child.content for child in token.children or [])
+            slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
+            found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+            seen[slug] += 1
+        heading = token.type == "heading_open"
+    return frozenset(found)
+
+
+def wrong(path: Path, link: str) -> str:
+    """What is wrong with a link of a page; "" where nothing is."""
+    parts = urlsplit(link)
+    if parts.scheme in ("http", "https"):
+        good = re.fullmatch(r"[\w-]+(\.[\w-]+)+(:\d+)?", parts.netloc) and not re.search(r"\s", link)
+        return "" if good else "no address"
+    if parts.scheme or parts.netloc:
+        return "a scheme that no page needs"
+    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if not target.is_relative_to(PROJECT):
+        return "leads out of the project"
+    if not target.exists():
+        return "no such file"
+    if parts.fragment and parts.fragment not in anchors(target):
+        return "no such heading"
+    return ""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(PROJECT).as_posix())
+def test_no_link_is_dead(path: Path) -> None:
+    assert {link: fault for link in links(text(path)) if (fault := wrong(path, link))} == {}
+
+
+def test_every_page_can_be_reached_from_readme() -> None:
+    reached: set[Path] = set()
+    todo = [PROJECT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in reached or page.suffix not in (".md", ".ipynb"):
+            continue
+        reached.add(page)
+        inside = [urlsplit(link) for link in links(text(page))]
+        todo += [(page.parent / unquote(p.path)).resolve() for p in inside if p.path and not p.scheme]
+    assert set(PAGES) <= reached
+
+
+@pytest.mark.parametrize(
+    ("markdown", "faults"),
+    [
+        ("[a](README.md) `[b](gone.md)`", []),
+        ("[a](gone.md)", ["no such file"]),
+        ("[a](README.md#new-here) ![b](docs/explorer.png)", []),
+        ("[a](README.md#gone)", ["no such heading"]),
+        ("[a](../elsewhere.md)", ["leads out of the project"]),
+        ("[a](https://github.com/pytorch/pytorch) <https://arxiv.org/abs/2407.21783>", []),
+        ("[a](https:/github.com)", ["no address"]),
+        ("[a](mailto:somebody@example.com)", ["a scheme that no page needs"]),
+        ('<img src="gone.png">', ["no such file"]),
+    ],
+)
+def test_each_fault_would_be_noticed(markdown: str, faults: list[str]) -> None:
+    page = PROJECT / "README.md"
+    assert [fault for link in links(markdown) if (fault := wrong(page, link))] == faults
+
+
+def test_equal_headings_have_anchors_of_their_own(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# `lp.View`\n## `lp.view`\n## Who, and why?\n")
+    assert anchors(page) == {"lpview", "lpview-1", "who-and-why"}
