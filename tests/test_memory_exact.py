@@ -23,6 +23,7 @@ from llamapar.count.exact import layer_terms
 from llamapar.count.saved import end
 from llamapar.count.sizes import Sizes
 from llamapar.count.terms import Term
+from llamapar.describe.placement import PARAMETERS
 from llamapar.execution import execute
 from llamapar.execution.body import called, shapes
 from llamapar.execution.engines import local
@@ -83,7 +84,7 @@ def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: 
 
 
 def is_parameter(name: str) -> bool:
-    return kind(name) in lp.shard.PARAMETERS
+    return kind(name) in PARAMETERS
 
 
 def sized(model: Any, layout: Any, *, seq_len: int, global_batch: int = 1, **options: Any) -> Sizes:
