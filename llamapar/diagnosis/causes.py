@@ -10,7 +10,7 @@ from dataclasses import replace
 from llamapar.describe.splits import Padding
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
-from .hypothesis import Hypothesis, found
+from .hypothesis import Hypothesis, first, found
 from .known import Known, zoo
 from .observations import Divides, Order, Unequal
 from .reading import Reading
@@ -67,8 +67,6 @@ _DIM_0 = re.compile(r"(?:first dim\w{0,8}|dim(?:ension)? ?0) of (?:the )?param")
 """Where FSDP cuts a parameter."""
 
 _AXES = ("tp", "pp", "cp", "dp", "ep")
-
-
 _STRONG = frozenset(("kv", "heads", "vocab", "layers", "world", "expert", "seq", "microbatch", "batch"))
 
 
@@ -90,7 +88,7 @@ def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis
         by = frozenset(axes)
     concepts = o.beside | by
     exact = number is not None and bool(divisor) and number % (divisor or 1) != 0
-    sure = 0.9 if exact else 0.8 if number is None or not divisor else 0.55
+    sure = first((exact, 0.9), (number is None or not divisor, 0.8), otherwise=0.55)
     equation = Quotient(number, divisor) if number is not None and divisor else None
     ranks = divisor or " or ".join(sorted(by & {*_AXES, "world"})) or "the ranks"
     units = _WORDS.get(subject, "units")
@@ -118,7 +116,8 @@ def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis
         facts = {"tp": divisor} if divisor and category in ("heads_not_divisible", "kv_heads_lt_tp") else {}
         yield found(category, sure + 0.05 * bool(by), cause, equation, facts=facts)
     elif axis := next((axis for axis in _BY_AXIS if axis in by), None):
-        yield found(_BY_AXIS[axis], 0.82 if exact else 0.6 if len(by) == 1 else 0.45, cause, equation)
+        score = first((exact, 0.82), (len(by) == 1, 0.6), otherwise=0.45)
+        yield found(_BY_AXIS[axis], score, cause, equation)
     elif number is None:
         yield from _unnamed(o, known)
     else:
@@ -167,7 +166,7 @@ def _tile(
         blame = False if proven else None
         return found("quant_group_vs_tp", sure, cause, equation, parallel=blame, needs=ask)
     cause = f"a rank's slice of a quantised weight is no multiple of its group or tile{told}"
-    blame = True if exact or (tp or 0) > 1 else False if tp else None
+    blame = first((exact or (tp or 0) > 1, True), (tp, False), otherwise=None)
     ask = "" if exact or tp else "tp, ffn_dim, group size"
     return found("quant_group_vs_tp", sure, cause, equation, parallel=blame, needs=ask)
 
@@ -264,7 +263,7 @@ def _unnamed(o: Divides, known: Known) -> Iterator[Hypothesis]:
 # -- orders, and the numbers alone -----------------------------------------------------------------
 
 
-def explain_order(o: Order, r: Reading) -> Iterator[Hypothesis]:
+def explain_order(o: Order, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A list in steps: parts of a fused weight, or ranks, gathered in the wrong order."""
     step = f"{o.count} parts in steps of {o.stride}"
     ranks = re.search(r"ranks?\b|group|mesh", r.low)
@@ -326,7 +325,7 @@ def _batches(o: Unequal, r: Reading, concepts: set[str], axes: bool) -> Iterator
     if "layers" in concepts:
         return
     asked = axes or "microbatch" in concepts
-    score = 0.8 if "world" in concepts else 0.7 if asked else 0.45
+    score = first(("world" in concepts, 0.8), (asked, 0.7), otherwise=0.45)
     wrong = [
         Comparison(Product(row), "≠", n)
         for row, value in r.products[:1]

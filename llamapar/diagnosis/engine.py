@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
@@ -33,23 +33,24 @@ MOST = 4
 """Diagnoses of one explanation."""
 
 
+_EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
+    View: explain_view,
+    Matmul: explain_matmul,
+    Pair: explain_pair,
+    Held: explain_held,
+    Order: explain_order,
+    Divides: explain_divides,
+    Unequal: explain_unequal,
+}
+"""Kind of observation → what makes hypotheses of it."""
+
+
 def hypotheses(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Every candidate cause of what `r` states."""
-    for o in observe(r):
-        if isinstance(o, View):
-            yield from explain_view(o, r, known)
-        elif isinstance(o, Matmul):
-            yield from explain_matmul(o, r, known)
-        elif isinstance(o, Pair):
-            yield from explain_pair(o, r, known)
-        elif isinstance(o, Held):
-            yield from explain_held(o, r, known)
-        elif isinstance(o, Order):
-            yield from explain_order(o, r)
-        elif isinstance(o, Divides):
-            yield from explain_divides(o, r, known)
-        elif isinstance(o, Unequal):
-            yield from explain_unequal(o, r, known)
+    for observation in observe(r):
+        explain = _EXPLAIN.get(type(observation))
+        if explain is not None:
+            yield from explain(observation, r, known)
     yield from topics(r, known)
     yield from limits(r, known)
     yield from background(r, known)

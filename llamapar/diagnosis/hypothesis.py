@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from llamapar.records.equations import Equation
+
+_T = TypeVar("_T")
+
+
+def first(*cases: tuple[object, _T], otherwise: _T) -> _T:
+    """What stands beside the first condition that holds: a score, or a verdict."""
+    return next((value for holds, value in cases if holds), otherwise)
 
 
 @dataclass(frozen=True)

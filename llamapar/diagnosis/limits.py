@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
-from .hypothesis import Hypothesis, found
+from .hypothesis import Hypothesis, first, found
 from .known import Known
 from .reading import Reading
 from .topics import PARALLEL
@@ -26,8 +26,6 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 _ZERO = re.compile(r"zerodivisionerror|division (?:or modulo )?by zero|modulo by zero|divide by zero|sigfpe")
 _LOCAL = re.compile(r"kv|n_rep|local_heads|head|attention|llama|rank|parallel")
-
-
 _NO_HEADS = re.compile(r"\b0 (?:local )?(?:kv|key[/ _-]value) heads|kv_?heads? ?(?:=|is|:) ?0\b")
 
 
@@ -46,7 +44,8 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     other = bool(tp and kv) or known.alone("tp")
     hint = bool(_LOCAL.search(r.low))
     cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
-    score, blame = 0.2 if other else 0.75 if hint else 0.6, True if hint and not other else None
+    score = first((other, 0.2), (hint, 0.75), otherwise=0.6)
+    blame = True if hint and not other else None
     yield found(
         "kv_heads_lt_tp", score, cause, Stated("n_kv_heads // tp = 0"), parallel=blame, needs="tp, n_kv_heads"
     )
@@ -140,10 +139,8 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
     named = _COUNTER.search(r.low)
     cause = f"a size {'passes' if equations else 'or an address may pass'} what 32 bits can count"
     blame = True if equations or (named and "illegal" not in r.low) else None
-    score, needs = (
-        0.88 if equations else 0.7 if named else 0.4,
-        "" if equations else "shapes and element size",
-    )
+    score = first((equations, 0.88), (named, 0.7), otherwise=0.4)
+    needs = "" if equations else "shapes and element size"
     yield found(
         "counter_overflow: scale_not_layout", score, cause, *equations[:3], parallel=blame, needs=needs
     )

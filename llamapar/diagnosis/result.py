@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
+from llamapar.records.tables import Plain
 from llamapar.rules.search import Fix
 
 from .known import Known
@@ -64,7 +64,7 @@ class Diagnosis:
     def title(self) -> str:
         return f"{self.category} / {self.subtype}" if self.subtype else self.category
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
             "category": self.category,
@@ -134,7 +134,7 @@ class Explanation:
         """Facts to supply next, those of the likeliest diagnosis first."""
         return tuple(dict.fromkeys(need for d in self.diagnoses[:2] for need in d.needs))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON: {"verdict": …, "diagnoses": [...]}."""
         return {"verdict": self.verdict, "diagnoses": [d.as_dict() for d in self.diagnoses]}
 

@@ -11,7 +11,7 @@ from functools import cache
 from llamapar.describe.models import PRESETS
 from llamapar.records.equations import Comparison, Product, Quotient, Sizes, Stated
 
-from .hypothesis import Hypothesis, found
+from .hypothesis import Hypothesis, first, found
 from .known import Known, degrees, zoo
 from .observations import Matmul, View
 from .reading import Reading
@@ -128,14 +128,14 @@ def _cuts(
         for fact, n in (("n_heads", heads), ("n_kv_heads", kv_heads)):
             for tp in tps or {-(-n * head_dim // width), n * head_dim // width} - {0}:
                 ends = -(-n * head_dim // tp), n * head_dim - (tp - 1) * -(-n * head_dim // tp)
-                first = fact == "n_heads" or told == fact or (heads % tp == 0 and kv_heads < heads)
-                if width in ends and tp > 1 and n % tp and first and floor in (0, n // tp):
+                earliest = fact == "n_heads" or told == fact or (heads % tp == 0 and kv_heads < heads)
+                if width in ends and tp > 1 and n % tp and earliest and floor in (0, n // tp):
                     weights[fact, n, tp] += common * _likely(tp)
     total = sum(weights.values())
     best: dict[str, tuple[str, float, int, int]] = {}
     for (fact, n, tp), _ in weights.most_common():
         share = sum(w for key, w in weights.items() if key[0] == fact) / total
-        sure = 0.95 if fact == told else 0.6 if told else 0.95 * share**0.3
+        sure = first((fact == told, 0.95), (told, 0.6), otherwise=0.95 * share**0.3)
         best.setdefault(fact, (fact, sure, n, tp))
     return list(best.values())
 
@@ -203,7 +203,8 @@ def _too_few(o: View, k: int, lead: int, known: Known) -> Iterator[Hypothesis]:
     """The tensor is 1/k of its target: a rank's slice under a whole dim, or KV heads read as query heads."""
     *_, heads, head_dim = o.target
     tp, solo = known.get("tp"), known.alone("tp")
-    local = 0.15 if solo else 0.88 if tp == k else 0.2 if tp else 0.78 if known.get("world") == k else 0.5
+    alike = known.get("world") == k
+    local = first((solo, 0.15), (tp == k, 0.88), (tp, 0.2), (alike, 0.78), otherwise=0.5)
     by_head = len(o.target) >= 4 or (len(o.target) == 3 and max(heads, head_dim) <= 256)
     if by_head and heads % k == 0:
         kv = heads // k
@@ -213,7 +214,7 @@ def _too_few(o: View, k: int, lead: int, known: Known) -> Iterator[Hypothesis]:
         if proven:
             score = 0.6 if tp == k else 0.9
         else:
-            score = 0.84 if solo else 0.1 if not fits else 0.62 if seen else 0.45
+            score = first((solo, 0.84), (not fits, 0.1), (seen, 0.62), otherwise=0.45)
         cause = (
             f"{kv} heads of {head_dim} are read as {heads}: the whole K or V of a grouped-query model, "
             "in code that expects as many KV heads as query heads"
@@ -327,7 +328,8 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
             "fused_qkv_layout", sure, cause, Quotient(big, small), parallel=blame, needs="tp, n_kv_heads"
         )
     usual = k & (k - 1) == 0 and k <= 64 and is_width(big, known)
-    score = 0.85 if tp == k else 0.25 if tp else 0.75 if known.get("world") == k else 0.55 if usual else 0.35
+    alike = known.get("world") == k
+    score = first((tp == k, 0.85), (tp, 0.25), (alike, 0.75), (usual, 0.55), otherwise=0.35)
     score = min(score, 0.65) if known.model and not is_width(big, known) else score
     score = 0.15 if solo else score
     cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
@@ -344,14 +346,14 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
     for k in degrees(known):
         if big % k and -(-big // k) == small:
             sure = shards or (is_width(big, known) and (tp == k or k <= 8))
-            score = 0.4 if not sure else 0.85 if tp == k else 0.7
+            score = first((not sure, 0.4), (tp == k, 0.85), otherwise=0.7)
             cause = f"{small} is {big}/{k} rounded up: {big} columns do not divide over tp={k}"
             numbers = Quotient(big, k, after=f" → {small}")
             yield found(_WIDTH, score, cause, numbers, parallel=sure or None, needs=ask, facts={"tp": k})
             return
         if small % k and -(-small // k) * k == big:
             sure = shards or (tp == k and is_width(small, known))
-            score = 0.4 if not sure else 0.82 if tp == k else 0.62
+            score = first((not sure, 0.4), (tp == k, 0.82), otherwise=0.62)
             cause = f"{small} columns over tp={k} are taken for {big // k} on every rank"
             both = Quotient(small, k), Comparison(Product((big // k, k)), "≠", small)
             yield found(_WIDTH, score, cause, *both, parallel=sure or None, needs=ask, facts={"tp": k})

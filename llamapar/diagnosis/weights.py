@@ -12,7 +12,7 @@ from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.describe.splits import Padding
 from llamapar.records.equations import Comparison, Equation, Multiples, Padded, Product, Quotient, Stated
 
-from .hypothesis import Hypothesis, found
+from .hypothesis import Hypothesis, first, found
 from .known import Known, degrees, zoo
 from .observations import Held, Pair
 from .reading import Reading, Shape
@@ -151,7 +151,8 @@ def _tokens(small: int, big: int, dims: int, known: Known) -> Iterator[Hypothesi
             whole, n = (small, each[0]) if each[0] * k == big else (big, each[1])
             cause = f"{whole} tokens over {k} ranks are {n} on one of them, {n * k} when gathered"
             both = Quotient(whole, k), Comparison(Product((n, k)), "≠", whole)
-            ask, score = "" if told else "seq_len, tp, cp", 0.88 if given else 0.6 if dims > 2 else 0.5
+            ask = "" if told else "seq_len, tp, cp"
+            score = first((given, 0.88), (dims > 2, 0.6), otherwise=0.5)
             yield found("seq_not_divisible", score, cause, *both, parallel=told or None, needs=ask)
             return
     cause = f"sequences of {small} and {big} tokens meet"
@@ -198,7 +199,8 @@ def _parameter(o: Pair, key: str, small: int, big: int, known: Known) -> Iterato
         yield found("fused_qkv_layout", 0.8, cause, equation, parallel=False)
     placement = PARAMETERS[key]
     cut = isinstance(placement, Shard) and o.dim == placement.dim
-    score = (0.82 if tp == k else 0.68 if tp is None and k & (k - 1) == 0 else 0.4) - 0.15 * (not cut)
+    usual = tp is None and k & (k - 1) == 0
+    score = first((tp == k, 0.82), (usual, 0.68), otherwise=0.4) - 0.15 * (not cut)
     score = 0.15 if known.alone("tp") else score
     cause = f"{small} is 1/{k} of {big}: a shard of a checkpoint cut for tp={k} against the whole weight"
     blame = None if kv and tp is None else True

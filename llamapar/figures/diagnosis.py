@@ -52,13 +52,13 @@ _UNITS = {
 """What a category counts, and the axis that cuts it."""
 
 
-def picture(told: Explanation) -> Drawn:
+def picture(explained: Explanation) -> Drawn:
     """The picture of the likeliest diagnosis. Raises LayoutError where it has no numbers to draw."""
-    best = told.best
+    best = explained.best
     if best is None:
-        raise LayoutError("there is nothing to draw", told.reason, field="record")
+        raise LayoutError("there is nothing to draw", explained.reason, field="record")
     try:
-        drawn = next(_maps(told, best), None)
+        drawn = next(_maps(explained, best), None)
     except LlamaparError:  # numbers that make no model or layout still make bars
         drawn = None
     drawn = drawn or next(_bars_of(best), None)
@@ -70,8 +70,8 @@ def picture(told: Explanation) -> Drawn:
 # -- maps of what is known -------------------------------------------------------------------------
 
 
-def _maps(told: Explanation, best: Diagnosis) -> Iterator[Drawn]:
-    known, category = told.known, best.category
+def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
+    known, category = explained.known, best.category
     judge, padding = known.framework, _padding(best)
 
     def fact(name: str) -> int:
@@ -116,7 +116,7 @@ def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:
     if given:
         changed = {name: n for name, n in dims.items() if getattr(given, name) != n}
         return given.replace(**changed) if changed else given
-    made: dict[str, Any] = {
+    made: Spec = {
         "n_layers": 1,
         "n_heads": 1,
         "n_kv_heads": 1,

@@ -63,13 +63,13 @@ def _counters(record: Loading) -> Iterator[Spec]:
     """Bytes read after each tensor: the true number, and what a counter holds."""
     totals = _totals(record)
     for name, (colour, dash) in {"true": (style.LINE, "solid"), **COUNTED}.items():
-        counted = [c.value if name == "true" else held(c.value, name) for c in totals]
+        values = [c.value if name == "true" else held(c.value, name) for c in totals]
         yield {
             "type": "scatter",
             "mode": "lines",
             "x0": 1,
             "dx": 1,
-            "y": [round(value / GIB, 3) for value in counted],
+            "y": [round(value / GIB, 3) for value in values],
             "hoverinfo": "all",
             "hovertemplate": f"%{{x}} tensors read · {name} %{{y:,.3f}} GiB<extra></extra>",
             "line": {"color": colour, "width": 2, "dash": dash, "shape": "hv"},

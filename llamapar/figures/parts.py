@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llamapar.records.tables import plural
 
@@ -69,7 +69,7 @@ def lines(*parts: str | Iterable[str]) -> str:
 # -- axes ------------------------------------------------------------------------------------------
 
 
-def axis(title: str, ends: Sequence[float] = (), **more: Any) -> Spec:
+def axis(title: str, ends: Sequence[float] = (), **more: object) -> Spec:
     """An axis with its title, from the first of `ends` to the second where they are given."""
     return {"title": {"text": title}, **({"range": list(ends)} if ends else {}), **more}
 
@@ -115,7 +115,7 @@ class Bar(NamedTuple):
     hover: str
 
 
-def bars(made: Iterable[Bar], n: int, marker: Spec, **more: Any) -> Spec:
+def bars(made: Iterable[Bar], n: int, marker: Spec, **more: object) -> Spec:
     """One trace for all bars that look alike, on n rows."""
     made = list(made)
     return {
@@ -131,13 +131,13 @@ def bars(made: Iterable[Bar], n: int, marker: Spec, **more: Any) -> Spec:
     }
 
 
-def missing(made: Iterable[Bar], n: int, name: str, **more: Any) -> Spec:
+def missing(made: Iterable[Bar], n: int, name: str, **more: object) -> Spec:
     """Hollow bars: what should be there and is not."""
     hollow = {"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": style.WARN}}
     return bars(made, n, hollow, **legend(name), **more)
 
 
-def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, **more: Any) -> Spec:
+def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, **more: object) -> Spec:
     """Upright bars from 0."""
     return {"type": "bar", "x": x, "y": y, "width": width, "marker": marker, **more}
 
@@ -158,19 +158,19 @@ def legend(name: str) -> Spec:
 # -- lines and labels ------------------------------------------------------------------------------
 
 
-def rule(along: str, at: float, across: str = "paper", **line: Any) -> Spec:
+def rule(along: str, at: float, across: str = "paper", **line: object) -> Spec:
     """A dashed line at one value of the axis `along`, "x" or "y", over the whole of `across`."""
     other = "y" if along == "x" else "x"
     ends = {f"{along}0": at, f"{along}1": at, f"{other}0": 0, f"{other}1": 1, f"{other}ref": across}
     return {"type": "line", **ends, "line": {"width": 2, "dash": "dash", **line}}
 
 
-def label(text: str, x: float, y: float, **more: Any) -> Spec:
+def label(text: str, x: float, y: float, **more: object) -> Spec:
     """Words at a place, without an arrow."""
     return {"text": text, "x": x, "y": y, "showarrow": False, **more}
 
 
-def limit(text: str, x: float, y: float, **more: Any) -> Spec:
+def limit(text: str, x: float, y: float, **more: object) -> Spec:
     """The words above the right end of a rule that should not be passed."""
     font = {"size": 11, "color": style.WARN}
     return label(text, x, y, xanchor="right", yanchor="bottom", font=font, **more)

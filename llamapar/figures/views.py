@@ -44,7 +44,7 @@ class View:
     def __repr__(self) -> str:
         return self.summary
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_: Any) -> Spec:
         return {"text/plain": self.summary, MIME: {**self.spec, "config": dict(CONFIG)}}
 
 
@@ -69,8 +69,8 @@ def view(record: object) -> View:
     A run's result and what `lp.record()` hands out are drawn as their `trace`. Raises LayoutError for
     anything else, and for an explanation without numbers to draw.
     """
-    if isinstance(held := getattr(record, "trace", None), Trace):
-        record = held
+    if isinstance(trace_of := getattr(record, "trace", None), Trace):
+        record = trace_of
     picture = _PICTURES.get(type(record))
     if picture is None:
         raise LayoutError(

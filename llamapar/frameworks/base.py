@@ -81,6 +81,11 @@ class Case:
     """Repository and commit or version of `path` where they are not the framework's own."""
 
 
+def evidence(**cases: Case | tuple[Case, ...]) -> dict[str, tuple[Case, ...]]:
+    """Evidence by the rule's code; of several cases the first whose `when` holds counts."""
+    return {code: (case,) if isinstance(case, Case) else case for code, case in cases.items()}
+
+
 def uneven_vocab(job: Job) -> bool:
     """Whether the vocabulary itself does not divide over tp."""
     return job.model.vocab_size % job.layout.tp != 0

@@ -2,7 +2,7 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, SAVE, WORKS, Case, Framework, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, SAVE, WORKS, Case, Framework, evidence, pads
 
 _PLUGIN = "colossalai/booster/plugin/hybrid_parallel_plugin.py"
 _EMBEDDING = "colossalai/shardformer/layer/embedding.py:303"
@@ -18,8 +18,8 @@ COLOSSALAI = Framework(
     padding=_PADDING,
     layer_split="remainder middle",
     chunking="head-tail",
-    cases={
-        "LP001": (
+    cases=evidence(
+        LP001=(
             Case(
                 CLEAR,
                 "World size {gpus} is not divisible by tp_size {tp} * pp_size {pp}",
@@ -33,29 +33,23 @@ COLOSSALAI = Framework(
                 when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.pp * j.layout.cp) == 0,
             ),
         ),
-        "LP101": (
-            Case(
-                CLEAR,
-                "The number of attention heads must be divisible by tensor parallel size.",
-                "colossalai/shardformer/policies/llama.py:97-99",
-            ),
+        LP101=Case(
+            CLEAR,
+            "The number of attention heads must be divisible by tensor parallel size.",
+            "colossalai/shardformer/policies/llama.py:97-99",
         ),
-        "LP103": (
-            Case(
-                INIT,
-                "The size of dimension at index 0 is {ffn_dim}, it cannot be sharded over {tp} devices.",
-                "colossalai/tensor/d_tensor/layout.py:64-67",
-            ),
+        LP103=Case(
+            INIT,
+            "The size of dimension at index 0 is {ffn_dim}, it cannot be sharded over {tp} devices.",
+            "colossalai/tensor/d_tensor/layout.py:64-67",
         ),
-        "LP104": (
-            Case(
-                CLEAR,
-                "The number of key_value heads must be divisible by, and must not be less than "
-                "tensor parallel size.",
-                "colossalai/shardformer/policies/llama.py:101-103",
-            ),
+        LP104=Case(
+            CLEAR,
+            "The number of key_value heads must be divisible by, and must not be less than "
+            "tensor parallel size.",
+            "colossalai/shardformer/policies/llama.py:101-103",
         ),
-        "LP105": (
+        LP105=(
             Case(
                 ADAPTS,
                 path=_EMBEDDING,
@@ -65,7 +59,7 @@ COLOSSALAI = Framework(
             ),
             Case(WORKS, path=_EMBEDDING, note="{vocab_size} needs no pad rows here"),
         ),
-        "LP106": (
+        LP106=(
             Case(
                 SAVE,
                 "The parameter isn't evenly distributed among tensor parallel group:                 "
@@ -78,37 +72,29 @@ COLOSSALAI = Framework(
             ),
             Case(NA, path=_EMBEDDING, note="{vocab_size} needs no pad rows here"),
         ),
-        "LP201": (
-            Case(
-                FORWARD,
-                "Bro, the seq length {seq_len} for tensor 0 can't be split by {cp2}!",
-                "colossalai/shardformer/layer/utils.py:358-360",
-                note="with sequence_parallelism_mode=ring_attn",
-                when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
-            ),
+        LP201=Case(
+            FORWARD,
+            "Bro, the seq length {seq_len} for tensor 0 can't be split by {cp2}!",
+            "colossalai/shardformer/layer/utils.py:358-360",
+            note="with sequence_parallelism_mode=ring_attn",
+            when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
         ),
-        "LP204": (
-            Case(
-                CLEAR,
-                "Sequence parallelism mode split_gather must be enabled when using tensor parallelism",
-                f"{_PLUGIN}:1066-1069",
-                note="with sequence_parallelism_mode split_gather or ring",
-            ),
+        LP204=Case(
+            CLEAR,
+            "Sequence parallelism mode split_gather must be enabled when using tensor parallelism",
+            f"{_PLUGIN}:1066-1069",
+            note="with sequence_parallelism_mode split_gather or ring",
         ),
-        "LP301": (
-            Case(
-                WORKS,
-                path="colossalai/pipeline/stage_manager.py `distribute_layers`",
-                note="the middle stages take the remainder",
-            ),
+        LP301=Case(
+            WORKS,
+            path="colossalai/pipeline/stage_manager.py `distribute_layers`",
+            note="the middle stages take the remainder",
         ),
-        "LP308": (
-            Case(
-                CLEAR,
-                "To avoid prohibitive gradient synchronization costs, zero stage must be 0 or 1 when "
-                "using pipeline parallelism",
-                f"{_PLUGIN}:1136",
-            ),
+        LP308=Case(
+            CLEAR,
+            "To avoid prohibitive gradient synchronization costs, zero stage must be 0 or 1 when "
+            "using pipeline parallelism",
+            f"{_PLUGIN}:1136",
         ),
-    },
+    ),
 )

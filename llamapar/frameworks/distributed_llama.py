@@ -1,6 +1,6 @@
 """distributed-llama: tensor parallelism over home machines, at most one node a KV head."""
 
-from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Case, Framework, uneven_vocab
+from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Case, Framework, evidence, uneven_vocab
 
 _CORE = "src/nn/nn-core.cpp"
 _ONE_AXIS = (Case(NA, path="src/app.cpp", note="nodes are TP ranks; there is no other axis"),)
@@ -11,13 +11,11 @@ DISTRIBUTED_LLAMA = Framework(
     repo="b4rtaz/distributed-llama",
     commit="8d624a7b1f9acc0855d71a32519b22fe51e0bd86",
     aliases=("dllama", "distributed_llama"),
-    cases={
-        "LP101": (Case(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),),
-        "LP102": (
-            Case(WORKS, path="src/llm.cpp:168-176", note="cuts heads, FFN and vocabulary, never the width"),
-        ),
-        "LP103": (Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),),
-        "LP104": (
+    cases=evidence(
+        LP101=Case(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),
+        LP102=Case(WORKS, path="src/llm.cpp:168-176", note="cuts heads, FFN and vocabulary, never the width"),
+        LP103=Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),
+        LP104=(
             Case(
                 CLEAR,
                 "This version does not support more nodes than the number of KV heads in the model",
@@ -31,35 +29,29 @@ DISTRIBUTED_LLAMA = Framework(
                 when=lambda j: j.model.kv_dim % j.layout.tp != 0,
             ),
         ),
-        "LP105": (
+        LP105=(
             Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222", when=uneven_vocab),
             Case(WORKS, path="src/llm.cpp:176", note="pads nothing; only the head is cut"),
         ),
-        "LP106": (Case(NA, path="src/llm.cpp", note="the embedding stays whole on the root node"),),
-        "LP107": (
-            Case(
-                INIT,
-                "Assertion `slice->n0 % blockSize == 0' failed.",
-                f"{_CORE}:310",
-                note="Q40 and Q80 blocks hold 32 weights",
-                when=lambda j: (
-                    j.model.ffn_dim % j.layout.tp == 0 and j.model.ffn_dim // j.layout.tp % 32 != 0
-                ),
-            ),
+        LP106=Case(NA, path="src/llm.cpp", note="the embedding stays whole on the root node"),
+        LP107=Case(
+            INIT,
+            "Assertion `slice->n0 % blockSize == 0' failed.",
+            f"{_CORE}:310",
+            note="Q40 and Q80 blocks hold 32 weights",
+            when=lambda j: j.model.ffn_dim % j.layout.tp == 0 and j.model.ffn_dim // j.layout.tp % 32 != 0,
         ),
-        "LP201": _ONE_AXIS,
-        "LP202": _ONE_AXIS,
-        "LP301": _ONE_AXIS,
-        "LP302": _ONE_AXIS,
-        "LP303": _ONE_AXIS,
-        "LP304": _ONE_AXIS,
-        "LP501": (Case(NA, path="src/app.cpp", note="cuts by TP alone: cp, pp and dp do not exist there"),),
-        "LP502": (
-            Case(
-                UNKNOWN,
-                path="README.md",
-                note="its README promises 1, 2, 4 … 2^n nodes; the code does not check",
-            ),
+        LP201=_ONE_AXIS,
+        LP202=_ONE_AXIS,
+        LP301=_ONE_AXIS,
+        LP302=_ONE_AXIS,
+        LP303=_ONE_AXIS,
+        LP304=_ONE_AXIS,
+        LP501=Case(NA, path="src/app.cpp", note="cuts by TP alone: cp, pp and dp do not exist there"),
+        LP502=Case(
+            UNKNOWN,
+            path="README.md",
+            note="its README promises 1, 2, 4 … 2^n nodes; the code does not check",
         ),
-    },
+    ),
 )

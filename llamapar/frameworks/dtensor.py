@@ -11,6 +11,7 @@ from .base import (
     WORKS,
     Case,
     Framework,
+    evidence,
     torn_kv_heads,
     uneven_vocab,
 )
@@ -22,8 +23,8 @@ DTENSOR = Framework(
     commit="v2.13.0",
     aliases=("torch", "pytorch"),
     chunking="head-tail",
-    cases={
-        "LP001": (
+    cases=evidence(
+        LP001=(
             Case(
                 CLEAR,
                 "Mesh should not be bigger than default world size {gpus}, but found {world} ranks!",
@@ -36,53 +37,43 @@ DTENSOR = Framework(
                 note="a mesh smaller than the world is accepted: {gpus} - {world} ranks stay out of it",
             ),
         ),
-        "LP101": (
-            Case(
-                FORWARD,
-                "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {q_numel}",
-                "torch/distributed/tensor/parallel/style.py",
-                note="the view of Q on a plain local tensor",
-                when=lambda j: -(-j.model.q_dim // j.layout.tp) % j.model.head_dim != 0,
-            ),
+        LP101=Case(
+            FORWARD,
+            "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {q_numel}",
+            "torch/distributed/tensor/parallel/style.py",
+            note="the view of Q on a plain local tensor",
+            when=lambda j: -(-j.model.q_dim // j.layout.tp) % j.model.head_dim != 0,
         ),
-        "LP103": (
-            Case(
-                FORWARD,
-                "a and b must have same reduction dim, but got [{tokens_local}, {ffn_wide}] X "
-                "[{ffn_dim}, {dim}].",
-                "torch/distributed/tensor/parallel/style.py",
-                note="colwise then rowwise takes rank 0's {ffn_local} columns for those of every rank",
-            ),
+        LP103=Case(
+            FORWARD,
+            "a and b must have same reduction dim, but got [{tokens_local}, {ffn_wide}] X "
+            "[{ffn_dim}, {dim}].",
+            "torch/distributed/tensor/parallel/style.py",
+            note="colwise then rowwise takes rank 0's {ffn_local} columns for those of every rank",
         ),
-        "LP104": (
-            Case(
-                FORWARD,
-                "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {kv_numel}",
-                "torch/distributed/tensor/parallel/style.py",
-                note="the view of K on a plain local tensor; as a DTensor it says 'Cannot unflatten "
-                "unevenly sharded tensor'",
-                when=torn_kv_heads,
-            ),
+        LP104=Case(
+            FORWARD,
+            "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {kv_numel}",
+            "torch/distributed/tensor/parallel/style.py",
+            note="the view of K on a plain local tensor; as a DTensor it says 'Cannot unflatten "
+            "unevenly sharded tensor'",
+            when=torn_kv_heads,
         ),
-        "LP105": (
-            Case(
-                WORKS,
-                path="torch/distributed/tensor/placement_types.py:340",
-                note="uneven shards by torch.chunk; only DTensor.from_local without shape= takes them for "
-                "{vocab_local} · {tp} rows",
-                when=uneven_vocab,
-            ),
+        LP105=Case(
+            WORKS,
+            path="torch/distributed/tensor/placement_types.py:340",
+            note="uneven shards by torch.chunk; only DTensor.from_local without shape= takes them for "
+            "{vocab_local} · {tp} rows",
+            when=uneven_vocab,
         ),
-        "LP106": (Case(NA, path="torch/distributed/tensor/_api.py", note="pads nothing"),),
-        "LP201": (
-            Case(
-                SILENT,
-                path="torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py:470",
-                note="context_parallel drops its load balancing without a word",
-                when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
-            ),
+        LP106=Case(NA, path="torch/distributed/tensor/_api.py", note="pads nothing"),
+        LP201=Case(
+            SILENT,
+            path="torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py:470",
+            note="context_parallel drops its load balancing without a word",
+            when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
         ),
-        "LP305": (TORCH_1F1B,),
-        "LP306": (TORCH_ROUNDS, TORCH_ROUNDS_FIT),
-    },
+        LP305=TORCH_1F1B,
+        LP306=(TORCH_ROUNDS, TORCH_ROUNDS_FIT),
+    ),
 )

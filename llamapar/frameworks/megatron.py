@@ -3,7 +3,7 @@
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework, evidence, pads
 
 _CONFIG = "megatron/core/transformer/transformer_config.py"
 _ARGS = "megatron/training/arguments.py"
@@ -61,8 +61,8 @@ MEGATRON = Framework(
     padding=_PADDING,
     layer_split="equal",
     chunking="head-tail",
-    cases={
-        "LP001": (
+    cases=evidence(
+        LP001=(
             Case(
                 CLEAR,
                 "world size ({gpus}) is not divisible by total_model_size (total_model_size={model_ranks})",
@@ -75,15 +75,13 @@ MEGATRON = Framework(
                 note="DP is not asked for: it becomes {gpus} / {model_ranks}",
             ),
         ),
-        "LP101": (
-            Case(
-                CLEAR,
-                "num_attention_heads ({n_heads}) must be a multiple of tensor_model_parallel_size ({tp}).",
-                f"{_CONFIG}:1446-1450",
-            ),
+        LP101=Case(
+            CLEAR,
+            "num_attention_heads ({n_heads}) must be a multiple of tensor_model_parallel_size ({tp}).",
+            f"{_CONFIG}:1446-1450",
         ),
-        "LP103": (Case(INIT, "{ffn_dim} is not divisible by {tp}", "megatron/core/utils.py:590-599"),),
-        "LP104": (
+        LP103=Case(INIT, "{ffn_dim} is not divisible by {tp}", "megatron/core/utils.py:590-599"),
+        LP104=(
             Case(
                 ADAPTS,
                 path="megatron/core/transformer/attention.py:353-380",
@@ -98,7 +96,7 @@ MEGATRON = Framework(
                 f"{_CONFIG}:1461-1468",
             ),
         ),
-        "LP105": (
+        LP105=(
             Case(
                 ADAPTS,
                 " > padded vocab (size: {vocab_size}) with {pad_rows} dummy tokens "
@@ -111,37 +109,29 @@ MEGATRON = Framework(
                 WORKS, path="megatron/training/vocab_utils.py", note="{vocab_size} needs no dummy rows here"
             ),
         ),
-        "LP106": (
-            Case(
-                WORKS,
-                path="megatron/training/checkpointing.py:194-199",
-                note="saved with its {pad_rows} dummy rows; a load under another padded size is refused",
-            ),
+        LP106=Case(
+            WORKS,
+            path="megatron/training/checkpointing.py:194-199",
+            note="saved with its {pad_rows} dummy rows; a load under another padded size is refused",
         ),
-        "LP201": (
-            Case(
-                CLEAR,
-                "seq-length should be a multiple of 2 * context-parallel-size if context-parallel-size > 1.",
-                f"{_ARGS}:1335-1338",
-                when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
-            ),
+        LP201=Case(
+            CLEAR,
+            "seq-length should be a multiple of 2 * context-parallel-size if context-parallel-size > 1.",
+            f"{_ARGS}:1335-1338",
+            when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
         ),
-        "LP202": (
-            Case(
-                FORWARD,
-                "First dimension of the tensor should be divisible by tensor parallel size",
-                "megatron/core/tensor_parallel/mappings.py:72-74",
-            ),
+        LP202=Case(
+            FORWARD,
+            "First dimension of the tensor should be divisible by tensor parallel size",
+            "megatron/core/tensor_parallel/mappings.py:72-74",
         ),
-        "LP204": (
-            Case(
-                CLEAR,
-                "Cannot use sequence parallelism without tensor parallelism",
-                "megatron/core/model_parallel_config.py:502",
-                note="the command line warns and switches it off",
-            ),
+        LP204=Case(
+            CLEAR,
+            "Cannot use sequence parallelism without tensor parallelism",
+            "megatron/core/model_parallel_config.py:502",
+            note="the command line warns and switches it off",
         ),
-        "LP301": (
+        LP301=(
             *_ACCOUNTED,
             Case(
                 CLEAR,
@@ -157,7 +147,7 @@ MEGATRON = Framework(
                 note="with --num-layers-per-virtual-pipeline-stage",
             ),
         ),
-        "LP302": (
+        LP302=(
             *_ACCOUNTED,
             Case(
                 CLEAR,
@@ -180,7 +170,7 @@ MEGATRON = Framework(
                 note="with --num-virtual-stages-per-pipeline-rank",
             ),
         ),
-        "LP303": (
+        LP303=(
             *_ACCOUNTED,
             Case(
                 CLEAR,
@@ -191,7 +181,7 @@ MEGATRON = Framework(
                 "{layers_kept} of {n_layers} layers ran without a word (issue #468)",
             ),
         ),
-        "LP306": (
+        LP306=(
             Case(
                 CLEAR,
                 "The number of contiguous micro-batches in a virtual pipeline stage"
@@ -210,21 +200,17 @@ MEGATRON = Framework(
                 note="with N = PP, its default",
             ),
         ),
-        "LP307": (
-            Case(
-                CLEAR,
-                "When interleaved schedule is used, pipeline-model-parallel size should be greater than 1",
-                f"{_ARGS}:1002-1004",
-            ),
+        LP307=Case(
+            CLEAR,
+            "When interleaved schedule is used, pipeline-model-parallel size should be greater than 1",
+            f"{_ARGS}:1002-1004",
         ),
-        "LP309": _ACCOUNTED,
-        "LP401": (
-            Case(
-                CLEAR,
-                "global batch size ({global_batch}) is not divisible by micro batch size "
-                "({micro_batch}) times data parallel size ({dp})",
-                "megatron/core/num_microbatches_calculator.py:381-386",
-            ),
+        LP309=_ACCOUNTED,
+        LP401=Case(
+            CLEAR,
+            "global batch size ({global_batch}) is not divisible by micro batch size "
+            "({micro_batch}) times data parallel size ({dp})",
+            "megatron/core/num_microbatches_calculator.py:381-386",
         ),
-    },
+    ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 
-from .base import CLEAR, FORWARD, INIT, NA, SILENT, WORKS, Case, Framework, uneven_vocab
+from .base import CLEAR, FORWARD, INIT, NA, SILENT, WORKS, Case, Framework, evidence, uneven_vocab
 
 _FAIRSCALE = "facebookresearch/fairscale"
 _FAIRSCALE_AT = "146f160241"
@@ -54,8 +54,8 @@ META = Framework(
     commit="a9c89c471f793423afd4cc3ca8671d6e56fe64cb",
     aliases=("meta", "fairscale", "llama", "llama3"),
     order="tp-cp-pp-dp",
-    cases={
-        "LP001": (
+    cases=evidence(
+        LP001=(
             _fairscale(
                 SILENT,
                 "",
@@ -80,7 +80,7 @@ META = Framework(
                 note="DP is not asked for: it becomes {gpus} / {model_ranks}",
             ),
         ),
-        "LP101": (
+        LP101=(
             _NO_KV_HEAD,
             _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
             Case(
@@ -90,8 +90,8 @@ META = Framework(
                 "{q_local} columns: the view does not fit",
             ),
         ),
-        "LP103": (_divide("ffn_dim", lambda j: j.model.ffn_dim % j.layout.tp != 0),),
-        "LP104": (
+        LP103=_divide("ffn_dim", lambda j: j.model.ffn_dim % j.layout.tp != 0),
+        LP104=(
             _NO_KV_HEAD,
             _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
             _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
@@ -102,21 +102,19 @@ META = Framework(
                 "{kv_local} columns: the view does not fit",
             ),
         ),
-        "LP105": (
+        LP105=(
             _divide("vocab_size", uneven_vocab),
             _fairscale(WORKS, "", _UTILS, note="pads nothing: {tp} shards of the {vocab_size} rows"),
         ),
-        "LP106": (Case(NA, path=_MODEL, note="pads nothing"),),
-        "LP203": (
-            Case(
-                CLEAR,
-                "max_seq_len must be between 1 and 8192, got {seq_len}.",
-                "llama/generation.py",
-                when=lambda j: (j.seq_len or 0) > 8192,
-                note="the reference inference code of Llama 3",
-                repo="meta-llama/llama3",
-                at="a0940f9cf7",
-            ),
+        LP106=Case(NA, path=_MODEL, note="pads nothing"),
+        LP203=Case(
+            CLEAR,
+            "max_seq_len must be between 1 and 8192, got {seq_len}.",
+            "llama/generation.py",
+            when=lambda j: (j.seq_len or 0) > 8192,
+            note="the reference inference code of Llama 3",
+            repo="meta-llama/llama3",
+            at="a0940f9cf7",
         ),
-    },
+    ),
 )

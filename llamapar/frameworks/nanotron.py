@@ -2,7 +2,7 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, evidence, pads
 
 _PADDING = Padding(1, per_tp=True)
 
@@ -13,30 +13,24 @@ NANOTRON = Framework(
     commit="2411b022a75fb7f7561a1bb4166706da5e1b76de",
     order="tp-cp-dp-pp",
     padding=_PADDING,
-    cases={
-        "LP001": (
-            Case(
-                CLEAR,
-                "TP*CP*DP*PP={tp}*{cp}*{dp}*{pp}={world} != WORLD_SIZE={gpus}",
-                "src/nanotron/parallel/context.py:26",
-            ),
+    cases=evidence(
+        LP001=Case(
+            CLEAR,
+            "TP*CP*DP*PP={tp}*{cp}*{dp}*{pp}={world} != WORLD_SIZE={gpus}",
+            "src/nanotron/parallel/context.py:26",
         ),
-        "LP101": (
-            Case(
-                CLEAR,
-                "num_attention_heads ({n_heads}) must be divisible by tp ({tp})",
-                "src/nanotron/config/config.py:536",
-            ),
+        LP101=Case(
+            CLEAR,
+            "num_attention_heads ({n_heads}) must be divisible by tp ({tp})",
+            "src/nanotron/config/config.py:536",
         ),
-        "LP103": (
-            Case(
-                INIT,
-                "AssertionError",
-                "src/nanotron/parallel/tensor_parallel/nn.py",
-                note="the linear classes assert without a message",
-            ),
+        LP103=Case(
+            INIT,
+            "AssertionError",
+            "src/nanotron/parallel/tensor_parallel/nn.py",
+            note="the linear classes assert without a message",
         ),
-        "LP104": (
+        LP104=(
             Case(
                 CLEAR,
                 "num_key_value_heads ({n_kv_heads}) must be >= tp ({tp})",
@@ -49,7 +43,7 @@ NANOTRON = Framework(
                 "src/nanotron/models/llama.py:351",
             ),
         ),
-        "LP105": (
+        LP105=(
             Case(
                 ADAPTS,
                 "[Vocab Size Padding] Padded vocab (size: {vocab_size}) with {pad_rows} dummy tokens "
@@ -59,7 +53,7 @@ NANOTRON = Framework(
             ),
             Case(WORKS, path="src/nanotron/helpers.py:52", note="no row is padded"),
         ),
-        "LP201": (
+        LP201=(
             Case(
                 CLEAR,
                 "sequence_length {seq_len} must be divisible by cp_size {cp}",
@@ -73,12 +67,10 @@ NANOTRON = Framework(
                 when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
             ),
         ),
-        "LP301": (
-            Case(
-                WORKS,
-                path="src/nanotron/models/base.py:216-232",
-                note="cuts where the cumulative compute cost of the blocks passes the next {pp}th",
-            ),
+        LP301=Case(
+            WORKS,
+            path="src/nanotron/models/base.py:216-232",
+            note="cuts where the cumulative compute cost of the blocks passes the next {pp}th",
         ),
-    },
+    ),
 )

@@ -1,6 +1,6 @@
 """picotron: short asserts without numbers; ring attention over contiguous chunks."""
 
-from .base import CLEAR, INIT, NA, WORKS, Case, Framework, uneven_vocab
+from .base import CLEAR, INIT, NA, WORKS, Case, Framework, evidence, uneven_vocab
 
 PICOTRON = Framework(
     name="picotron",
@@ -10,36 +10,28 @@ PICOTRON = Framework(
     order="tp-cp-pp-dp",
     layer_split="remainder first",
     chunking="contiguous",
-    cases={
-        "LP001": (
-            Case(
-                CLEAR,
-                "World size ({gpus}) != TP ({tp}) * CP ({cp}) * PP ({pp}) * DP ({dp})",
-                "picotron/process_group_manager.py:11",
-            ),
+    cases=evidence(
+        LP001=Case(
+            CLEAR,
+            "World size ({gpus}) != TP ({tp}) * CP ({cp}) * PP ({pp}) * DP ({dp})",
+            "picotron/process_group_manager.py:11",
         ),
-        "LP101": (
-            Case(
-                INIT,
-                "num_attention_heads should be divisible by tp world size",
-                "picotron/model.py:95",
-            ),
+        LP101=Case(
+            INIT,
+            "num_attention_heads should be divisible by tp world size",
+            "picotron/model.py:95",
         ),
-        "LP103": (
-            Case(
-                INIT,
-                "Hidden dimension must be divisible by the tensor parallel world size",
-                "picotron/tensor_parallel/tensor_parallel.py:81",
-            ),
+        LP103=Case(
+            INIT,
+            "Hidden dimension must be divisible by the tensor parallel world size",
+            "picotron/tensor_parallel/tensor_parallel.py:81",
         ),
-        "LP104": (
-            Case(
-                INIT,
-                "num_key_value_heads should be divisible by  tp world size",
-                "picotron/model.py:96",
-            ),
+        LP104=Case(
+            INIT,
+            "num_key_value_heads should be divisible by  tp world size",
+            "picotron/model.py:96",
         ),
-        "LP105": (
+        LP105=(
             Case(
                 INIT,
                 "{vocab_size} is not divisible by {tp}",
@@ -48,8 +40,8 @@ PICOTRON = Framework(
             ),
             Case(WORKS, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
         ),
-        "LP106": (Case(NA, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),),
-        "LP201": (
+        LP106=Case(NA, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
+        LP201=(
             Case(
                 CLEAR,
                 "seq_length must be divisible by cp_size for Context Parallelism",
@@ -62,12 +54,10 @@ PICOTRON = Framework(
                 note="cuts contiguous chunks, so it needs a multiple of cp, not of 2·cp",
             ),
         ),
-        "LP301": (
-            Case(
-                WORKS,
-                path="picotron/pipeline_parallel/pipeline_parallel.py",
-                note="the first stages take the remainder",
-            ),
+        LP301=Case(
+            WORKS,
+            path="picotron/pipeline_parallel/pipeline_parallel.py",
+            note="the first stages take the remainder",
         ),
-    },
+    ),
 )

@@ -1,6 +1,17 @@
 """torchtitan: validates up front since March 2026; pads nothing, replicates nothing."""
 
-from .base import CLEAR, FORWARD, NA, TORCH_1F1B, TORCH_ROUNDS, TORCH_ROUNDS_FIT, WORKS, Case, Framework
+from .base import (
+    CLEAR,
+    FORWARD,
+    NA,
+    TORCH_1F1B,
+    TORCH_ROUNDS,
+    TORCH_ROUNDS_FIT,
+    WORKS,
+    Case,
+    Framework,
+    evidence,
+)
 
 _TOKENS = Case(
     CLEAR,
@@ -19,87 +30,67 @@ TORCHTITAN = Framework(
     order="tp-cp-dp-pp",
     layer_split="balanced ends",
     chunking="head-tail",
-    cases={
-        "LP001": (
-            Case(
-                CLEAR,
-                "Invalid parallel dims: dp_replicate({dp_replicate}) * dp_shard({dp_shard}) * "
-                "cp({cp}) * tp({tp}) * pp({pp}) != WORLD_SIZE({gpus})",
-                "torchtitan/distributed/parallel_dims.py `_validate`",
-            ),
+    cases=evidence(
+        LP001=Case(
+            CLEAR,
+            "Invalid parallel dims: dp_replicate({dp_replicate}) * dp_shard({dp_shard}) * "
+            "cp({cp}) * tp({tp}) * pp({pp}) != WORLD_SIZE({gpus})",
+            "torchtitan/distributed/parallel_dims.py `_validate`",
         ),
-        "LP101": (
-            Case(
-                CLEAR,
-                "tensor_parallel_degree ({tp}) must divide n_heads ({n_heads}).",
-                "torchtitan/models/common/decoder.py:190-193",
-            ),
+        LP101=Case(
+            CLEAR,
+            "tensor_parallel_degree ({tp}) must divide n_heads ({n_heads}).",
+            "torchtitan/models/common/decoder.py:190-193",
         ),
-        "LP103": (
-            Case(
-                FORWARD,
-                path="torchtitan/models/common/decoder.py:190-198",
-                note="ffn_dim is not checked; the uneven shards meet the matmul",
-            ),
+        LP103=Case(
+            FORWARD,
+            path="torchtitan/models/common/decoder.py:190-198",
+            note="ffn_dim is not checked; the uneven shards meet the matmul",
         ),
-        "LP104": (
-            Case(
-                CLEAR,
-                "tensor_parallel_degree ({tp}) must divide n_kv_heads ({n_kv_heads}).",
-                "torchtitan/models/common/decoder.py:195-198",
-            ),
+        LP104=Case(
+            CLEAR,
+            "tensor_parallel_degree ({tp}) must divide n_kv_heads ({n_kv_heads}).",
+            "torchtitan/models/common/decoder.py:195-198",
         ),
-        "LP105": (
-            Case(
-                WORKS,
-                path="torchtitan/components/loss.py",
-                note="pads nothing; uneven vocabulary shards of ceil(V/tp) rows are allowed",
-            ),
+        LP105=Case(
+            WORKS,
+            path="torchtitan/components/loss.py",
+            note="pads nothing; uneven vocabulary shards of ceil(V/tp) rows are allowed",
         ),
-        "LP106": (Case(NA, path="torchtitan/models/llama3/__init__.py", note="pads nothing"),),
-        "LP201": (_TOKENS,),
-        "LP202": (_TOKENS,),
-        "LP205": (_TOKENS,),
-        "LP203": (
-            Case(
-                CLEAR,
-                "Training sequence length {seq_len} exceeds attention RoPE maximum supported "
-                "sequence length {max_seq_len}.",
-                "torchtitan/models/common/decoder.py",
-                when=lambda j: (j.seq_len or 0) > j.model.max_seq_len,
-            ),
+        LP106=Case(NA, path="torchtitan/models/llama3/__init__.py", note="pads nothing"),
+        LP201=_TOKENS,
+        LP202=_TOKENS,
+        LP205=_TOKENS,
+        LP203=Case(
+            CLEAR,
+            "Training sequence length {seq_len} exceeds attention RoPE maximum supported "
+            "sequence length {max_seq_len}.",
+            "torchtitan/models/common/decoder.py",
+            when=lambda j: (j.seq_len or 0) > j.model.max_seq_len,
         ),
-        "LP301": (
-            Case(
-                WORKS,
-                path="torchtitan/distributed/pipeline_parallel.py `_generate_llm_fqn_per_model_part`",
-                note="counts embedding and head as a layer each, the first stages take the rest",
-            ),
+        LP301=Case(
+            WORKS,
+            path="torchtitan/distributed/pipeline_parallel.py `_generate_llm_fqn_per_model_part`",
+            note="counts embedding and head as a layer each, the first stages take the rest",
         ),
-        "LP302": (
-            Case(
-                CLEAR,
-                "Number of stages ({stages}) cannot be greater than effective layers ({effective_layers})",
-                "torchtitan/distributed/pipeline_parallel.py `_generate_llm_fqn_per_model_part`",
-                when=lambda j: j.layout.stages > j.model.n_layers + 2,
-            ),
+        LP302=Case(
+            CLEAR,
+            "Number of stages ({stages}) cannot be greater than effective layers ({effective_layers})",
+            "torchtitan/distributed/pipeline_parallel.py `_generate_llm_fqn_per_model_part`",
+            when=lambda j: j.layout.stages > j.model.n_layers + 2,
         ),
-        "LP303": (
-            Case(
-                WORKS,
-                path="torchtitan/distributed/pipeline_parallel.py `_generate_llm_fqn_per_model_part`",
-                note="virtual stages may differ by a layer",
-                when=lambda j: j.layout.stages <= j.model.n_layers + 2,
-            ),
+        LP303=Case(
+            WORKS,
+            path="torchtitan/distributed/pipeline_parallel.py `_generate_llm_fqn_per_model_part`",
+            note="virtual stages may differ by a layer",
+            when=lambda j: j.layout.stages <= j.model.n_layers + 2,
         ),
-        "LP304": (
-            Case(
-                CLEAR,
-                "Weight tying is not supported with Pipeline Parallel.",
-                "torchtitan/models/common/decoder.py:169",
-            ),
+        LP304=Case(
+            CLEAR,
+            "Weight tying is not supported with Pipeline Parallel.",
+            "torchtitan/models/common/decoder.py:169",
         ),
-        "LP305": (TORCH_1F1B,),
-        "LP306": (TORCH_ROUNDS, TORCH_ROUNDS_FIT),
-    },
+        LP305=TORCH_1F1B,
+        LP306=(TORCH_ROUNDS, TORCH_ROUNDS_FIT),
+    ),
 )

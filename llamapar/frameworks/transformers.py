@@ -1,6 +1,6 @@
 """Hugging Face transformers' native TP: no head checks, uneven widths by design, no CP."""
 
-from .base import CLEAR, FORWARD, NA, WORKS, Case, Framework, torn_kv_heads
+from .base import CLEAR, FORWARD, NA, WORKS, Case, Framework, evidence, torn_kv_heads
 
 _MESH = "src/transformers/distributed/configuration_utils.py"
 _TP = "src/transformers/distributed/tensor_parallel.py"
@@ -13,50 +13,38 @@ TRANSFORMERS = Framework(
     aliases=("huggingface", "hugging face", "hf"),
     order="tp-cp-dp-pp",
     layer_split="remainder last",
-    cases={
-        "LP001": (
-            Case(
-                CLEAR,
-                "The parallel mesh requires {world} processes, but world_size is {gpus}.",
-                "src/transformers/distributed/utils.py:303-307",
-                note="with tp_size left out it becomes {gpus} over the other sizes, where they divide it",
-                when=lambda j: j.layout.cp == 1,
-            ),
+    cases=evidence(
+        LP001=Case(
+            CLEAR,
+            "The parallel mesh requires {world} processes, but world_size is {gpus}.",
+            "src/transformers/distributed/utils.py:303-307",
+            note="with tp_size left out it becomes {gpus} over the other sizes, where they divide it",
+            when=lambda j: j.layout.cp == 1,
         ),
-        "LP104": (
-            Case(
-                FORWARD,
-                "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {kv_numel}",
-                "src/transformers/models/llama/modeling_llama.py",
-                note="issue #48307; KV heads are not replicated",
-                when=lambda j: j.layout.cp == 1 and torn_kv_heads(j),
-            ),
+        LP104=Case(
+            FORWARD,
+            "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {kv_numel}",
+            "src/transformers/models/llama/modeling_llama.py",
+            note="issue #48307; KV heads are not replicated",
+            when=lambda j: j.layout.cp == 1 and torn_kv_heads(j),
         ),
-        "LP103": (
-            Case(
-                WORKS,
-                path=f"{_TP}:146",
-                note="widths need not divide by the TP size; the last rank is shorter",
-            ),
+        LP103=Case(
+            WORKS,
+            path=f"{_TP}:146",
+            note="widths need not divide by the TP size; the last rank is shorter",
         ),
-        "LP105": (
-            Case(
-                WORKS,
-                path=f"{_TP}:146",
-                note="the embedding is not cut; lm_head may be uneven",
-            ),
+        LP105=Case(
+            WORKS,
+            path=f"{_TP}:146",
+            note="the embedding is not cut; lm_head may be uneven",
         ),
-        "LP106": (
-            Case(NA, path="src/transformers/models/llama/configuration_llama.py", note="pads nothing"),
+        LP106=Case(NA, path="src/transformers/models/llama/configuration_llama.py", note="pads nothing"),
+        LP301=Case(
+            WORKS,
+            path="src/transformers/distributed/pipeline_parallel.py:109-124",
+            note="{layers_each} layers a stage, the last stage takes all the remainder",
         ),
-        "LP301": (
-            Case(
-                WORKS,
-                path="src/transformers/distributed/pipeline_parallel.py:109-124",
-                note="{layers_each} layers a stage, the last stage takes all the remainder",
-            ),
-        ),
-        "LP501": (
+        LP501=(
             Case(
                 NA,
                 path="src/transformers/distributed/utils.py:321-325",
@@ -71,5 +59,5 @@ TRANSFORMERS = Framework(
                 when=lambda j: j.layout.dp > 1 and j.layout.pp > 1,
             ),
         ),
-    },
+    ),
 )

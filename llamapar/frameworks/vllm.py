@@ -3,7 +3,7 @@
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework, pads
+from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework, evidence, pads
 
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"
@@ -22,24 +22,19 @@ VLLM = Framework(
     order="tp-cp-pp-dp",
     padding=_PADDING,
     layer_split="remainder before last",
-    cases={
-        "LP101": (
-            Case(
-                CLEAR,
-                "Total number of attention heads ({n_heads}) must be divisible by tensor parallel "
-                "size ({tp}).",
-                "vllm/config/model.py:1559-1564",
-            ),
+    cases=evidence(
+        LP101=Case(
+            CLEAR,
+            "Total number of attention heads ({n_heads}) must be divisible by tensor parallel size ({tp}).",
+            "vllm/config/model.py:1559-1564",
         ),
-        "LP103": (
-            Case(
-                INIT,
-                "AssertionError",
-                f"{_LINEAR} `MergedColumnParallelLinear`",
-                note="a bare assert on the output sizes",
-            ),
+        LP103=Case(
+            INIT,
+            "AssertionError",
+            f"{_LINEAR} `MergedColumnParallelLinear`",
+            note="a bare assert on the output sizes",
         ),
-        "LP104": (
+        LP104=(
             Case(
                 ADAPTS,
                 path=f"vllm/model_executor/models/llama.py:156; {_LINEAR}:1066-1071",
@@ -53,7 +48,7 @@ VLLM = Framework(
                 note="a bare assert",
             ),
         ),
-        "LP105": (
+        LP105=(
             Case(
                 INIT,
                 "{vocab_padded} is not divisible by {tp}",
@@ -68,21 +63,17 @@ VLLM = Framework(
             ),
             Case(WORKS, path=_VOCAB, note="{vocab_size} needs no pad rows ({padding})"),
         ),
-        "LP107": (
-            Case(
-                CLEAR,
-                "The input size is not aligned with the quantized weight shape. This can be caused "
-                "by too large tensor parallel size.",
-                "vllm/model_executor/layers/quantization/auto_awq.py:821-826",
-                note="with AWQ weights; GPTQ and Marlin kernels say it in their own words (issue #13640)",
-            ),
+        LP107=Case(
+            CLEAR,
+            "The input size is not aligned with the quantized weight shape. This can be caused "
+            "by too large tensor parallel size.",
+            "vllm/model_executor/layers/quantization/auto_awq.py:821-826",
+            note="with AWQ weights; GPTQ and Marlin kernels say it in their own words (issue #13640)",
         ),
-        "LP301": (
-            Case(
-                WORKS,
-                path="vllm/distributed/utils.py:216-223",
-                note="the stages before the last take the remainder",
-            ),
+        LP301=Case(
+            WORKS,
+            path="vllm/distributed/utils.py:216-223",
+            note="the stages before the last take the remainder",
         ),
-    },
+    ),
 )

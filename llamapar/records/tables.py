@@ -7,6 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
+from typing import Any
+
+Plain = dict[str, Any]
+"""A record as plain values for JSON."""
 
 SHOWN = 32
 """Ranks listed before a table is cut with a line that says so."""

@@ -16,16 +16,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 from llamapar.describe.arguments import named
 from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig, Parameter
+from llamapar.describe.models import ModelConfig, ModelLike, Parameter
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import offer
 from llamapar.errors import Choice, LayoutError, one_of, real, whole
 from llamapar.place.cut import Cut
-from llamapar.records.tables import Record, cut
+from llamapar.records.tables import Plain, Record, cut
 
 from .report import check
 
@@ -70,7 +69,7 @@ class Count:
         """Counters that cannot hold the value."""
         return [name for name in COUNTERS if held(self.value, name) != self.value]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON: what each counter holds, and by how much it is off."""
         holds = {name: held(self.value, name) for name in COUNTERS}
         return {
@@ -96,12 +95,12 @@ class Node:
     def total_bytes(self) -> int:
         return self.weight_bytes + self.kv_cache_bytes
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         names = ("node", "role", "weight_bytes", "kv_cache_bytes", "total_bytes")
         return {name: getattr(self, name) for name in names}
 
 
-def kv_cache_bytes(model: Any, seq_len: int, *, item: int = 2, batch: int = 1, tp: int = 1) -> int:
+def kv_cache_bytes(model: ModelLike, seq_len: int, *, item: int = 2, batch: int = 1, tp: int = 1) -> int:
     """Bytes of K and V of every layer for `seq_len` tokens, on one of `tp` ranks: 2·L·s·b·kv_dim/tp·item."""
     m = find_model(model)
     return 2 * m.n_layers * seq_len * batch * -(-m.kv_dim // tp) * item
@@ -161,7 +160,7 @@ class Loading(Record):
     @cached_property
     def _kinds(self) -> list[tuple[Parameter, int]]:
         """One tensor of each kind and how many there are of it."""
-        alike: dict[Any, list[Parameter]] = {}
+        alike: dict[object, list[Parameter]] = {}
         for p in self.tensors:
             alike.setdefault((p.key, self.block(p)), []).append(p)
         return [(found[0], len(found)) for found in alike.values()]
@@ -244,10 +243,10 @@ class Loading(Record):
     def verdict(self) -> str:
         """Whether it fits, in words, with the framework's refusal where there is one."""
         why = self.limit(self.n_nodes)
-        told = f"{'fits' if self.fits else 'does not fit'}; smallest number of nodes: {self.smallest_nodes}"
-        return f"{why}; {told}" if why else told
+        fit = f"{'fits' if self.fits else 'does not fit'}; smallest number of nodes: {self.smallest_nodes}"
+        return f"{why}; {fit}" if why else fit
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """The form of `llamapar loading --json`."""
         return {
             "file_bytes": self.file_bytes,
@@ -266,15 +265,15 @@ class Loading(Record):
         for i in cut(self.n_nodes):
             node = self.nodes[i]
             free = (self.memory_bytes - node.total_bytes) / 2**30
-            counted = [f"{n:,}" for n in (node.weight_bytes, node.kv_cache_bytes, node.total_bytes)]
-            rows.append([node.node, node.role, *counted, f"{free:.2f}"])
+            sizes = [f"{n:,}" for n in (node.weight_bytes, node.kv_cache_bytes, node.total_bytes)]
+            rows.append([node.node, node.role, *sizes, f"{free:.2f}"])
         head = ["node", "role", "weights B", "KV cache B", "total B", "free GiB"]
         return title, head, rows, self.verdict
 
 
 @named()
 def loading(
-    model: Any, *, format: str = "q40", nodes: int = 1, memory_gib: float = 64, seq_len: int = 4096
+    model: ModelLike, *, format: str = "q40", nodes: int = 1, memory_gib: float = 64, seq_len: int = 4096
 ) -> Loading:
     """What loading `model` takes: bytes of the file and of each node, whether it fits, which counters wrap.
 

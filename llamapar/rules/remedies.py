@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -17,6 +17,7 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework
 
 from .search import Fix, changed, search
+from .table import Changes
 
 MOST = 4
 """Remedies that are offered."""
@@ -77,7 +78,7 @@ def remedies(job: Job, judge: Framework | None = None, **options: Any) -> Iterat
             return
 
 
-def _tries(job: Job, options: Mapping[str, Any], enough: list[set[str]]) -> Iterator[Fix]:
+def _tries(job: Job, options: Changes, enough: list[set[str]]) -> Iterator[Fix]:
     """One thing changed, then two, but nothing beside what was `enough` by itself."""
     single = list(_single(job, options))
     for changes in (*single, *_pairs(single)):
@@ -86,7 +87,7 @@ def _tries(job: Job, options: Mapping[str, Any], enough: list[set[str]]) -> Iter
             yield Fix(made, tuple(changes.items()))
 
 
-def _single(job: Job, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _single(job: Job, options: Changes) -> Iterator[Changes]:
     """One thing changed, the cheapest first: what costs little time, then a layout, then another GPU."""
     lay, batch = job.layout, job.micro_batch or 1
     if lay.tp > 1 and not lay.sp:
@@ -107,7 +108,7 @@ def _single(job: Job, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield from ({"gpu": gpu} for gpu, bytes_ in GPUS.items() if bytes_ > size)
 
 
-def _pairs(single: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _pairs(single: list[Changes]) -> Iterator[Changes]:
     """Two things changed at once, no one of them twice."""
     for one, other in combinations(single, 2):
         if not one.keys() & other.keys():

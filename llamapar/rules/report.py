@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -11,12 +10,13 @@ from typing import Any
 
 from llamapar.describe.arguments import keywords_of, named
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import LayoutLike
+from llamapar.describe.models import ModelLike
 from llamapar.describe.splits import Padding
 from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
 from llamapar.frameworks import framework as find_framework
-from llamapar.records.tables import fold
+from llamapar.records.tables import Plain, fold
 
 from .fixes import find_fixes
 from .search import Fix, severities
@@ -26,7 +26,7 @@ _WIDTH = 100
 """Columns of a report as text, its messages apart."""
 
 
-def _told(word: str, text: str, width: int = _WIDTH) -> list[str]:
+def _folded(word: str, text: str, width: int) -> list[str]:
     """A line of a finding, indented and folded: "    why  …"."""
     return textwrap.wrap(
         text, width, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9, break_on_hyphens=False
@@ -47,7 +47,7 @@ class Finding:
         return self.rule.code
 
     @cached_property
-    def _numbers(self) -> dict[str, Any]:
+    def _numbers(self) -> Plain:
         return self.job.numbers(self.judge.padding if self.judge else None)
 
     @cached_property
@@ -76,7 +76,7 @@ class Finding:
         order = [self.judge, *FRAMEWORKS.values()] if self.judge else list(FRAMEWORKS.values())
         return {f.name: f.judge(self.code, self.job) for f in dict.fromkeys(order)}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
             "code": self.code,
@@ -97,19 +97,19 @@ class Finding:
     def text(self, width: int | None = None) -> str:
         """The finding in words, of lines of at most `width` characters where that is given."""
         most = min(width or _WIDTH, _WIDTH)
-        lines = [f"{self.code} {self.severity}  {self.message}", *_told("why", self.why, most)]
+        lines = [f"{self.code} {self.severity}  {self.message}", *_folded("why", self.why, most)]
         for word, fix in zip(("try", "or", "or"), self.fixes, strict=False):
-            lines += _told(word, fix.text, most)
+            lines += _folded(word, fix.text, most)
         if self.judge:
             verdict = self.frameworks[self.judge.name]
-            said = verdict.message or verdict.note
-            lines.append(f"    {self.judge.title}: {verdict.verdict}{f': {said}' if said else ''}")
+            words = (verdict.verdict, verdict.message or verdict.note)
+            lines.append(f"    {self.judge.title}: {': '.join(filter(None, words))}")
         else:
             groups = self.by_verdict()
             groups.pop(UNKNOWN, None)
             if groups:
-                told = "; ".join(f"{verdict}: {', '.join(who)}" for verdict, who in groups.items())
-                lines += _told("note", told, most)
+                verdicts = "; ".join(f"{verdict}: {', '.join(who)}" for verdict, who in groups.items())
+                lines += _folded("note", verdicts, most)
         return fold("\n".join(lines), width)
 
     def __str__(self) -> str:
@@ -181,7 +181,7 @@ class Report:
         judge = f" for {self.judge.title}" if self.judge else ""
         return f"{job.model.name}  {job.layout} ({job.layout.world} ranks){judge}: {verdict}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {"ok": self.ok, "findings": [f.as_dict() for f in self.findings]}
 
@@ -201,8 +201,8 @@ class Report:
 
 @named(keywords_of(Job, without=("padding",)))
 def check(
-    model: Any,
-    layout: Layout | Mapping[str, Any],
+    model: ModelLike,
+    layout: LayoutLike,
     *,
     framework: str | None = None,
     padding: str | Padding | None = None,
@@ -233,7 +233,7 @@ def check_job(job: Job, judge: Framework | None = None) -> Report:
 
 
 @named(keywords_of(check))
-def require(model: Any, layout: Layout | Mapping[str, Any], **known: Any) -> Report:
+def require(model: ModelLike, layout: LayoutLike, **known: Any) -> Report:
     """`check`, and LayoutError with the whole report where it is not ok.
 
     One line for a training script: `lp.require("llama3.1-405b", {"tp": 8, ...}, gpus=world_size)`.

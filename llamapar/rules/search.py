@@ -12,6 +12,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
+from llamapar.records.tables import Plain
 
 from .table import ERROR, NOTE, RULES, WARNING, Changes, Rule
 
@@ -51,7 +52,7 @@ class Fix:
             words += f" ({lay.tp}·{lay.cp}·{lay.pp}·{lay.dp} = {lay.world} ranks)"
         return words
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON: the whole layout, and whatever else was changed."""
         others = {name: value for name, value in self.changes if name not in AXES}
         if "padding" in others:
