@@ -324,12 +324,12 @@ def test_a_bar_on_a_terminal(run: Any) -> None:
 def test_the_bar_counts_and_names_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
-    from llamapar.checkpoint import writing
+    from llamapar.checkpoint import progress
 
     now = [100.0]
-    monkeypatch.setattr(writing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     out = io.StringIO()
-    bar = writing.Bar(out)
+    bar = progress.Bar(out)
     for second, done in ((1.0, 10), (1.1, 20), (2.0, 50), (9.0, 100)):
         now[0] = 100 + second
         bar(done * 10**7, 10**9)

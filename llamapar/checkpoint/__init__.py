@@ -16,7 +16,7 @@ from typing import Any
 from llamapar.describe.arguments import keywords_of, named
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json, params_json
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import CheckpointError, Choice, LayoutError, LlamaparError, one_of
 from llamapar.frameworks import padding_rule
@@ -24,12 +24,13 @@ from llamapar.rules.report import Report, check
 
 from . import safetensors
 from .inspection import Inspection, inspect, reason
+from .progress import Progress, bar
 from .sharding import Sharding
 from .source import Checkpoint, Placement, as_json, opened, understood
 from .stored import read_json
 from .verification import Verification, verify
 from .whole import expressions, kv_target
-from .writing import Output, OutputFile, Progress, bar, write
+from .writing import Output, OutputFile, write
 
 FORMATS = {"hf": "Hugging Face safetensors", "meta": "Meta's consolidated.NN.pth"}
 """Formats that are written. A cut checkpoint in "hf" has one safetensors file for each (tp, pp) rank."""
@@ -44,7 +45,7 @@ def gather(
     target: str | Path,
     *,
     format: str = "hf",
-    model: Any = None,
+    model: ModelLike | None = None,
     n_kv_heads: int | None = None,
     progress: Progress | bool = False,
 ) -> Checkpoint:
@@ -71,7 +72,7 @@ def reshard(
     kv_replication: bool = False,
     layer_split: str = "balanced ends",
     format: str = "hf",
-    model: Any = None,
+    model: ModelLike | None = None,
     n_kv_heads: int | None = None,
     progress: Progress | bool = False,
 ) -> Checkpoint:
@@ -172,13 +173,13 @@ def _files(found: Placement, wanted: Sharding) -> Iterator[OutputFile]:
 
 def _split(tensors: dict[str, Output]) -> Iterator[OutputFile]:
     groups: list[dict[str, Output]] = [{}]
-    held = 0
+    nbytes = 0
     for name, output in tensors.items():
-        if held and held + output.rows.nbytes > MAX_FILE:
+        if nbytes and nbytes + output.rows.nbytes > MAX_FILE:
             groups.append({})
-            held = 0
+            nbytes = 0
         groups[-1][name] = output
-        held += output.rows.nbytes
+        nbytes += output.rows.nbytes
     for i, group in enumerate(groups, 1):
         name = f"model-{i:05d}-of-{len(groups):05d}.safetensors" if len(groups) > 1 else "model.safetensors"
         yield OutputFile(name, (0, 0), group)

@@ -55,9 +55,9 @@ def _read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
                 f"{file.where} has {file.length:,} bytes", f"at most {pickled.MAX_PICKLE:,} are read"
             )
         where = file.where
-        told = pickled.load(file.read(0, file.length), _NAMES, where)
+        value = pickled.load(file.read(0, file.length), _NAMES, where)
     try:
-        tensors, places, others = _told(told, where)
+        tensors, places, others = _parsed(value, where)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
         if isinstance(problem, CheckpointError):
             raise
@@ -88,11 +88,11 @@ def _state(value: Any, name: str) -> dict[str, Any]:
     return value.state
 
 
-def _told(
-    told: Any, where: str
+def _parsed(
+    value: Any, where: str
 ) -> tuple[dict[str, Tensor], dict[tuple[str, tuple[int, ...]], Place], list[str]]:
     """What `.metadata` tells: tensors, places of chunks by name and start, names of what is no tensor."""
-    top = _state(told, "Metadata")
+    top = _state(value, "Metadata")
     places: dict[tuple[str, tuple[int, ...]], Place] = {}
     for key, value in top["storage_data"].items():
         index, info = _state(key, "MetadataIndex"), _state(value, "_StorageInfo")
@@ -236,11 +236,11 @@ def _chunk(
 
 def _covers(name: str, shape: tuple[int, ...], boxes: Sequence[Box], where: str) -> None:
     """Refuse boxes that do not cover the shape exactly once."""
-    held, full = sum(math.prod(box.shape) for box in boxes), math.prod(shape)
-    if held != full:
+    covered, full = sum(math.prod(box.shape) for box in boxes), math.prod(shape)
+    if covered != full:
         raise CheckpointError(
-            f"{where}: the chunks of {name} hold {held:,} elements",
-            f"shape {list(shape)} has {full:,}: " + ("some are missing" if held < full else "some overlap"),
+            f"{where}: the chunks of {name} hold {covered:,} elements",
+            f"shape {list(shape)} has {full:,}: {'some are missing' if covered < full else 'some overlap'}",
         )
     if len(boxes) < 2:
         return

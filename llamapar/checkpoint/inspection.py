@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llamapar.describe.arguments import named
-from llamapar.describe.models import PRESETS
+from llamapar.describe.models import PRESETS, ModelLike
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.describe.splits import NO_PADDING
 from llamapar.diagnosis import explain
@@ -91,7 +91,7 @@ class Inspection(Record):
 
 
 @named()
-def inspect(path: str | Path, *, model: Any = None) -> Inspection:
+def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
     """What lies in the checkpoint at `path`; headers are read, no tensor.
 
     Without a config beside the files and without `model`, the presets are tried. Raises CheckpointError for
@@ -184,9 +184,11 @@ def _layers(found: Placement) -> Iterator[str]:
         if not layer or (odd.got is not None and odd.want is not None):
             continue
         n = int(layer[1])
-        kind = "missing" if odd.got is None else "beyond" if n >= model.n_layers else "twice"
+        kind = "beyond" if n >= model.n_layers else "twice"
+        if odd.got is None:
+            kind = "missing"
         groups[kind][n] = groups[kind].get(n, 0) + 1
-    said = {
+    texts = {
         "missing": "layer{s} {0}: tensors are missing ({1} in all; the config counts {2} layers)",
         "beyond": "layer{s} {0} beyond the config's n_layers={2} ({1} tensors)",
         "twice": "layer{s} {0}: tensors of another name, or that stand twice ({1} in all)",
@@ -194,7 +196,7 @@ def _layers(found: Placement) -> Iterator[str]:
     for kind, layers in groups.items():
         if layers:
             s = "s" * (len(layers) > 1)
-            yield said[kind].format(_spans(layers), sum(layers.values()), model.n_layers, s=s)
+            yield texts[kind].format(_spans(layers), sum(layers.values()), model.n_layers, s=s)
 
 
 def reason(odd: Mismatch, sharding: Sharding) -> str:
@@ -205,8 +207,8 @@ def reason(odd: Mismatch, sharding: Sharding) -> str:
         return ": the tensor is transposed"
     stage = sharding.tensors[odd.shard[0]]
     parameter = stage.get(plain(odd.name, stage) or "")
-    if told := (parameter and _part(odd.got, odd.want, parameter.key)) or _wrong_join(odd.got, odd.want):
-        return f": {told}"
+    if detail := (parameter and _part(odd.got, odd.want, parameter.key)) or _wrong_join(odd.got, odd.want):
+        return f": {detail}"
     best = explain({odd.name: odd.got}, model=sharding.model).best
     if best is None:
         return ": a size of another model, or of another config"

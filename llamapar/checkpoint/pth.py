@@ -217,14 +217,14 @@ def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:
     named = {**{k: v for d in inner for k, v in d.items()}, **theirs}
     found = []
     for stored in tensors:
-        held = named.get(stored.name)
-        if not isinstance(held, torch.Tensor) or (DTYPES.get(str(held.dtype)), tuple(held.shape)) != (
+        loaded = named.get(stored.name)
+        if not isinstance(loaded, torch.Tensor) or (DTYPES.get(str(loaded.dtype)), tuple(loaded.shape)) != (
             stored.dtype,
             stored.shape,
         ):
             found.append(f"{path.name}: torch.load reads {stored.name} otherwise")
         elif stored.nbytes:
-            rows = held.detach().reshape(stored.rows, -1).view(torch.uint8).numpy()
+            rows = loaded.detach().reshape(stored.rows, -1).view(torch.uint8).numpy()
             ends = [(rows[i : i + 1], stored.read(i, i + 1)) for i in (0, stored.rows - 1)]
             if any(not np.array_equal(mine, his) for mine, his in ends):
                 found.append(f"{path.name}: torch.load finds other bytes in {stored.name}")

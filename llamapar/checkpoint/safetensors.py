@@ -66,10 +66,10 @@ def read(path: Path) -> dict[str, Stored]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    held = dict(pairs)
-    if len(held) != len(pairs):
+    found = dict(pairs)
+    if len(found) != len(pairs):
         raise ValueError("a name stands twice")
-    return held
+    return found
 
 
 def _entry(path: Path, name: str, entry: Any, base: int) -> Stored:
@@ -94,13 +94,13 @@ def read_index(path: Path) -> dict[str, Stored]:
         if not isinstance(name, str):
             inside(path.parent, name, path.name)
     files = {name: inside(path.parent, name, path.name) for name in dict.fromkeys(weight_map.values())}
-    held = {name: read(file) for name, file in files.items()}
+    present = {name: read(file) for name, file in files.items()}
     found: dict[str, Stored] = {}
     for tensor, name in weight_map.items():
-        if tensor not in held[name]:
+        if tensor not in present[name]:
             raise CheckpointError(f"{path.name} says that {name} holds {tensor[:100]}, and it does not")
-        found[tensor] = held[name][tensor]
-    for name, tensors in held.items():
+        found[tensor] = present[name][tensor]
+    for name, tensors in present.items():
         for tensor in tensors:
             if weight_map.get(tensor) != name:
                 where = f"and in {weight_map[tensor]}" if tensor in weight_map else "and not in the index"

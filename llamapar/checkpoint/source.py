@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import CheckpointError, Choice, LlamaparError, shown
@@ -71,7 +71,7 @@ class Checkpoint:
         return sum({s.boxes[:1]: s.nbytes for s in self.tensors}.values())
 
 
-def opened(path: str | Path, model: Any = None) -> Checkpoint:
+def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
     """The checkpoint at `path`: a file, a folder or an index. Raises CheckpointError for what is none.
 
     model: a preset's name, a ModelConfig, a config.json or its dict; it takes the place of the folder's own.
@@ -141,11 +141,11 @@ def _by_number(file: Path) -> tuple[list[int], str]:
 def _several(path: Path, files: list[Path]) -> Checkpoint:
     """Files without an index: parts of one checkpoint, or the shards of its TP ranks."""
     parts = [_file(file) for file in files]
-    held = [part.shards[0, 0] for part in parts]
-    together = {name: stored for tensors in held for name, stored in tensors.items()}
-    if len(together) == sum(len(tensors) for tensors in held):
+    by_file = [part.shards[0, 0] for part in parts]
+    together = {name: stored for tensors in by_file for name, stored in tensors.items()}
+    if len(together) == sum(len(tensors) for tensors in by_file):
         return Checkpoint(path, parts[0].format, {(0, 0): together})
-    if len({frozenset(tensors) for tensors in held}) > 1:
+    if len({frozenset(tensors) for tensors in by_file}) > 1:
         raise CheckpointError(
             f"{len(files)} files of {path} hold some tensors twice, and not all the same ones",
             "parts of a checkpoint hold each tensor once; shards of TP ranks all hold the same names",
@@ -156,7 +156,7 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
         f"{len(files)} files hold the same names: taken as TP shards 0 to {len(files) - 1}, by their numbers"
     )
     return Checkpoint(
-        path, parts[0].format, {(0, n): tensors for n, tensors in enumerate(held)}, notes=(note,)
+        path, parts[0].format, {(0, n): tensors for n, tensors in enumerate(by_file)}, notes=(note,)
     )
 
 
@@ -171,13 +171,13 @@ def _own(path: Path) -> Checkpoint:
             raise CheckpointError(f"{MANIFEST} lists {len(manifest['files'])} files for {sharding}")
         shards: dict[tuple[int, int], dict[str, Stored]] = {at: {} for at in sharding}
         for name, entry in manifest["files"].items():
-            held = safetensors.inside(path, name, MANIFEST)
-            if (size := held.stat().st_size) != entry["bytes"]:
+            file = safetensors.inside(path, name, MANIFEST)
+            if (size := file.stat().st_size) != entry["bytes"]:
                 raise CheckpointError(
                     f"{name} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}",
                     "the file was cut short or changed after it was written",
                 )
-            tensors = tensors_of(held)
+            tensors = tensors_of(file)
             if tensors.keys() != entry["tensors"].keys():
                 odd = sorted(tensors.keys() ^ entry["tensors"].keys())[0]
                 raise CheckpointError(f"{name}: {odd[:100]} stands only in one of the file and {MANIFEST}")
@@ -231,12 +231,12 @@ class Mismatch:
 class Placement:
     """A checkpoint under a sharding: which stored tensor is which parameter, and what does not agree.
 
-    held: Meta's name of a parameter → [(tp rank, stored)].
+    by_parameter: Meta's name of a parameter → [(tp rank, stored)].
     """
 
     checkpoint: Checkpoint
     sharding: Sharding
-    held: Mapping[str, list[tuple[int, Stored]]]
+    by_parameter: Mapping[str, list[tuple[int, Stored]]]
     mismatches: tuple[Mismatch, ...]
 
 
@@ -244,7 +244,7 @@ def placed(
     checkpoint: Checkpoint, sharding: Sharding, shards: Iterable[tuple[int, int]] | None = None
 ) -> Placement:
     """Every stored tensor beside what the sharding says of it; of `shards` alone, where they are given."""
-    held: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
+    by_parameter: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
     odd: list[Mismatch] = []
     for at in shards or sharding:
         shard, wanted = checkpoint.shards.get(at, {}), dict(sharding.tensors[at[0]])
@@ -263,14 +263,14 @@ def placed(
             parameter = wanted.pop(short)
             if stored.shape != (want := sharding.local_shape(parameter, at[1])):
                 odd.append(Mismatch(name, at, stored.shape, want, stored.file))
-            held[parameter.name].append((at[1], stored))
+            by_parameter[parameter.name].append((at[1], stored))
         optional = {head} if sharding.model.tied else set()
         odd += [
             Mismatch(n, at, None, sharding.local_shape(p, at[1]), file)
             for n, p in wanted.items()
             if n not in optional
         ]
-    return Placement(checkpoint, sharding, held, tuple(odd))
+    return Placement(checkpoint, sharding, by_parameter, tuple(odd))
 
 
 def understood(checkpoint: Checkpoint) -> Placement:

@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 
 from llamapar.describe.arguments import named
+from llamapar.describe.models import ModelLike
 from llamapar.errors import CheckpointError
 from llamapar.records.tables import SHOWN, Record, html_table
 
 from . import pth
 from .inspection import reason
+from .progress import Progress, bar
 from .rows import Rows
 from .source import MANIFEST, Checkpoint, Placement, opened, understood
 from .stored import Stored, released
 from .whole import expressions
-from .writing import BLOCK, Progress, bar, crc_of, frame_of
+from .writing import BLOCK, crc_of, frame_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,8 +50,8 @@ class Verification(Record):
         n = len(self.problems)
         state = f"has {n} fault{'s' * (n > 1)}" if n else "is in order"
         rows: list[list[object]] = [[what, f"{n:,}", f"{size:,}"] for what, n, size in self.checks]
-        told = [*self.problems[:SHOWN], *([f"… and {n - SHOWN} more"] if n > SHOWN else [])]
-        return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(told)
+        lines = [*self.problems[:SHOWN], *([f"… and {n - SHOWN} more"] if n > SHOWN else [])]
+        return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(lines)
 
 
 @named()
@@ -57,7 +59,7 @@ def verify(
     path: str | Path,
     *,
     against: str | Path | None = None,
-    model: Any = None,
+    model: ModelLike | None = None,
     progress: Progress | bool = False,
 ) -> Verification:
     """Read a checkpoint again, every byte.
@@ -78,9 +80,9 @@ def verify(
         checks.append(("stored checksums", *sums))
         problems += bad
         if files := [file for file in found.checkpoint.files if file.suffix in pth.SUFFIXES]:
-            held = list(found.checkpoint.tensors)
+            tensors = list(found.checkpoint.tensors)
             for file in files:
-                problems += pth.confirmed(file, [s for s in held if s.boxes[0].file == file])
+                problems += pth.confirmed(file, [s for s in tensors if s.boxes[0].file == file])
             checks.append(("files that torch.load(weights_only=True) reads alike", len(files), 0))
         if not found.mismatches:
             alike = found if against is None else _other(found, against)
@@ -120,8 +122,8 @@ def _checksums(checkpoint: Checkpoint, count: _Counter) -> tuple[tuple[int, int]
         count(nbytes)
     if checkpoint.manifest is not None:
         spans: dict[str, set[tuple[int, int]]] = {}
-        for held in checkpoint.tensors:
-            spans.setdefault(held.file, set()).add((held.boxes[0].offset, held.nbytes))
+        for tensor in checkpoint.tensors:
+            spans.setdefault(tensor.file, set()).add((tensor.boxes[0].offset, tensor.nbytes))
         for name, entry in checkpoint.manifest["files"].items():
             number += 1
             if frame_of(checkpoint.path / name, sorted(spans.get(name, ()))) != entry.get("frame"):
@@ -156,7 +158,7 @@ def _compared(found: Placement, other: Placement, count: _Counter) -> tuple[tupl
     problems = []
     for at, name, dtype, _, rows in expressions(other, found.sharding):
         parameter = found.sharding.tensors[at[0]][name]
-        mine = [stored for rank, stored in found.held[parameter.name] if rank == at[1]]
+        mine = [stored for rank, stored in found.by_parameter[parameter.name] if rank == at[1]]
         for stored in mine:
             if rows.sources == (stored,):
                 continue  # there is nothing else to compare it with

@@ -25,7 +25,7 @@ def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
     Copies that ranks hold alike are compared while they are read. Raises CheckpointError where the shards
     are of different dtypes.
     """
-    pieces = source.held[parameter.name]
+    pieces = source.by_parameter[parameter.name]
     dtypes = {stored.dtype: stored for _, stored in pieces}
     if len(dtypes) > 1:
         first, second = list(dtypes.values())[:2]
@@ -103,7 +103,7 @@ def expressions(
         for name, parameter in target.tensors[at[0]].items():
             if parameter.name not in made:
                 dtype, rows = whole(source, theirs[parameter.name])
-                itemsize = source.held[parameter.name][0][1].itemsize
+                itemsize = source.by_parameter[parameter.name][0][1].itemsize
                 rows = _in_order(
                     converted(model, target.model, parameter, rows), parameter, source.sharding, target
                 )

@@ -12,11 +12,9 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from typing import IO, Any
 from llamapar.errors import CheckpointError
 
 from . import pth, safetensors
+from .progress import Progress
 from .rows import Rows
 from .source import MANIFEST, signed, tensors_of
 from .stored import Box, Stored, released
@@ -40,9 +39,6 @@ BLOCK = 4 * 2**20
 """Bytes that a worker reads and writes at once."""
 
 WORKERS = min(4, os.cpu_count() or 1)
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
 
 
 @dataclass(frozen=True)
@@ -130,18 +126,18 @@ class Journal:
             self._file.close()
             raise CheckpointError(f"{path.parent} is being written by another process") from None
         self._file.seek(0)
-        told: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         for line in self._file.read().splitlines():
             with contextlib.suppress(json.JSONDecodeError):  # a line of a killed run may be cut short
-                told.append(dict(json.loads(line)))
-        if any(entry.get("plan", plan) != plan for entry in told):
+                entries.append(dict(json.loads(line)))
+        if any(entry.get("plan", plan) != plan for entry in entries):
             self._file.close()
             raise CheckpointError(
                 f"{path.parent} holds an unfinished checkpoint of another source or other options",
                 "only the same command can go on with it",
                 [f"rm -r {path.parent}", "the command that began it"],
             )
-        for entry in told:
+        for entry in entries:
             if "laid_out" in entry:
                 self.crcs[entry["laid_out"]] = {}
             elif "tensor" in entry:
@@ -176,20 +172,20 @@ def write(
         raise CheckpointError(what, why, ["inspect and verify, which only read"])
     if os.path.lexists(target):
         raise CheckpointError(f"{target} is there already", "nothing is ever overwritten", field="target")
-    room = target.with_name(target.name + ".partial")
-    work = room / "new"
+    partial = target.with_name(target.name + ".partial")
+    work = partial / "new"
     try:
-        if room.exists() and not _ours(room):
+        if partial.exists() and not _ours(partial):
             raise CheckpointError(
-                f"{room} is there already, and holds something else than an unfinished checkpoint",
+                f"{partial} is there already, and holds something else than an unfinished checkpoint",
                 "that name is needed while the new one is made",
                 [f"another name than {target.name}"],
                 "target",
             )
         work.mkdir(parents=True, exist_ok=True)
         plan = _plan(files, beside, about)
-        with contextlib.closing(Journal(room / "journal", plan)) as journal:
-            _need_room(room, files, journal)
+        with contextlib.closing(Journal(partial / "journal", plan)) as journal:
+            _need_space(partial, files, journal)
             listed = _fill(work, files, journal, progress)
             for name, text in beside.items():
                 _durable(work / name, text)
@@ -198,26 +194,27 @@ def write(
             _durable(work / MANIFEST, signed(manifest))
             _sync(work)
             if _plan(files, beside, about) != plan:
-                raise CheckpointError(
-                    "the source was changed while it was read", "", [f"rm -r {room}, and the command again"]
-                )
+                again = f"rm -r {partial}, and the command again"
+                raise CheckpointError("the source was changed while it was read", "", [again])
             os.rename(work, target)
             _sync(target.parent)
-            (room / "journal").unlink()
-        room.rmdir()
+            (partial / "journal").unlink()
+        partial.rmdir()
     except OSError as problem:
         raise CheckpointError(
             f"{problem.filename or target}: {problem.strerror}",
-            f"what is finished waits in {room}; the same command goes on with it",
+            f"what is finished waits in {partial}; the same command goes on with it",
         ) from None
     finally:
         released()
 
 
-def _ours(room: Path) -> bool:
+def _ours(partial: Path) -> bool:
     """Whether a folder holds nothing but what an unfinished run leaves."""
-    held = {path.name for path in room.iterdir()} if room.is_dir() else {""}
-    return held <= {"new", "journal"} and ("journal" in held or not held or not any((room / "new").iterdir()))
+    names = {path.name for path in partial.iterdir()} if partial.is_dir() else {""}
+    if not names <= {"new", "journal"}:
+        return False
+    return "journal" in names or not names or not any((partial / "new").iterdir())
 
 
 def _plan(files: Sequence[OutputFile], beside: Mapping[str, bytes], about: Mapping[str, Any]) -> int:
@@ -234,17 +231,17 @@ def _plan(files: Sequence[OutputFile], beside: Mapping[str, bytes], about: Mappi
     return crc
 
 
-def _need_room(room: Path, files: Sequence[OutputFile], journal: Journal) -> None:
+def _need_space(partial: Path, files: Sequence[OutputFile], journal: Journal) -> None:
     total = sum(
         output.rows.nbytes
         for file in files
         for name, output in file.tensors.items()
         if name not in journal.crcs.get(file.name, {})
     )
-    free = shutil.disk_usage(room).free
+    free = shutil.disk_usage(partial).free
     if total > free:
         raise CheckpointError(
-            f"{total:,} bytes are to be written, and {free:,} are free where {room.name} lies",
+            f"{total:,} bytes are to be written, and {free:,} are free where {partial.name} lies",
             "nothing has been written; the old checkpoint is as it was",
         )
 
@@ -319,9 +316,9 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
     path = work / file.name
     if file.name in journal.crcs:
         with contextlib.suppress(CheckpointError, OSError):
-            held = tensors_of(path)
-            if {name: (s.dtype, s.shape) for name, s in held.items() if name not in file.shared} == shapes:
-                return {name: held[name].boxes[0].offset for name in shapes}
+            present = tensors_of(path)
+            if {name: (s.dtype, s.shape) for name, s in present.items() if name not in file.shared} == shapes:
+                return {name: present[name].boxes[0].offset for name in shapes}
     places = (
         pth.lay_out(path, shapes, file.shared) if path.suffix == ".pth" else safetensors.lay_out(path, shapes)
     )
@@ -369,32 +366,3 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-class Bar:
-    """Progress on stderr: bytes, rate and the time that is left; one line that is written over."""
-
-    def __init__(self, out: IO[str] | None = None) -> None:
-        self._out = out or sys.stderr
-        self._begun = time.monotonic()
-        self._last = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last < 0.2 and done < total:
-            return
-        self._last = now
-        rate = done / max(now - self._begun, 1e-9)
-        left = (total - done) / rate if rate else 0.0
-        end = "\n" if done >= total else ""
-        share = 20 * done // total if total else 20
-        self._out.write(
-            f"\r[{'#' * share}{'.' * (20 - share)}] {done / 1e9:.2f} of {total / 1e9:.2f} GB, "
-            f"{rate / 1e6:.0f} MB/s, {left:.0f} s left {end}"
-        )
-        self._out.flush()
-
-
-def bar(progress: Progress | bool) -> Progress | None:
-    """What a caller means by `progress`: True is a Bar on stderr."""
-    return (Bar() if progress else None) if isinstance(progress, bool) else progress

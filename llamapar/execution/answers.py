@@ -80,11 +80,11 @@ class Scene:
         """The ranks that are in a collective."""
         return {r: note for r, note in enumerate(self.notes) if note.text and r not in self.replies}
 
-    def told(self, broken: bool = False) -> dict[int, str]:
+    def states(self, broken: bool = False) -> dict[int, str]:
         """What each rank did; if the group is `broken`, an error out of a collective means it waited."""
-        return {rank: self._told(rank, broken) for rank in range(len(self.notes))}
+        return {rank: self._state(rank, broken) for rank in range(len(self.notes))}
 
-    def _told(self, rank: int, broken: bool) -> str:
+    def _state(self, rank: int, broken: bool) -> str:
         reply, where = self.replies.get(rank), self.notes[rank].text
         if rank in self.ended:
             return ending(self.ended[rank]).removeprefix("was ")
@@ -98,27 +98,27 @@ class Scene:
 
     def death(self, last_words: str) -> RankFailure:
         """The error for ranks that ended; what the others then raise is a consequence."""
-        told = self.told(broken=True)
+        states = self.states(broken=True)
         first = next(iter(self.ended))
         killed = self.ended[first] == -signal.SIGKILL
-        others = {rank: text for rank, text in told.items() if rank != first}
+        others = {rank: text for rank, text in states.items() if rank != first}
         why = ["the system kills a process that runs out of memory"] if killed else []
         why += [f"{named(ranks)}: {text}" for text, ranks in grouped(others)]
         return RankFailure(
             f"rank {first} {ending(self.ended[first])}",
             "; ".join(why) + ("" if killed else last_words),
             ["smaller sizes", "fewer ranks"] if killed else [],
-            told,
+            states,
             first,
         )
 
     def timeout(self, seconds: float) -> RankFailure:
         """The error for a collective that some rank never joins: who arrived where."""
-        told, waiting, lines, absent = self.told(), self.waiting(), [], []
+        states, waiting, lines, absent = self.states(), self.waiting(), [], []
         for place in dict.fromkeys((note.text, note.ranks) for note in waiting.values()):
             text, group = place
             here = [rank for rank, note in waiting.items() if (note.text, note.ranks) == place]
-            away = {rank: told[rank] for rank in group if rank not in here}
+            away = {rank: states[rank] for rank in group if rank not in here}
             absent += list(away)
             line = f"{text}: {named(here)} arrived" + ("" if away else ", none left")
             for what, ranks in grouped(away):
@@ -129,17 +129,17 @@ class Scene:
             f"time-out: no rank made progress for {seconds:g} s",
             "\n       ".join(lines),
             [Choice.of("if a rank only computes for long", timeout=2 * seconds)],
-            told,
+            states,
             min(absent, default=None),
         )
 
     def cancelled(self) -> Cancelled:
-        told = [f"{named(ranks)}: {text}" for text, ranks in grouped(self.told())]
-        return Cancelled("the run was cancelled", "; ".join(told))
+        parts = [f"{named(ranks)}: {text}" for text, ranks in grouped(self.states())]
+        return Cancelled("the run was cancelled", "; ".join(parts))
 
     def answers(self) -> list[RankAnswer]:
         """An answer of each rank; a rank without one was stopped because of the first that raised."""
-        told = self.told()
+        states = self.states()
         raised = [rank for rank, reply in self.replies.items() if not reply.ok]
         first = min(raised, key=lambda rank: self.replies[rank].at, default=None)
 
@@ -147,7 +147,7 @@ class Scene:
             reply = self.replies.get(rank)
             if reply is not None:
                 return opened(rank, reply)
-            what = f"rank {rank} was {told[rank]} when rank {first} {told.get(first or 0)}"
+            what = f"rank {rank} was {states[rank]} when rank {first} {states.get(first or 0)}"
             return RankAnswer(rank, error=PeerError(what), at=time.monotonic())
 
         return [answer(rank) for rank in range(len(self.notes))]
@@ -184,10 +184,10 @@ def ending(code: int) -> str:
     return f"was killed by {known.get(-code, f'signal {-code}')}"
 
 
-def grouped(told: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
+def grouped(states: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
     """Each text once, with the ranks that it is true of."""
-    for text in dict.fromkeys(told.values()):
-        yield text, [rank for rank in told if told[rank] == text]
+    for text in dict.fromkeys(states.values()):
+        yield text, [rank for rank in states if states[rank] == text]
 
 
 def named(ranks: list[int]) -> str:

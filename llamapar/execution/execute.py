@@ -15,13 +15,14 @@ from torch import Tensor
 from llamapar import interrupts
 from llamapar.describe.arguments import keywords_of, named
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.sequence_map import CHUNKINGS
-from llamapar.programs import FAULTS
+from llamapar.programs import FAULTS, ProgramLike
 from llamapar.programs import program as find_program
 from llamapar.records.trace import Tape
 from llamapar.rules.report import Report, check_job
@@ -42,9 +43,9 @@ CP_METHODS = ("all_gather", "ring")
 
 
 def prepare(
-    program: Any,
-    model: Any,
-    layout: Layout | Mapping[str, Any],
+    program: ProgramLike,
+    model: ModelLike,
+    layout: LayoutLike,
     *,
     dtype: str = "float32",
     seq_len: int | None = None,
@@ -112,7 +113,7 @@ def prepare(
     return task, tuple(notes), report
 
 
-def _lengths(documents: Any, seq_len: int) -> tuple[int, ...] | None:
+def _lengths(documents: object, seq_len: int) -> tuple[int, ...] | None:
     """Lengths of documents; LayoutError unless each is at least one token and they are the sequence."""
     if documents is None:
         return None
@@ -128,7 +129,7 @@ def _lengths(documents: Any, seq_len: int) -> tuple[int, ...] | None:
     return lengths
 
 
-def _inputs(given: Any, task: Task) -> dict[str, Tensor]:
+def _inputs(given: object, task: Task) -> dict[str, Tensor]:
     """Given global tensors, in the dtype of the run; LlamaparError for one that its program cannot take."""
     wanted, setting = shapes(task), task.setting
     if given is not None and not isinstance(given, Mapping):
@@ -152,17 +153,17 @@ def _inputs(given: Any, task: Task) -> dict[str, Tensor]:
             need = "whole numbers are" if counts else "floating point is"
             raise LlamaparError(f"{what} is {tensor.dtype}, and {need} needed", field="inputs")
         if kind(name) == "tokens" and tensor.numel() and not 0 <= tensor.min() <= tensor.max() < rows:
-            held = f"{int(tensor.min())} to {int(tensor.max())}"
-            raise LlamaparError(f"{what} holds tokens {held}, and vocab_size={rows}", field="inputs")
+            span = f"{int(tensor.min())} to {int(tensor.max())}"
+            raise LlamaparError(f"{what} holds tokens {span}, and vocab_size={rows}", field="inputs")
         found[name] = tensor.detach().to(tensor.dtype if counts else setting.torch_dtype)
     return found
 
 
 @named(keywords_of(prepare))
 def run(
-    program: Any,
-    model: Any,
-    layout: Layout | Mapping[str, Any],
+    program: ProgramLike,
+    model: ModelLike,
+    layout: LayoutLike,
     *,
     engine: str = "local",
     device: str = "auto",
@@ -211,8 +212,8 @@ def run(
         if task.fault is None or not made.ok:
             return made
         fault = FAULTS[task.fault]
-        told = f"{task.fault} changes nothing here; it shows in {fault.program} with {fault.where}"
-        return replace(made, notes=(*made.notes, told))
+        nothing = f"{task.fault} changes nothing here; it shows in {fault.program} with {fault.where}"
+        return replace(made, notes=(*made.notes, nothing))
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
@@ -225,7 +226,7 @@ def _without_tensors(result: RunResult) -> RunResult:
 
 
 @named(keywords_of(prepare, without=("force",)))
-def tape(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> Tape:
+def tape(program: ProgramLike, model: ModelLike, layout: LayoutLike, **options: Any) -> Tape:
     """The shape tape of `program` at its true size, from the meta device: nothing is allocated.
 
     Arguments as in `run`; layouts that check refuses are taped up to the line that raises.
@@ -235,7 +236,7 @@ def tape(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options
 
 
 @named(keywords_of(prepare))
-def step_through(program: Any, model: Any, layout: Layout | Mapping[str, Any], **options: Any) -> LocalRanks:
+def step_through(program: ProgramLike, model: ModelLike, layout: LayoutLike, **options: Any) -> LocalRanks:
     """All ranks of a layout in this process, to step through a program: see `LocalRanks`.
 
     Arguments as in `run`.
@@ -257,11 +258,11 @@ def _reports(
         ranks = pool.pool(
             task.setting.layout.world, device=device, backend=backend, preload=processes.PRELOAD
         )
-        told = ranks.run(processes.run_here, task, timeout=timeout, cancel=cancel)
-        for answer in told:
+        found = ranks.run(processes.run_here, task, timeout=timeout, cancel=cancel)
+        for answer in found:
             for line in answer.output.splitlines():
                 print(f"rank {answer.rank}: {line}")
-        return processes.reports(told)
+        return processes.reports(found)
     return local_engine.run(task, device, _ticker(cancel))
 
 

@@ -76,15 +76,15 @@ class _Tracer:
             return None
         if frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_code.co_name.startswith("<"):
             return None
-        held: dict[str, int] = {}
+        known: dict[str, int] = {}
         self.now: tuple[str, str] = ("", "")
         last = [frame.f_lineno]
 
         def inside(frame: FrameType, event: str, arg: Any) -> Any:
             where, code = _line(frame, last[0])
             for name, value in list(frame.f_locals.items()):
-                if isinstance(value, Tensor) and held.get(name) != id(value):
-                    held[name] = id(value)
+                if isinstance(value, Tensor) and known.get(name) != id(value):
+                    known[name] = id(value)
                     if frame.f_code.co_firstlineno != last[0]:
                         self._add(where, code, name, value)
             if event == "exception" and self.note.error is not arg[1]:
@@ -96,7 +96,7 @@ class _Tracer:
 
         for name, value in frame.f_locals.items():
             if isinstance(value, Tensor):
-                held[name] = id(value)
+                known[name] = id(value)
                 self._add(f"{frame.f_code.co_name}:0", "argument", name, value)
         return inside
 
@@ -168,9 +168,9 @@ def tape(task: Task, why: str = "") -> Tape:
         notes = {r: _dry(task, r) for r in ranks}
     steps = []
     for key in dict.fromkeys(k for note in notes.values() for k in note.shapes):
-        held = {r: note.shapes[key] for r, note in notes.items() if key in note.shapes}
+        by_rank = {r: note.shapes[key] for r, note in notes.items() if key in note.shapes}
         whole = uncut.after(key)
-        steps.append(TapeStep(key[0], _text(notes, key), key[1], whole, held, _cuts(whole, key, alone)))
+        steps.append(TapeStep(key[0], _text(notes, key), key[1], whole, by_rank, _cuts(whole, key, alone)))
     failed: dict[tuple[str, str], dict[int, str]] = {}
     causes: dict[tuple[str, str], str] = {}
     for r, note in notes.items():

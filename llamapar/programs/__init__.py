@@ -36,6 +36,9 @@ class Program:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
 
+ProgramLike = str | Callable[..., Any] | Program
+"""What `lp.run` takes for a program: a name, a function (mesh, setting, …tensors by name…), a Program."""
+
 PROGRAMS = {
     program.name: program
     for program in (
@@ -52,7 +55,9 @@ PROGRAMS = {
 """Name → program, for `run`, `tape` and `traffic`."""
 
 
-def program(given: object, reference: Callable[..., Any] | None = None, out: str = "residual") -> Program:
+def program(
+    given: ProgramLike, reference: Callable[..., Any] | None = None, out: str = "residual"
+) -> Program:
     """The Program of a name, or of a function of somebody's own with its reference."""
     if isinstance(given, Program):
         return given
@@ -77,7 +82,7 @@ def program(given: object, reference: Callable[..., Any] | None = None, out: str
     return known if known and reference is None else Program(given, reference, out)
 
 
-def show_source(given: object) -> str:
+def show_source(given: ProgramLike) -> str:
     """The source of a program, given by its name or as a function, as it runs."""
     return inspect.getsource(program(given).function)
 
@@ -86,6 +91,7 @@ __all__ = [
     "FAULTS",
     "PROGRAMS",
     "Program",
+    "ProgramLike",
     "attention",
     "collectives",
     "llama",

@@ -38,7 +38,7 @@ def attention(
 
 def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """Causal attention of a CP rank's queries to the whole sequence, by `setting.cp_method`."""
-    chunks = [held.chunks for held in setting.sequence.ranks]
+    chunks = [part.chunks for part in setting.sequence.ranks]
 
     def each(function: Callable[..., Any], *tensors: Tensor) -> Any:
         return compat.each_rank(mesh, function, *tensors)
@@ -63,10 +63,10 @@ def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) 
 def whole_sequence(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """All-gather over CP, tokens in the order of the sequence: [batch, seq, …] → [batch, all of seq, …]."""
     gathered = collectives.all_gather(t, mesh, "cp", 1)
-    held = [p for r in range(setting.layout.cp) for c in setting.sequence.rank(r).chunks for p in c]
-    if held == list(range(len(held))):
+    order = [p for r in range(setting.layout.cp) for c in setting.sequence.rank(r).chunks for p in c]
+    if order == list(range(len(order))):
         return gathered
-    return gathered.index_select(1, torch.tensor(held, device=t.device).argsort())
+    return gathered.index_select(1, torch.tensor(order, device=t.device).argsort())
 
 
 def attention_reference(

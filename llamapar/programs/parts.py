@@ -84,9 +84,9 @@ def row_range(mesh: DeviceMesh, setting: Setting, device: torch.device) -> tuple
     """Vocabulary rows of the rank: the first, and the first past those that stand for a token."""
 
     def ends(coord: dict[str, int]) -> tuple[Tensor, ...]:
-        held = setting.vocab.rank(coord["tp"])
-        past = held.real.stop if len(held.real) else held.rows.start
-        return tuple(torch.tensor(n, device=device) for n in (held.rows.start, past))
+        own = setting.vocab.rank(coord["tp"])
+        past = own.real.stop if len(own.real) else own.rows.start
+        return tuple(torch.tensor(n, device=device) for n in (own.rows.start, past))
 
     first, past = each_rank(mesh, ends)
     return first, past

@@ -94,9 +94,9 @@ class Block(NamedTuple):
     causal: bool
 
 
-def blocks(mine: Sequence[Segment], held: Sequence[range]) -> Iterator[Block]:
+def blocks(mine: Sequence[Segment], key_ranges: Sequence[range]) -> Iterator[Block]:
     """What the queries of `mine` have to do with keys at the positions `held`, in the order of both."""
-    runs, q = _runs(held), 0
+    runs, q = _runs(key_ranges), 0
     for segment in mine:
         wanted = ((range(segment.start, segment.stop), True), (range(segment.first, segment.start), False))
         k = 0
@@ -355,10 +355,10 @@ def ring_attend(
     cp = len(chunks)
 
     def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
-        own, held = chunks[coord["cp"]], chunks[(coord["cp"] - step) % cp]
+        own, key_ranges = chunks[coord["cp"]], chunks[(coord["cp"] - step) % cp]
         _fits("queries", n_q, sum(map(len, own)))
-        _fits("keys", n_k, sum(map(len, held)))
-        return list(blocks(segments(own, documents), held))
+        _fits("keys", n_k, sum(map(len, key_ranges)))
+        return list(blocks(segments(own, documents), key_ranges))
 
     return _Attention.apply(q, k, v, _Plan(todo, each, _scale(q, k, scale), cp, exchange))
 

@@ -174,7 +174,7 @@ class Pool:
                 raise scene.death(server.last_words())
             if server.failed:
                 what, choose = "the process that starts the ranks ended", ["run again: a new one is started"]
-                raise RankFailure(what, server.failed, choose, scene.told())
+                raise RankFailure(what, server.failed, choose, scene.states())
             if cancel is not None and cancel():
                 raise scene.cancelled()
             quiet, left = now - since, len(world) - len(replies)

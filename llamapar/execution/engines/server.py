@@ -134,7 +134,7 @@ def kill(pid: int) -> None:
 
 def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
     """Start and stop ranks as asked, and tell of each that ended."""
-    lifeline, held = os.pipe()  # only the server keeps `held` open
+    lifeline, kept_open = os.pipe()  # only the server has this end
     bell, rope = socket.socketpair()
     for end in (bell, rope):
         end.setblocking(False)
@@ -158,7 +158,7 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
             fds = socket.recv_fds(control, 1, MAX_WORLD)[1]
             for rank, fd in enumerate(fds):
                 if (pid := os.fork()) == 0:
-                    alien = [held, *fds[:rank], *fds[rank + 1 :]]
+                    alien = [kept_open, *fds[:rank], *fds[rank + 1 :]]
                     become_rank(rank, spec, folder, fd, lifeline, alien, control)
                 children[pid] = (folder, rank)
                 with contextlib.suppress(OSError):

@@ -106,11 +106,11 @@ def _reports(scene: Scene, lost: list[int], timeout: float) -> list[RankReport]:
     """A report of each rank, or RankFailure."""
     absent = [rank for rank in lost if rank not in scene.replies]
     if absent:
-        told = {r: text for r, text in scene.told(broken=True).items() if r not in absent}
-        why = [f"{named(ranks)}: {text}" for text, ranks in grouped(told)]
+        states = {r: text for r, text in scene.states(broken=True).items() if r not in absent}
+        why = [f"{named(ranks)}: {text}" for text, ranks in grouped(states)]
         what = f"{named(absent)} {'are' if len(absent) > 1 else 'is'} gone: no sign of life for {LOST:g} s"
         raise RankFailure(
-            what, "; ".join(why), ["torchrun's own report, which says how they ended"], told, absent[0]
+            what, "; ".join(why), ["torchrun's own report, which says how they ended"], states, absent[0]
         )
     if all(reply.ok for reply in scene.replies.values()) and scene.waiting():
         raise scene.timeout(timeout)
@@ -245,7 +245,7 @@ class _Run:
         if own is not None and not own.ok:
             self.store.set("failed", "")  # clocks of machines differ, so the order in the store counts
             own = replace(own, at=float(self.store.add("raised", 1)))
-        _put(self.store, f"told/{self.rank}", pickle.dumps((note.now, own)))
+        _put(self.store, f"notes/{self.rank}", pickle.dumps((note.now, own)))
         return self._gathered() if self.rank == 0 else Scene([], {}, {})
 
     def _in_group(self, context: Context, backend: str, task: Task) -> RankReport:
@@ -269,8 +269,8 @@ class _Run:
         missing = set(range(self.world))
         while missing:
             for rank in sorted(missing):
-                if self.store.check([f"told/{rank}"]):
-                    notes[rank], reply = pickle.loads(_get(self.store, f"told/{rank}"))
+                if self.store.check([f"notes/{rank}"]):
+                    notes[rank], reply = pickle.loads(_get(self.store, f"notes/{rank}"))
                     missing.discard(rank)
                     if reply is not None:
                         replies[rank] = reply

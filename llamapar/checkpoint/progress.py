@@ -1,0 +1,42 @@
+"""How far a long copy has come: a function that is called on the way, or a line on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import IO
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+
+class Bar:
+    """Progress on stderr: bytes, rate and the time that is left; one line that is written over."""
+
+    def __init__(self, out: IO[str] | None = None) -> None:
+        self._out = out or sys.stderr
+        self._begun = time.monotonic()
+        self._last = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < 0.2 and done < total:
+            return
+        self._last = now
+        rate = done / max(now - self._begun, 1e-9)
+        left = (total - done) / rate if rate else 0.0
+        end = "\n" if done >= total else ""
+        share = 20 * done // total if total else 20
+        self._out.write(
+            f"\r[{'#' * share}{'.' * (20 - share)}] {done / 1e9:.2f} of {total / 1e9:.2f} GB, "
+            f"{rate / 1e6:.0f} MB/s, {left:.0f} s left {end}"
+        )
+        self._out.flush()
+
+
+def bar(progress: Progress | bool) -> Progress | None:
+    """What a caller means by `progress`: True is a Bar on stderr."""
+    if isinstance(progress, bool):
+        return Bar() if progress else None
+    return progress
