@@ -36,10 +36,10 @@ lint: $(VENV)/.test-installed
 	$(PY) -m mypy
 
 soak: $(VENV)/.test-installed
-	$(PYTEST) --dist load --soak tests
+	$(PYTEST) --dist worksteal --soak tests
 
 deep: $(VENV)/.test-installed
-	$(PYTEST) --dist load --deep tests
+	$(PYTEST) --dist worksteal --deep tests
 	$(PY) tools/mutations.py
 
 bench: $(VENV)/.test-installed

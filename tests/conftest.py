@@ -41,6 +41,16 @@ HERE = Path(__file__).parent
 collect_ignore = (
     [] if hypothesis else ["browser", *(p.name for p in HERE.glob("test_*.py") if p.name != BARE)]
 )
+LONGEST = (
+    "browser",
+    "notebooks",
+    "test_notebooks.py",
+    "test_torchrun.py",
+    "test_pool.py",
+    "test_interrupts.py",
+)
+"""Folders and files that begin first, so that no process is left alone with one of them at the end."""
+
 FULL_COUNTS = {"soak", "sample", "counts"}  # the fixtures that make a test longer under --soak
 DEEP_COUNTS = {"deep", "counts"}  # and under --deep
 
@@ -102,6 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         _skip(items, "soak", "full counts: make soak")
         _skip(items, "deep", "the longest counts: make deep")
+    items.sort(key=_is_short)  # which keeps the order otherwise
     if any(item.get_closest_marker("gpu") for item in items):
         import torch
 
@@ -194,6 +205,10 @@ def _has_full_counts(item: pytest.Item) -> bool:
     is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     uses = FULL_COUNTS & set(getattr(item, "fixturenames", ()))
     return bool(is_property or uses or item.get_closest_marker("soak"))
+
+
+def _is_short(item: pytest.Item) -> bool:
+    return item.path.name not in LONGEST and item.path.parent.name not in LONGEST
 
 
 def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:
