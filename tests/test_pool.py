@@ -22,10 +22,18 @@ import torch
 import torch.distributed as dist
 
 from llamapar.errors import LlamaparError
-from llamapar.execution.answers import Cancelled, PeerError, RankAnswer, RankError, RankFailure, ending
+from llamapar.execution.answers import (
+    Cancelled,
+    PeerError,
+    RankAnswer,
+    RankError,
+    RankFailure,
+    Scene,
+    ending,
+)
 from llamapar.execution.engines import pool as pool_module
 from llamapar.execution.engines.pool import Pool, close_pool, pool
-from llamapar.execution.engines.rank import Slots
+from llamapar.execution.engines.rank import Note, Reply, Slots
 from llamapar.execution.engines.server import Server
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that ranks need not import pytest
@@ -190,6 +198,16 @@ def test_the_first_to_raise_is_told_from_those_that_wait(times: range) -> None:
         files = re.findall(r'^  File "(.+)", line ', answers[2].traceback, flags=re.MULTILINE)
         assert files == [__file__]  # none of the package, whatever the folder is called
         in_order(ranks)
+
+
+def test_the_cause_is_who_raised_first_not_who_has_the_lowest_rank() -> None:
+    def raised(error: str, at: float) -> Reply:
+        return Reply(False, None, error, "", at, "", "")
+
+    notes = [Note(1, (0, 1, 2), HERE), Note(0, (), ""), Note(0, (), "")]
+    scene = Scene(notes, {1: raised("ValueError: late", 2.0), 2: raised("ValueError: early", 1.0)}, {})
+    stopped, *_ = scene.answers()
+    assert str(stopped.error) == f"rank 0 was waiting in {HERE} when rank 2 raised ValueError: early"
 
 
 def test_all_errors_are_collected() -> None:
