@@ -1,4 +1,4 @@
-"""docs/architecture.md: its rooms are those of the architecture test, and what it names is there."""
+"""The pages for contributors: the rooms are those of the architecture test, and what is named is there."""
 
 from __future__ import annotations
 
@@ -73,3 +73,20 @@ def test_a_name_that_is_gone_would_be_noticed() -> None:
     assert "Report.gone" not in there
     assert "axisControl" in names(PROJECT / "llamapar" / "panels" / "page.js")
     assert len(NAMED) > 40
+
+
+RECIPES = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(re.findall(r"`((?:llamapar|tests|tools|docs|notebooks)/\w[\w/]*\.\w+)`", RECIPES)))
+)
+def test_a_file_of_a_recipe_is_there(path: str) -> None:
+    if "NAME" not in path:
+        assert (PROJECT / path).is_file()
+
+
+def test_what_the_recipes_name_is_in_the_file_beside_it() -> None:
+    named = re.findall(r"`(\w+)`\s+in\s+`((?:llamapar|tests)/[\w/]+\.py)`", RECIPES)
+    assert len(named) >= 10
+    assert [f"{path}:{name}" for name, path in named if name not in names(PROJECT / path)] == []

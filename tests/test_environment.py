@@ -237,3 +237,18 @@ def test_jupyter_knows_the_project_and_not_the_user(tmp_path: Path, monkeypatch:
     assert paths["runtime"] == [str(state / "runtime")]
     assert str(home) not in shown.stdout
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+
+
+def test_the_hooks_are_those_of_make_lint() -> None:
+    """The same commands by the same interpreter, and nothing that pre-commit would have to download."""
+    makefile = (PROJECT / "Makefile").read_text()
+    (recipe,) = re.findall(r"^lint:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    (python,) = re.findall(r"^PY := (.*)$", makefile, re.MULTILINE)
+    (folder,) = re.findall(r"^VENV := (.*)$", makefile, re.MULTILINE)
+    commands = [
+        line.strip().replace("$(PY)", python).replace("$(VENV)", folder) for line in recipe.splitlines()
+    ]
+    (repository,) = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    assert [hook["entry"] for hook in repository["hooks"]] == commands
+    assert {(hook["language"], hook["pass_filenames"]) for hook in repository["hooks"]} == {("system", False)}
