@@ -518,6 +518,29 @@ def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
     assert alike(together(tmp_path / "back"), odd)
 
 
+def test_pad_rows_of_a_source_never_reach_the_target(whole: Callable[..., Path], tmp_path: Path) -> None:
+    """Somebody's trainer left numbers in its pad rows, and the target has more of them."""
+    model, tp = tiny(), 2
+    checkpoint.shard(whole(model), tmp_path / "theirs", tp=tp, padding="64", format="meta")
+    (tmp_path / "theirs" / "llamapar.json").unlink()
+    last = tmp_path / "theirs" / "consolidated.01.pth"
+    tensors = load(last)
+    for name in ("tok_embeddings.weight", "output.weight"):
+        tensors[name][model.vocab_size - 64 :] = 7
+    torch.save(tensors, last)
+    checkpoint.reshard(tmp_path / "theirs", tmp_path / "ours", tp=tp, padding="megatron", format="meta")
+    for name, hf_name in (
+        ("tok_embeddings.weight", "embed_tokens.weight"),
+        ("output.weight", "lm_head.weight"),
+    ):
+        shards = [load(tmp_path / "ours" / f"consolidated.{rank:02d}.pth")[name] for rank in range(tp)]
+        made = torch.cat(shards)
+        assert len(made) == 256
+        assert not made[model.vocab_size :].any()
+        want = next(t for key, t in values(model).items() if key.endswith(hf_name))
+        assert raw(made[: model.vocab_size]) == raw(want)
+
+
 # -- what others read --------------------------------------------------------------------------------
 
 
