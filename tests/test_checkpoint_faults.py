@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -48,7 +49,8 @@ SERVER = """
 import json, os, pathlib, resource, signal, sys, time
 sys.path.insert(0, {root!r})
 import torch
-from llamapar import checkpoint, cli
+from llamapar import checkpoint
+from llamapar.cli import main as cli
 from llamapar.checkpoint import pth, writing
 
 torch.set_num_threads(1)
@@ -117,6 +119,11 @@ def words(source: Path, target: Path, options: dict[str, Any]) -> list[object]:
     return ["checkpoint", "reshard", source, target, *given]
 
 
+def running(process: int) -> bool:
+    """Whether the command still runs; its id stays its own until the server is asked for its end."""
+    return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+
+
 def finished(partial: Path) -> int:
     """Tensors that a partial folder's journal says are written."""
     journal = partial / "journal"
@@ -150,6 +157,7 @@ def test_killed_at_any_moment(
         child = server.start(*words(old, new, options))
         after = moments.randrange(-total // 8, total + total // 8)
         while finished(partial) < min(after, total) and not new.exists():
+            assert running(child) or new.exists(), server.end()
             time.sleep(0.0005)
         time.sleep(
             moments.random() * (0.003 if 0 < after < total else 0.1)
@@ -178,6 +186,7 @@ def test_interrupted(server: Server, tmp_path: Path, written: list[int]) -> None
     total, new, partial = len(written), tmp_path / "new", tmp_path / "new.partial"
     child = server.start(*words(old, new, CUT), slow=0.003)
     while finished(partial) < 3:
+        assert running(child), server.end()
         time.sleep(0.01)
     os.kill(child, signal.SIGINT)
     told = (
@@ -195,8 +204,9 @@ def test_interrupted(server: Server, tmp_path: Path, written: list[int]) -> None
 
 def test_two_at_once(server: Server, tmp_path: Path) -> None:
     old, new = whole(tmp_path / "old"), tmp_path / "new"
-    server.start(*words(old, new, CUT), slow=0.003)
+    child = server.start(*words(old, new, CUT), slow=0.003)
     while finished(tmp_path / "new.partial") < 1:
+        assert running(child), server.end()
         time.sleep(0.01)
     told = f"{tmp_path / 'new.partial'} is being written by another process"
     with pytest.raises(CheckpointError, match=exactly(told)):

@@ -24,7 +24,7 @@ PAPER = lp.Layout(tp=8, pp=16, dp=128)
 ACTIVATIONS = ("activations", "logits and loss")
 
 
-def worst(model: Any, layout: Any, **options: Any) -> lp.budget.Breakdown:
+def worst(model: Any, layout: Any, **options: Any) -> lp.count.Breakdown:
     return lp.memory(model, layout, **{"seq_len": 8192} | options).worst
 
 

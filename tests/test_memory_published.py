@@ -23,7 +23,7 @@ ORACLES = ROOT / "tests" / "oracles"
 MIB, GIB = 2**20, 2**30
 
 
-def mib(found: lp.budget.Memory, *names: str) -> str:
+def mib(found: lp.Memory, *names: str) -> str:
     return f"{found.worst.bytes(*names) / MIB:,.2f}"
 
 
