@@ -1,4 +1,4 @@
-"""One JupyterLab for the tests here; those that look at its start and end have one of their own."""
+"""One JupyterLab for the tests of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from browser.lab import Lab
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     with Lab() as running:
         yield running
