@@ -176,9 +176,8 @@ def test_a_vocabulary_no_machine_holds_is_refused() -> None:
     with pytest.raises(lp.LayoutError, match="more than 2147483647") as refusal:
         lp.vocab("tiny", {"tp": 2**20}, padding=Padding(2**20, per_tp=True))
     assert refusal.value.field == "padding"
-    for choice in refusal.value.choose:
-        rule = choice.removeprefix("padding=")
-        assert lp.vocab("tiny", {"tp": 2**20}, padding=rule).padded <= 2**31
+    for choice in refusal.value.choices:
+        assert lp.vocab("tiny", {"tp": 2**20}, **dict(choice.values)).padded <= 2**31
 
 
 # -- FFN columns -----------------------------------------------------------------------------------
