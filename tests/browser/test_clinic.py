@@ -14,6 +14,7 @@ from inputs import KV, TITAN
 
 pytestmark = pytest.mark.browser
 
+HEIGHT = 1400
 SLOW = 30_000
 """Milliseconds: a first picture waits for plotly's 5 MB, and the machine may be busy."""
 
@@ -29,16 +30,26 @@ PASTE = """([box, text]) => {
 }"""
 
 
+@pytest.fixture(scope="module")
+def opened(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    path = tmp_path_factory.mktemp("clinic") / "clinic.ipynb"
+    with lab.open(
+        scratch_notebook(path, CREATE, READ, FILL, "len(panel._visit.text)"), height=HEIGHT
+    ) as notebook:
+        yield notebook
+
+
 @pytest.fixture
-def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
-    path = scratch_notebook(tmp_path / "clinic.ipynb", CREATE, READ, FILL, "len(panel._visit.text)")
+def notebook(opened: Notebook) -> Iterator[Notebook]:
+    """The notebook with a new clinic in it."""
     expect.set_options(timeout=SLOW)
-    with lab.open(path, height=1400) as opened:
-        opened.run(0)
-        opened.page.locator(".lp-clinic textarea").wait_for()
-        yield opened
-        expect.set_options(timeout=5_000)
-        assert opened.console_errors() == []
+    opened.page.set_viewport_size({"width": 1280, "height": HEIGHT})
+    opened.set_theme("light")
+    opened.run(0)
+    opened.page.locator(".lp-clinic textarea").wait_for()
+    yield opened
+    expect.set_options(timeout=5_000)
+    assert opened.console_errors() == []
 
 
 def clinic(notebook: Notebook) -> Locator:

@@ -20,16 +20,25 @@ PAPER = (
     "batch_tokens=2**24, batch_per_dp=16, gpus_per_node=4)"
 )
 LAYOUT = "str(panel.layout)"
+HEIGHT = 1400
+
+
+@pytest.fixture(scope="module")
+def opened(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    path = scratch_notebook(tmp_path_factory.mktemp("explorer") / "explorer.ipynb", CREATE, PAPER, LAYOUT)
+    with lab.open(path, height=HEIGHT) as notebook:
+        yield notebook
 
 
 @pytest.fixture
-def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
-    path = scratch_notebook(tmp_path / "explorer.ipynb", CREATE, PAPER, LAYOUT)
-    with lab.open(path, height=1400) as opened:
-        opened.run(0)
-        opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
-        yield opened
-        assert opened.console_errors() == []
+def notebook(opened: Notebook) -> Iterator[Notebook]:
+    """The notebook with a new panel in it."""
+    opened.page.set_viewport_size({"width": 1280, "height": HEIGHT})
+    opened.set_theme("light")
+    opened.run(0)
+    opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+    yield opened
+    assert opened.console_errors() == []
 
 
 def panel_of(notebook: Notebook) -> Locator:
