@@ -307,6 +307,8 @@ def answers(path: Path, folder: Path) -> bool:
 def damaged(data: bytes, seeded: random.Random) -> bytes:
     made = bytearray(data)
     for _ in range(seeded.choice((1, 1, 2, 5))):
+        if not made:  # all of it was taken away
+            break
         kind, at = seeded.randrange(4), seeded.randrange(len(made))
         if kind < 2:
             made[at] ^= 1 << seeded.randrange(8)
