@@ -153,15 +153,20 @@ class Pool:
         replies: dict[int, Reply] = {}
         seen: list[tuple[int, int]] = []
         since = failed_at = time.monotonic()
-        while True:
-            for connection in server.wait(POLL, *speaking):
+
+        def listen(seconds: float) -> None:
+            for connection in server.wait(seconds, *speaking):
                 rank = speaking[connection]
                 try:
                     replies.update((rank, reply) for reply in frames(connection, buffers[rank]))
                 except (EOFError, OSError):
                     del speaking[connection]
+
+        while True:
+            listen(POLL)
             now = time.monotonic()
             notes = [self._slots.read(rank) for rank in world]
+            listen(0)  # a rank replies before its note goes: none that raised seems to compute
             scene = Scene(notes, replies, server.ended.get(self._folder, {}))
             progress = [(note.notes, len(buffers[rank])) for rank, note in enumerate(notes)]
             if progress != seen:
