@@ -10,6 +10,7 @@ are the medians and their ratio; the least of the times stands beside them, for 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -99,8 +100,6 @@ print(min(found))""",
 
 def checkpoint(folder: Path) -> Path:
     """A whole checkpoint of 250 MB, written by safetensors' own library."""
-    import json
-
     import torch
     from safetensors.torch import save_file
 

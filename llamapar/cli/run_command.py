@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llamapar.execution.result import RunResult
     from llamapar.records.trace import Tape
 
-PROGRAMS = [str(name) for name in OPTIONS["program"].choices]
+PROGRAMS = OPTIONS["program"].choices
 """The programs that the help names; there are more."""
 
 _OPTIONS = (

@@ -10,12 +10,12 @@ from functools import cached_property, lru_cache
 from llamapar.describe.dtypes import BYTES, TRAINED
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
+from llamapar.describe.options import OPTIONS
 from llamapar.describe.placement import ACTIVATIONS, Shard
 from llamapar.describe.splits import Padding, Split, kv_copies
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.cut import Cut
-from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.place.stage_map import split_named
 
 
@@ -65,7 +65,7 @@ class Sizes:
         self.model, self.layout = model, layout
         self.seq_len = whole("seq_len", seq_len, 1, 2**31 - 1)
         self.batch = whole("micro_batch", micro_batch, 1, 2**31 - 1)
-        one_of("chunking", chunking, CHUNKINGS)
+        OPTIONS["chunking"].chosen(chunking)
         if isinstance(layer_split, str):
             split: str | tuple[int, ...] = split_named(layer_split)
         else:
@@ -86,7 +86,7 @@ class Sizes:
             raise LayoutError(reason, "a rank computes with whole heads", near, "tp")
         self.item = BYTES[one_of("dtype", dtype, TRAINED)]
         self.regather = flag("regather", regather)
-        self.gathers = one_of("cp_method", cp_method, ("all_gather", "ring")) == "all_gather"
+        self.gathers = OPTIONS["cp_method"].chosen(cp_method) == "all_gather"
 
     # -- parameters ----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from llamapar.describe.dtypes import BYTES
 from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
+from llamapar.describe.options import OPTIONS
 from llamapar.describe.placement import Replicate
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
@@ -28,9 +29,6 @@ from llamapar.frameworks import padding_rule
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Record
 from llamapar.records.trace import PHASES
-
-DTYPES = ("float64", "float32", "bfloat16")
-"""What `run` computes in."""
 
 _ATTENTION = ("column input", "wq", "wk", "wv", "K and V", "wo", "row output")
 _MLP = ("column input", "w1", "w3", "w2", "row output")
@@ -129,7 +127,7 @@ def traffic(
     if parts["K and V"] and cut.heads.reason:
         whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
         raise LayoutError(cut.heads.reason, "a rank computes with whole heads", whole_heads, "tp")
-    item = BYTES[one_of("dtype", dtype, DTYPES)]
+    item = BYTES[OPTIONS["dtype"].chosen(dtype)]
     wide = max(item, 4)  # the loss, and gradients on their way around a ring, are in float32 at least
     sequences = _share("global_batch", lay.dp if global_batch is None else global_batch, lay.dp)
     chunk = _share("seq_len", seq_len, lay.cp * (lay.tp if lay.sp else 1)) * (lay.tp if lay.sp else 1)
@@ -153,7 +151,7 @@ def traffic(
             ("backward", "cp", "all_to_all", 2 * (lay.cp - 1), kv * item),
             ("backward", "cp", "all_to_all", 2 * lay.cp, kv * wide),  # their gradients, all the way home
         ],
-    }[one_of("cp_method", cp_method, ("all_gather", "ring"))]
+    }[OPTIONS["cp_method"].chosen(cp_method)]
     for key, p in {p.key: p for p in m.parameters()}.items():
         replicated = isinstance(cut.placement(key), Replicate)
         over_tp = lay.sp if replicated else cut.copies(key) > 1

@@ -11,11 +11,12 @@ import pickle
 import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from llamapar.errors import Choice, LlamaparError
+from llamapar.records.trace import grouped
 
 from .engines.rank import Note, Reply
 
@@ -182,12 +183,6 @@ def ending(code: int) -> str:
         return f"exited with status {code}"
     known = {number.value: number.name for number in signal.Signals}
     return f"was killed by {known.get(-code, f'signal {-code}')}"
-
-
-def grouped(states: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
-    """Each text once, with the ranks that it is true of."""
-    for text in dict.fromkeys(states.values()):
-        yield text, [rank for rank in states if states[rank] == text]
 
 
 def named(ranks: list[int]) -> str:

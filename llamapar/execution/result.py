@@ -14,7 +14,7 @@ from torch import Tensor
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation
 from llamapar.records.tables import html_table, text_table
-from llamapar.records.trace import Tape, Trace, count, some
+from llamapar.records.trace import Tape, Trace, count, grouped, some
 from llamapar.spmd.setting import DTYPES
 
 from . import tape as tapes
@@ -141,11 +141,11 @@ class RunResult:
         for what, errors in (("output", self.output_errors), ("gradient", self.gradient_errors)):
             for name, error in errors.items():
                 rows.append([what, name, f"{error:.0e}", "equal" if error <= self.tolerance else "DIFFERS"])
-        alike: dict[str, list[int]] = {}
-        for rank, raised in self.errors.items():
-            text = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}"
-            alike.setdefault(text, []).append(rank)
-        rows += [["error", some(ranks), "", text] for text, ranks in alike.items()]
+        raised = {
+            rank: f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            for rank, error in self.errors.items()
+        }
+        rows += [["error", some(ranks), "", text] for text, ranks in grouped(raised)]
         if self.explanation is not None and self.explanation.short:
             rows.append(["why", "", "", self.explanation.short])
         sent = ", ".join(f"{axis} {n:,} B" for axis, n in self.trace.by_axis.items())

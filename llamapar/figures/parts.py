@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from llamapar.records.tables import plural
+from llamapar.records.tables import cut, plural
 
 from . import style
 from .style import Spec
@@ -26,7 +26,7 @@ class Rows(NamedTuple):
 
     @property
     def drawn(self) -> list[int]:
-        return list(range(self.n)) if self.n <= self.most else [*range(self.most - 1), self.n - 1]
+        return cut(self.n, self.most)
 
     def place(self, i: int) -> int:
         """Where a drawn one stands: at its own number, but the last after a gap of one."""

@@ -14,7 +14,7 @@ from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of
 from llamapar.execution.shrinking import MAX_RANKS, shrink
 from llamapar.figures import View, view
-from llamapar.records.trace import PHASES, Tape, Trace, count, some
+from llamapar.records.trace import PHASES, Tape, Trace, count, grouped, some
 
 from .controls import ENGINES
 
@@ -171,10 +171,7 @@ def text(plan: RunPlan, state: str, result: RunResult | None, tape: Tape | None,
 
 def raised(result: RunResult) -> list[tuple[str, list[int]]]:
     """(error in torch's words, ranks that raised it)."""
-    alike: dict[str, list[int]] = {}
-    for rank, error in result.errors.items():
-        alike.setdefault(f"{type(error).__name__}: {error}", []).append(rank)
-    return list(alike.items())
+    return list(grouped({rank: f"{type(error).__name__}: {error}" for rank, error in result.errors.items()}))
 
 
 def picture(trace: Trace) -> View | None:

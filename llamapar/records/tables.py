@@ -26,9 +26,9 @@ _LABEL = re.compile(r" +(?:\w{2,4} +)?")
 """What the lines of a paragraph stand to the right of: its indent, and "why" or "try"."""
 
 
-def cut(n: int) -> list[int]:
-    """Which of n rows a table lists: all, or the first ones and the last."""
-    return list(range(n)) if n <= SHOWN else [*range(SHOWN - 1), n - 1]
+def cut(n: int, most: int = SHOWN) -> list[int]:
+    """Which of n rows are listed (or drawn): all, or the first ones and the last, `most` together."""
+    return list(range(n)) if n <= most else [*range(most - 1), n - 1]
 
 
 def span(units: range) -> str:

@@ -6,13 +6,16 @@ Figures, panels and the command read these; `execution` writes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import TypeVar
 
 from llamapar.errors import LlamaparError
 
 from .tables import Record
+
+_T = TypeVar("_T")
 
 PHASES = ("forward", "backward", "gradients")
 """forward and backward of the program, then the sums of parameter gradients over cp and dp."""
@@ -203,17 +206,19 @@ def _by_shape(step: TapeStep) -> str:
         return _by_text(step.error)
     if step.even and step.local:
         return str(list(next(iter(step.local.values()))))
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for rank, shape in step.local.items():
-        groups.setdefault(shape, []).append(rank)
-    return "; ".join(f"{list(shape)} on {some(ranks)}" for shape, ranks in groups.items())
+    return "; ".join(f"{list(shape)} on {some(ranks)}" for shape, ranks in grouped(step.local))
 
 
 def _by_text(errors: Mapping[int, str]) -> str:
-    groups: dict[str, list[int]] = {}
-    for rank, text in errors.items():
-        groups.setdefault(text, []).append(rank)
-    return "; ".join(f"{some(ranks)}: {text}" for text, ranks in groups.items())
+    return "; ".join(f"{some(ranks)}: {text}" for text, ranks in grouped(errors))
+
+
+def grouped(of_ranks: Mapping[int, _T]) -> Iterator[tuple[_T, list[int]]]:
+    """Each value once, in the order of its first rank, with the ranks that have it."""
+    groups: dict[_T, list[int]] = {}
+    for rank, value in of_ranks.items():
+        groups.setdefault(value, []).append(rank)
+    yield from groups.items()
 
 
 def some(ranks: Sequence[int]) -> str:

@@ -26,8 +26,9 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from llamapar.errors import Choice, LlamaparError
-from llamapar.execution.answers import RankFailure, Scene, grouped, named
+from llamapar.execution.answers import RankFailure, Scene, named
 from llamapar.execution.body import RankReport, Task
+from llamapar.records.trace import grouped
 
 from . import processes
 from .rank import Context, Note, Reply, Slots, Spec, dumps, replied
