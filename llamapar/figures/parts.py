@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from llamapar.records.tables import cut, plural
 
 from . import style
 from .style import Spec
+
+Item = TypeVar("Item")
 
 SHOWN = 128
 """Most ranks (or stages) drawn one by one: past it the first ones and the last."""
@@ -36,6 +38,10 @@ class Rows(NamedTuple):
     def places(self) -> list[int]:
         """Where those drawn stand."""
         return [self.place(i) for i in self.drawn]
+
+    def each(self, of: Callable[[int], Item]) -> list[tuple[int, Item]]:
+        """Where each of those drawn stands, and what `of` says of it."""
+        return [(self.place(i), of(i)) for i in self.drawn]
 
     @property
     def left_out(self) -> str:
@@ -129,6 +135,11 @@ def bars(made: Iterable[Bar], n: int, marker: Spec, **more: object) -> Spec:
         "marker": marker,
         **more,
     }
+
+
+def looks(found: Iterable[tuple[list[Bar], Spec, str]], n: int, **more: object) -> list[Spec]:
+    """A trace for each look that has bars: the bars, their marker, and its name in the legend."""
+    return [bars(made, n, marker, **legend(name) | more) for made, marker, name in found if made]
 
 
 def missing(made: Iterable[Bar], n: int, name: str, **more: object) -> Spec:

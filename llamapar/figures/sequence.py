@@ -21,7 +21,7 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
     rows = Rows(record.cp, DRAWN)
     ranks = [record.rank(r) for r in rows.drawn]
     note = [_busiest(record, ranks), record.reason, rows.left_out]
-    data = [*(_share(record, rank) for rank in ranks if rank.tokens), _work(record, ranks)]
+    data = [*(_share(record, rank) for rank in ranks if rank.tokens), _work(record)]
     top = max(1.0, *(_ratio(record, rank) for rank in ranks))
     layout = style.layout(
         "sequence",
@@ -67,13 +67,12 @@ def _share(record: SequenceMap, rank: RankSequence) -> Spec:
     }
 
 
-def _work(record: SequenceMap, ranks: list[RankSequence]) -> Spec:
-    places = Rows(record.cp, DRAWN).places
-    made = [
-        Bar(place, 0, _ratio(record, rank), f"rank {rank.rank} · {plural(rank.pairs, 'causal pair')}")
-        for place, rank in zip(places, ranks, strict=True)
-    ]
-    shades = [style.ramp("cp", rank.rank, record.cp) for rank in ranks]
+def _work(record: SequenceMap) -> Spec:
+    made, shades = list[Bar](), list[str]()
+    for place, rank in Rows(record.cp, DRAWN).each(record.rank):
+        words = f"rank {rank.rank} · {plural(rank.pairs, 'causal pair')}"
+        made.append(Bar(place, 0, _ratio(record, rank), words))
+        shades.append(style.ramp("cp", rank.rank, record.cp))
     trace = parts.bars(made, record.cp, {"color": shades}, xaxis="x2", yaxis="y2")
     return {**trace, "base": 0, "hovertemplate": "%{hovertext}, %{x:.3f} × the mean<extra></extra>"}
 

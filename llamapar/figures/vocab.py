@@ -17,7 +17,7 @@ def picture(record: VocabMap) -> tuple[Spec, str]:
     """A bar per rank, real rows and pad rows; right, the ranks that hold pad rows enlarged."""
     tp, rows = record.tp, Rows(record.tp)
     padded = _padded_ranks(record)
-    data = _traces([record.rank(r) for r in rows.drawn], rows.places, tp, showlegend=True)
+    data = _traces(rows.each(record.rank), tp)
     layout = style.layout(
         "vocab",
         f"{style.name_of(record.model)}: vocabulary over tp={tp}, {record.padding}",
@@ -34,9 +34,8 @@ def picture(record: VocabMap) -> tuple[Spec, str]:
         ),
     )
     if padded:
-        enlarged = [record.rank(r) for r in padded]
-        near = {"showlegend": False, "xaxis": "x2", "yaxis": "y2"}
-        data += _traces(enlarged, list(range(len(padded))), len(padded), **near)
+        enlarged = list(enumerate(map(record.rank, padded)))
+        data += _traces(enlarged, len(padded), showlegend=False, xaxis="x2", yaxis="y2")
         layout.update(_enlarged(record, padded))
     return {"data": data, "layout": layout}, _summary(record)
 
@@ -50,10 +49,10 @@ def _padded_ranks(record: VocabMap) -> list[int]:
     return list(range(max(first, last - PADDED_RANKS + 1), last + 1))
 
 
-def _traces(ranks: list[RankVocab], places: list[int], n: int, **more: object) -> list[Spec]:
-    """Real rows and pad rows, each one trace."""
+def _traces(ranks: list[tuple[int, RankVocab]], n: int, **more: object) -> list[Spec]:
+    """Real rows and pad rows, each one trace; every rank comes with its place."""
     real, pads = list[Bar](), list[Bar]()
-    for place, rank in zip(places, ranks, strict=True):
+    for place, rank in ranks:
         if len(rank.real):
             words = f"{units('token', rank.real)} · {plural(len(rank.real), 'row')}"
             real.append(Bar(place, rank.real.start, rank.real.stop, f"rank {rank.rank} · {words}"))
@@ -65,11 +64,7 @@ def _traces(ranks: list[RankVocab], places: list[int], n: int, **more: object) -
         (real, {"color": style.COLOURS["tp"]}, "rows of tokens"),
         (pads, {"color": style.PAD, "pattern": style.PAD_PATTERN}, "pad rows"),
     )
-    return [
-        parts.bars(made, n, marker, name=name, legendgroup=name, **more)
-        for made, marker, name in looks
-        if made
-    ]
+    return [{**trace, "legendgroup": trace["name"]} for trace in parts.looks(looks, n, **more)]
 
 
 def _enlarged(record: VocabMap, ranks: list[int]) -> Spec:

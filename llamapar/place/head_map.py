@@ -96,11 +96,18 @@ class HeadMap(Record):
         return range(q.start // size, (q.stop - 1) // size + 1) if len(q) else range(0)
 
     @property
+    def tiled(self) -> bool:
+        """Whether there are copies of KV heads that do not lie side by side."""
+        return self.replicas > 1 and not self.interleave
+
+    def is_wrong(self, rank: RankHeads) -> bool:
+        """Whether a rank holds a copy of a KV head that its query heads do not read."""
+        return self.tiled and rank.kv_heads != self.kv_needed(rank.rank)
+
+    @property
     def wrong_ranks(self) -> list[int]:
         """Ranks with whole heads whose KV heads are not those that their query heads need."""
-        if self.interleave or self.replicas == 1:
-            return []
-        return [r for r in range(self.tp) if self.rank(r).kv_heads != self.kv_needed(r)]
+        return [rank.rank for rank in self.ranks if self.is_wrong(rank)] if self.tiled else []
 
     def shared(self) -> dict[int, list[int]]:
         """KV head → the TP ranks that hold a copy, whose gradients must be summed; {} without copies."""
