@@ -12,7 +12,7 @@ import llamapar as lp
 from llamapar.count.schedule import in_flight
 from llamapar.count.sizes import Sizes
 from llamapar.errors import one_of, shown
-from llamapar.rules.machines import held
+from llamapar.rules.machines import counted
 
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 
@@ -74,9 +74,11 @@ TARGETS: dict[str, Callable[[], Any]] = {
     "GPU 5 of the third machine": lambda: tuple(lp.Layout(tp=8, cp=2, dp=2).coord_of(2 * 8 + 5)),
     "torchrun for the paper": lambda: {"nnodes": _PAPER.world // 8, "nproc_per_node": 8},
     # a1_loading_405b
-    "first vocabulary that wraps": lambda: next(n for n in range(1, 2**20) if held(n * 65536, "uint32") == 0),
+    "first vocabulary that wraps": lambda: next(
+        n for n in range(1, 2**20) if counted(n * 65536, "uint32") == 0
+    ),
     "70B on 16 GB machines": lambda: lp.loading("llama3.1-70b", memory_gib=16).smallest_nodes,
-    "what uint32 holds of the file": lambda: held(lp.loading("llama3.1-405b-mp16").file_bytes, "uint32"),
+    "what uint32 holds of the file": lambda: counted(lp.loading("llama3.1-405b-mp16").file_bytes, "uint32"),
 }
 """What the right answer to each exercise is."""
 

@@ -7,7 +7,7 @@ from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice, LlamaparError
 from llamapar.frameworks import FRAMEWORKS, padding_rule
 from llamapar.records.tables import cut
-from llamapar.rules.machines import Count, held, loading
+from llamapar.rules.machines import Count, counted, loading
 from llamapar.rules.remedies import memory_of
 
 from .commands import Answer, Command, Given, answer
@@ -47,7 +47,7 @@ def _loading(given: Given) -> Answer:
 
 
 def _wrap(count: Count) -> str:
-    holds = ", ".join(f"{name} holds {held(count.value, name):,}" for name in count.wraps)
+    holds = ", ".join(f"{name} holds {counted(count.value, name):,}" for name in count.wraps)
     return f"{count.tensor}: {count.what} = {count.value:,}; {holds}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llamapar.records.tables import plural
-from llamapar.rules.machines import Count, Loading, held
+from llamapar.rules.machines import Count, Loading, counted
 
 from . import parts, style
 from .parts import Rows
@@ -63,7 +63,7 @@ def _counters(record: Loading) -> Iterator[Spec]:
     """Bytes read after each tensor: the true number, and what a counter holds."""
     totals = _totals(record)
     for name, (colour, dash) in {"true": (style.LINE, "solid"), **COUNTED}.items():
-        values = [c.value if name == "true" else held(c.value, name) for c in totals]
+        values = [c.value if name == "true" else counted(c.value, name) for c in totals]
         yield {
             "type": "scatter",
             "mode": "lines",
@@ -89,8 +89,8 @@ def _totals(record: Loading) -> list[Count]:
 def _summary(record: Loading) -> str:
     wrapped = []
     for count in record.overflows[:2]:
-        holds = ", ".join(f"{name} holds {held(count.value, name):,}" for name in count.wraps)
+        holds = ", ".join(f"{name} holds {counted(count.value, name):,}" for name in count.wraps)
         wrapped.append(f"{count.tensor}: {count.what} = {count.value:,}; {holds}")
     size = record.file_bytes
-    end = f"at the end of the file uint32 holds {held(size, 'uint32'):,}, {size >> 32} wraps on"
+    end = f"at the end of the file uint32 holds {counted(size, 'uint32'):,}, {size >> 32} wraps on"
     return parts.lines(str(record), wrapped, end)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import Layout, divisors
 from llamapar.describe.models import ModelConfig, ModelLike, Parameter
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import offer
@@ -46,7 +46,7 @@ _ORDER = ("wq", "wk", "wv", "wo", "w1", "w2", "w3", "norm", "bq", "bk", "bv", "b
 """Tensors of a layer in distributed-llama's file."""
 
 
-def held(value: int, counter: str) -> int:
+def counted(value: int, counter: str) -> int:
     """What a counter ("int32", "uint32" or "int64") holds after counting to `value`."""
     bits, signed = COUNTERS[one_of("counter", counter, COUNTERS)]
     value %= 2**bits
@@ -67,19 +67,13 @@ class Count:
     @property
     def wraps(self) -> list[str]:
         """Counters that cannot hold the value."""
-        return [name for name in COUNTERS if held(self.value, name) != self.value]
+        return [name for name in COUNTERS if counted(self.value, name) != self.value]
 
     def as_dict(self) -> Plain:
         """Plain values for JSON: what each counter holds, and by how much it is off."""
-        holds = {name: held(self.value, name) for name in COUNTERS}
-        return {
-            "tensor": self.tensor,
-            "what": self.what,
-            "value": self.value,
-            **holds,
-            "wraps": self.wraps,
-            "off_by": {name: self.value - holds[name] for name in self.wraps},
-        }
+        holds = {name: counted(self.value, name) for name in COUNTERS}
+        off_by = {name: self.value - holds[name] for name in self.wraps}
+        return {**asdict(self), **holds, "wraps": self.wraps, "off_by": off_by}
 
 
 @dataclass(frozen=True)
@@ -96,8 +90,7 @@ class Node:
         return self.weight_bytes + self.kv_cache_bytes
 
     def as_dict(self) -> Plain:
-        names = ("node", "role", "weight_bytes", "kv_cache_bytes", "total_bytes")
-        return {name: getattr(self, name) for name in names}
+        return {**asdict(self), "total_bytes": self.total_bytes}
 
 
 def kv_cache_bytes(model: ModelLike, seq_len: int, *, item: int = 2, batch: int = 1, tp: int = 1) -> int:
@@ -194,19 +187,19 @@ class Loading(Record):
         report = check(self.model, Layout(tp=n), framework=self.framework)
         return "" if report.ok else report.errors[0].message
 
+    def _fits_on(self, n: int) -> bool:
+        """Whether the framework runs on `n` nodes and the root, which holds most, has enough memory."""
+        return self.nodes_of(n)[0].total_bytes <= self.memory_bytes and not self.limit(n)
+
     @cached_property
     def fits(self) -> bool:
-        """Whether the framework runs on so many nodes and the root, which holds most, has room."""
-        return not self.limit(self.n_nodes) and self.nodes[0].total_bytes <= self.memory_bytes
+        """Whether it fits the nodes that there are."""
+        return self._fits_on(self.n_nodes)
 
     @cached_property
     def smallest_nodes(self) -> int | None:
         """The fewest nodes of this memory that the model fits; None where no number does."""
-        heads = self.model.n_heads
-        for n in (n for n in range(1, heads + 1) if heads % n == 0):
-            if self.nodes_of(n)[0].total_bytes <= self.memory_bytes and not self.limit(n):
-                return n
-        return None
+        return next(filter(self._fits_on, divisors(self.model.n_heads)), None)
 
     # -- counters ------------------------------------------------------------------------------
 
@@ -218,10 +211,8 @@ class Loading(Record):
             text = " × ".join(str(n) for n in p.shape)
             if len(p.shape) > 1:
                 yield Count(p.name, text, p.numel)
-            if weights > 1:
-                yield Count(p.name, f"{text} / {weights} × {size}", self.bytes(p))
-            else:
-                yield Count(p.name, f"{text} × {size}", self.bytes(p))
+            blocks = f"{text} / {weights}" if weights > 1 else text
+            yield Count(p.name, f"{blocks} × {size}", self.bytes(p))
             yield Count(p.name, "total", total)
 
     @cached_property

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 from llamapar.count.account import memory
 from llamapar.count.saved import RECOMPUTE
@@ -15,9 +14,10 @@ from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework
+from llamapar.records.tables import Plain
 
+from .repairs import Changes
 from .search import Fix, changed, search
-from .table import Changes
 
 MOST = 4
 """Remedies that are offered."""
@@ -41,9 +41,10 @@ class Remedy(Fix):
         return f"{super().text}: {self.memory.worst.total_bytes / GIB:.2f} GiB"
 
 
-def memory_of(job: Job, **options: Any) -> Memory:
+def memory_of(job: Job, **options: object) -> Memory:
     """`memory` of a Job: its own facts, and options that it does not hold. Raises LayoutError."""
     many, batch = job.n_micro_batches, job.micro_batch or 1
+    settings: Plain = {"padding": job.padding, "layer_split": job.layer_split or "balanced ends", **options}
     return memory(
         job.model,
         job.layout,
@@ -51,11 +52,11 @@ def memory_of(job: Job, **options: Any) -> Memory:
         micro_batch=batch,
         global_batch=many * batch * job.layout.dp if many else job.global_batch,
         kv_replication=job.kv_replication,
-        **{"padding": job.padding, "layer_split": job.layer_split or "balanced ends"} | options,
+        **settings,
     )
 
 
-def remedies(job: Job, judge: Framework | None = None, **options: Any) -> Iterator[Remedy]:
+def remedies(job: Job, judge: Framework | None = None, **options: object) -> Iterator[Remedy]:
     """At most MOST ways to make a job fit that does not, the least change first; none where nothing does.
 
     options: of `memory_of`; recompute, schedule and gpu are changed too. One thing is changed at a time,
@@ -104,7 +105,7 @@ def _single(job: Job, options: Changes) -> Iterator[Changes]:
         for axis in ("tp", "pp", "cp"):
             if lay.dp % ways == 0:
                 yield {axis: getattr(lay, axis) * ways, "dp": lay.dp // ways}
-    size = GPUS[options.get("gpu", "h100-80gb")]
+    size = GPUS[str(options.get("gpu", "h100-80gb"))]
     yield from ({"gpu": gpu} for gpu, bytes_ in GPUS.items() if bytes_ > size)
 
 
@@ -112,4 +113,4 @@ def _pairs(single: list[Changes]) -> Iterator[Changes]:
     """Two things changed at once, no one of them twice."""
     for one, other in combinations(single, 2):
         if not one.keys() & other.keys():
-            yield one | other
+            yield {**one, **other}

@@ -2,47 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-Changes = dict[str, Any]
+Changes = Mapping[str, object]
 """New values of fields of a Job or of its Layout."""
+
+Repairs = Callable[[Job], Iterable[Changes]]
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
-def multiples(field: str, value: int, unit: int) -> Iterator[Changes]:
+def product(*factors: int | None) -> int:
+    """All factors multiplied; 0 where one of them is not known."""
+    return math.prod([factor or 0 for factor in factors])
+
+
+def unequal(total: int | None, *factors: int | None) -> bool:
+    """Whether the factors, all of them known, multiply to another number than the total, if that is known."""
+    return bool(total) and product(*factors) not in (0, total)
+
+
+def indivisible(total: int | None, unit: int | None) -> bool:
+    """Whether both are known, and the unit does not divide the total."""
+    return bool(total and unit and total % unit)
+
+
+def multiples(field: str, value: int | None, unit: int) -> Iterator[Changes]:
     """`field` set to the multiples of `unit` on either side of `value`."""
-    down = value // unit * unit
+    down = (value or 0) // unit * unit
     if down:
         yield {field: down}
     yield {field: down + unit}
 
 
-def batch_products(job: Job) -> Iterator[Changes]:
-    """dp, or else the batch of a DP group, that makes the tokens of the batch come out."""
-    if not (job.batch_tokens and job.batch_per_dp and job.seq_len):
-        return
-    per_way = job.batch_per_dp * job.seq_len
-    if job.batch_tokens % per_way == 0:
-        yield {"dp": job.batch_tokens // per_way}
-    per_sequence = job.layout.dp * job.seq_len
-    if job.batch_tokens % per_sequence == 0:
-        yield {"batch_per_dp": job.batch_tokens // per_sequence}
-    yield {"batch_tokens": per_way * job.layout.dp}
+def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) -> Repairs:
+    """One of the `changed` factors, or else the total, that makes the factors multiply to the total."""
 
+    def repairs(job: Job) -> Iterator[Changes]:
+        values = {name: job.layout.dp if name == "dp" else getattr(job, name) for name in factors}
+        made, there = product(*values.values()), getattr(job, total)
+        if not (made and there):
+            return
+        for name in changed:
+            others = made // values[name]
+            if there % others == 0:
+                yield {name: there // others}
+        yield {total: made}
 
-def batch_of_groups(job: Job) -> Iterator[Changes]:
-    """dp, or else the global batch, that makes the sequences of a step come out."""
-    if not (job.global_batch and job.batch_per_dp):
-        return
-    if job.global_batch % job.batch_per_dp == 0:
-        yield {"dp": job.global_batch // job.batch_per_dp}
-    yield {"global_batch": job.batch_per_dp * job.layout.dp}
+    return repairs
 
 
 def tp_leaves_node(job: Job, _: Padding) -> bool:

@@ -163,10 +163,7 @@ class Report:
     @property
     def fixes(self) -> tuple[Fix, ...]:
         """The fixes of the first finding that has any."""
-        for finding in self.findings:
-            if finding.fixes:
-                return finding.fixes
-        return ()
+        return next((finding.fixes for finding in self.findings if finding.fixes), ())
 
     @property
     def summary(self) -> str:
@@ -206,7 +203,7 @@ def check(
     *,
     framework: str | None = None,
     padding: str | Padding | None = None,
-    **known: Any,
+    **known: object,
 ) -> Report:
     """Judge `layout` for `model`; never raises for a layout that cannot work, only for bad input.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout
@@ -14,12 +13,13 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
 from llamapar.records.tables import Plain
 
-from .table import ERROR, NOTE, RULES, WARNING, Changes, Rule
+from .repairs import Changes
+from .table import ERROR, NOTE, RULES, WARNING, Rule
 
 _LAYOUT_FIELDS = Layout.__dataclass_fields__.keys()
 
 
-def _differ(old: Job | Layout, new: Job | Layout) -> Iterator[tuple[str, Any]]:
+def _differ(old: Job | Layout, new: Job | Layout) -> Iterator[tuple[str, object]]:
     """Name and new value of every field that differs."""
     for name in old.__dataclass_fields__:
         if getattr(old, name) != (value := getattr(new, name)):
@@ -31,7 +31,7 @@ class Fix:
     """A job that passes, and what was changed to get there."""
 
     job: Job
-    changes: tuple[tuple[str, Any], ...]
+    changes: tuple[tuple[str, object], ...]
 
     @classmethod
     def between(cls, old: Job, new: Job) -> Fix:

@@ -7,36 +7,18 @@ is a note. What a real framework does instead is evidence in `frameworks`, by ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-from .repairs import (
-    ERROR,
-    NOTE,
-    SEVERITIES,
-    WARNING,
-    Changes,
-    account_for_ends,
-    batch_of_groups,
-    batch_products,
-    ends_do_not_fit,
-    few_micro_batches,
-    kv_severity,
-    more_micro_batches,
-    multiples,
-    off_the_unit,
-    quant_cut,
-    ragged_micro_batches,
-    replicate,
-    sequence_sp,
-    smaller_padding,
-    tp_fastest,
-    tp_leaves_node,
-    uneven_severity,
-)
+from . import repairs
+from .repairs import ERROR, NOTE, SEVERITIES, WARNING, Repairs, indivisible, multiples, product, unequal
+
+
+def _always(severity: str | None) -> Callable[[Job], str | None]:
+    return lambda job: severity
 
 
 @dataclass(frozen=True)
@@ -44,8 +26,8 @@ class Rule:
     """A condition on a Job.
 
     applies: whether some framework may have something to say. padding is the judge's rule.
-    severity: how bad it is under the paper's semantics; None where nothing is worth saying.
     message, why: templates over `Job.numbers`.
+    severity: how bad it is under the paper's semantics; None where nothing is worth saying.
     repairs: changes of single fields that mend it, the nearest first.
     layouts_first: whether other layouts of the same number of ranks come before those.
     if_na: severity where the chosen framework has no such thing at all.
@@ -54,16 +36,12 @@ class Rule:
     code: str
     title: str
     applies: Callable[[Job, Padding], bool]
-    severity: Callable[[Job], str | None]
     message: str
     why: str
-    repairs: Callable[[Job], Iterator[Changes]] = lambda job: iter(())
+    severity: Callable[[Job], str | None] = lambda job: ERROR
+    repairs: Repairs = lambda job: ()
     layouts_first: bool = False
     if_na: str | None = None
-
-
-def _always(severity: str | None) -> Callable[[Job], str | None]:
-    return lambda job: severity
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -72,43 +50,35 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "LP001",
         "ranks and GPUs",
-        lambda j, _: j.gpus is not None and j.layout.world != j.gpus,
-        _always(ERROR),
+        lambda j, _: unequal(j.gpus, j.layout.world),
         "tp·cp·pp·dp = {tp}·{cp}·{pp}·{dp} = {world}, but there are {gpus} GPUs",
         "every GPU is one rank; {idle} would be missing or idle",
-        lambda j: iter([{"gpus": j.layout.world}]),
+        repairs=lambda j: [{"gpus": j.layout.world}],
         layouts_first=True,
     ),
     Rule(
         "LP002",
         "tokens of a batch",
-        lambda j, _: bool(
-            j.batch_tokens
-            and j.batch_per_dp
-            and j.seq_len
-            and j.batch_per_dp * j.layout.dp * j.seq_len != j.batch_tokens
-        ),
-        _always(ERROR),
+        lambda j, _: unequal(j.batch_tokens, j.batch_per_dp, j.layout.dp, j.seq_len),
         "batch_per_dp·dp·seq_len = {batch_per_dp}·{dp}·{seq_len} = {tokens_got} tokens, "
         "but the batch has {batch_tokens}",
         "each of the dp groups reads its own sequences; CP and TP ranks share them",
-        batch_products,
+        repairs=repairs.products("batch_tokens", ("dp", "batch_per_dp", "seq_len"), ("dp", "batch_per_dp")),
         layouts_first=True,
     ),
     Rule(
         "LP003",
         "TP inside a node",
-        tp_leaves_node,
-        _always(WARNING),
+        repairs.tp_leaves_node,
         "a TP group of {tp} ranks spans {node_span} consecutive GPUs and leaves its node of {gpus_per_node}",
         "TP communicates in every layer; across nodes it runs at the speed of the network",
-        tp_fastest,
+        severity=_always(WARNING),
+        repairs=repairs.tp_fastest,
     ),
     Rule(
         "LP101",
         "query heads",
         lambda j, _: j.model.n_heads % j.layout.tp != 0,
-        _always(ERROR),
         "tp={tp} does not divide n_heads={n_heads} ({model})",
         "a rank would need {heads_share}",
     ),
@@ -116,15 +86,14 @@ RULES: tuple[Rule, ...] = (
         "LP102",
         "model width",
         lambda j, _: j.model.dim % j.layout.tp != 0 and j.model.n_heads % j.layout.tp == 0,
-        _always(NOTE),
         "tp={tp} does not divide dim={dim} ({model})",
         "TP cuts heads and FFN columns, not the model width; a framework that cuts it refuses",
+        severity=_always(NOTE),
     ),
     Rule(
         "LP103",
         "FFN columns",
         lambda j, _: j.model.ffn_dim % j.layout.tp != 0,
-        _always(ERROR),
         "tp={tp} does not divide ffn_dim={ffn_dim} ({model})",
         "a rank would need {ffn_each} FFN columns",
     ),
@@ -132,10 +101,10 @@ RULES: tuple[Rule, ...] = (
         "LP104",
         "KV heads",
         lambda j, _: j.model.n_kv_heads % j.layout.tp != 0,
-        kv_severity,
         "tp={tp} does not divide n_kv_heads={n_kv_heads} ({model})",
         "a rank would need {kv_share}",
-        replicate,
+        severity=repairs.kv_severity,
+        repairs=repairs.replicate,
         layouts_first=True,
     ),
     Rule(
@@ -144,92 +113,88 @@ RULES: tuple[Rule, ...] = (
         lambda j, p: bool(
             j.model.vocab_size % j.layout.tp or j.model.vocab_size % (j.padding or p).unit(j.layout.tp)
         ),
-        _always(NOTE),
         "vocab_size={vocab_size} over tp={tp}: {vocab_padded} rows with {padding}, "
         "{pad_rows} of them dead, {vocab_local} on a full rank",
         "{vocab_size} / {tp} = {vocab_each}; {pads_where}",
+        severity=_always(NOTE),
     ),
     Rule(
         "LP106",
         "padded vocabulary in checkpoints",
         lambda j, p: j.model.vocab_size % (j.padding or p).unit(j.layout.tp) != 0,
-        _always(None),
         "{pad_rows} pad rows ({vocab_size} → {vocab_padded}) reach the checkpoint code",
         "a shard of {vocab_local} rows times tp={tp} is {vocab_padded}, not {vocab_size}",
-        smaller_padding,
+        severity=_always(None),
+        repairs=repairs.smaller_padding,
     ),
     Rule(
         "LP107",
         "quantisation groups",
-        quant_cut,
-        _always(ERROR),
+        repairs.quant_cut,
         "ffn_dim/tp = {ffn_dim}/{tp} = {ffn_exact} is not a multiple of the quantisation group {quant_group}",
         "a group of weights shares one scale and cannot lie on two ranks",
     ),
     Rule(
         "LP201",
         "sequence over CP",
-        lambda j, _: bool(j.seq_len and j.layout.cp > 1 and j.seq_len % (2 * j.layout.cp)),
-        _always(ERROR),
+        lambda j, _: j.layout.cp > 1 and indivisible(j.seq_len, 2 * j.layout.cp),
         "seq_len={seq_len} does not divide into 2·cp = {cp2} chunks",
         "each CP rank takes one chunk from the head and one from the tail; a chunk would have "
         "{seq_chunk} tokens",
-        lambda j: multiples("seq_len", j.seq_len or 0, j.token_unit),
+        repairs=lambda j: multiples("seq_len", j.seq_len, j.token_unit),
     ),
     Rule(
         "LP202",
         "sequence over TP",
-        sequence_sp,
-        _always(ERROR),
+        repairs.sequence_sp,
         "seq_len/cp = {seq_len}/{cp} = {seq_local} tokens do not divide over tp={tp} "
         "with sequence parallelism",
         "a rank would need {seq_sp} tokens of the residual stream",
-        lambda j: iter([*multiples("seq_len", j.seq_len or 0, j.token_unit), {"sequence_parallel": False}]),
+        repairs=lambda j: [*multiples("seq_len", j.seq_len, j.token_unit), {"sequence_parallel": False}],
     ),
     Rule(
         "LP203",
         "context length",
         lambda j, _: bool(j.seq_len and (j.seq_len > j.model.max_seq_len or j.seq_len > 8192)),
-        lambda j: WARNING if (j.seq_len or 0) > j.model.max_seq_len else None,
         "seq_len={seq_len} is longer than the model's context of {max_seq_len} ({model})",
         "positions past it were never trained",
-        lambda j: iter([{"seq_len": j.model.max_seq_len}, {"seq_len": 8192}]),
+        severity=lambda j: WARNING if (j.seq_len or 0) > j.model.max_seq_len else None,
+        repairs=lambda j: [{"seq_len": j.model.max_seq_len}, {"seq_len": 8192}],
     ),
     Rule(
         "LP204",
         "sequence parallel without TP",
         lambda j, _: j.layout.sequence_parallel is True and j.layout.tp == 1,
-        _always(NOTE),
         "sequence_parallel=True has no effect at tp=1",
         "it shares the residual stream among the ranks of a TP group",
-        lambda j: iter([{"sequence_parallel": None}]),
+        severity=_always(NOTE),
+        repairs=lambda j: [{"sequence_parallel": None}],
     ),
     Rule(
         "LP205",
         "tokens of a micro-batch",
-        off_the_unit,
-        _always(None),
+        repairs.off_the_unit,
         "{tokens_per_micro_batch} tokens of a micro-batch are not a multiple of tp·2·cp = {token_unit}",
         "a chunk of the head or the tail has {seq_chunk} tokens, which do not divide over tp={tp}",
-        lambda j: multiples("seq_len", j.seq_len or 0, j.token_unit),
+        severity=_always(None),
+        repairs=lambda j: multiples("seq_len", j.seq_len, j.token_unit),
     ),
     Rule(
         "LP301",
         "layers over stages",
         lambda j, _: j.layout.pp > 1 and j.model.n_layers % j.layout.pp != 0,
-        uneven_severity,
         "n_layers={n_layers} does not divide over pp={pp} ({model})",
         "{n_layers}/{pp} = {layers_per_rank} is not whole, so stages differ in length",
-        account_for_ends,
+        severity=repairs.uneven_severity,
+        repairs=repairs.account_for_ends,
     ),
     Rule(
         "LP302",
         "more stages than layers",
         lambda j, _: j.layout.stages > j.model.n_layers + 2,
-        _always(ERROR),
         "pp·virtual_stages = {pp}·{virtual_stages} = {stages} stages for {n_layers} layers ({model})",
         "embedding and head counted as a layer each, there is work for {effective_layers} stages",
-        lambda j: iter([{"virtual_stages": 1}]),
+        repairs=lambda j: [{"virtual_stages": 1}],
         layouts_first=True,
     ),
     Rule(
@@ -240,116 +205,106 @@ RULES: tuple[Rule, ...] = (
             and j.model.n_layers % j.layout.pp == 0
             and j.model.n_layers % j.layout.stages != 0
         ),
-        uneven_severity,
         "n_layers={n_layers} does not divide over pp·virtual_stages = {pp}·{virtual_stages} = {stages}",
         "flooring twice keeps {layers_kept} of {n_layers} layers; virtual stages must differ instead",
-        lambda j: iter([*account_for_ends(j), {"virtual_stages": 1}]),
+        severity=repairs.uneven_severity,
+        repairs=lambda j: [*repairs.account_for_ends(j), {"virtual_stages": 1}],
     ),
     Rule(
         "LP304",
         "tied embedding over PP",
         lambda j, _: j.model.tied and j.layout.pp > 1,
-        _always(WARNING),
         "{model} ties its head to the embedding, and pp={pp} puts them on different stages",
         "the first and the last stage each need the tensor, and its gradients must be summed",
+        severity=_always(WARNING),
     ),
     Rule(
         "LP305",
         "micro-batches and stages",
-        few_micro_batches,
-        _always(WARNING),
+        repairs.few_micro_batches,
         "{micro_batches} micro-batches for pp={pp} stages",
         "1F1B needs one for every stage; with fewer, some stages always wait",
-        more_micro_batches,
+        severity=_always(WARNING),
+        repairs=repairs.more_micro_batches,
     ),
     Rule(
         "LP306",
         "micro-batches when interleaved",
-        ragged_micro_batches,
-        _always(NOTE),
+        repairs.ragged_micro_batches,
         "{micro_batches} micro-batches are not a multiple of pp={pp} with virtual_stages={virtual_stages}",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
-        more_micro_batches,
+        severity=_always(NOTE),
+        repairs=repairs.more_micro_batches,
     ),
     Rule(
         "LP307",
         "interleaving without PP",
         lambda j, _: j.layout.virtual_stages > 1 and j.layout.pp == 1,
-        _always(WARNING),
         "virtual_stages={virtual_stages} with pp=1",
         "interleaving shortens a pipeline's bubble; one stage has none",
-        lambda j: iter([{"virtual_stages": 1}]),
+        severity=_always(WARNING),
+        repairs=lambda j: [{"virtual_stages": 1}],
     ),
     Rule(
         "LP308",
         "ZeRO with PP",
         lambda j, _: j.layout.zero >= 2 and j.layout.pp > 1,
-        lambda j: WARNING if j.layout.zero == 3 else NOTE,
         "zero={zero} with pp={pp}",
         "gradients (and at stage 3 parameters) would be communicated once a micro-batch",
-        lambda j: iter([{"zero": 1}]),
+        severity=lambda j: WARNING if j.layout.zero == 3 else NOTE,
+        repairs=lambda j: [{"zero": 1}],
     ),
     Rule(
         "LP309",
         "ends counted as layers",
-        ends_do_not_fit,
-        _always(None),
+        repairs.ends_do_not_fit,
         "n_layers + 2 = {effective_layers} does not divide over pp·virtual_stages = {stages} ({model})",
         "the embedding and the head were asked to count as a layer each",
-        lambda j: iter([{"layer_split": None}]),
+        severity=_always(None),
+        repairs=lambda j: [{"layer_split": None}],
     ),
     Rule(
         "LP401",
         "global batch",
-        lambda j, _: bool(
-            j.global_batch and j.micro_batch and j.global_batch % (j.micro_batch * j.layout.dp)
-        ),
-        _always(ERROR),
+        lambda j, _: indivisible(j.global_batch, product(j.layout.dp, j.micro_batch)),
         "global_batch={global_batch} is not a multiple of dp·micro_batch = {dp}·{micro_batch} = {batch_unit}",
         "every DP group must run the same whole number of micro-batches",
-        lambda j: multiples("global_batch", j.global_batch or 0, (j.micro_batch or 1) * j.layout.dp),
+        repairs=lambda j: multiples("global_batch", j.global_batch, product(j.layout.dp, j.micro_batch)),
     ),
     Rule(
         "LP402",
         "batch of a DP group",
-        lambda j, _: bool(
-            j.global_batch and j.batch_per_dp and j.batch_per_dp * j.layout.dp != j.global_batch
-        ),
-        _always(ERROR),
+        lambda j, _: unequal(j.global_batch, j.batch_per_dp, j.layout.dp),
         "batch_per_dp·dp = {batch_per_dp}·{dp} = {sequences_got}, but global_batch={global_batch}",
         "both count the sequences of one step",
-        batch_of_groups,
+        repairs=repairs.products("global_batch", ("dp", "batch_per_dp"), ("dp",)),
         layouts_first=True,
     ),
     Rule(
         "LP403",
         "micro-batch in a DP group",
-        lambda j, _: bool(j.batch_per_dp and j.micro_batch and j.batch_per_dp % j.micro_batch),
-        _always(ERROR),
+        lambda j, _: indivisible(j.batch_per_dp, j.micro_batch),
         "batch_per_dp={batch_per_dp} is not a multiple of micro_batch={micro_batch}",
         "a DP group cuts its sequences into whole micro-batches",
-        lambda j: multiples("batch_per_dp", j.batch_per_dp or 0, j.micro_batch or 1),
+        repairs=lambda j: multiples("batch_per_dp", j.batch_per_dp, j.micro_batch or 1),
     ),
     Rule(
         "LP404",
         "global batch in tokens",
-        lambda j, _: bool(
-            j.global_batch and j.batch_tokens and j.seq_len and j.global_batch * j.seq_len != j.batch_tokens
-        ),
-        _always(ERROR),
+        lambda j, _: unequal(j.batch_tokens, j.global_batch, j.seq_len),
         "global_batch·seq_len = {global_batch}·{seq_len} = {global_tokens} tokens, "
         "but the batch has {batch_tokens}",
         "both count the tokens of one step",
-        lambda j: iter([{"batch_tokens": (j.global_batch or 0) * (j.seq_len or 0)}]),
+        repairs=repairs.products("batch_tokens", ("global_batch", "seq_len")),
     ),
     Rule(
         "LP501",
         "axes of the framework",
         lambda j, _: j.layout.cp > 1 or j.layout.pp > 1 or j.layout.dp > 1,
-        _always(None),
         "cp={cp} pp={pp} dp={dp}: the framework does not offer all of these axes together",
         "a layout can only use the axes that are there",
-        lambda j: iter([{"cp": 1}, {"cp": 1, "pp": 1, "dp": 1}]),
+        severity=_always(None),
+        repairs=lambda j: [{"cp": 1}, {"cp": 1, "pp": 1, "dp": 1}],
         if_na=ERROR,
         layouts_first=True,
     ),
@@ -357,12 +312,12 @@ RULES: tuple[Rule, ...] = (
         "LP502",
         "power of two",
         lambda j, _: j.layout.tp & (j.layout.tp - 1) != 0,
-        _always(None),
         "tp={tp} is not a power of two",
         "some frameworks promise powers of two alone",
+        severity=_always(None),
     ),
 )
 
 RULE_BY_CODE = {rule.code: rule for rule in RULES}
 
-__all__ = ["ERROR", "NOTE", "RULES", "RULE_BY_CODE", "SEVERITIES", "WARNING", "Changes", "Rule"]
+__all__ = ["ERROR", "NOTE", "RULES", "RULE_BY_CODE", "SEVERITIES", "WARNING", "Rule"]
