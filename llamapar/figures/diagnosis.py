@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from html import escape
-from typing import Any
 
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
@@ -116,14 +115,7 @@ def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:
     if given:
         changed = {name: n for name, n in dims.items() if getattr(given, name) != n}
         return given.replace(**changed) if changed else given
-    made: Spec = {
-        "n_layers": 1,
-        "n_heads": 1,
-        "n_kv_heads": 1,
-        "head_dim": 2,
-        "vocab_size": 1,
-        **dims,
-    }
+    made: Spec = {"n_layers": 1, "n_heads": 1, "n_kv_heads": 1, "head_dim": 2, "vocab_size": 1, **dims}
     return ModelConfig(name="this model", dim=made["n_heads"] * made["head_dim"], ffn_dim=1, **made)
 
 
@@ -166,13 +158,21 @@ def _bars_of(best: Diagnosis) -> Iterator[Drawn]:
         yield _compared(best, [(str(e.n), e.n), other], str(e))
 
 
-def _layout(
-    best: Diagnosis, title: str, note: str, labels: list[str], rows: Spec, x: Spec, **more: Any
-) -> Spec:
-    longest = max(map(len, labels))
-    more |= {"yaxis": parts.downward(rows), "xaxis": x}
-    warn = best.parallel is not False
-    return style.layout("diagnosis", title, note, widest="0" * longest, warn=warn, **more)
+def _drawn(
+    best: Diagnosis,
+    words: tuple[str, str],
+    data: list[Spec],
+    listing: list[str],
+    labels: list[str],
+    more: Spec,
+) -> Drawn:
+    """Bars under `words`, a title and a note, beside the `labels` of their rows, and the same as text.
+
+    more: of the layout, the axes above all.
+    """
+    widest, warn = "0" * max(map(len, labels)), best.parallel is not False
+    layout = style.layout("diagnosis", *words, widest=widest, warn=warn, **more)
+    return {"data": data, "layout": layout}, parts.lines(": ".join(words), listing)
 
 
 def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
@@ -198,14 +198,13 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
         (whole, {"color": colour}, f"whole {units}"),
         (torn, {"color": colour, "pattern": style.CUT_PATTERN}, f"a share that ends inside a {unit}"),
     )
-    data = [parts.bars(made, k, look, **parts.legend(name)) for made, look, name in looks if made]
-    title, note = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_position(Fraction(n, k))} on a rank"
+    title = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_position(Fraction(n, k))} on a rank"
     x = parts.axis(units, [0, n], nticks=8, tickformat=parts.tick_format(n))
     if n <= 64:
         x |= {"tick0": 0, "dtick": parts.step(n, 16)}
-    spec = {"data": data, "layout": _layout(best, title, note, [str(k - 1)], rows.axis(rank), x)}
-    listing = rows.listing(lambda r: f"rank {r}: {words(r)}")
-    return spec, parts.lines(f"{title}: {note}", listing, rows.left_out)
+    listing = [*rows.listing(lambda r: f"rank {r}: {words(r)}"), rows.left_out]
+    y = parts.downward(rows.axis(rank))
+    return _drawn(best, title, parts.looks(looks, k), listing, [str(k - 1)], {"yaxis": y, "xaxis": x})
 
 
 def _position(x: Fraction) -> str:
@@ -218,19 +217,17 @@ def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:
     full, unit = n // k * k, _UNITS[best.category][0]
     first = max(0, full - 3 * k)  # the last whole groups, or the torn one is too small to see
     words = f"{plural(n // k, 'whole group')} of {k} {unit}s", f"the rest: {n - full} of {k}"
-    groups = (
-        (Bar(0, first, full, words[0]), {"color": style.COLOURS["tp"]}),
-        (Bar(0, full, n, words[1]), {"color": style.WARN, "pattern": style.CUT_PATTERN}),
+    whole, torn = Bar(0, first, full, words[0]), Bar(0, full, n, words[1])
+    looks = (
+        ([whole] if first < full else [], {"color": style.COLOURS["tp"]}, words[0]),
+        ([torn] if full < n else [], {"color": style.WARN, "pattern": style.CUT_PATTERN}, words[1]),
     )
-    data = [
-        parts.bars([bar], 1, look, **parts.legend(bar.hover)) for bar, look in groups if bar.stop > bar.start
-    ]
-    title, note = f"{n:,} {unit}s in groups of {k}", f"{n}/{k} = {_position(Fraction(n, k))} groups"
-    rows = parts.axis("", [-1, 1], tickvals=[])
+    title = f"{n:,} {unit}s in groups of {k}", f"{n}/{k} = {_position(Fraction(n, k))} groups"
+    y = parts.downward(parts.axis("", [-1, 1], tickvals=[]))
     near = f"{unit}s, near the end" if first else f"{unit}s"
     x = parts.axis(near, [first, full + k], tick0=full, dtick=k, tickformat=",d")
-    spec = {"data": data, "layout": _layout(best, title, note, ["0"], rows, x, **LOW)}
-    return spec, parts.lines(f"{title}: {note}", [f"  {line}" for line in words])
+    listing = [f"  {line}" for line in words]
+    return _drawn(best, title, parts.looks(looks, 1), listing, ["0"], {"yaxis": y, "xaxis": x, **LOW})
 
 
 def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool = False) -> Drawn:
@@ -241,16 +238,16 @@ def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool 
         unit = "byte"
     elif unit == "unit" or ("head" in unit and most > 512):
         unit = "element"
-    there = [Bar(i, 0, n, f"{label} · {n:,}") for i, (label, n) in enumerate(sides)]
+    given = [Bar(i, 0, n, f"{label} · {n:,}") for i, (label, n) in enumerate(sides)]
     lacking = [Bar(i, n, most, f"{most - n:,} less") for i, (_, n) in enumerate(sides) if n < most]
-    data = [parts.bars(there, len(sides), {"color": style.COLOURS["tp"]})]
+    data = [parts.bars(given, len(sides), {"color": style.COLOURS["tp"]})]
     if lacking:
         data.append(parts.missing(lacking, len(sides), "the difference"))
     labels = [label for label, _ in sides]
     what = CATEGORIES[best.category].what
     title = what if best.category != "other" else f"{sides[0][1]:,} against {sides[1][1]:,}"
     ticks = parts.ticks(range(len(sides)), [escape(label) for label in labels])
-    rows = parts.axis("", [-0.5, len(sides) - 0.5], **ticks)
+    y = parts.downward(parts.axis("", [-0.5, len(sides) - 0.5], **ticks))
     x = parts.axis(f"{unit}s", [0, most * 1.02 or 1], nticks=6, tickformat=parts.tick_format(most))
-    spec = {"data": data, "layout": _layout(best, title, note, labels, rows, x, **LOW)}
-    return spec, parts.lines(f"{title}: {note}", [f"  {label}: {n:,}" for label, n in sides])
+    listing = [f"  {label}: {n:,}" for label, n in sides]
+    return _drawn(best, (title, note), data, listing, labels, {"yaxis": y, "xaxis": x, **LOW})

@@ -58,7 +58,7 @@ def _pieces(rows: range, head_dim: int, size: int) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(sorted(marks))
 
 
-def _bars(record: HeadMap, held: Iterable[tuple[int, range, str, str]], group: int, *words: str) -> Looks:
+def _bars(record: HeadMap, shares: Iterable[tuple[int, range, str, str]], group: int, *words: str) -> Looks:
     """Bars of (rank, rows, kind, more to say) by their looks; `group` heads have one shade, 0 for all.
 
     words: of a head, and of a row. A kind of "" is whole heads, or a part of one.
@@ -66,7 +66,7 @@ def _bars(record: HeadMap, held: Iterable[tuple[int, range, str, str]], group: i
     width = record.model.head_dim
     size, (head, row) = width * group, words
     made: Looks = {}
-    for rank, rows, kind, more in held:
+    for rank, rows, kind, more in shares:
         for start, stop in _pieces(rows, width, size):
             whole = start % width == 0 and stop % width == 0
             heads = units(head, range(start // width, -(-stop // width)))

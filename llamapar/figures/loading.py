@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llamapar.records.tables import plural
-from llamapar.rules.machines import Count, Loading, counted
+from llamapar.rules.machines import Loading, counted
 
 from . import parts, style
 from .parts import Rows
@@ -60,8 +60,9 @@ def _nodes(record: Loading) -> Iterator[Spec]:
 
 
 def _counters(record: Loading) -> Iterator[Spec]:
-    """Bytes read after each tensor: the true number, and what a counter holds."""
-    totals = _totals(record)
+    """Bytes read after each tensor until uint32 has wrapped a few times: true, and as a counter holds it."""
+    every = [count for count in record.counts() if count.what == "total"]
+    totals = [count for count in every if count.value < WRAPS * 2**32][:MOST]
     for name, (colour, dash) in {"true": (style.LINE, "solid"), **COUNTED}.items():
         values = [c.value if name == "true" else counted(c.value, name) for c in totals]
         yield {
@@ -77,13 +78,6 @@ def _counters(record: Loading) -> Iterator[Spec]:
             "xaxis": "x2",
             "yaxis": "y2",
         }
-
-
-def _totals(record: Loading) -> list[Count]:
-    """The running totals from the start of the file until uint32 has wrapped a few times."""
-    every = [count for count in record.counts() if count.what == "total"]
-    few = [count for count in every if count.value < WRAPS * 2**32]
-    return few[:MOST]
 
 
 def _summary(record: Loading) -> str:

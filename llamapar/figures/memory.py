@@ -126,15 +126,14 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
     near = [tool.total_bytes for tool in record.tools if tool.total_bytes < _BEYOND * ours]
     widest = max(_BEYOND * ours, *near)
     marks = [(row, tool) for row, tool in enumerate(record.tools) if tool.total_bytes <= widest]
-    totals = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [parts.number(tool.total_bytes / GIB) for _, tool in marks],
-        "y": [row for row, _ in marks],
-        "marker": {"symbol": "line-ns", "size": 20, "line": {"width": 3, "color": style.WARN}},
-        "hovertext": [f"{tool.name}: {_gib(tool.total_bytes)}" for _, tool in marks],
+    totals = parts.scatter(
+        "markers",
+        [parts.number(tool.total_bytes / GIB) for _, tool in marks],
+        [row for row, _ in marks],
+        marker={"symbol": "line-ns", "size": 20, "line": {"width": 3, "color": style.WARN}},
+        hovertext=[f"{tool.name}: {_gib(tool.total_bytes)}" for _, tool in marks],
         **parts.legend("the tool's total"),
-    }
+    )
     labels = [
         f"{tool.name}  <b>{tool.total_bytes / GIB:,.1f}{' →' if tool.total_bytes > widest else ''}</b>"
         for tool in record.tools

@@ -153,6 +153,11 @@ def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, 
     return {"type": "bar", "x": x, "y": y, "width": width, "marker": marker, **more}
 
 
+def scatter(mode: str, x: Sequence[float], y: Sequence[float], **more: object) -> Spec:
+    """Points, joined or not as `mode` says: "markers", "lines", "text"."""
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, **more}
+
+
 def bar_width(n: int) -> float:
     """Part of a row that its bar fills, of n rows: all of it where a row is a few pixels.
 

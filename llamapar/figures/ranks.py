@@ -47,17 +47,14 @@ class Bands(NamedTuple):
 def picture(record: RankGrid) -> tuple[Spec, str]:
     """Cells in bands by mesh axis; the chosen rank's groups as markers, one trace per axis."""
     across, down = _bands(record)
-    at = record.coord
     drawn = {axis: _drawn(record, axis) for axis in AXES}
-    data = [*_cells(record, across, down)]
-    data += [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
-    data.append(_chosen(record))
+    peers = [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
+    data = [*_cells(record, across, down), *peers, _chosen(record)]
     if record.block == 1 and record.layout.world <= NUMBERED:
         data.append(_numbers(record))
     layout = style.layout(
         "ranks",
-        f"Rank {record.rank:,} of {record.layout.world:,}: "
-        + " · ".join(f"{axis} {getattr(at, axis)}" for axis in AXES),
+        f"Rank {record.rank:,} of {record.layout.world:,}: {_at(record, record.rank, ' · ')}",
         _note(record),
         widest=str(record.layout.world - 1) if not down.axis else "",
         xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
@@ -136,16 +133,12 @@ def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) ->
     """One side of the grid, `ranks` to a cell: ticks are indices of a mesh axis, else ranks."""
     wide = bands.width or 1
     ticks = range(0, cells, wide * bands.every)
-    if bands.axis:
+    title, named = plain, parts.ticks([cell * ranks for cell in ticks])
+    if bands.axis:  # an index is written in the middle of its band
         title = f"{bands.axis} index{_inside(record, bands, ranks)}"
-        text = [str(cell // wide) for cell in ticks]
         places = [parts.number(cell * ranks + (wide - 1) * ranks / 2) for cell in ticks]
-    else:
-        title = plain
-        text = [str(cell * ranks) for cell in ticks]
-        places = [cell * ranks for cell in ticks]
-    ends = [-ranks / 2, cells * ranks - ranks / 2]
-    return parts.axis(title, ends, showgrid=False, **parts.ticks(places, text))
+        named = parts.ticks(places, [cell // wide for cell in ticks])
+    return parts.axis(title, [-ranks / 2, cells * ranks - ranks / 2], showgrid=False, **named)
 
 
 def _inside(record: RankGrid, bands: Bands, ranks: int) -> str:
@@ -179,39 +172,35 @@ def _drawn(record: RankGrid, axis: str) -> list[int]:
     return sorted(cells.values())
 
 
-def _scatter(mode: str, places: list[tuple[int, int]]) -> Spec:
-    return {"type": "scatter", "mode": mode, "x": [x for x, _ in places], "y": [y for _, y in places]}
+def _scatter(mode: str, places: list[tuple[int, int]], **more: object) -> Spec:
+    return parts.scatter(mode, [x for x, _ in places], [y for _, y in places], **more)
 
 
 def _numbers(record: RankGrid) -> Spec:
     """Each rank's number, right of its marker."""
     places = [_place(record, rank) for rank in range(record.layout.world)]
-    return {
-        **_scatter("text", places),
-        "text": [f"\u2003{rank}" for rank in range(record.layout.world)],
-        "textposition": "middle right",
-        "textfont": {"size": 11},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    texts = [f"\u2003{rank}" for rank in range(record.layout.world)]
+    font, look = {"size": 11}, {"textposition": "middle right", "hoverinfo": "skip", "showlegend": False}
+    return _scatter("text", places, text=texts, textfont=font, **look)
 
 
 def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:
-    """ "128 drawn" where not all peers are."""
-    return "" if len(drawn) == len(record.peers[axis]) - 1 else f"{len(drawn)} drawn"
+    """ " (128 drawn)" where not all peers are."""
+    return "" if len(drawn) == len(record.peers[axis]) - 1 else f" ({len(drawn)} drawn)"
 
 
 def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
     places = [_place(record, rank) for rank in drawn]
-    few = _few(record, axis, drawn)
-    return {
-        **_scatter("markers", places),
-        "cliponaxis": False,
-        "text": [_words(record, rank) for rank in drawn],
-        "hovertemplate": f"rank %{{text}} · {axis.upper()} peer<extra></extra>",
-        "marker": {"color": style.COLOURS[axis], **_symbol(record, axis, places)},
-        **parts.legend(f"{axis.upper()} · {plural(len(record.peers[axis]), 'rank')}{few and f' ({few})'}"),
-    }
+    size = plural(len(record.peers[axis]), "rank")
+    return _scatter(
+        "markers",
+        places,
+        cliponaxis=False,
+        text=[_words(record, rank) for rank in drawn],
+        hovertemplate=f"rank %{{text}} · {axis.upper()} peer<extra></extra>",
+        marker={"color": style.COLOURS[axis], **_symbol(record, axis, places)},
+        **parts.legend(f"{axis.upper()} · {size}{_few(record, axis, drawn)}"),
+    )
 
 
 def _symbol(record: RankGrid, axis: str, places: list[tuple[int, int]]) -> Spec:
@@ -230,18 +219,24 @@ def _symbol(record: RankGrid, axis: str, places: list[tuple[int, int]]) -> Spec:
 
 def _chosen(record: RankGrid) -> Spec:
     ring = {"width": 3, "color": "#000000"}
-    return {
-        **_scatter("markers", [_place(record, record.rank)]),
-        "cliponaxis": False,
-        "text": [f"rank {_words(record, record.rank)} · chosen"],
-        "marker": {"symbol": "circle", "color": "#ffffff", "size": 10, "line": ring},
+    return _scatter(
+        "markers",
+        [_place(record, record.rank)],
+        cliponaxis=False,
+        text=[f"rank {_words(record, record.rank)} · chosen"],
+        marker={"symbol": "circle", "color": "#ffffff", "size": 10, "line": ring},
         **parts.legend(f"rank {record.rank}"),
-    }
+    )
 
 
 def _words(record: RankGrid, rank: int) -> str:
+    return f"{rank} · {_at(record, rank, ' ')}"
+
+
+def _at(record: RankGrid, rank: int, between: str, equals: str = " ") -> str:
+    """A rank's index on every axis: "tp 1 · cp 0 · pp 3 · dp 0"."""
     at = record.layout.coord_of(rank)
-    return f"{rank} · " + " ".join(f"{axis} {getattr(at, axis)}" for axis in AXES)
+    return between.join(f"{axis}{equals}{getattr(at, axis)}" for axis in AXES)
 
 
 def _note(record: RankGrid) -> str:
@@ -250,10 +245,9 @@ def _note(record: RankGrid) -> str:
 
 
 def _summary(record: RankGrid, drawn: dict[str, list[int]]) -> str:
-    lay, at = record.layout, record.coord
+    lay, at = record.layout, _at(record, record.rank, " ", "=")
     return parts.lines(
-        f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): "
-        + " ".join(f"{axis}={getattr(at, axis)}" for axis in AXES),
+        f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): {at}",
         f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, "
         f"{plural(record.block, 'rank')} to a cell",
         [f"  {axis.upper()} group: {_group(record, axis, drawn[axis])}" for axis in AXES],
@@ -267,7 +261,5 @@ def _group(record: RankGrid, axis: str, drawn: list[int]) -> str:
     first = [str(rank) for rank in group[:4]]
     if len(group) > 4:
         first[3] = f"… {group[-1]}"
-    few = _few(record, axis, drawn)
-    return (
-        f"{plural(len(group), 'rank')}, stride {group.step}: {', '.join(first)}{f' ({few})' if few else ''}"
-    )
+    size, few = plural(len(group), "rank"), _few(record, axis, drawn)
+    return f"{size}, stride {group.step}: {', '.join(first)}{few}"

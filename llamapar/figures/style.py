@@ -131,7 +131,7 @@ def layout(
     warn: bool = False,
     height: int = HEIGHT,
     legend_rows: int = 2,
-    **more: Any,
+    **more: object,
 ) -> Spec:
     """Layout of a picture of `kind`, with a title, and under it a note.
 

@@ -37,24 +37,18 @@ TALL = 0.92
 
 
 class _Lane(NamedTuple):
-    """The axes of a lane, and the (place, event) of each bar in it."""
+    """An axis or several, and the (place, event) of each bar."""
 
-    axes: tuple[str, ...]
+    name: str
+    colour: str
     bars: list[tuple[int, CollectiveEvent]]
-
-    @property
-    def name(self) -> str:
-        return _title(self.axes[0]) if len(self.axes) == 1 else "others"
-
-    @property
-    def colour(self) -> str:
-        return style.COLOURS.get(self.axes[0], style.PAD) if len(self.axes) == 1 else style.PAD
+    several: bool = False
 
 
 def picture(record: Trace) -> tuple[Spec, str]:
     """Collectives left to right, under the names of their phases; the bars of all lanes have one scale."""
     rows = _rows(record)
-    n, drawn = rows.n, [(rows.place(i), record.events[i]) for i in rows.drawn]
+    n, drawn = rows.n, rows.each(record.events.__getitem__)
     lanes = _lanes(record, drawn)
     top = max((e.bytes for _, e in drawn), default=0) or 1
     scales: Spec = {_axis("yaxis", i): _scale(lane, i, len(lanes), top) for i, lane in enumerate(lanes)}
@@ -91,10 +85,12 @@ def _lanes(record: Trace, drawn: list[tuple[int, CollectiveEvent]]) -> list[_Lan
     """A lane an axis: TP, CP, PP and DP first."""
     known = [axis for axis in style.COLOURS if axis in record.by_axis]
     axes = [*known, *(axis for axis in record.by_axis if axis not in known)]
-    groups: list[tuple[str, ...]] = [(axis,) for axis in axes]
-    if len(groups) > LANES:
-        groups = [*groups[: LANES - 1], tuple(axes[LANES - 1 :])]
-    return [_Lane(group, [(x, e) for x, e in drawn if e.axis in group]) for group in groups]
+    own = axes if len(axes) <= LANES else axes[: LANES - 1]
+    made = {axis: _Lane(_title(axis), style.COLOURS.get(axis, style.PAD), []) for axis in own}
+    rest = _Lane("others", style.PAD, [], several=True)
+    for x, event in drawn:
+        made.get(event.axis, rest).bars.append((x, event))
+    return [*made.values(), *([] if own == axes else [rest])]
 
 
 def _order(record: Trace) -> Spec:
@@ -115,7 +111,7 @@ def _scale(lane: _Lane, i: int, n: int, top: int) -> Spec:
 def _bars(lane: _Lane, i: int, labelled: bool) -> Spec:
     x, y = [x for x, _ in lane.bars], [e.bytes for _, e in lane.bars]
     marker = {"color": lane.colour, "line": {"width": 1, "color": lane.colour}}  # seen however low
-    hover = [_hover(e, len(lane.axes) > 1) for _, e in lane.bars]
+    hover = [_hover(e, lane.several) for _, e in lane.bars]
     made = parts.columns(x, y, 0.82, marker, yaxis=_axis("y", i), hovertext=hover)
     if labelled:
         made |= {"text": [SHORT.get(e.kind, e.kind) for _, e in lane.bars], "textposition": "outside"}

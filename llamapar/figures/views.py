@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llamapar.count import Memory, Reconciliation
 from llamapar.diagnosis import Explanation
@@ -44,11 +44,11 @@ class View:
     def __repr__(self) -> str:
         return self.summary
 
-    def _repr_mimebundle_(self, **_: Any) -> Spec:
+    def _repr_mimebundle_(self, **_: object) -> Spec:
         return {"text/plain": self.summary, MIME: {**self.spec, "config": dict(CONFIG)}}
 
 
-_PICTURES: dict[type, Callable[[Any], tuple[Spec, str]]] = {
+_PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     HeadMap: heads.picture,
     VocabMap: vocab.picture,
     SequenceMap: sequence.picture,

@@ -126,16 +126,10 @@ class HeadMap(Record):
         )
         rows: list[list[object]] = []
         for r in cut(self.tp):
-            held = self.rank(r)
-            rows.append(
-                [
-                    r,
-                    span(held.q_heads) + (" (cut)" if held.q_heads and not held.q_whole else ""),
-                    span(held.q_rows),
-                    span(held.kv_heads) + (" (cut)" if held.kv_heads and not held.kv_whole else ""),
-                    span(held.kv_rows),
-                ]
-            )
+            mine = self.rank(r)
+            queries = span(mine.q_heads) + (" (cut)" if mine.q_heads and not mine.q_whole else "")
+            keys = span(mine.kv_heads) + (" (cut)" if mine.kv_heads and not mine.kv_whole else "")
+            rows.append([r, queries, span(mine.q_rows), keys, span(mine.kv_rows)])
         foot = self.reason
         if not foot and self.replicas > 1:
             foot = f"each KV head on {self.replicas} ranks; its gradient is the sum over them"

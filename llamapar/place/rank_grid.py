@@ -79,13 +79,7 @@ def ranks(layout: LayoutLike, rank: int = 0) -> RankGrid:
 def _columns(layout: Layout, block: int, cells: int) -> int:
     """Columns that follow an axis boundary where one is near the square, else the square itself."""
     square = math.isqrt(cells - 1) + 1
-    step, best = 1, square
-    bounds = []
-    for axis in layout.axes:
-        step *= getattr(layout, axis)
-        if step % block == 0:
-            bounds.append(step // block)
+    ends = [layout.stride(axis) * layout.size(axis) for axis in layout.axes]
+    bounds = [end // block for end in ends if end % block == 0]
     near = [b for b in bounds if square / 4 <= b <= square * 4 and b <= cells]
-    if near:
-        best = min(near, key=lambda b: abs(math.log(b / square)))
-    return best
+    return min(near, key=lambda b: abs(math.log(b / square)), default=square)

@@ -77,13 +77,13 @@ class SequenceMap(Record):
     @cached_property
     def imbalance(self) -> float:
         """Work of the busiest CP rank over the mean: 1 when all wait for nobody."""
-        held: Iterable[RankSequence] = self.ranks
+        busy: Iterable[RankSequence] = self.ranks
         if self.chunking == "contiguous":  # work grows with position: the last full chunk, or what follows
             last = self.split.owner(self.seq_len - 1)
-            held = [self.rank(r) for r in (max(0, last - 1), last)]
+            busy = [self.rank(r) for r in (max(0, last - 1), last)]
         elif self.split.even:
-            held = [self.rank(0)]
-        return max(one.pairs for one in held) * self.cp / self.pairs
+            busy = [self.rank(0)]
+        return max(one.pairs for one in busy) * self.cp / self.pairs
 
     @property
     def ok(self) -> bool:
@@ -104,9 +104,8 @@ class SequenceMap(Record):
             f"(query, key) pairs, busiest rank {self.imbalance:.3f} x the mean"
         )
         rows: list[list[object]] = [
-            [r, ", ".join(span(c) for c in held.chunks), held.tokens, held.pairs]
-            for r in cut(self.cp)
-            for held in [self.ranks[r]]
+            [mine.rank, ", ".join(map(span, mine.chunks)), mine.tokens, mine.pairs]
+            for mine in map(self.rank, cut(self.cp))
         ]
         foot = self.reason
         if not foot and self.sp > 1:

@@ -80,10 +80,10 @@ class VocabMap(Record):
             f"{self.model.name} vocabulary over tp={self.tp}, {self.padding}: "
             f"{self.model.vocab_size} rows, padded to {self.padded}, {self.pad_rows} pad rows"
         )
-        rows: list[list[object]] = []
-        for r in cut(self.tp):
-            held = self.rank(r)
-            rows.append([r, span(held.rows), len(held.rows), span(held.real), held.pads])
+        rows: list[list[object]] = [
+            [mine.rank, span(mine.rows), len(mine.rows), span(mine.real), mine.pads]
+            for mine in map(self.rank, cut(self.tp))
+        ]
         return title, ["tp rank", "rows", "count", "tokens", "pad rows"], rows, self.reason
 
 

@@ -54,8 +54,7 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
         found = True
         yield fix
     if not found:
-        there = _world(job)
-        nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - there))
+        nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - _world(job)))
         last = (Fix.between(job, made) for made in nearest)
         yield from itertools.islice(search(job, last, judge, rule.code), 1)
 
@@ -67,8 +66,8 @@ def _world(job: Job) -> int:
 
 def _fewer(job: Job) -> Iterator[Job]:
     """Layouts that leave a few GPUs idle."""
-    there = _world(job)
-    for world in range(there - 1, max(0, there - 1 - _IDLE), -1):
+    gpus = _world(job)
+    for world in range(gpus - 1, max(0, gpus - 1 - _IDLE), -1):
         for layout in itertools.islice(_layouts(job, world), MOST):
             yield job.replace(layout=layout, gpus=world if job.gpus else None)
 

@@ -45,13 +45,13 @@ def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) ->
 
     def repairs(job: Job) -> Iterator[Changes]:
         values = {name: job.layout.dp if name == "dp" else getattr(job, name) for name in factors}
-        made, there = product(*values.values()), getattr(job, total)
-        if not (made and there):
+        made, wanted = product(*values.values()), getattr(job, total)
+        if not (made and wanted):
             return
         for name in changed:
             others = made // values[name]
-            if there % others == 0:
-                yield {name: there // others}
+            if wanted % others == 0:
+                yield {name: wanted // others}
         yield {total: made}
 
     return repairs
