@@ -48,6 +48,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
     """Cells in bands by mesh axis; the chosen rank's groups as markers, one trace per axis."""
     across, down = _bands(record)
     drawn = {axis: _drawn(record, axis) for axis in AXES}
+    cell = "a cell is a rank" if record.block == 1 else f"a cell is {plural(record.block, 'rank')}"
     peers = [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
     data = [*_cells(record, across, down), *peers, _chosen(record)]
     if record.block == 1 and record.layout.world <= NUMBERED:
@@ -55,7 +56,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
     layout = style.layout(
         "ranks",
         f"Rank {record.rank:,} of {record.layout.world:,}: {_at(record, record.rank, ' · ')}",
-        _note(record),
+        f"order {record.layout.order}, fastest first; {cell}",
         widest=str(record.layout.world - 1) if not down.axis else "",
         xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
         yaxis=_side(record, down, record.rows, record.block * record.cols, "first rank of the row"),
@@ -237,11 +238,6 @@ def _at(record: RankGrid, rank: int, between: str, equals: str = " ") -> str:
     """A rank's index on every axis: "tp 1 · cp 0 · pp 3 · dp 0"."""
     at = record.layout.coord_of(rank)
     return between.join(f"{axis}{equals}{getattr(at, axis)}" for axis in AXES)
-
-
-def _note(record: RankGrid) -> str:
-    cell = "a cell is a rank" if record.block == 1 else f"a cell is {plural(record.block, 'rank')}"
-    return f"order {record.layout.order}, fastest first; {cell}"
 
 
 def _summary(record: RankGrid, drawn: dict[str, list[int]]) -> str:

@@ -23,7 +23,7 @@ def picture(record: StageMap) -> tuple[Spec, str]:
     layout = style.layout(
         "stages",
         _title(record),
-        _note(record),
+        _rows(record).left_out or f"{plural(record.model.n_layers, 'layer')} as {_runs(record)}",
         widest=str(top),
         xaxis=_stage_axis(record),
         yaxis=parts.axis("layers", [0, top * 1.12], dtick=parts.step(top, 8)),
@@ -101,10 +101,6 @@ def _runs(record: StageMap) -> str:
     """ "7, 14 × 8, 7", cut where it is long."""
     runs = [f"{n} × {count}" if n > 1 else str(count) for n, count in record.runs]
     return ", ".join(runs if len(runs) <= 9 else [*runs[:8], "…", runs[-1]])
-
-
-def _note(record: StageMap) -> str:
-    return _rows(record).left_out or f"{plural(record.model.n_layers, 'layer')} as {_runs(record)}"
 
 
 def _summary(record: StageMap) -> str:

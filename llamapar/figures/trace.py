@@ -52,6 +52,8 @@ def picture(record: Trace) -> tuple[Spec, str]:
     lanes = _lanes(record, drawn)
     top = max((e.bytes for _, e in drawn), default=0) or 1
     scales: Spec = {_axis("yaxis", i): _scale(lane, i, len(lanes), top) for i, lane in enumerate(lanes)}
+    place: Spec = {"xref": "paper", "yref": "paper", "font": {"size": 14}}
+    nothing = parts.label(f"rank {record.rank} took part in no collective", 0.5, 0.5, **place)
     kinds = [kind for kind in SHORT if any(e.kind == kind for _, e in drawn)] if n <= LABELLED else []
     note = [f"{SHORT[kind]} {kind.replace('_', '-')}" for kind in kinds]
     layout = style.layout(
@@ -61,7 +63,7 @@ def picture(record: Trace) -> tuple[Spec, str]:
         widest="000 kB",
         hovermode="x",
         shapes=_bands(drawn),
-        annotations=_names(drawn) if drawn else [_nothing(record)],
+        annotations=_names(drawn) if drawn else [nothing],
         xaxis={**_order(record), "visible": bool(drawn), "anchor": _axis("y", max(0, len(lanes) - 1))},
         **(scales or {"yaxis": {"visible": False}}),
     )
@@ -155,11 +157,6 @@ def _names(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
         for phase, first, last in _runs(drawn)
         if (last - first + 1) >= 0.09 * (drawn[-1][0] + 1)
     ]
-
-
-def _nothing(record: Trace) -> Spec:
-    place = {"xref": "paper", "yref": "paper", "font": {"size": 14}}
-    return parts.label(f"rank {record.rank} took part in no collective", 0.5, 0.5, **place)
 
 
 # -- text --------------------------------------------------------------------------------------

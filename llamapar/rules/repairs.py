@@ -78,17 +78,6 @@ def smaller_padding(job: Job) -> Iterator[Changes]:
             return
 
 
-def quant_cut(job: Job, _: Padding) -> bool:
-    group, tp, m = job.quant_group, job.layout.tp, job.model
-    if not group or m.ffn_dim % tp:
-        return False
-    return m.ffn_dim // tp % group != 0
-
-
-def kv_severity(job: Job) -> str:
-    return NOTE if job.kv_replication and job.kv_replicas > 1 else ERROR
-
-
 def off_the_unit(job: Job, _: Padding) -> bool:
     """CP and TP each cut the sequence evenly, but not one inside the other."""
     lay, seq = job.layout, job.seq_len
@@ -103,28 +92,9 @@ def ends_do_not_fit(job: Job, _: Padding) -> bool:
     return counted and layers % stages == 0 and (layers + 2) % stages != 0
 
 
-def uneven_severity(job: Job) -> str:
-    return ERROR if job.layer_split == "equal" else NOTE
-
-
 def account_for_ends(job: Job) -> Iterator[Changes]:
     if job.layer_split != "balanced ends":
         yield {"layer_split": "balanced ends"}
-
-
-def replicate(job: Job) -> Iterator[Changes]:
-    if job.kv_replicas > 1 and not job.kv_replication:
-        yield {"kv_replication": True}
-
-
-def few_micro_batches(job: Job, _: Padding) -> bool:
-    count, lay = job.n_micro_batches, job.layout
-    return count is not None and lay.pp > 1 and lay.virtual_stages == 1 and count < lay.pp
-
-
-def ragged_micro_batches(job: Job, _: Padding) -> bool:
-    count, lay = job.n_micro_batches, job.layout
-    return count is not None and lay.pp > 1 and lay.virtual_stages > 1 and count % lay.pp != 0
 
 
 def more_micro_batches(job: Job) -> Iterator[Changes]:

@@ -103,8 +103,8 @@ RULES: tuple[Rule, ...] = (
         lambda j, _: j.model.n_kv_heads % j.layout.tp != 0,
         "tp={tp} does not divide n_kv_heads={n_kv_heads} ({model})",
         "a rank would need {kv_share}",
-        severity=repairs.kv_severity,
-        repairs=repairs.replicate,
+        severity=lambda j: NOTE if j.kv_replication and j.kv_replicas > 1 else ERROR,
+        repairs=lambda j: [{"kv_replication": True}] if j.kv_replicas > 1 and not j.kv_replication else [],
         layouts_first=True,
     ),
     Rule(
@@ -130,7 +130,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "LP107",
         "quantisation groups",
-        repairs.quant_cut,
+        lambda j, _: (
+            j.model.ffn_dim % j.layout.tp == 0 and indivisible(j.model.ffn_dim // j.layout.tp, j.quant_group)
+        ),
         "ffn_dim/tp = {ffn_dim}/{tp} = {ffn_exact} is not a multiple of the quantisation group {quant_group}",
         "a group of weights shares one scale and cannot lie on two ranks",
     ),
@@ -185,7 +187,7 @@ RULES: tuple[Rule, ...] = (
         lambda j, _: j.layout.pp > 1 and j.model.n_layers % j.layout.pp != 0,
         "n_layers={n_layers} does not divide over pp={pp} ({model})",
         "{n_layers}/{pp} = {layers_per_rank} is not whole, so stages differ in length",
-        severity=repairs.uneven_severity,
+        severity=lambda j: ERROR if j.layer_split == "equal" else NOTE,
         repairs=repairs.account_for_ends,
     ),
     Rule(
@@ -207,7 +209,7 @@ RULES: tuple[Rule, ...] = (
         ),
         "n_layers={n_layers} does not divide over pp·virtual_stages = {pp}·{virtual_stages} = {stages}",
         "flooring twice keeps {layers_kept} of {n_layers} layers; virtual stages must differ instead",
-        severity=repairs.uneven_severity,
+        severity=lambda j: ERROR if j.layer_split == "equal" else NOTE,
         repairs=lambda j: [*repairs.account_for_ends(j), {"virtual_stages": 1}],
     ),
     Rule(
@@ -221,7 +223,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "LP305",
         "micro-batches and stages",
-        repairs.few_micro_batches,
+        lambda j, _: (
+            j.layout.pp > 1
+            and j.layout.virtual_stages == 1
+            and (j.n_micro_batches or j.layout.pp) < j.layout.pp
+        ),
         "{micro_batches} micro-batches for pp={pp} stages",
         "1F1B needs one for every stage; with fewer, some stages always wait",
         severity=_always(WARNING),
@@ -230,7 +236,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "LP306",
         "micro-batches when interleaved",
-        repairs.ragged_micro_batches,
+        lambda j, _: (
+            j.layout.pp > 1 and j.layout.virtual_stages > 1 and indivisible(j.n_micro_batches, j.layout.pp)
+        ),
         "{micro_batches} micro-batches are not a multiple of pp={pp} with virtual_stages={virtual_stages}",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
         severity=_always(NOTE),
