@@ -199,9 +199,8 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
         (torn, {"color": colour, "pattern": style.CUT_PATTERN}, f"a share that ends inside a {unit}"),
     )
     title = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_position(Fraction(n, k))} on a rank"
-    x = parts.axis(units, [0, n], nticks=8, tickformat=parts.tick_format(n))
-    if n <= 64:
-        x |= {"tick0": 0, "dtick": parts.step(n, 16)}
+    few = {"tick0": 0, "dtick": parts.step(n, 16)} if n <= 64 else {}
+    x = parts.positions(units, [0, n], nticks=8, **few)
     listing = [*rows.listing(lambda r: f"rank {r}: {words(r)}"), rows.left_out]
     y = parts.downward(rows.axis(rank))
     return _drawn(best, title, parts.looks(looks, k), listing, [str(k - 1)], {"yaxis": y, "xaxis": x})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from llamapar.place.head_map import HeadMap, RankHeads
 from llamapar.records.tables import plural, units
@@ -17,6 +18,18 @@ JUDGED = 1024
 
 Looks = dict[tuple[str, int], list[Bar]]
 """Kind (a key of _LEGEND) and shade → the bars that look so."""
+
+
+class Share(NamedTuple):
+    """Rows that a rank holds of query heads or of KV heads.
+
+    kind: a key of _LEGEND; "" where a bar is a whole head or a part of one. more: what a bar says besides.
+    """
+
+    rank: int
+    rows: range
+    kind: str = ""
+    more: str = ""
 
 
 def picture(record: HeadMap) -> tuple[Spec, str]:
@@ -58,13 +71,10 @@ def _pieces(rows: range, head_dim: int, size: int) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(sorted(marks))
 
 
-def _bars(record: HeadMap, shares: Iterable[tuple[int, range, str, str]], group: int, *words: str) -> Looks:
-    """Bars of (rank, rows, kind, more to say) by their looks; `group` heads have one shade, 0 for all.
-
-    words: of a head, and of a row. A kind of "" is whole heads, or a part of one.
-    """
+def _bars(record: HeadMap, shares: Iterable[Share], group: int, head: str, row: str) -> Looks:
+    """Bars by their looks; `group` heads have one shade, 0 for all. head, row: how they are called."""
     width = record.model.head_dim
-    size, (head, row) = width * group, words
+    size = width * group
     made: Looks = {}
     for rank, rows, kind, more in shares:
         for start, stop in _pieces(rows, width, size):
@@ -95,11 +105,11 @@ _LEGEND = {
 def _traces(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
     """One trace per look, named in the legend once; what a rank lacks is drawn hollow."""
     m, tp, shaded = record.model, record.tp, record.model.n_kv_heads <= parts.SHOWN
-    queries = [(rank.rank, rank.q_rows, "", "") for rank in ranks]
-    copies = [(rank.rank, rank.kv_rows, *_copy(record, rank)) for rank in ranks]
+    queries = [Share(rank.rank, rank.q_rows) for rank in ranks]
+    keys = [Share(rank.rank, rank.kv_rows, *_copy(record, rank)) for rank in ranks]
     sides = {
         "x": _bars(record, queries, m.group_size if shaded else 0, "query head", "wq row"),
-        "x2": _bars(record, copies, int(shaded), "KV head", "wk, wv row"),
+        "x2": _bars(record, keys, int(shaded), "KV head", "wk, wv row"),
     }
     named: set[str] = set()
     for axis, made in sides.items():

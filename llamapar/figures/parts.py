@@ -80,6 +80,11 @@ def axis(title: str, ends: Sequence[float] = (), **more: object) -> Spec:
     return {"title": {"text": title}, **({"range": list(ends)} if ends else {}), **more}
 
 
+def positions(title: str, ends: Sequence[int], **more: object) -> Spec:
+    """An axis of rows, tokens or the like, a few of them numbered as fits the largest."""
+    return axis(title, ends, **{"nticks": 6, "tickformat": tick_format(max(ends)), **more})
+
+
 def ticks(places: Sequence[float], texts: Sequence[object] | None = None) -> Spec:
     """Ticks at these places of an axis and nowhere else, named by their places or by `texts`."""
     named = [str(text) for text in (places if texts is None else texts)]

@@ -47,8 +47,8 @@ def _polygon(cp: int) -> Spec:
 
 def _positions(title: str, ends: list[int], domain: list[float]) -> Spec:
     n = max(ends)
-    axis = parts.axis(title, ends, domain=domain, tickformat=parts.tick_format(n), nticks=6)
-    return axis if n % 4 else {**axis, "tick0": 0, "dtick": n // 4}
+    quarters = {} if n % 4 else {"tick0": 0, "dtick": n // 4}
+    return parts.positions(title, ends, domain=domain, **quarters)
 
 
 def _share(record: SequenceMap, rank: RankSequence) -> Spec:

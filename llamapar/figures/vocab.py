@@ -25,13 +25,7 @@ def picture(record: VocabMap) -> tuple[Spec, str]:
         widest=str(tp - 1),
         warn=not record.ok,
         yaxis=parts.downward(rows.axis("TP rank")),
-        xaxis=parts.axis(
-            "vocabulary row",
-            [0, record.padded],
-            domain=[0, 0.66 if padded else 1],
-            nticks=6,
-            tickformat=parts.tick_format(record.padded),
-        ),
+        xaxis=parts.positions("vocabulary row", [0, record.padded], domain=[0, 0.66 if padded else 1]),
     )
     if padded:
         enlarged = list(enumerate(map(record.rank, padded)))

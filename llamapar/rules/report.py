@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -16,11 +17,11 @@ from llamapar.describe.splits import Padding
 from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
 from llamapar.frameworks import framework as find_framework
-from llamapar.records.tables import Plain, fold
+from llamapar.records.tables import Plain, fold, plural
 
 from .fixes import find_fixes
 from .search import Fix, severities
-from .table import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, WARNING, Rule
+from .table import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, Rule
 
 _WIDTH = 100
 """Columns of a report as text, its messages apart."""
@@ -169,11 +170,8 @@ class Report:
     def summary(self) -> str:
         """One line: the model, the layout, and how many findings of each severity."""
         job = self.job
-        counts = [
-            f"{n} {word}{'s' if n > 1 else ''}"
-            for word in SEVERITIES
-            if (n := sum(f.severity == word for f in self.findings))
-        ]
+        found = Counter(finding.severity for finding in self.findings)
+        counts = [plural(found[severity], severity) for severity in SEVERITIES if found[severity]]
         verdict = ", ".join(counts) or "nothing to report"
         judge = f" for {self.judge.title}" if self.judge else ""
         return f"{job.model.name}  {job.layout} ({job.layout.world} ranks){judge}: {verdict}"
@@ -222,10 +220,8 @@ def check(
 
 def check_job(job: Job, judge: Framework | None = None) -> Report:
     """`check` for a Job that is there already."""
-    findings = [
-        Finding(RULE_BY_CODE[code], severity, job, judge) for code, severity in severities(job, judge).items()
-    ]
-    findings.sort(key=lambda f: SEVERITIES.index(f.severity))
+    found = sorted(severities(job, judge).items(), key=lambda pair: SEVERITIES.index(pair[1]))
+    findings = (Finding(RULE_BY_CODE[code], severity, job, judge) for code, severity in found)
     return Report(job, judge, tuple(findings))
 
 
@@ -239,6 +235,3 @@ def require(model: ModelLike, layout: LayoutLike, **known: Any) -> Report:
     if not report.ok:
         raise report.refusal()
     return report
-
-
-__all__ = ["ERROR", "NOTE", "WARNING", "Finding", "Report", "check", "check_job", "require"]
