@@ -1,0 +1,240 @@
+"""raised.jsonl: errors raised for the purpose by the real libraries, from the recipes in raised.toml.
+
+    pip install torch==2.13.0 transformers==5.23.0 peft==0.21.2 accelerate==1.15.0 safetensors==0.8.0
+    pip install --no-deps fairscale==0.4.13 torchtitan==0.3.0 spmd_types==0.2.3 megatron-core==0.16.1 \
+        deepspeed==0.19.8 (with tyro docstring_parser typeguard shtab triton einops hjson msgpack pydantic)
+    python tests/oracles/make_raised.py torch
+    python tests/oracles/make_raised.py jax     (in another environment: jax[cpu]==0.10.2)
+
+A recipe is a piece of a user's code with the fault in it, how it is run, what of the traceback is kept, and
+its labels. They follow from the fault; no answer of `explain` was looked at for them. Cases keep the form of
+wild.jsonl and add: verdict (what can be said from the text alone), decides (facts that would decide where it
+cannot be), library with its version, command, item and cause.
+
+mode: "one" (one process), "fake:WORLD[:RANK]" (torch's fake process group), "gloo:WORLD" (so many processes),
+"detail:WORLD" (the same with TORCH_DISTRIBUTED_DEBUG=DETAIL). show: "tail" (the last frames and the message),
+"last" (the message alone), "rank" (tail as torchrun prints it), "log" (all ranks' lines, and what the
+libraries wrote to stderr). Paths are cut to the package.
+"""
+
+import argparse
+import json
+import linecache
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import tomllib
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+HERE = Path(__file__).resolve()
+FRAMES, LINES, WIDTH = 5, 16, 900  # of a traceback: frames kept; of a message: lines and characters a line
+TRUTH = {"sharding": True, "not_sharding": False, "unknown": None}
+Recipe = dict[str, Any]
+
+
+def recipes(path: Path) -> Iterator[tuple[Recipe, str]]:
+    """Each recipe with its own source text."""
+    for part in path.read_text("utf-8").split("\n[[text]]\n")[1:]:
+        yield tomllib.loads(part), part
+
+
+def shortened(text: str) -> str:
+    """Paths from the package on; no address in memory."""
+    text = re.sub(r'"[^"\n]*?/(?:site-packages|dist-packages)/', '"', text)
+    text = re.sub(r'"[^"\n]*?/lib/python3\.\d+/', '"python3.11/', text)
+    text = re.sub(r"(?<![\w.])/\S*?/site-packages/", "", text)
+    return re.sub(r"0x[0-9a-f]{6,}", "0x7f", text)
+
+
+def cut(text: str) -> str:
+    lines = [line[:WIDTH].rstrip() for line in text.strip("\n").splitlines()]
+    return "\n".join(lines if len(lines) <= LINES else [*lines[:3], *lines[3 - LINES :]])
+
+
+def formatted(error: BaseException, show: str, file: str) -> str:
+    """What a user would paste of the error."""
+    told = traceback.TracebackException.from_exception(error)
+    message = cut("".join(told.format_exception_only()))
+    if show == "last":
+        return shortened(message)
+    frames = [frame for frame in told.stack if frame.filename != str(HERE)]
+    own = max((i for i, frame in enumerate(frames) if frame.filename == file), default=0)
+    kept = frames[own:] if len(frames) - own <= FRAMES else [frames[own], *frames[1 - FRAMES :]]
+    body = "".join(traceback.StackSummary.from_list(kept).format())
+    return shortened(f"Traceback (most recent call last):\n{body}{message}")
+
+
+def run(recipe: Recipe, rank: int, world: int, store: str, told: Any) -> None:
+    """One rank of a recipe, in a process of its own."""
+    warnings.simplefilter("ignore")
+    file = recipe.get("file", "train.py")
+    code = recipe["code"].lstrip("\n")
+    kind = recipe.get("mode", "one").partition(":")[0]
+    errors = os.open(f"{store}.err{rank}", os.O_WRONLY | os.O_CREAT)
+    os.dup2(errors, 2)
+    os.dup2(errors, 1)
+    os.chdir(tempfile.mkdtemp())
+    given: dict[str, Any] = {"__name__": "__main__", "rank": rank, "world": world}
+    try:
+        if recipe["env"] == "torch":
+            prepare(given, kind, rank, world, store)
+        linecache.cache[file] = (len(code), None, code.splitlines(True), file)
+        exec(compile(code, file, "exec", dont_inherit=True), given)
+    except BaseException as error:  # SystemExit of a library's check as well
+        told.put((rank, formatted(error, recipe.get("show", "tail"), file)))
+    else:
+        told.put((rank, ""))
+    told.close()
+    told.join_thread()
+    os._exit(0)
+
+
+def prepare(given: dict[str, Any], kind: str, rank: int, world: int, store: str) -> None:
+    import math
+
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as functional
+    from torch import nn
+
+    torch.manual_seed(0)
+    given.update(torch=torch, nn=nn, F=functional, dist=dist, os=os, math=math)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), MASTER_ADDR="localhost",
+                      MASTER_PORT="29500")  # fmt: skip
+    if kind == "fake":
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    if kind == "detail":
+        os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+        dist.set_debug_level_from_env()
+    if kind in ("gloo", "detail"):
+        patience = timedelta(seconds=8)
+        shared = dist.FileStore(store, world)
+        dist.init_process_group("gloo", store=shared, rank=rank, world_size=world, timeout=patience)
+
+
+def raised(recipe: Recipe) -> str:
+    """The text that the recipe raises; LookupError where it raises none."""
+    kind, *sizes = recipe.get("mode", "one").split(":")
+    world = int(sizes[0]) if sizes else 1
+    ranks = list(range(world)) if kind in ("gloo", "detail") else [int(sizes[1]) if len(sizes) > 1 else 0]
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        store, told = f"{folder}/store", fork.Queue()
+        started = [fork.Process(target=run, args=(recipe, r, world, store, told)) for r in ranks]
+        for process in started:
+            process.start()
+        texts: dict[int, str] = {}
+        for wait in range(900):
+            if len(texts) == len(ranks) or (wait and not any(p.is_alive() for p in started)):
+                break
+            with suppress(Empty):
+                rank, text = told.get(timeout=0.1)
+                texts[rank] = text
+        for process in started:
+            process.kill()
+            process.join()
+        written = {r: Path(f"{store}.err{r}").read_text(errors="replace") for r in ranks}
+    found = {r: text for r, text in sorted(texts.items()) if text}
+    if not found:
+        raise LookupError(f"nothing raised, {[p.exitcode for p in started]}: {written}"[-1500:])
+    if recipe.get("show") == "log":
+        return "\n".join(
+            f"[rank{r}]: {line}" if part is text and world > 1 else shortened(line)
+            for r, text in found.items()
+            for part in (written[r], text)
+            for line in part.splitlines()
+        )
+    rank = recipe.get("rank", min(found))
+    text = found[rank]
+    if recipe.get("show") == "rank":
+        text = "\n".join(f"[rank{rank}]: {line}" for line in text.splitlines())
+    return text
+
+
+def versioned(library: str) -> str:
+    names = {"torch": "torch", "megatron-core": "megatron-core", "python": ""}
+    try:
+        return f"{library} {version(names.get(library, library)).split('+')[0]}"
+    except PackageNotFoundError:
+        return library
+
+
+def case(recipe: Recipe, text: str) -> dict[str, Any]:
+    """In the form of wild.jsonl."""
+    verdict = recipe["verdict"]
+    truth = recipe.get("truth", verdict)
+    alone = recipe.get("from", "text")
+    return {
+        "id": recipe["id"],
+        "framework": recipe["library"],
+        "library": versioned(recipe["library"]),
+        "command": f"python tests/oracles/make_raised.py {recipe['env']}",
+        "item": recipe["item"],
+        "message": text,
+        "message_kind": "raised",
+        "category": recipe["category"],
+        "subtype": recipe.get("subtype"),
+        "verdict": verdict,
+        "parallel_caused": TRUTH[truth],
+        "self_explaining": recipe["self"],
+        "diagnosable_from": alone,
+        "decides": recipe.get("decides", []),
+        "context": recipe.get("context", {}),
+        "cause": recipe["cause"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("env", choices=("torch", "jax"))
+    parser.add_argument("--recipes", type=Path, default=HERE.with_name("raised.toml"))
+    parser.add_argument("--out", type=Path, default=HERE.with_name("raised.jsonl"))
+    parser.add_argument("--new", action="store_true", help="only recipes without a text")
+    parser.add_argument("--only", help="ids that match this pattern; printed, not written")
+    args = parser.parse_args()
+    if args.env == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+    else:
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+    old = [json.loads(line) for line in args.out.read_text("utf-8").splitlines()] if args.out.exists() else []
+    cases = {c["id"]: c for c in old}
+    order = []
+    for recipe, _ in recipes(args.recipes):
+        order.append(recipe["id"])
+        recipe.setdefault("env", "torch")
+        if args.new and recipe["id"] in cases:
+            continue
+        if recipe["env"] != args.env or (args.only and not re.search(args.only, recipe["id"])):
+            continue
+        try:
+            cases[recipe["id"]] = case(recipe, raised(recipe))
+        except LookupError as error:
+            cases.pop(recipe["id"], None)
+            print(f"!! {recipe['id']}: {error}", file=sys.stderr)
+            continue
+        if args.only:
+            print(f"## {recipe['id']}\n{cases[recipe['id']]['message']}\n")
+    if not args.only:
+        lines = [json.dumps(cases[name], ensure_ascii=False) for name in order if name in cases]
+        args.out.write_text("\n".join(lines) + "\n", "utf-8")
+        print(f"{args.out.name}: {len(lines)} of {len(order)} recipes", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
