@@ -1,15 +1,21 @@
-"""How often `lp.explain` finds the cause: accuracy on cases in the form of tests/oracles/error-cases.jsonl.
+"""How often `lp.explain` finds the cause, and how often it is sure of a wrong one.
 
-    .venv/bin/python benchmarks/explain_accuracy.py [FILE.jsonl] [--half even|odd]
+    .venv/bin/python benchmarks/explain_accuracy.py [FILE.jsonl ...] [--only] [--misses] [--half even|odd]
 
-A case holds message, context, category, subtype, parallel_caused, self_explaining and diagnosable_from.
-Each is asked twice, with the message alone and with its context. Printed are how often its category comes
-first (top-1: strict and fair) and among the first three (top-3), the mean reciprocal rank (MRR) and, of the
-look-alikes, how many were not called "sharding".
+Cases in the form of tests/oracles/error-cases.jsonl hold message, context, category, subtype,
+parallel_caused, self_explaining and diagnosable_from; those of raised.jsonl also verdict and decides. Every
+set of tests/oracles is asked, then each FILE (--only: no other); each case twice, with its context and with
+the message alone. Four scores a set, and a kind of case:
 
-strict: the category itself must come first. fair: a case that says of itself that its text cannot decide
-(diagnosable_from other than "text") is also right without its context when the answer is "unknown" or has
-the category among the first three, and names what is missing.
+category: the category comes first. Of a look-alike without a category: it is not called "sharding".
+verdict too: and the verdict is right. The two are counted strictly and, in brackets, fairly.
+asserted wrong: another cause than the true one at the surest level with the verdict "sharding"; a
+    look-alike so called; or what sharding caused said to be "not_sharding".
+asks: of the cases whose text cannot decide, those answered with "unknown" and a fact that would decide.
+
+fairly: a case that says of itself that its text cannot decide (diagnosable_from other than "text") is also
+right without its context when the answer is "unknown" or has the category among the first three, and names
+what is missing.
 """
 
 from __future__ import annotations
@@ -28,9 +34,18 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import llamapar as lp  # noqa: E402
+from llamapar.diagnosis.vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UNKNOWN  # noqa: E402
 
-CASES = ROOT / "tests" / "oracles" / "error-cases.jsonl"
+ORACLES = ROOT / "tests" / "oracles"
+SETS = ("error-cases", "wild", "wordings", "genuine", "raised", "reported")
+SURE = 0.5  # confidence of a cause that is said as likely, where a diagnosis has no level
 Case = dict[str, Any]
+
+COVERS = {
+    "layout": {"tp", "cp", "pp", "dp", "world", "ZeRO stage"},
+    "model": {"n_heads", "n_kv_heads", "dim", "ffn_dim", "vocab_size", "n_layers", "max_seq_len", "tied"},
+}
+"""What a fact asked for in one word holds of the facts that decide."""
 
 
 @dataclass(frozen=True)
@@ -43,28 +58,79 @@ class Answer:
     seconds: float
 
     @property
+    def categories(self) -> list[str]:
+        """The right ones: a case of genuine.json may have several, for its fault breaks several rules."""
+        return list(self.case.get("categories") or [self.case["category"]])
+
+    @property
     def rank(self) -> int:
         """Place of the case's category, from 1; 0 where it does not come up."""
         names = list(dict.fromkeys(d.category for d in self.told.diagnoses))
-        return names.index(self.case["category"]) + 1 if self.case["category"] in names else 0
+        return min((names.index(c) + 1 for c in self.categories if c in names), default=0)
 
     @property
     def strict(self) -> bool:
-        if self.case["category"] == "none":
-            return bool(self.told.verdict != "sharding")
+        if self.categories == ["none"]:
+            return bool(self.told.verdict != SHARDING)
         return self.rank == 1
+
+    @property
+    def undecided(self) -> bool:
+        """Whether what was given cannot decide, by the case's own words."""
+        return self.alone and self.case["diagnosable_from"] != "text"
 
     @property
     def fair(self) -> bool:
         if self.strict:
             return True
-        undecided = self.alone and self.case["diagnosable_from"] != "text"
-        return undecided and bool(self.told.needs) and (self.told.verdict == "unknown" or 1 <= self.rank <= 3)
+        told = self.told
+        return self.undecided and bool(told.needs) and (told.verdict == UNKNOWN or 1 <= self.rank <= 3)
+
+    @property
+    def verdict(self) -> bool:
+        """Whether the verdict is that of the cause. A case without one may be called anything."""
+        if self.case["parallel_caused"] is None:
+            return True
+        return bool(self.told.verdict == (SHARDING if self.case["parallel_caused"] else NOT_SHARDING))
+
+    @property
+    def right(self) -> bool:
+        return self.strict and self.verdict
+
+    @property
+    def fairly_right(self) -> bool:
+        return self.fair and (self.verdict or (self.undecided and bool(self.told.verdict == UNKNOWN)))
+
+    @property
+    def asserted_wrong(self) -> bool:
+        if self.told.verdict == NOT_SHARDING:
+            return self.case["parallel_caused"] is True
+        if self.told.verdict != SHARDING or not sure(self.told.best):
+            return False
+        return look_alike(self.case) or self.told.best.category not in self.categories
+
+    @property
+    def asks(self) -> bool:
+        """Whether it says that it cannot tell, and what would decide."""
+        decides = set(self.case.get("decides", ()))
+        if not decides:
+            decides = set(self.case["context"])
+            decides.update(need for c in self.categories if c in CATEGORIES for need in CATEGORIES[c].needs)
+        asked = {fact for need in self.told.needs for fact in (need, *COVERS.get(need, ()))}
+        return bool(self.told.verdict == UNKNOWN and asked & decides)
 
     @property
     def spared(self) -> bool:
         """Whether a look-alike is not blamed on sharding."""
-        return bool(self.told.verdict != "sharding")
+        return bool(self.told.verdict != SHARDING)
+
+
+def sure(diagnosis: Any) -> bool:
+    """Whether a diagnosis is said at the surest level."""
+    if diagnosis is None:
+        return False
+    level = getattr(diagnosis, "level", None)
+    return bool(level == "likely" if level is not None else diagnosis.confidence >= SURE)
 
 
 def ask(cases: Iterable[Case], alone: bool) -> list[Answer]:
@@ -86,71 +152,95 @@ GROUPS: dict[str, Callable[[Case], bool]] = {
     "cryptic": lambda c: not look_alike(c) and c["self_explaining"] is False,
     "observed shape": lambda c: not look_alike(c) and c["self_explaining"] is None,
     "look-alike": look_alike,
-    **{
-        f"from {source}": lambda c, source=source: c["diagnosable_from"] == source  # type: ignore[misc]
-        for source in ("text", "text+known_numbers", "text+model", "text+layout", "text+model+layout", "no")
-    },
 }
-"""The four kinds by who can tell the cause, and the six sources that a diagnosis needs."""
+"""The four kinds by who can tell the cause."""
+
+
+def traceback_of(case: Case) -> str:
+    """A case of genuine.json as it was pasted: its last lines of source, and the words."""
+    frames = "".join(f'  File "model.py", line 1, in forward\n    {line}\n' for line in case["code"] if line)
+    return f"Traceback (most recent call last):\n{frames}{case['error']}: {case['message']}\n"
+
+
+def genuine(case: Case) -> Case:
+    """A case of genuine.json in the form of the others."""
+    return {
+        "id": f"{case['framework']} {case['model']} {case['layout']}",
+        "message": traceback_of(case),
+        "category": case["categories"][0],
+        "categories": case["categories"],
+        "parallel_caused": True,
+        "self_explaining": None,
+        "diagnosable_from": "text+model+layout",
+        "context": {name: case[name] for name in ("model", "seq", "world") if name in case} | case["layout"],
+    }
+
+
+def read(path: Path) -> list[Case]:
+    text = path.read_text("utf-8")
+    if path.suffix == ".json":
+        return [genuine(case) for case in json.loads(text)["cases"]]
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def known() -> list[Path]:
+    """The sets of tests/oracles that are there."""
+    found = [ORACLES / f"{name}{suffix}" for name in SETS for suffix in (".jsonl", ".json")]
+    return [path for path in found if path.exists()]
 
 
 def table(answers: list[Answer]) -> list[str]:
-    """One line a group: strict, fair and top-3 hits, MRR; and of look-alikes those spared."""
-    rows = [f"{'':<24}{'strict':>9}{'fair':>9}{'top-3':>9}{'MRR':>7}"]
+    """One line a kind: the four scores."""
+    rows = [f"{'':<17}{'n':>5}{'category':>14}{'verdict too':>15}{'asserted wrong':>17}{'asks':>9}"]
     for name, belongs in GROUPS.items():
         group = [a for a in answers if belongs(a.case)]
         if not group:
             continue
-        n = len(group)
-        counts = [
-            sum(a.strict for a in group),
-            sum(a.fair for a in group),
-            sum(1 <= a.rank <= 3 for a in group),
-        ]
-        mrr = sum(1 / a.rank for a in group if a.rank) / n
-        shown = "".join(f"{f'{count}/{n}':>9}" for count in counts)
-        spared = (
-            f"   not blamed on sharding {sum(a.spared for a in group)}/{n}" if name == "look-alike" else ""
-        )
-        rows.append(f"{name:<24}{shown}{mrr:>7.3f}{spared}")
+        open_ = [a for a in group if a.undecided]
+        category = f"{sum(a.strict for a in group)} ({sum(a.fair for a in group)})"
+        both = f"{sum(a.right for a in group)} ({sum(a.fairly_right for a in group)})"
+        wrong = sum(a.asserted_wrong for a in group)
+        asks = f"{sum(a.asks for a in open_)}/{len(open_)}" if open_ else "-"
+        rows.append(f"{name:<17}{len(group):>5}{category:>14}{both:>15}{wrong:>17}{asks:>9}")
     return rows
 
 
 def misses(answers: list[Answer]) -> list[str]:
     rows = []
     for a in answers:
-        blamed = look_alike(a.case) and not a.spared
-        if a.strict and not blamed:
+        if a.fairly_right and not a.asserted_wrong:
             continue
-        got = ", ".join(f"{d.title} {d.confidence:.0%}" for d in a.told.diagnoses[:3]) or "nothing"
+        got = ", ".join(d.title for d in a.told.diagnoses[:3]) or "nothing"
         rows.append(
-            f"  {a.case['id']}  {' '.join(a.case['message'].split())[:100]}\n"
+            f"  {a.case['id']}  {' '.join(a.case['message'].split())[-100:]}\n"
             f"      is {a.case['category']} ({a.case['diagnosable_from']}); said {a.told.verdict}: {got}"
             + (f"; asks for {', '.join(a.told.needs)}" if a.told.needs else "")
+            + ("  ASSERTED WRONG" if a.asserted_wrong else "")
         )
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("file", nargs="?", type=Path, default=CASES)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("file", nargs="*", type=Path)
+    parser.add_argument("--only", action="store_true", help="the files given, not the sets of the tests")
+    parser.add_argument("--misses", action="store_true", help="name every case that was missed")
     parser.add_argument("--half", choices=("even", "odd"), help="only cases of even or odd place, from 0")
     args = parser.parse_args()
-    cases = [json.loads(line) for line in args.file.read_text("utf-8").splitlines() if line.strip()]
-    if args.half:
-        cases = cases[args.half == "odd" :: 2]
     lp.explain("AssertionError: 25 is not divisible by 4")  # the first call compiles the patterns
-    for alone in (False, True):
-        answers = ask(cases, alone)
-        print(f"\n{len(cases)} cases, {'message alone' if alone else 'with context'}")
-        print("\n".join(table(answers)))
-        took = [a.seconds * 1e3 for a in answers]
-        print(f"median {statistics.median(took):.2f} ms, longest {max(took):.1f} ms")
-        missed = misses(answers)
-        print(f"{len(missed)} misses" + (":" if missed else ""))
-        print("\n".join(missed))
+    for path in [*([] if args.only else known()), *args.file]:
+        cases = read(path)
+        if args.half:
+            cases = cases[args.half == "odd" :: 2]
+        for alone in (False, True):
+            answers = ask(cases, alone)
+            print(f"\n{path.stem}: {len(cases)} cases, {'message alone' if alone else 'with context'}")
+            print("\n".join(table(answers)))
+            took = [a.seconds * 1e3 for a in answers]
+            print(f"median {statistics.median(took):.2f} ms, longest {max(took):.1f} ms")
+            if args.misses:
+                print("\n".join(misses(answers)))
 
 
 if __name__ == "__main__":
