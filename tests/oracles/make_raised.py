@@ -68,8 +68,12 @@ def formatted(error: BaseException, show: str, file: str) -> str:
     if show == "last":
         return shortened(message)
     frames = [frame for frame in told.stack if frame.filename != str(HERE)]
-    own = max((i for i, frame in enumerate(frames) if frame.filename == file), default=0)
-    kept = frames[own:] if len(frames) - own <= FRAMES else [frames[own], *frames[1 - FRAMES :]]
+    places = [i for i, frame in enumerate(frames) if frame.filename == file and frame.name != "<module>"]
+    first = places[-2:][0] if places else 0
+    kept = frames[first:]
+    if len(kept) > FRAMES:  # what the user called, and where it ended
+        own = [frame for frame in kept if frame.filename == file]
+        kept = [*own, *kept[len(own) - FRAMES :]]
     body = "".join(traceback.StackSummary.from_list(kept).format())
     return shortened(f"Traceback (most recent call last):\n{body}{message}")
 
