@@ -6,14 +6,20 @@ raised.jsonl was made by tests/oracles/make_raised.py of the recipes in raised.t
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from llamapar.diagnosis.vocabulary import CATEGORIES, SUBTYPES, VERDICTS
 
 ORACLES = Path(__file__).parent / "oracles"
+sys.path.insert(0, str(ORACLES.parent.parent / "benchmarks"))
+
+import explain_accuracy as accuracy  # noqa: E402
+
 RAISED, REPORTED = (
     [json.loads(line) for line in (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()]
     for name in ("raised", "reported")
@@ -46,3 +52,33 @@ def test_every_text_has_its_recipe_and_its_library() -> None:
 
 def test_every_report_is_cited() -> None:
     assert all(case["url"].startswith("https://github.com/") for case in REPORTED)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "category", "confidence", "parallel", "wrong"),
+    [
+        ("sharding", "fsdp_uneven", 0.9, True, True),
+        ("sharding", "fsdp_uneven", 0.3, True, False),
+        ("sharding", "kv_heads_lt_tp", 0.9, True, False),
+        ("sharding", "kv_heads_lt_tp", 0.9, False, True),
+        ("not_sharding", "kv_heads_lt_tp", 0.3, True, True),
+        ("not_sharding", "fsdp_uneven", 0.9, False, False),
+        ("unknown", "fsdp_uneven", 0.9, True, False),
+    ],
+)
+def test_what_counts_as_asserted_wrong(
+    verdict: str, category: str, confidence: float, parallel: bool, wrong: bool
+) -> None:
+    best = SimpleNamespace(category=category, confidence=confidence)
+    told = SimpleNamespace(verdict=verdict, best=best, diagnoses=(best,), needs=("tp",))
+    case = {"category": "kv_heads_lt_tp", "parallel_caused": parallel, "diagnosable_from": "text"}
+    assert accuracy.Answer(case, told, alone=True, seconds=0).asserted_wrong is wrong
+
+
+@pytest.mark.parametrize(
+    ("needs", "asks"), [(("tp",), True), (("layout",), True), (("seq_len",), False), ((), False)]
+)
+def test_what_counts_as_asking_for_the_right_fact(needs: tuple[str, ...], asks: bool) -> None:
+    told = SimpleNamespace(verdict="unknown", diagnoses=(), needs=needs)
+    case = {"category": "kv_heads_lt_tp", "decides": ["tp", "n_kv_heads"], "diagnosable_from": "text+layout"}
+    assert accuracy.Answer(case, told, alone=True, seconds=0).asks is asks
