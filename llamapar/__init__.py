@@ -19,7 +19,7 @@ from .describe.layout import AXES, Coord, Layout, LayoutLike
 from .describe.models import PRESETS, ModelConfig, ModelLike, model
 from .describe.rope import RopeScaling
 from .describe.splits import Padding
-from .diagnosis import Diagnosis, Explanation, explain
+from .diagnosis import Diagnosis, Explanation, Level, explain
 from .errors import LayoutError, LlamaparError, ModelError
 from .execution.shrinking import Shrunk, shrink
 from .frameworks import FRAMEWORKS
@@ -100,6 +100,7 @@ __all__ = [
     "Layout",
     "LayoutError",
     "LayoutLike",
+    "Level",
     "LlamaparError",
     "Loading",
     "LocalRanks",

@@ -25,7 +25,7 @@ from llamapar.describe import counts
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import Values
-from llamapar.diagnosis import UNKNOWN, Explanation, explain
+from llamapar.diagnosis import UNKNOWN, Explanation, Level, explain
 from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, printable, whole
 from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
@@ -34,7 +34,7 @@ _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexErr
 _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
 _COUNTS = (*AXES, "n_heads", "n_kv_heads", "head_dim")
 _KINDS: dict[type, str] = {ModelConfig: "model", Layout: "layout"}
-_MOST, _SURE = 20, 0.45
+_MOST = 20
 _LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parent}/", "<frozen ")
 _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
 _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [--framework F] [TEXT]"
@@ -78,7 +78,7 @@ def answer(error: BaseException, known: Values) -> Answer:
     facts: Values = {n: v for n, v in values.items() if n in _COUNTS and type(v) is int and v > 0}
     facts |= {_KINDS[type(value)]: value for value in values.values() if type(value) in _KINDS}
     bare = isinstance(error, ZeroDivisionError) and "head" not in line
-    if facts and not known and found.best and found.best.confidence >= _SURE and not bare:
+    if facts and not known and found.best and found.best.level >= Level.POSSIBLE and not bare:
         better = explain(error, **facts)
         if better.best and better.best.category in {d.category for d in found.diagnoses}:
             found, used = better, ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.items())
@@ -140,7 +140,9 @@ class LlamaparExplain(Magics):
             if isinstance(error, _SHAPED):
                 found = answer(error, {})
                 best = found.explanation.best
-                shaped = best is not None and best.confidence >= _SURE and best.category not in _NOT_SHAPES
+                shaped = (
+                    best is not None and best.level >= Level.POSSIBLE and best.category not in _NOT_SHAPES
+                )
                 if shaped and found.explanation.verdict != UNKNOWN:
                     display(found)
         except (Exception, KeyboardInterrupt):  # the traceback stands above; a fault of ours adds nothing

@@ -15,7 +15,8 @@ from typing import Any
 from llamapar.describe.arguments import keywords, named
 from llamapar.errors import shown
 
-from .known import ARGUMENTS
+from .hypothesis import Level
+from .known import ARGUMENTS, Known
 from .result import Diagnosis, Explanation, Said
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
 
@@ -58,22 +59,23 @@ def explain(
         layout = given.pop("layout", None) if layout is None else layout
         framework = given.pop("framework", None) if framework is None else framework
         facts = given | facts
+    known = Known.of(model, layout, framework, facts)
     if hasattr(what, "explanation"):  # a RunResult, which lies layers above
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
         words = "".join(traceback.format_exception_only(what))[:_LONGEST]
         code = tuple(f.line or "" for f in traceback.extract_tb(what.__traceback__, limit=-4))
-        told = explain_text(words, model, layout, framework, facts, code)
+        told = explain_text(words, known, code)
         if told.diagnoses:
             return told
         what = "".join(traceback.format_exception(what, limit=-12))
     elif isinstance(what, bytes | bytearray):
         what = bytes(what).decode("utf-8", "replace")
     elif isinstance(what, Iterator) or hasattr(what, "readline"):
-        return explain_lines(map(_as_text, what), model, layout, framework, facts)
+        return explain_lines(map(_as_text, what), known)
     elif not isinstance(what, str):
         what = _shape_text(what)
-    return explain_text(what, model, layout, framework, facts)
+    return explain_text(what, known)
 
 
 def _as_text(line: Any) -> str:
@@ -101,6 +103,7 @@ __all__ = [
     "VERDICTS",
     "Diagnosis",
     "Explanation",
+    "Level",
     "Said",
     "explain",
 ]

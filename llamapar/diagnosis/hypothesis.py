@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TypeVar
 
 from llamapar.records.equations import Equation
@@ -11,8 +12,27 @@ from llamapar.records.equations import Equation
 _T = TypeVar("_T")
 
 
+class Level(IntEnum):
+    """How much speaks for a cause; `str` gives the word.
+
+    LIKELY: the words name it, or its arithmetic comes out exactly with what is given or stated.
+    POSSIBLE: the arithmetic comes out exactly with a number that had to be assumed, or words fit others too.
+    WEAK: nothing exact speaks for it.
+    """
+
+    WEAK = 1
+    POSSIBLE = 2
+    LIKELY = 3
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+LIKELY, POSSIBLE, WEAK = Level.LIKELY, Level.POSSIBLE, Level.WEAK
+
+
 def first(*cases: tuple[object, _T], otherwise: _T) -> _T:
-    """What stands beside the first condition that holds: a score, or a verdict."""
+    """What stands beside the first condition that holds: a level, or a verdict."""
     return next((value for holds, value in cases if holds), otherwise)
 
 
@@ -20,14 +40,14 @@ def first(*cases: tuple[object, _T], otherwise: _T) -> _T:
 class Hypothesis:
     """One candidate cause of what was observed.
 
-    score: from 0 to 1, the category's prior times how exactly the arithmetic holds.
+    level: how much speaks for it; of equals the one that was found first is named first.
     parallel: whether sharding is to blame; None where the text alone cannot tell.
     needs: facts that would separate it from its rivals. facts: what it implies, by fact name.
     """
 
     category: str
     cause: str
-    score: float
+    level: Level
     equations: tuple[Equation, ...] = ()
     subtype: str | None = None
     parallel: bool | None = True
@@ -36,11 +56,11 @@ class Hypothesis:
 
 
 def found(
-    category: str, score: float, cause: str, *equations: Equation | None, parallel: bool | None = True,
+    category: str, level: Level, cause: str, *equations: Equation | None, parallel: bool | None = True,
     needs: str = "", facts: Mapping[str, int] | None = None,
 ) -> Hypothesis:  # fmt: skip
     """A Hypothesis in one line: "other: kernel_limit" carries a subtype, `needs` is a list with commas."""
     name, _, subtype = category.partition(": ")
     wanted = tuple(filter(None, needs.split(", ")))
     there = tuple(equation for equation in equations if equation is not None)
-    return Hypothesis(name, cause, score, there, subtype or None, parallel, wanted, facts or {})
+    return Hypothesis(name, cause, level, there, subtype or None, parallel, wanted, facts or {})

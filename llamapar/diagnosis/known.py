@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,6 +13,7 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
+from llamapar.describe.options import OPTIONS
 from llamapar.errors import MAX_DEGREE, LlamaparError, ModelError, whole
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
@@ -168,6 +170,22 @@ _FIRST = re.compile(r"(\d{1,12})(?!\d)")
 _CHANGE = re.compile(r"(\w{1,12}) ?(?:->|→|vs\.?) ?(\d{1,12})")
 
 
+VOCABULARIES = frozenset(
+    (30522, 32000, 50257, 50265, 50280, 50304, 50432, 51200, 65024, 250880, 256000, 262144)
+)
+"""Vocabulary sizes of public models of other families: BERT, GPT-2, NeoX, Bloom, Gemma and others."""
+
+_CUT_OVER = (
+    ("kv_heads_lt_tp", "n_kv_heads", "tp"),
+    ("heads_not_divisible", "n_heads", "tp"),
+    ("hidden_or_ffn_not_divisible", "ffn_dim", "tp"),
+    ("seq_not_divisible", "seq_len", "cp"),
+    ("seq_not_divisible", "seq_len", "tp"),
+    ("microbatch_divisibility", "global_batch", "dp"),
+)
+"""Category, size and axis: what each axis cuts."""
+
+
 @dataclass(frozen=True)
 class Known:
     """Facts beside the text; every one may be missing.
@@ -245,6 +263,24 @@ class Known:
         if self.get("world") == 1 and not self.changes:
             return True
         return bool(axes) and all(self.get(axis) == 1 for axis in axes)
+
+    def uneven(self) -> list[tuple[str, str, int, str, int]]:
+        """(category, fact, size, axis, degree) of each known size that a known degree does not divide."""
+        rows = []
+        for category, fact, axis in _CUT_OVER:
+            size, degree = self.get(fact), self.get(axis)
+            if size and degree and size % degree:
+                rows.append((category, fact, size, axis, degree))
+        return rows
+
+    def memory_command(self) -> str:
+        """The `llamapar memory` that counts what a rank holds, with what is known filled in."""
+        model = self.model.name if self.model and PRESETS.get(self.model.name) == self.model else "MODEL"
+        words = ["llamapar", "memory", "--model", model]
+        for fact in ("tp", "cp", "pp", "dp", "seq_len", "micro_batch", "global_batch"):
+            if fact in self.numbers:
+                words += OPTIONS[fact].words(self.numbers[fact])
+        return shlex.join(words)
 
     def job(self) -> Job | None:
         """The job that the facts make, where a model and a degree are known."""

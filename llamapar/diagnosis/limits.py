@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
-from .hypothesis import Hypothesis, first, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
 from .known import Known
 from .reading import Reading
 from .topics import PARALLEL
+from .words import pattern
 
 
 def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Zero division, memory, counters, checkpoints, quantised groups and positions."""
     yield from _zero_division(r, known)
+    yield from _collective(r, known)
     yield from _memory(r, known)
     yield from _counter(r, known)
     yield from _checkpoint(r, known)
@@ -24,27 +26,28 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield from _aligned(r, known)
 
 
-_ZERO = re.compile(r"zerodivisionerror|division (?:or modulo )?by zero|modulo by zero|divide by zero|sigfpe")
-_LOCAL = re.compile(r"kv|n_rep|local_heads|head|attention|llama|rank|parallel")
+_ZERO = pattern("zero_division")
+_LOCAL = pattern("counts_per_rank")
+_PER_RANK = re.compile(r"n_rep|local_(?:kv_)?heads|n_kv")
 _NO_HEADS = re.compile(r"\b0 (?:local )?(?:kv|key[/ _-]value) heads|kv_?heads? ?(?:=|is|:) ?0\b")
 
 
 def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if _NO_HEADS.search(r.low):
-        yield found("kv_heads_lt_tp", 0.8, "a rank holds no KV head", needs="tp, n_kv_heads")
+        yield found("kv_heads_lt_tp", LIKELY, "a rank holds no KV head", needs="tp, n_kv_heads")
     if not _ZERO.search(r.low) or "float division" in r.low:
         return
     tp, kv = known.get("tp"), known.get("n_kv_heads")
     if tp and kv and tp > kv:
         cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides"
         yield found(
-            "kv_heads_lt_tp", 0.92, cause, Quotient(kv, tp, floor=True), facts={"tp": tp, "n_kv_heads": kv}
+            "kv_heads_lt_tp", LIKELY, cause, Quotient(kv, tp, floor=True), facts={"tp": tp, "n_kv_heads": kv}
         )
         return
     other = bool(tp and kv) or known.alone("tp")
-    hint = bool(_LOCAL.search(r.low))
+    hint = _LOCAL.search(r.low) or any(_PER_RANK.search(line) for line in r.code)
     cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
-    score = first((other, 0.2), (hint, 0.75), otherwise=0.6)
+    score = first((other, WEAK), (hint, LIKELY), otherwise=POSSIBLE)
     blame = True if hint and not other else None
     yield found(
         "kv_heads_lt_tp", score, cause, Stated("n_kv_heads // tp = 0"), parallel=blame, needs="tp, n_kv_heads"
@@ -52,22 +55,34 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if known.get("micro_batch") or re.search(r"batch|accumul|steps|loader", r.low):
         cause = "a number of batches or steps rounds down to 0"
         yield found(
-            "microbatch_divisibility", 0.55, cause, parallel=None, needs="global_batch, micro_batch, dp"
+            "microbatch_divisibility", POSSIBLE, cause, parallel=None, needs="global_batch, micro_batch, dp"
         )
 
 
-_OOM = re.compile(
-    r"out ?of ?memory|\boom\b|(?:cannot|failed to|unable to|tried to) allocate|allocation failed|bad_alloc|"
-    r"resource_exhausted|no available memory|not enough (?:gpu |device )?memory|insufficient memory|"
-    r"mmap failed|"
-    r"kv[ _]cache .{0,80}(?:larger|exceed|memory)|memory (?:estimate|footprint)|cuda(?:host)?malloc|"
-    r"(?:under|over)estimate.{0,60}(?:byte|memory)|exceeds? .{0,30}memory"
-)
+_COLLECTIVE = pattern("collective_of_unequal_pieces")
+_KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
+
+
+def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """A collective takes equal pieces and the ranks' pieces differ: which size do the ranks not divide?"""
+    if not _COLLECTIVE.search(r.low):
+        return
+    cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
+    uneven = known.uneven()
+    for category, fact, size, axis, degree in uneven:
+        numbers, facts = Quotient(size, degree), {axis: degree, fact: size}
+        yield found(category, LIKELY, f"{cause}: {fact} {size} over {axis}={degree}", numbers, facts=facts)
+    if not uneven:
+        keys = any(_KEYS.search(line) for line in r.code)
+        names = ("kv_heads_lt_tp", "seq_not_divisible") if keys else ("seq_not_divisible", "kv_heads_lt_tp")
+        for category in names:
+            yield found(category, POSSIBLE, cause, parallel=None, needs="seq_len, cp, tp, n_kv_heads")
+
+
+_OOM = pattern("out_of_memory")
 _SIZE = re.compile(r"allocat\w{1,4}\D{0,30}(\d{1,20}(?:\.\d{1,6})?) ?(gib|mib|kib|gb|mb|kb|bytes|b\b)")
 _UNIT = {"gib": 2**30, "gb": 2**30, "mib": 2**20, "mb": 2**20, "kib": 2**10, "kb": 2**10, "bytes": 1, "b": 1}
-_ASKED = re.compile(
-    r"parallel|layout|pipeline|stage|shard|zero|\btp\b|per (?:gpu|rank)|memory estimate|underestimate"
-)
+_ASKED = pattern("memory_of_a_layout")
 
 
 def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -77,8 +92,8 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     told = list(_allocated(r, known))
     blame = True if told or _ASKED.search(r.low) or known.changes else None
     cause = "a rank holds more than its memory" + (f": {told[0]}" if told else "")
-    needs = "" if told else "model, layout, memory of a GPU"
-    yield found("memory_oom_layout", 0.8, cause, *told, parallel=blame, needs=needs)
+    needs = "model, layout, memory of a GPU"
+    yield found("memory_oom_layout", LIKELY, cause, *told, parallel=blame, needs=needs)
 
 
 def _allocated(r: Reading, known: Known) -> Iterator[Equation]:
@@ -102,20 +117,9 @@ def _allocated(r: Reading, known: Known) -> Iterator[Equation]:
         yield Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights")
 
 
-_OVERFLOW = re.compile(
-    r"missing ?bytes|illegal memory access|integer overflow|int_?32|\b2 ?(?:\^|\*\*) ?3[12]\b|2147483\d{3}|"
-    r"2,147,\d{3},\d{3}|429496729\d|4,294,967,29\d|overflow|\bwraps?\b|wrapped|32[- ]bit|int_max|narrowing|"
-    r"out of range for int|negative (?:dimension|size|alloc)|too large (?:for|to) .{0,20}(?:int|index)|"
-    r"sizes? too large"
-)
-_FLOAT = re.compile(
-    r"overflow.{0,40}(?:loss|grad|fp16|float|scale|softmax|warning)|stack ?overflow|recursion|"
-    r"overflow ?error: (?:cannot convert|math)|(?:dtype|type|index).{0,30}\bint_?32|int32/int64|"
-    r"(?:loss|grad\w{0,8}|fp16|scale|nan).{0,40}overflow"
-)
-_COUNTER = re.compile(
-    r"missing ?bytes|int_?(?:32|max)|wraps|32-bit|integer overflow|2 ?(?:\^|\*\*) ?3|illegal memory"
-)
+_OVERFLOW = pattern("overflow")
+_FLOAT = pattern("overflow_of_floats")
+_COUNTER = pattern("counter_of_32_bits")
 
 
 def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -139,33 +143,17 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
     named = _COUNTER.search(r.low)
     cause = f"a size {'passes' if equations else 'or an address may pass'} what 32 bits can count"
     blame = True if equations or (named and "illegal" not in r.low) else None
-    score = first((equations, 0.88), (named, 0.7), otherwise=0.4)
-    needs = "" if equations else "shapes and element size"
+    score = first((equations, LIKELY), (named, LIKELY), otherwise=WEAK)
+    needs = "shapes and element size"
     yield found(
         "counter_overflow: scale_not_layout", score, cause, *equations[:3], parallel=blame, needs=needs
     )
 
 
-_CHECKPOINT = re.compile(
-    r"checkpoint|ckpt|mp_rank_\d|zero_pp_rank|consolidated\.\d|state_?dict|resum|\bload(?:ing|ed)?\b|reshard|"
-    r"convert|\bsaved?\b"
-)
-_TWO_LAYOUTS = re.compile(
-    r"(?:was|were|is) (?:saved|trained|sharded|created|generated|converted|written)|value from checkpoint|"
-    r"used a .{0,30}(?:size|degree)|from checkpoint \(|for mp ?=|mp_rank_\d|zero_pp_rank|old mp size|"
-    r"(?:different|mismatch\w{0,2}|another|changed?|changing|new|old|original) .{0,40}"
-    r"(?:parallel|tp\b|mp\b|pp\b|dp\b|world|topology|ranks|shards|partition|gpus)|"
-    r"but (?:the )?(?:current )?(?:world|tp|mp|model|tensor|dp)|shards? .{0,30}(?:expected|found|but)|"
-    r"(?:expected|found|got|only) \d{1,6} (?:\w{1,12} )?(?:shards?|files|partitions|ranks)|consolidated\.\d|"
-    r"inconsistent .{0,40}checkpoint|resharding .{0,20}not |"
-    r"number of (?:shards|files|checkpoints|ckpts?)|universal checkpoint|partition_count|"
-    r"not currently supported|"
-    r"(?:tp|mp|dp|pp|world|parallel)\w{0,12} ?(?:size)? ?(?:of )?\(?=? ?\d{1,6}\)? ?(?:->|→|to|vs) ?\d|"
-    r"multiple of the other|(?:checkpoint|ckpt).{0,80}\d.{0,40}\b(?:but|current|while|whereas|now)\b.{0,60}\d"
-)
-_NO_FILES = re.compile(
-    r"mp ?= ?0|\b0 (?:shards|files|checkpoints|ckpts?)|no (?:checkpoint|\.pth|files?|weights)"
-)
+_CHECKPOINT = pattern("checkpoint")
+_TWO_LAYOUTS = pattern("two_layouts")
+_SLICED = re.compile(r"start \((\d{1,20})\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
+_NO_FILES = pattern("no_files")
 _ABSENT = re.compile(r"no such file.{0,200}(?:consolidated\.00|mp_rank_00\b|rank_0\b)")
 _FILES = re.compile(r"mp_rank|zero_pp_rank|consolidated\.\d|shards?\b|\.pth")
 _LAYOUTS = "layout of the checkpoint, layout of this run"
@@ -173,45 +161,43 @@ _LAYOUTS = "layout of the checkpoint, layout of this run"
 
 def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A checkpoint that was cut for one layout and is read under another."""
-    spoken = bool(_CHECKPOINT.search(r.low))
+    spoken = bool(_CHECKPOINT.search(r.low) or _SLICED.search(r.low))
     if not spoken and not (known.changes and PARALLEL.search(r.low)):
+        return
+    sliced = _SLICED.search(r.low)
+    if sliced and int(sliced[2]) == int(sliced[3]) <= int(sliced[1]):
+        cause = f"a slice of {sliced[2]} rows is asked of a weight that holds no more: it was cut before"
+        yield found("checkpoint_tp_mismatch", LIKELY, cause, needs=_LAYOUTS)
         return
     unlike = re.search(r"not equal|mismatch|differ|!=", r.low)
     if unlike and re.search(r"padded_vocab|vocab\w{0,10} .{0,40}checkpoint", r.low):
         numbers = [Multiples((n,), 128) for n in r.values if n > 1000 and n % 128 == 0]
         cause = "the checkpoint's vocabulary is padded to another multiple"
-        yield found("vocab_padding", 0.9, cause, *numbers[:2], needs="tp, padding")
+        yield found("vocab_padding", LIKELY, cause, *numbers[:2], needs="tp, padding")
         return
     axes = r.concepts & {"tp", "pp", "dp", "world", "cp"}
     if (axes or _FILES.search(r.low)) and _TWO_LAYOUTS.search(r.low):
         if _NO_FILES.search(r.low):
             cause = "no file of the checkpoint was found: a wrong path, not a layout"
-            yield found("checkpoint_tp_mismatch", 0.86, cause, parallel=False)
+            yield found("checkpoint_tp_mismatch", LIKELY, cause, parallel=False)
             return
         if _ABSENT.search(r.low):
             cause = "the checkpoint's first file is not there: look at the path, then at the number of shards"
             needs = "files of the checkpoint, tp"
-            yield found("checkpoint_tp_mismatch", 0.7, cause, parallel=None, needs=needs)
+            yield found("checkpoint_tp_mismatch", LIKELY, cause, parallel=None, needs=needs)
             return
         sizes = [t.number for t in r.terms if t.concept in axes and t.number]
         differ = Comparison(sizes[0], "≠", sizes[1]) if len(sizes) > 1 and sizes[0] != sizes[1] else None
         cause = "the checkpoint was cut for another layout than the one that reads it"
-        yield found("checkpoint_tp_mismatch", 0.86, cause, differ, needs="" if differ else _LAYOUTS)
+        yield found("checkpoint_tp_mismatch", LIKELY, cause, differ)
     elif changed := sorted(known.changes.keys() & {"tp", "pp", "dp", "world", "cp"}):
         old, new = known.changes[changed[0]]
         cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"
         pair = Stated(f"{old} ≠ {new}") if not old.isdecimal() else Comparison(int(old), "≠", int(new))
-        yield found("checkpoint_tp_mismatch", 0.7 if spoken else 0.5, cause, pair)
+        yield found("checkpoint_tp_mismatch", LIKELY if spoken else POSSIBLE, cause, pair)
 
 
-_QUANT = re.compile(
-    r"quantized weight|thread_[kn]\b|thread config|group_?size|min_thread|marlin|\bawq|\bgptq|"
-    r"exllama|q4_\d|block_[nk]\b|"
-    r"scales?\b.{0,40}shape|"
-    r"quantiz\w{0,6} .{0,60}(?:block|group|align|divis|multiple|shape|size|partition)|(?:in|"
-    r"out)put_partition|"
-    r"input_size_per_partition|super-?block"
-)
+_QUANT = pattern("quantised")
 
 
 def _quantised(r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -228,18 +214,11 @@ def _quantised(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if tp == 1:
         cause = "the quantised weight's own size does not fit its groups: the same text comes at tp=1"
     blame = True if (tp or 0) > 1 else None
-    yield found(
-        "quant_group_vs_tp", 0.72, cause, cut, parallel=blame, needs="" if tp else "tp, ffn_dim, group size"
-    )
+    yield found("quant_group_vs_tp", LIKELY, cause, cut, parallel=blame)
 
 
-_POSITION = re.compile(
-    r"rotary|\brope\b|freqs_cis|position[_ ]?(?:ids?|embed)|cos_cached|max_position|inv_freq|max_seq_?len|"
-    r"max_model_len|context length|n_ctx|model's context"
-)
-_BEYOND = re.compile(
-    r"size|shape|must|exceed|out of|length|mismatch|longer|larger|greater|between|assert|offset|position"
-)
+_POSITION = pattern("positions")
+_BEYOND = pattern("beyond_the_positions")
 
 
 def _positions(r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -248,12 +227,12 @@ def _positions(r: Reading, known: Known) -> Iterator[Hypothesis]:
         blame = True if (k or 1) > 1 else None
         equation = Quotient(seq, k) if seq and k and k > 1 else None
         cause = "positions or rotary tables and the sequence do not agree"
-        yield found("position/rope", 0.6, cause, equation, parallel=blame, needs="seq_len, max_seq_len, cp")
+        yield found(
+            "position/rope", POSSIBLE, cause, equation, parallel=blame, needs="seq_len, max_seq_len, cp"
+        )
 
 
-_ALIGNED = re.compile(
-    r"\bfp8\b.{0,120}(?:divisible|multiple|aligned)|(?:divisible|multiple|aligned).{0,120}\bfp8\b"
-)
+_ALIGNED = pattern("aligned_for_fp8")
 
 
 def _aligned(r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -262,7 +241,11 @@ def _aligned(r: Reading, known: Known) -> Iterator[Hypothesis]:
         return
     cut = [f"{axis}={known.get(axis)}" for axis in ("cp", "tp") if (known.get(axis) or 1) > 1]
     cause = "a kernel's rule on the sizes of its matrices; no parallelism is needed for it"
-    yield found("other: kernel_limit", 0.7, cause, parallel=None if cut else False, needs="seq_len, cp, tp")
+    limit = found(
+        "other: kernel_limit", LIKELY, cause, parallel=False if known.alone("cp", "tp") else None,
+        needs="seq_len, cp, tp",
+    )  # fmt: skip
     if cut:
         cause = f"the tokens of a rank, cut by {' and '.join(cut)}, are no multiple that FP8 kernels take"
-        yield found("seq_not_divisible", 0.75, cause, needs="seq_len")
+        yield found("seq_not_divisible", LIKELY, cause, needs="seq_len")
+    yield limit

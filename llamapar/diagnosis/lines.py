@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .reading import LIMIT, plain
+from .words import pattern
 
 _BLOCK = 1 << 20
 _CLOSE = 20_000
@@ -55,27 +56,8 @@ _PREFIX = re.compile(
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception|Failure|Exit|Interrupt|Warning)\b(?::|$)"
 )
-_CONSEQUENCE = re.compile(
-    r"ChildFailedError|SIGTERM|SIGABRT|SIGKILL|exitcode|exit code|Connection (?:reset|closed|refused)|"
-    r"Broken ?pipe|EOFError|nccl(?:Unhandled|System|Remote)|NCCL (?:error|WARN)|DistBackendError|TCPStore|"
-    r"store->get|SystemExit|KeyboardInterrupt|Engine core|EngineDead|WorkerProc|worker .{0,40}died|"
-    r"(?:Ray)?Actor(?:Error|Died)|terminate called|Root Cause|failed \(|Closing process|"
-    r"destroy_process_group|"
-    r"Sending process|CalledProcessError|returned non-zero|aborted|resource_tracker|request failed|"
-    r"\bexiting\b|"
-    r"torch\.distributed\.elastic|leaked|Fatal Python error|Segmentation|error_file|"
-    r"(?:Deprecation|User|Future)Warning"
-)
-_EXACT = re.compile(
-    r"divisible|divide\b|multiple of|invalid for input|cannot be multiplied|must match|(?:size|"
-    r"shape) mismatch|"
-    r"not compatible with sharding|cannot reshape|not equal|% ?\w{1,40} ?== ?0|evenly|reduction dim|"
-    r"broadcast|"
-    r"missingBytes|by zero|value from checkpoint|Loading a checkpoint|world[_ ]?size|not aligned|Parallelism|"
-    r"parallel dims|unflatten|exceeds dimension|can't be split|cannot be (?:split|sharded)|number of layers|"
-    r"illegal memory|out of memory|OutOfMemory|shape in current model|does not match|heads|copying a param|"
-    r"expected .{0,40} got|Mesh should not"
-)
+_CONSEQUENCE = pattern("consequence")
+_EXACT = pattern("exact_cause")
 _WATCHDOG = re.compile(r"[Ww]atchdog|[Tt]imed? ?out|collective operation timeout")
 _QUOTED = re.compile(r"^(?:-{1,6}> ?\d{1,6} |❱ {0,4}\d{1,6} │ ?|│ ?❱ {0,4}\d{1,6} │ ?)")
 """How IPython and rich mark the failing line."""
@@ -134,6 +116,11 @@ def strip(line: str) -> tuple[str, int | None]:
     return text, rank
 
 
+def is_watchdog(line: str) -> bool:
+    """Whether a line says that somebody waited in vain: what happened to the others stands elsewhere."""
+    return bool(_WATCHDOG.search(line[:400]))
+
+
 def score(text: str) -> float:
     """How much a line looks like a cause: 0 for none, up to 10."""
     if not text or _FRAME.match(text):
@@ -144,7 +131,7 @@ def score(text: str) -> float:
         worth += 3.0
     elif "ssert" in text or "heck failed" in text:
         worth += 2.0
-    if _WATCHDOG.search(text[:400]):
+    if is_watchdog(text):
         worth = 2.0
     if _CONSEQUENCE.search(text[:400]):
         worth = min(worth, 3.0) * 0.3

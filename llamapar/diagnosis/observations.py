@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from .reading import Reading, Shape, Term
+from .words import pattern
 
 
 @dataclass(frozen=True)
@@ -81,51 +82,76 @@ class Unequal:
 
 Observation = Divides | View | Matmul | Pair | Held | Order | Unequal
 
-_NOT = r"(?:not |n't |no |never |cannot |can't |couldn't )?"
-_LEFT = re.compile(  # the divided thing stands on the left
-    rf"{_NOT}(?:be |evenly |exactly |equally ){{0,3}}(?:divisible|dividable|devisible)(?: evenly)?|"
-    r"(?:could ?n.t|cannot|can not|can.t|must) be (?:evenly |equally )?"
-    r"(?:split|sharded|partitioned|divided|devided|distributed|sliced|chunked|scattered|spread)|"
-    r" over (?:the )?(?:mesh )?axis|multiple(?: or (?:a )?divisor)? of|not compatible with sharding|"
-    r"n.t evenly distributed|"
-    r"not (?:evenly|equally) (?:distributed|divided|split|sharded)|not aligned|aligned with|"
-    r"(?:does not|doesn't|do not) divide(?: evenly)?(?= (?:over|into|by|among|across|why)\b| ?[\n.,;)]|$)|"
-    r"不能被|无法被|teilbar durch|divisible par|"
-    r"uneven(?:ly)?(?: shard\w{0,4})?|divided? without remainder|not split evenly|"
-    r"% [\w.()\[\] +*-]{1,60}[=!]= ?0|%[\w.]{1,40} ?[=!]= ?0"
-)
-_RIGHT = re.compile(  # the divided thing stands on the right
-    r"(?:must|should|does not|doesn't|do not|to|cannot|not) (?:evenly )?divide "
-    r"(?!over|into|by|among|evenly|why)|"
-    r"(?:a |be )(?:divisor|factor) of|divides evenly into"
-)
+_LEFT = pattern("is_not_divided")  # the divided thing stands on the left
+_RIGHT = pattern("does_not_divide")  # the divided thing stands on the right
 MOST = 8
 """Relations of one kind that are read in one message."""
 
 _STOP = re.compile(r"(?<=[a-z)\]'\"])\. |\n|;|error: |failed: ?|assert ")
-_AXES = frozenset(("tp", "pp", "cp", "dp", "ep"))
+AXES = ("tp", "pp", "cp", "dp", "ep")
 _WEAK = frozenset(("dimension", "hidden", "checkpoint", "lora", "fused"))
+
+
+_PARTITIONED = re.compile(
+    r"array axis (?P<dim>\d) (?:"
+    r"is partitioned (?P<ranks>\d{1,6}) times, but the dimension size is (?P<size>\d{1,12})|"
+    r"\(of size (?P<size2>\d{1,12})\) to mesh ax[ei]s (?P<axis>[('\w, )]{1,60}) "
+    r"\(of (?:total )?size (?P<ranks2>\d{1,6})\))"
+)
+_SPEC = re.compile(r"p\(([^()]{0,80})\)")
+_ARRAY = re.compile(r"(?:full shape: \(|of shape \w{1,12}\[)([\d, ]{1,60})")
+_OF_KEYS = re.compile(r"parameter '(?:k|v|kv|keys?|values?)'|\b(?:wk|wv|k_proj|v_proj)\b")
+_DATA, _SEQUENCE = (
+    re.compile(r"data|\bf?s?dp\b|batch|replica"),
+    re.compile(r"\b(?:cp|sp|seq\w{0,8}|context)\b"),
+)
+
+
+def _partitioned(r: Reading) -> Divides | None:
+    """JAX names the array's axis, its size and the mesh axis that cuts it: the shape tells what is cut."""
+    match = _PARTITIONED.search(r.low)
+    if match is None:
+        return None
+    dim, size = int(match["dim"]), int(match["size"] or match["size2"])
+    spec, array = _SPEC.search(r.low), _ARRAY.search(r.low)
+    axes = spec[1].split(",") if spec else []
+    axis = match["axis"] or (axes[dim] if dim < len(axes) else "")
+    dims = array[1].count(",") + 1 if array else 0
+    subject = ""
+    if _DATA.search(axis):
+        subject = "batch"
+    elif _SEQUENCE.search(axis):
+        subject = "seq"
+    elif dims > 2 and dim == dims - 2:
+        subject = "kv" if _OF_KEYS.search("\n".join((r.low, *r.code)).lower()) else "heads"
+    return Divides(
+        subject, size, frozenset(("tp",) if not subject else ()), int(match["ranks"] or match["ranks2"])
+    )
 
 
 def divides(r: Reading) -> Iterator[Divides]:
     """Every divisibility that the text speaks of."""
+    partitioned = _partitioned(r)
+    if partitioned is not None:
+        yield partitioned
+        return
     stops = list(_STOP.finditer(r.low))
-    for pattern in (_LEFT, _RIGHT):
-        for match in islice(pattern.finditer(r.low), MOST):
+    for relation in (_LEFT, _RIGHT):
+        for match in islice(relation.finditer(r.low), MOST):
             start = max((m.end() for m in stops if m.end() <= match.start()), default=0)
             end = min((m.start() for m in stops if m.start() >= match.end()), default=len(r.low))
             middle = match.start() + 1 if match.group().startswith("%") else match.end()
             left, right = (start, match.start()), (middle, end)
-            if pattern is _RIGHT:
+            if relation is _RIGHT:
                 left, right = right, left
             yield _divides(r, left, right)
 
 
 def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divides:
     ours, theirs = r.within(*left), r.within(*right)
-    strong = [t for t in ours if t.concept not in _AXES | _WEAK | {"world"}]
+    strong = [t for t in ours if t.concept not in {*AXES} | _WEAK | {"world"}]
     widths = [t for t in ours if t.concept == "hidden"]
-    ranks = [t for t in ours if t.concept == "world"] or [t for t in ours if t.concept in _AXES]
+    ranks = [t for t in ours if t.concept == "world"] or [t for t in ours if t.concept in AXES]
     subject = next(iter(strong + widths + ranks + ours), None)
     number = subject.number if subject else None
     nearest = -1 if left < right else 0  # of the numbers of a side, the one next to the relation
@@ -158,25 +184,18 @@ _DIM_OF = re.compile(r"dim(?:ension)? (\d) of (?:a |the )?(?:tensor )?(?:of )?(?
 _FOUND = re.compile(
     r"(?:but it is|but is|is equal to|but got|got|found|was|with size) (?:equal to )?\(?(\d{1,20})"
 )
-_INDEX = re.compile(
-    r"(?:axis|dim|dimension|index|rank|tensor|gpu|device|layers?|stage|line|cuda:|version)[ .:#]?$|"
-    r"\.\w{1,4}[:(]$"
-)
 
 
 def _counts(r: Reading, start: int, end: int) -> list[int]:
-    """Numbers between two places that count something, so not the 0 of "dimension 0"."""
-    return [n for n, at in r.numbers if start <= at < end and not _INDEX.search(r.low[max(0, at - 12) : at])]
+    """Numbers between two places that count something."""
+    return [n for n, at in r.numbers if start <= at < end]
 
 
-_VIEW = re.compile(
-    r"invalid for input|reshape|cannot (?:be )?view|unflatten|multiply up to|\bview\b.{0,40}size"
-)
+_VIEW = pattern("view")
+_UNFLATTEN = re.compile(r"multiply up to the size of dim \d \((\d{1,20})\)")
 _INPUT = re.compile(r"input of size (\d{1,32})")
-_MATMUL = re.compile(
-    r"multiplied|matmul|reduction dim|contract|mat1|\bm1\b|inner dim|\bgemm\b|batch1|dot_general"
-)
-_LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|saved")
+_MATMUL = pattern("product")
+LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|saved")
 _SIZES = re.compile(
     r"\((\d{1,20})\)(?: at)? (?:must|should) match (?:the )?(?:existing )?(?:size of )?[\w ]{0,20}"
     r"\((\d{1,20})\)(?: at non-singleton dimension (\d{1,2}))?"
@@ -185,6 +204,8 @@ _EXPECTED = re.compile(
     r"expected (?:input |hidden |tensor )?(?:size|dim\w{0,7}|length)? ?\(?(\d{1,20})\)?,? "
     r"(?:but )?(?:got|found|received|was) (?:tensor )?(?:size|of size)? ?\(?(\d{1,20})"
 )
+LABELS = "labels"
+_LABELS = re.compile(r"expected input batch_size \((\d{1,20})\) to match target batch_size \((\d{1,20})\)")
 _EXCEEDS = re.compile(r"start \(\d{1,20}\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
 _NAME = re.compile(
     r"[A-Za-z_]\w{0,60}(?:\.\w{1,60}){1,12}|\b[A-Za-z_]\w{0,30}(?:_proj|_embeddings?|_tokens|_head)\b"
@@ -209,6 +230,9 @@ def shapes(r: Reading) -> Iterator[Observation]:
     free = [n for n, at in r.numbers if not any(a <= at <= b for a, b in spans)]
     if _VIEW.search(r.low) and wide:
         target = wide[-1]
+        if len(target) == 2 and (width := _UNFLATTEN.search(r.low)):
+            yield View((1, *target), int(width.group(1)))
+            return
         told = _INPUT.search(r.low)
         numel = math.prod(wide[0]) if len(wide) > 1 else max(free, default=0)
         numel = int(told.group(1)) if told else numel
@@ -220,6 +244,10 @@ def shapes(r: Reading) -> Iterator[Observation]:
         if a[-1] != b[-2]:
             yield Matmul(a[-1], b[-2], b[-1])
             return
+    labels = _LABELS.search(r.low)
+    if labels:
+        yield Pair(int(labels.group(1)), int(labels.group(2)), None, LABELS)
+        return
     sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low) or _EXCEEDS.search(r.low)
     name = next(iter(names(r)), "")
     if sizes:
@@ -235,7 +263,7 @@ _AT = re.compile(r"(?:not match|mismatch\w{0,2}|differs?) (?:at|in|on) dim(?:ens
 
 
 def _pairs(found: list[Shape], name: str, low: str) -> Iterator[Pair]:
-    loaded = _LOADED.search(low)
+    loaded = LOADED.search(low)
     for first, second in pairwise(found):
         while len(second) > len(first) and second[-1] == 1:  # ggml writes every shape with four dims
             second = second[:-1]
@@ -252,6 +280,9 @@ def _pairs(found: list[Shape], name: str, low: str) -> Iterator[Pair]:
             yield from _broadcast(first, second, name)
             return
         sizes = sorted((math.prod(first), math.prod(second)))
+        if loaded and {(0,), (1,)} & {first, second} and len(first) != len(second) and sizes[1] > 1:
+            yield Pair(math.prod(first), math.prod(second), None, name, (first, second))
+            return
         if loaded and len(first) != len(second) and 1 in (len(first), len(second)) and sizes[0] > 2**21:
             yield Pair(sizes[0], sizes[1], None, name)  # a flat shard against the whole
             return
@@ -270,11 +301,7 @@ def _broadcast(first: Shape, second: Shape, name: str) -> Iterator[Pair]:
             return
 
 
-_DIFFER = re.compile(
-    r"!=|not equal|\bequal\b|does ?n.t match|not match|mismatch|inconsistent|requires|bigger than|exceeds?\b|"
-    r"(?:greater|less|larger|smaller) than|at least|only \d{1,6}|instead of|but (?:got|found|only|there)|"
-    r"should be|must be|invalid parallel|expected|but world|== "
-)
+_DIFFER = pattern("counts_differ")
 
 
 def unequal(r: Reading) -> Iterator[Unequal]:

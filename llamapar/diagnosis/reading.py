@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from .words import concepts, pattern
+
 LIMIT = 6000
 """Characters of one message that are read."""
 
@@ -33,111 +35,7 @@ def plain(text: str) -> str:
 
 # -- concepts --------------------------------------------------------------------------------------
 
-_AXIS = r"[_ -]?(?:model[_ -]?)?para(?:llel(?:i[sz]\w{1,5})?)?"
-_OF = r"(?:[_ -]?(?:world[_ -]?)?(?:size|degree|ranks?|nodes|shards))?"
-
-_CONCEPTS: tuple[tuple[str, str], ...] = (
-    # a longer wording stands before the shorter one that it contains
-    ("checkpoint", r"checkpoint\w{0,6}|ckpt|state_dict|safetensors|consolidated\.\d\d|mp_rank_\d\d"),
-    ("lora", r"lora\w{0,20}|adapter"),
-    (
-        "kv",
-        r"(?:kv|key[_ /]?value)[_ -]?heads?\w{0,6}|k/?v heads?|num_query_groups|query groups?|"
-        r"kv_?dim|n_?kv_?heads?|n_?head_kv|multi_query_group\w{0,6}|kv[_ -]?groups?",
-    ),
-    (
-        "head_dim",
-        r"head[_ ]?dim\w{0,6}|head[_ ]?size|size[_ ]per[_ ](?:attention[_ ])?head|"
-        r"hidden_size_per_attention_head|per[_-]head",
-    ),
-    (
-        "heads",
-        r"attention[_ ]heads?|n(?:um)?_?(?:attention_|attn_|q_|query_)?heads?|"
-        r"(?:query |q )?heads?\b|n_?head\b",
-    ),
-    ("expert", r"experts?|\bmoe\b"),
-    (
-        "quant",
-        r"group[_ ]?size|quanti[sz]\w{0,10}|min_thread_\w|thread_[mnk]|prob_[mnk]|"
-        r"tile[_ ]?(?:size|[mnk])|block[_ ]?size|blocksize|gptq|\bawq\b|marlin|q_?groups?|"
-        r"pack(?:ed)?[_ ]?factor|block_[nk]\b|weight_block_size|scale_\w{0,8}",
-    ),
-    (
-        "microbatch",
-        r"micro[_ -]?batch\w{0,5}(?:[_ ]size)?|mini[_ -]?batch\w{0,5}|num_micro\w{0,12}|"
-        r"gradient[_ ]accumulation\w{0,12}|\bmbs\b",
-    ),
-    (
-        "batch",
-        r"(?:global[_ -]?|train[_ -]?|total[_ -]?|eval[_ -]?)?batch[_ -]?(?:size)?\b|\bgbs\b|"
-        r"batch_size\w{0,10}",
-    ),
-    (
-        "world",
-        r"world[_ -]?size\w{0,4}|number of (?:gpus|processes|devices|ranks|workers)|nproc\w{0,12}|"
-        r"n(?:um)?_?(?:gpus|devices|processes|ranks|workers)|total[_ ](?:gpus|ranks|devices)|"
-        r"available (?:gpus|devices)|mpi_?(?:world_?)?size|\bprocesses\b|\bgpus\b|n_?devices",
-    ),
-    ("ep", r"expert" + _AXIS + _OF + r"|\bep(?:[_ -]?(?:size|degree|world_size))?\b"),
-    (
-        "pp",
-        r"pipe(?:line)?" + _AXIS + _OF + r"|\bpp(?:[_ -]?(?:size|degree|rank))?\b|pipeline|"
-        r"(?:virtual |pipeline )?stages?|\bvp(?:p|_size)?\b|virtual_pipeline\w{0,30}|num_stages",
-    ),
-    (
-        "cp",
-        r"context" + _AXIS + _OF + r"|\bcp(?:[_ -]?(?:size|degree))?\b|sequence[_ -]?parallel\w{0,12}|"
-        r"\bsp(?:[_ -]?(?:size|degree))?\b|ulysses\w{0,20}|ring[_ -]?(?:attn|attention)\w{0,10}|zigzag",
-    ),
-    (
-        "dp",
-        r"data" + _AXIS + _OF + r"|\bf?s?dp(?:[_ -]?(?:size|degree|world size|shard))?\b|zero[_ -]?[123]|"
-        r"dp_(?:replicate|shard)",
-    ),
-    (
-        "tp",
-        r"tensor" + _AXIS + _OF + r"|\btp(?:[_ -]?(?:size|degree|rank|world size))?\b|"
-        r"model[_ -]?parallel\w{0,8}(?:[_ -]size)?|\bmp(?:[_ -]?(?:size|degree))?\b|num[_-]?shards?|"
-        r"\bn_?nodes\b|\bn_?slices\b|\bshards?\b|tp_world\w{0,5}|total_model_size",
-    ),
-    (
-        "layers",
-        r"(?:num(?:ber)?[_ ](?:of[_ ])?|n_)?(?:hidden[_ ]|transformer[_ ]|middle[_ ])?layers?\b|"
-        r"(?:transformer|decoder) blocks?\b",
-    ),
-    (
-        "position",
-        r"position\w{0,20}|rotary\w{0,20}|\brope\w{0,10}|freqs_cis|cos_cached|alibi|\bwpe\b|"
-        r"max_position\w{0,12}",
-    ),
-    (
-        "fused",
-        r"qkv\w{0,10}|query_key_value|c_attn|\bwqkv\b|gate_up_proj|fused_\w{1,20}|w13_weight|"
-        r"dense_h_to_4h|swiglu|key_value\b",
-    ),
-    (
-        "vocab",
-        r"vocab\w{0,20}|embed_tokens|embed(?:ding)?s?\b|lm_head|\bwte\b|"
-        r"word_embeddings?|token_emb\w{0,8}|tokenizer",
-    ),
-    (
-        "ffn",
-        r"intermediate[_ ]?\w{0,5}|ffn\w{0,12}|\bmlp\b|feed[_ ]?forward\w{0,8}|hidden_dim|"
-        r"(?:gate|up|down)_proj|ff_dim|inter_size",
-    ),
-    (
-        "hidden",
-        r"hidden[_ ]?(?:size|dim(?:ension)?)s?|d_model|n_embd|embed_dim|in_features|out_features|"
-        r"(?:input|output)_(?:size|dim)\w{0,15}|hidden\b",
-    ),
-    (
-        "seq",
-        r"seq(?:uence)?[_ -]?len(?:gth)?s?|sequences?\b|\bseq\b|\btokens?\b|max_model_len|"
-        r"context[_ ]len(?:gth)?|seqlen\w{0,4}|input_ids|input embeds",
-    ),
-    ("dimension", r"dim(?:ension)?s?\b|\bsize\b|\bd\b|\bn\b|width|columns|rows"),
-)
-_CONCEPT = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _CONCEPTS))
+_CONCEPT = concepts()
 
 
 @dataclass(frozen=True)
@@ -170,6 +68,20 @@ _PATH = re.compile(r"[a-z_]\w{0,40}(?:\.\w{1,40}){2,12}")
 _ONE, _BARE = re.compile(r"(?:rank|stage|layer|head|block|shard|node)$"), re.compile(r" ?\d")
 """The number right beside such a word is which one it is: "rank 3", "stage 2", "layer 5"."""
 
+_NEAR = 24
+"""Characters before a number that tell its role."""
+
+_WHICH = pattern("which_one")
+"""What stands before a number that says which one, where or when, and counts nothing."""
+
+_KEYS = re.compile(r"(?:keys|rank|ranks|index|indices|list|layers?|blocks?|param_groups|args)[ :=]?\(?$")
+"""What stands before one number in brackets that is no shape: dict_keys([0]), ranks [3]."""
+
+_MEASURE = re.compile(
+    r" ?(?:ms|s|sec|secs|seconds|milliseconds|minutes|min|hours|gib|gb|mib|mb|kib|kb|tb|%)\b"
+)
+"""What stands behind an amount of time or memory."""
+
 _FACTS = {"heads": "n_heads", "kv": "n_kv_heads", "layers": "n_layers"}
 
 
@@ -197,13 +109,20 @@ class Reading:
         found = []
         for match in _SHAPE.finditer(self.text):
             dims = tuple(int(n) for n in _DIGITS.findall(match.group().replace("x", " ")))
-            found.append((dims, match.start()))
+            if len(dims) > 1 or not _KEYS.search(self.low[max(0, match.start() - _NEAR) : match.start()]):
+                found.append((dims, match.start()))
         return found
 
     @cached_property
     def numbers(self) -> list[tuple[int, int]]:
-        """Numbers of the text with where they start, those of shapes included."""
-        return [(int(m.group().replace(",", "")), m.start()) for m in _NUMBER.finditer(self.text)]
+        """Numbers that count something, with where they start, those of shapes included: not the 3 of
+        "rank 3", the line of a file, a time, an exit code or an amount of memory."""
+        return [
+            (int(m.group().replace(",", "")), m.start())
+            for m in _NUMBER.finditer(self.text)
+            if not _WHICH.search(self.low[max(0, m.start() - _NEAR) : m.start()])
+            and not _MEASURE.match(self.low, m.end())
+        ]
 
     @cached_property
     def values(self) -> list[int]:

@@ -12,6 +12,7 @@ from llamapar.records.equations import Equation
 from llamapar.records.tables import Plain
 from llamapar.rules.search import Fix
 
+from .hypothesis import Level
 from .known import Known
 from .vocabulary import CATEGORIES, SHARDING, UNKNOWN
 
@@ -36,8 +37,8 @@ class Diagnosis:
 
     arithmetic: relations of the text's own numbers that hold; equations: how they read. fixes: layouts
     that pass `check`, or words where model and layout are not known. needs: facts that would separate it
-    from its rivals. parallel: whether sharding is to blame; None where that cannot be told. confidence:
-    from 0 to 1. facts: what it implies of model and layout, by field name.
+    from its rivals. parallel: whether sharding is to blame; None where that cannot be told. level:
+    likely, possible or weak. facts: what it implies of model and layout, by field name.
     """
 
     category: str
@@ -47,7 +48,7 @@ class Diagnosis:
     fixes: tuple[Fix | str, ...]
     needs: tuple[str, ...]
     frameworks: tuple[Said, ...]
-    confidence: float
+    level: Level
     parallel: bool | None
     facts: Mapping[str, int] = field(default_factory=dict)
 
@@ -77,11 +78,11 @@ class Diagnosis:
                 {"framework": s.framework, "message": s.message, "source": str(s.source)}
                 for s in self.frameworks
             ],
-            "confidence": round(self.confidence, 3),
+            "level": str(self.level),
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.title} ({self.confidence:.0%})  {self.cause}"]
+        lines = [f"{self.title} ({self.level})  {self.cause}"]
         rows = [("", equation) for equation in self.equations]
         rows += [("try" if i == 0 else "or", str(fix)) for i, fix in enumerate(self.fixes)]
         rows += [("says", str(said)) for said in self.frameworks]
@@ -102,7 +103,7 @@ class Diagnosis:
             for s in self.frameworks
         )
         return (
-            f"<p><b>{escape(self.title)}</b> ({self.confidence:.0%}) {escape(self.cause)}{equations}"
+            f"<p><b>{escape(self.title)}</b> ({self.level}) {escape(self.cause)}{equations}"
             + (f"<br>try {fixes}" if fixes else "")
             + (f"<br><i>tell {escape(', '.join(self.needs))}</i>" if self.needs else "")
             + "</p>"
@@ -115,7 +116,7 @@ class Explanation:
     """The verdict ("sharding", "not_sharding" or "unknown"), why, and the diagnoses, likeliest first.
 
     line: the root cause as it stands in the text. ranks: the ranks that reported it, where told.
-    known: what was given, and what the text states besides.
+    known: what was given, and what the text states besides. note: what else of the log it explains.
     """
 
     verdict: str
@@ -124,6 +125,7 @@ class Explanation:
     line: str = ""
     ranks: tuple[int, ...] = ()
     known: Known = field(default_factory=Known)
+    note: str = ""
 
     @property
     def best(self) -> Diagnosis | None:
@@ -157,6 +159,8 @@ class Explanation:
         if self.line:
             where = f"  (ranks {', '.join(map(str, self.ranks[:8]))})" if self.ranks else ""
             head.append(f"    from {self.line[:300]}{where}")
+        if self.note:
+            head.append(f"    {self.note}")
         return "\n".join([*head, *(str(d) for d in self.diagnoses)])
 
     __repr__ = __str__
@@ -165,7 +169,8 @@ class Explanation:
         line = f"<br><code>{escape(self.line[:300])}</code>" if self.line else ""
         first, *rest = [d._repr_html_() for d in self.diagnoses] or [""]
         more = f"<details><summary>or else</summary>{''.join(rest)}</details>" if rest else ""
-        return f"<p><b>{escape(self.summary)}</b>{line}</p>{first}{more}"
+        note = f"<br>{escape(self.note)}" if self.note else ""
+        return f"<p><b>{escape(self.summary)}</b>{line}{note}</p>{first}{more}"
 
     def __bool__(self) -> bool:
         """Whether a sharding problem was found."""

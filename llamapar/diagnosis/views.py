@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from functools import cache
 
 from llamapar.describe.models import PRESETS
-from llamapar.records.equations import Comparison, Product, Quotient, Sizes, Stated
+from llamapar.records.equations import Comparison, Equation, Product, Quotient, Sizes, Stated
 
-from .hypothesis import Hypothesis, first, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, found
 from .known import Known, degrees, zoo
 from .observations import Matmul, View
 from .reading import Reading
+from .tokens import explain_cut
 
 _LOCAL = "other: global_dim_not_localized"
 _WIDTH = "hidden_or_ffn_not_divisible"
@@ -24,10 +25,10 @@ def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     target = o.target
     if 0 in target and 0 < target.index(0) < len(target) - 2:
         cause = "a rank was given 0 tokens: the sequence is cut into more parts than it fills"
-        yield found("seq_not_divisible", 0.75, cause, needs="seq_len, tp, cp")
+        yield found("seq_not_divisible", LIKELY, cause, needs="seq_len, tp, cp")
     elif 0 in target:
         cause = "a rank was given 0 heads: tp is larger than the number of KV heads"
-        yield found("kv_heads_lt_tp", 0.7, cause, needs="tp, n_kv_heads")
+        yield found("kv_heads_lt_tp", LIKELY, cause, needs="tp, n_kv_heads")
     elif target.count(-1) == 1 and len(target) > 1:
         yield from _torn(o, r, known)
     elif min(target) > 0 and math.prod(target) != o.numel:
@@ -49,27 +50,40 @@ def _torn(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield from _torn_group(o, known)
         return
     if o.target[-2] != -1 or len(o.target) < 3 or not usual or o.numel % lead:
-        yield from _no_factor(o, known)
+        yield from _no_factor(o, r, known)
         return
     width = o.numel // lead
     if width % head_dim == 0:
         return
-    at, cuts = Stated(f"{lead} × {width} = {o.numel}"), _cuts(width, head_dim, r, known)
-    for fact, sure, n, tp in cuts:
-        category, word = _HEADS[fact]
-        given = bool(known.get("tp") or known.get(fact))
-        share, example = _head_share(width, head_dim), "" if given else "for example "
-        rounded = f" = {share}" if n * head_dim % tp == 0 else " rounded up"
-        yield found(
-            category, sure,
-            f"a rank holds {width} columns, {share} of {head_dim}: {example}{n} {word} heads over tp={tp}",
-            at, Stated(f"{width} = {n}·{head_dim}/{tp}{rounded}"), needs="" if given else f"tp, {fact}",
-            facts={"tp": tp, fact: n},
-        )  # fmt: skip
+    at = Stated(f"{lead} × {width} = {o.numel}")
+    cuts = list(explain_columns(width, head_dim, r, known, at))
+    yield from cuts
     for fact, (category, word) in _HEADS.items() if not cuts else ():
         cause = f"{width} columns hold no whole number of {word} heads of {head_dim}"
-        sure = 0.5 + 0.1 * (fact == "n_kv_heads" and width < head_dim)
-        yield found(category, sure, cause, at, parallel=None, needs=f"tp, {fact}")
+        yield found(category, POSSIBLE, cause, at, parallel=None, needs=f"tp, {fact}")
+
+
+def explain_columns(
+    width: int, head_dim: int, r: Reading, known: Known, *numbers: Equation
+) -> Iterator[Hypothesis]:
+    """The columns of a rank, which are no whole number of heads: of which heads, over which tp?"""
+    for fact, level, n, tp in _cuts(width, head_dim, r, known):
+        category, word = _HEADS[fact]
+        example = "" if known.get("tp") or known.get(fact) else "for example "
+        share, whole = _head_share(width, head_dim), n * head_dim % tp == 0
+        rounded = " rounded down" if width == n * head_dim // tp else " rounded up"
+        ends = f" = {share}" if whole else rounded
+        yield found(
+            category, level,
+            f"a rank holds {width} columns, {share} of {head_dim}: {example}{n} {word} heads over tp={tp}",
+            *numbers, Stated(f"{width} = {n}·{head_dim}/{tp}{ends}"), needs=f"tp, {fact}",
+            facts={"tp": tp, fact: n},
+        )  # fmt: skip
+
+
+def is_head_dim(n: int) -> bool:
+    """Whether a public model has heads of this size."""
+    return n > 8 and n in _head_dims()  # the smallest preset's would make heads of every count
 
 
 def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
@@ -91,12 +105,11 @@ def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
                     Stated(f"{group} = ({n_rep} + 2)·{head_dim}"),
                     Stated(f"{width} = {kv_heads}·{group}/{tp}"),
                 )
-                ask = "" if told else "tp, n_kv_heads"
                 facts = {"tp": tp, "n_kv_heads": kv_heads}
-                yield found("kv_heads_lt_tp", 0.9, cause, at, *numbers, needs=ask, facts=facts)
+                yield found("kv_heads_lt_tp", LIKELY, cause, at, *numbers, facts=facts)
                 return
     cause = f"{width} columns of Q, K and V in one are no whole number of groups of {group}"
-    yield found("kv_heads_lt_tp", 0.6, cause, at, needs="tp, n_kv_heads")
+    yield found("kv_heads_lt_tp", POSSIBLE, cause, at, needs="tp, n_kv_heads")
 
 
 _KEY = re.compile(r"\b(?:x?[kv]|w[kv]|[kv]_proj|keys?|values?)\b|\b(?:key|value)_|kv|n_rep")
@@ -116,7 +129,7 @@ def side(r: Reading) -> str:
 
 def _cuts(
     width: int, head_dim: int, r: Reading, known: Known, floor: int = 0
-) -> list[tuple[str, float, int, int]]:
+) -> list[tuple[str, Level, int, int]]:
     """(which heads, how likely, n, tp) of the models whose first tensor to fail has this width on a rank.
 
     Q comes before K: KV heads are to blame only where tp divides the query heads. floor: heads that the
@@ -127,17 +140,22 @@ def _cuts(
     for heads, kv_heads, common in _pairs_of(head_dim, known):
         for fact, n in (("n_heads", heads), ("n_kv_heads", kv_heads)):
             for tp in tps or {-(-n * head_dim // width), n * head_dim // width} - {0}:
-                ends = -(-n * head_dim // tp), n * head_dim - (tp - 1) * -(-n * head_dim // tp)
+                ends = _on_a_rank(n * head_dim, tp)
                 earliest = fact == "n_heads" or told == fact or (heads % tp == 0 and kv_heads < heads)
                 if width in ends and tp > 1 and n % tp and earliest and floor in (0, n // tp):
                     weights[fact, n, tp] += common * _likely(tp)
-    total = sum(weights.values())
-    best: dict[str, tuple[str, float, int, int]] = {}
-    for (fact, n, tp), _ in weights.most_common():
-        share = sum(w for key, w in weights.items() if key[0] == fact) / total
-        sure = first((fact == told, 0.95), (told, 0.6), otherwise=0.95 * share**0.3)
-        best.setdefault(fact, (fact, sure, n, tp))
+    given = known.get("tp") is not None or known.model is not None
+    alone = len({fact for fact, _, _ in weights}) == 1
+    best: dict[str, tuple[str, Level, int, int]] = {}
+    for fact, n, tp in sorted(weights, key=lambda key: (key[0] != told, -weights[key])):
+        best.setdefault(fact, (fact, LIKELY if fact == told or (given and alone) else POSSIBLE, n, tp))
     return list(best.values())
+
+
+def _on_a_rank(width: int, tp: int) -> tuple[int, int, int]:
+    """The columns of a rank: rounded up, what is left for the last rank, or rounded down on every one."""
+    most = -(-width // tp)
+    return most, width - (tp - 1) * most, width // tp
 
 
 def _pairs_of(head_dim: int, known: Known) -> list[tuple[int, int, int]]:
@@ -180,13 +198,13 @@ def _whole(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
             cause = f"{heads} query heads and 2·{kv} KV heads in one are read as 3·{heads}"
             equation = Stated(f"{o.numel} = {math.prod(o.target[:-3])}·({heads} + 2·{kv})·{head_dim}")
             yield found(
-                "fused_qkv_layout", 0.75, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp"
+                "fused_qkv_layout", LIKELY, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp"
             )
     theirs, ours = _weights().get(o.numel), _weights().get(wanted)
     if theirs and ours and theirs != ours and o.target[-1] >= 512:  # a weight's last dim, not a head
         cause = f"a whole weight of {theirs} is reshaped with the sizes of {ours}, another model"
-        yield found("fused_qkv_layout", 0.65, cause, Sizes(o.numel, wanted), parallel=False)
-    yield from _no_factor(o, known)
+        yield found("fused_qkv_layout", POSSIBLE, cause, Sizes(o.numel, wanted), parallel=False)
+    yield from _no_factor(o, r, known)
 
 
 @cache
@@ -204,33 +222,30 @@ def _too_few(o: View, k: int, lead: int, known: Known) -> Iterator[Hypothesis]:
     *_, heads, head_dim = o.target
     tp, solo = known.get("tp"), known.alone("tp")
     alike = known.get("world") == k
-    local = first((solo, 0.15), (tp == k, 0.88), (tp, 0.2), (alike, 0.78), otherwise=0.5)
+    local = first((solo, WEAK), (tp == k, LIKELY), (tp, WEAK), (alike, LIKELY), otherwise=POSSIBLE)
     by_head = len(o.target) >= 4 or (len(o.target) == 3 and max(heads, head_dim) <= 256)
-    if by_head and heads % k == 0:
-        kv = heads // k
+    kv = heads // k
+    proven = known.get("n_kv_heads") == kv
+    if by_head and heads % k == 0 and (proven or solo or known.fits(n_heads=heads, n_kv_heads=kv)):
         own = (heads, kv, head_dim)
         seen = any((m.n_heads, m.n_kv_heads, m.head_dim) == own for m in known.models())
-        proven, fits = known.get("n_kv_heads") == kv, known.fits(n_heads=heads, n_kv_heads=kv)
         if proven:
-            score = 0.6 if tp == k else 0.9
+            score = POSSIBLE if tp == k else LIKELY
         else:
-            score = first((solo, 0.84), (not fits, 0.1), (seen, 0.62), otherwise=0.45)
+            score = first((solo, LIKELY), (seen, POSSIBLE), otherwise=POSSIBLE)
         cause = (
             f"{kv} heads of {head_dim} are read as {heads}: the whole K or V of a grouped-query model, "
             "in code that expects as many KV heads as query heads"
         )
         numbers = Stated(f"{o.numel} = {lead}·{kv}·{head_dim}"), Quotient(heads, kv)
-        blame = False if score > 0.8 else None
-        ask = "" if proven or solo else "n_kv_heads, tp"
-        yield found(
-            "fused_qkv_layout", score, cause, *numbers, parallel=blame, needs=ask, facts={"n_kv_heads": kv}
-        )
+        blame = False if score == LIKELY else None
+        yield found("fused_qkv_layout", score, cause, *numbers, parallel=blame, facts={"n_kv_heads": kv})
     cause = (
         f"the tensor is 1/{k} of its target: a rank's slice (tp={k}) is reshaped with the whole model's sizes"
     )
     factors = Quotient(math.prod(o.target), o.numel), Quotient(heads if by_head else head_dim, k)
-    blame, ask = (True if local > 0.6 else None), "" if tp == k else "tp, n_kv_heads"
-    yield found(_LOCAL, local, cause, *factors, parallel=blame, needs=ask, facts={"tp": k})
+    blame = True if local == LIKELY else None
+    yield found(_LOCAL, local, cause, *factors, parallel=blame, facts={"tp": k})
 
 
 def _too_many(o: View, k: int, known: Known) -> Iterator[Hypothesis]:
@@ -238,15 +253,14 @@ def _too_many(o: View, k: int, known: Known) -> Iterator[Hypothesis]:
     at, ours = Quotient(o.numel, math.prod(o.target)), known.get("tp") == k
     if k == 3:
         cause = "the tensor is 3 times its target: Q, K and V in one"
-        yield found("fused_qkv_layout", 0.6, cause, at, parallel=None, needs="n_heads, n_kv_heads")
+        yield found("fused_qkv_layout", POSSIBLE, cause, at, parallel=None, needs="n_heads, n_kv_heads")
     cause = f"the tensor is {k} times its target: a whole tensor is reshaped with one rank's sizes (tp={k})"
     yield found(
         _LOCAL,
-        0.85 if ours else 0.5,
+        LIKELY if ours else POSSIBLE,
         cause,
         at,
         parallel=ours or None,
-        needs="" if ours else "tp",
         facts={"tp": k},
     )
 
@@ -255,31 +269,35 @@ def _between(width: int, heads: int, head_dim: int, r: Reading, known: Known) ->
     """The width of a token against heads·head_dim: rounded-down heads, or fused Q, K and V."""
     have = heads * head_dim
     if head_dim > 1 and have < width < have + head_dim:
-        for fact, sure, n, tp in _cuts(width, head_dim, r, known, heads):
+        for fact, level, n, tp in _cuts(width, head_dim, r, known, heads):
             cause = f"{n} heads over tp={tp} round down to {heads}, but the projection keeps {width} columns"
             read = Stated(f"{n}·{head_dim}/{tp} → {width} ≠ {Product((heads, head_dim))}")
             numbers = Quotient(n, tp, floor=True), read
-            needs = "" if known.get(fact) else f"tp, {fact}"
-            yield found(_HEADS[fact][0], sure - 0.05, cause, *numbers, needs=needs, facts={"tp": tp})
+            needs = f"tp, {fact}"
+            yield found(_HEADS[fact][0], level, cause, *numbers, needs=needs, facts={"tp": tp})
     kv, rest = divmod(width - have, 2 * head_dim)
     if head_dim > 1 and kv > 0 and rest == 0 and heads % kv == 0:
         cause = f"{width} columns are {heads} query heads and 2·{kv} KV heads in one; {heads} heads are read"
         equation = Stated(f"{width} = ({heads} + 2·{kv})·{head_dim}")
-        yield found("fused_qkv_layout", 0.72, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp")
+        yield found(
+            "fused_qkv_layout", LIKELY, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp"
+        )
 
 
-def _no_factor(o: View, known: Known) -> Iterator[Hypothesis]:
+def _no_factor(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A dim of the target is a sequence that the ranks do not divide; or nothing that is known here."""
+    cuts = list(explain_cut(o, r, known))
+    yield from cuts
     seq = known.get("seq_len")
-    for axis in ("cp", "tp"):
+    for axis in ("cp", "tp") if not cuts else ():
         k = known.get(axis) or 1
         if seq in o.target and seq and seq % k:
             yield found(
-                "seq_not_divisible", 0.7, f"{seq} tokens do not divide over {axis}={k}", Quotient(seq, k)
+                "seq_not_divisible", POSSIBLE, f"{seq} tokens do not divide over {axis}={k}", Quotient(seq, k)
             )
     cause = "the tensor and the view differ by no whole factor of heads: compare batch and sequence"
     numbers = Stated(f"{math.prod(abs(n) for n in o.target)} against {o.numel}")
-    yield found("other", 0.25, cause, numbers, parallel=None, needs="model, layout")
+    yield found("other", WEAK, cause, numbers, parallel=None, needs="model, layout")
 
 
 # -- two widths ------------------------------------------------------------------------------------
@@ -290,8 +308,14 @@ PACKED = "a packed (quantised) weight is used as if it were plain"
 
 def explain_matmul(o: Matmul, r: Reading, known: Known) -> Iterator[Hypothesis]:
     small, big = sorted((o.a, o.b))
+    if any("lora" in line.lower() for line in r.code[-1:]) and small > 1:
+        cause = f"{small} and {big} columns meet in an adapter: it and the base are cut differently"
+        cut = big % small == 0 and known.get("tp") == big // small
+        numbers = Comparison(o.a, "≠", o.b)
+        yield found("lora_tp", LIKELY, cause, numbers, parallel=True if cut else None, needs="tp")
+        return
     if small <= 1 or (o.rest == 1 and big % small):
-        yield found("other", 0.6, PACKED, parallel=False)
+        yield found("other", POSSIBLE, PACKED, parallel=False)
     if small > 1:
         yield from explain_widths(small, big, r, known)
 
@@ -310,10 +334,15 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
     if rest:
         yield from _rounded(small, big, r, known)
         return
+    old, new = (int(n) if n.isdecimal() else 1 for n in known.changes.get("tp", ("1", "1")))
+    if k > 1 and k in (old // new, new // old):
+        cause = f"{small} is 1/{k} of {big}: one was cut for tp={old}, the other for tp={new}"
+        yield found("checkpoint_tp_mismatch", LIKELY, cause, Quotient(big, k))
+        return
     if k == 2 and tp != 2 and small == known.get("ffn_dim"):
         cause = f"gate and up in one, {big} columns, meet a weight of {small}: one side lacks the gate"
         swiglu, blame = "fused_qkv_layout: fused_swiglu_order", False if tp == 1 else None
-        yield found(swiglu, 0.75, cause, Product((2, small)), parallel=blame, needs="tp")
+        yield found(swiglu, LIKELY, cause, Product((2, small)), parallel=blame, needs="tp")
     heads = known.get("n_heads"), known.get("n_kv_heads")
     told = all(heads)
     if (
@@ -321,44 +350,43 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
         if told
         else any((m.n_heads, m.n_kv_heads) == (big, small) for m in known.models())
     ):
-        sure = 0.85 if told and tp != k else 0.6
+        sure = LIKELY if told and tp != k else POSSIBLE
         cause = f"{small} KV heads meet {big} query heads: code that does not repeat KV heads"
-        blame = False if sure > 0.8 else None
+        blame = False if sure == LIKELY else None
         yield found(
             "fused_qkv_layout", sure, cause, Quotient(big, small), parallel=blame, needs="tp, n_kv_heads"
         )
     usual = k & (k - 1) == 0 and k <= 64 and is_width(big, known)
     alike = known.get("world") == k
-    score = first((tp == k, 0.85), (tp, 0.25), (alike, 0.75), (usual, 0.55), otherwise=0.35)
-    score = min(score, 0.65) if known.model and not is_width(big, known) else score
-    score = 0.15 if solo else score
-    cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
-    blame = True if score > 0.7 or (score > 0.5 and _SHARDS.search(r.low)) else None
-    yield found(
-        _LOCAL, score, cause, Quotient(big, k), parallel=blame, needs="" if tp == k else "tp", facts={"tp": k}
+    level = first(
+        (solo, WEAK), (tp == k, LIKELY), (tp, WEAK), (alike, LIKELY), (usual, POSSIBLE), otherwise=WEAK
     )
+    if known.model and not is_width(big, known):
+        level = min(level, POSSIBLE)
+    cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
+    blame = True if level == LIKELY or (level == POSSIBLE and _SHARDS.search(r.low)) else None
+    yield found(_LOCAL, level, cause, Quotient(big, k), parallel=blame, facts={"tp": k})
 
 
 def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Uneven shards: one width is the other's share rounded up, or that share times tp."""
     shards, tp = bool(_SHARDS.search(r.low)), known.get("tp")
-    ask = "" if tp else "tp"
     for k in degrees(known):
         if big % k and -(-big // k) == small:
             sure = shards or (is_width(big, known) and (tp == k or k <= 8))
-            score = first((not sure, 0.4), (tp == k, 0.85), otherwise=0.7)
+            level = LIKELY if sure else WEAK
             cause = f"{small} is {big}/{k} rounded up: {big} columns do not divide over tp={k}"
             numbers = Quotient(big, k, after=f" → {small}")
-            yield found(_WIDTH, score, cause, numbers, parallel=sure or None, needs=ask, facts={"tp": k})
+            yield found(_WIDTH, level, cause, numbers, parallel=sure or None, facts={"tp": k})
             return
         if small % k and -(-small // k) * k == big:
             sure = shards or (tp == k and is_width(small, known))
-            score = first((not sure, 0.4), (tp == k, 0.82), otherwise=0.62)
+            level = POSSIBLE if sure else WEAK
             cause = f"{small} columns over tp={k} are taken for {big // k} on every rank"
             both = Quotient(small, k), Comparison(Product((big // k, k)), "≠", small)
-            yield found(_WIDTH, score, cause, *both, parallel=sure or None, needs=ask, facts={"tp": k})
-            if shards:
+            yield found(_WIDTH, level, cause, *both, parallel=sure or None, facts={"tp": k})
+            if sure:
                 cause = f"local shards of {big // k} on {k} ranks are taken for {big} in all, not {small}"
                 dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute|d_?sharding", r.low)
-                yield found("fsdp_uneven", 0.72 if dtensor else 0.58, cause, both[1], needs=ask)
+                yield found("fsdp_uneven", LIKELY if dtensor else POSSIBLE, cause, both[1])
             return

@@ -176,6 +176,7 @@ SUBTYPES: dict[str, str] = {
     "experts_not_divisible_ep": "other: EP does not divide the experts",
     "cp_packing_silent": "other: packed sequences cut across their boundaries by CP",
     "zero3_unmaterialised_param": "other: a ZeRO-3 placeholder of shape [0] or [1] is used as the weight",
+    "tensor_mixed_with_dtensor": "other: a plain tensor and a DTensor meet in one operator",
     "kernel_limit": "other: a kernel's own limit on a size; no parallelism in it",
     "model_config": "other: the model's own dimensions contradict each other",
 }

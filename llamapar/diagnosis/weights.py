@@ -12,10 +12,11 @@ from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.describe.splits import Padding
 from llamapar.records.equations import Comparison, Equation, Multiples, Padded, Product, Quotient, Stated
 
-from .hypothesis import Hypothesis, first, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
 from .known import Known, degrees, zoo
-from .observations import Held, Pair
+from .observations import LABELS, LOADED, Held, Pair
 from .reading import Reading, Shape
+from .tokens import explain_lengths, explain_uncut
 from .views import PACKED, explain_widths
 
 _KEYS: tuple[tuple[str, str], ...] = (
@@ -48,11 +49,14 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Two sizes of one dim, of a named tensor or of two that meet."""
     key = key_of(o.name)
     small, big = sorted((o.a, o.b))
+    if o.name == LABELS and small:
+        yield from explain_uncut(small, big, LABELS, known)
+        return
     if o.name and o.shapes and sum(a != b for a, b in zip(*o.shapes, strict=False)) > 1:
         cause = f"{o.name} differs in more than one dim: the weights of two models"
         yield found(
             "other: model_config",
-            0.75,
+            LIKELY,
             cause,
             Stated(f"{_told(o.shapes[0])} ≠ {_told(o.shapes[1])}"),
             parallel=False,
@@ -60,22 +64,30 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         return
     both = Comparison(o.a, "≠", o.b)
     if key == "lora" or (not key and ("lora" in r.concepts or "lora" in known.name.lower())):
-        ranks = big <= 512 and o.shapes is not None
-        cause = "two LoRA ranks differ" if ranks else "LoRA and base weights are cut or padded differently"
-        yield found("lora_tp", 0.85, cause, both, parallel=not ranks)
-    elif small == 0 and (o.shapes is None or (0,) in o.shapes):
+        yield _lora(o, small, big, known)
+    elif o.shapes and {(0,), (1,)} & set(o.shapes) and len(o.shapes[0]) != len(o.shapes[1]):
         cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
-        yield found("other: zero3_unmaterialised_param", 0.85, cause, both, needs="zero")
+        yield found("other: zero3_unmaterialised_param", LIKELY, cause, both, needs="zero")
+    elif small == 0 and (o.shapes is None or (0,) in o.shapes):
+        cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered?"
+        spoken = known.get("zero") == 3 or re.search(r"zero|deepspeed|ds_", r.low)
+        blame = True if spoken else None
+        yield found("other: zero3_unmaterialised_param", LIKELY, cause, both, parallel=blame, needs="zero")
     elif small < 1:
         if o.dim == 1 and o.shapes and len(o.shapes[0]) > 2:
             cause = f"a rank holds none of the {big} tokens: they are cut into more parts than they fill"
-            yield found("seq_not_divisible", 0.7, cause, both, needs="seq_len, tp, cp")
-    elif key == "position" or (not key and "position" in r.concepts):
+            yield found("seq_not_divisible", LIKELY, cause, both, needs="seq_len, tp, cp")
+    elif key == "position" or (
+        not key and "position" in r.concepts | Reading(" ".join(r.code[-1:])).concepts
+    ):
+        cp = known.get("cp")
+        cut = cp if cp is None else cp > 1  # of a file that is loaded, no axis cuts the positions
         cause = f"position tables of {o.a} and {o.b} rows: another sequence length"
-        yield found("position/rope", 0.8, cause, both, parallel=(known.get("cp") or 1) > 1)
+        blame = (cut or False) if LOADED.search(r.low) else cut
+        yield found("position/rope", LIKELY, cause, both, parallel=blame, needs="cp, seq_len")
     elif "collective" in r.low and small * 1.05 > big and small > 64:
         cause = f"ranks gather pieces of {o.a} and {o.b}: a dim that they do not divide, such as the tokens"
-        sure = 0.82 if (known.get("cp") or known.get("tp") or 1) > 1 else 0.6
+        sure = LIKELY if o.shapes else POSSIBLE
         yield found("seq_not_divisible", sure, cause, both, needs="seq_len, cp")
     elif key == "fused":
         yield from _fused(small, big, known)
@@ -83,36 +95,54 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         whole = big % small == 0
         ranks_told = f"{big // small} times as many" if whole else "another number of"
         cause = f"flat partitions of {small} and {big} elements: a state cut for {ranks_told} ranks"
-        ask = "layout of the checkpoint, layout of this run"
-        yield found("checkpoint_tp_mismatch", 0.8 if whole else 0.55, cause, Quotient(big, small), needs=ask)
+        yield found("checkpoint_tp_mismatch", LIKELY if whole else POSSIBLE, cause, Quotient(big, small))
     else:
         yield from _plain(o, key, small, big, r, known)
+
+
+def _lora(o: Pair, small: int, big: int, known: Known) -> Hypothesis:
+    """Ranks of two adapters, one of them perhaps a rank's share; else widths that are cut differently."""
+    both, tp = Comparison(o.a, "≠", o.b), known.get("tp")
+    if big > 512 or o.shapes is None:
+        return found("lora_tp", LIKELY, "LoRA and base weights are cut or padded differently", both)
+    if small and big % small == 0 and tp in (None, big // small):
+        cause = f"LoRA ranks of {small} and {big}: two adapters, or one that is cut over tp={big // small}"
+        return found(
+            "lora_tp", LIKELY, cause, Quotient(big, big // small), parallel=None if tp is None else True
+        )
+    return found("lora_tp", LIKELY, "two LoRA ranks differ", both, parallel=False)
 
 
 def _plain(o: Pair, key: str, small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A pair that is no adapter, placeholder, position table, fused or flat tensor."""
     wide = len(o.shapes[0]) if o.shapes else 0
-    if o.shapes and 1 in (o.shapes[0][-1], o.shapes[1][-1]) and wide > 1:
-        yield found("other", 0.5, PACKED, parallel=False)
+    if o.shapes and 1 in (o.shapes[0][-1], o.shapes[1][-1]) and wide == 2:
+        yield found("other", POSSIBLE, PACKED, parallel=False)
     near = small > 20000 and small % 64 == big % 64 == 0 and small * 1.02 >= big
     if small > 4000 and big < small * 1.02 and (cut := _two_shards(small, big, known)):
         tp, vocab, padded = cut
         cause = f"a vocabulary of {vocab} cut over tp={tp} meets one that was padded to {padded} before"
         shards = Product((small, tp)), Padded(big, tp, vocab)
-        yield found("vocab_padding", 0.85 if known.get("tp") else 0.6, cause, *shards, needs="tp, vocab_size")
+        yield found(
+            "vocab_padding", LIKELY if known.get("tp") else POSSIBLE, cause, *shards, needs="tp, vocab_size"
+        )
     uneven = "evenly" in r.low and "shard" in r.low and big > 30000
     dp = known.get("dp") or 1
     if o.dim == 0 and small % dp and -(-small // dp) * dp == big:
         cause = f"{small} rows do not divide over dp={dp}: FSDP pads them to {big}"
         yield found(
-            "fsdp_uneven", 0.8, cause, Quotient(small, dp), Comparison(Product((big // dp, dp)), "≠", small)
+            "fsdp_uneven",
+            LIKELY,
+            cause,
+            Quotient(small, dp),
+            Comparison(Product((big // dp, dp)), "≠", small),
         )
     tile = next((unit for unit in (64, 128, 256) if small % unit and -(-small // unit) * unit == big), 0)
     if tile and (tp := next((tp for tp in degrees(known) if _is_ffn(small * tp, known)), 0)):
         cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
         both = Quotient(small * tp, tp), Quotient(small, tile, after=f" → {big}")
-        blame, sure, ask = (True, 0.8, "") if known.get("tp") else (None, 0.5, "tp, group size")
-        yield found("quant_group_vs_tp", sure, cause, *both, parallel=blame, needs=ask)
+        blame, sure = (True, LIKELY) if known.get("tp") else (None, POSSIBLE)
+        yield found("quant_group_vs_tp", sure, cause, *both, parallel=blame)
     rows = wide < 3 or o.dim != 1  # else tokens: [batch, seq, …]
     if key in ("tok_embeddings", "output") or (rows and (near or uneven or _is_vocab(big, known))):
         yield from _vocabulary(small, big, r, known, bool(key))
@@ -122,41 +152,25 @@ def _plain(o: Pair, key: str, small: int, big: int, r: Reading, known: Known) ->
         return
     k, seq, cp = big // small, known.get("seq_len"), known.get("cp") or 1
     tokens = seq is None or any(n == seq or abs(n * cp - seq) < 2 * cp * cp for n in (small, big))  # about
+    if o.dim == 1 and wide > 2 and big % small == 0:
+        yield from explain_uncut(small, big, "another tensor", known)
+        return
     if o.dim == 1 and wide >= 2 and (wide > 2 or tokens) and (big % small or (seq and tokens)):
-        yield from _tokens(small, big, wide, known)
+        yield from explain_lengths(small, big, wide, known)
         if wide > 2 or seq:
             return
-    if seq in (o.a, o.b) and big % small == 0 and (known.get("cp") or known.get("tp")) == k:
-        cause = f"{small} is 1/{k} of the {big} tokens: a rank's part of the sequence meets the whole"
-        yield found("other: global_dim_not_localized", 0.8, cause, Quotient(big, k))
+    if seq in (o.a, o.b) and big % small == 0 and k in (known.get("cp"), known.get("tp")):
+        yield from explain_uncut(small, big, "another tensor", known)
     yield from explain_widths(small, big, r, known)
     if small > 1:
         cause = f"{o.a} and {o.b} differ by no factor that a split would leave"
         blame = False if big % small else None
-        yield found("other", 0.3, cause, Quotient(big, small), parallel=blame, needs="model, layout")
+        yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
 
 
 def _is_ffn(n: int, known: Known) -> bool:
     ffn = known.get("ffn_dim")
     return n == ffn if ffn else any(m.ffn_dim == n for m in known.models())
-
-
-def _tokens(small: int, big: int, dims: int, known: Known) -> Iterator[Hypothesis]:
-    """Two lengths of a sequence, [batch, seq, …]: one may be the other cut unevenly and gathered again."""
-    given = {known.get("tp"), known.get("cp")} - {None, 1}
-    for k in [int(k or 1) for k in given] or range(2, 65):
-        each = -(-small // k), big - (k - 1) * -(-big // k)  # of the first rank, of the last
-        if (small % k and each[0] * k == big) or (big % k and each[1] * k == small):
-            told = bool(given) and known.get("seq_len") is not None
-            whole, n = (small, each[0]) if each[0] * k == big else (big, each[1])
-            cause = f"{whole} tokens over {k} ranks are {n} on one of them, {n * k} when gathered"
-            both = Quotient(whole, k), Comparison(Product((n, k)), "≠", whole)
-            ask = "" if told else "seq_len, tp, cp"
-            score = first((given, 0.88), (dims > 2, 0.6), otherwise=0.5)
-            yield found("seq_not_divisible", score, cause, *both, parallel=told or None, needs=ask)
-            return
-    cause = f"sequences of {small} and {big} tokens meet"
-    yield found("position/rope", 0.4 if dims > 2 else 0.2, cause, parallel=None, needs="seq_len, cp")
 
 
 def _told(shape: Shape) -> str:
@@ -173,13 +187,18 @@ def _fused(small: int, big: int, known: Known) -> Iterator[Hypothesis]:
     equation = Quotient(big, small)
     if rest == 0 and (tp == k or (tp is None and k in (2, 4, 8, 16) and not known.alone("tp"))):
         cause = f"a fused weight of {big} rows against {small}: 1/{k} of it"
-        ask = "" if tp == k else "tp"
         yield found(
-            "checkpoint_tp_mismatch", 0.7 if tp == k else 0.5, cause, equation, needs=ask, facts={"tp": k}
+            "checkpoint_tp_mismatch",
+            LIKELY if tp == k else POSSIBLE,
+            cause,
+            equation,
+            facts={"tp": k},
         )
     cause = f"Q, K and V in one tensor: {small} against {big} rows"
     blame = True if (tp or 1) > 1 else None
-    yield found("fused_qkv_layout", 0.62, cause, equation, parallel=blame, needs="n_heads, n_kv_heads, tp")
+    yield found(
+        "fused_qkv_layout", POSSIBLE, cause, equation, parallel=blame, needs="n_heads, n_kv_heads, tp"
+    )
 
 
 def _parameter(o: Pair, key: str, small: int, big: int, known: Known) -> Iterator[Hypothesis]:
@@ -191,24 +210,24 @@ def _parameter(o: Pair, key: str, small: int, big: int, known: Known) -> Iterato
         yield from rounded
         if not rounded:
             cause = f"{o.a} and {o.b} are the widths of two different models: {equation} is no shard"
-            yield found("other", 0.6, cause, equation, parallel=False)
+            yield found("other", POSSIBLE, cause, equation, parallel=False)
         return
     heads, kv_heads = known.get("n_heads"), known.get("n_kv_heads")
     if kv and heads and kv_heads and heads == k * kv_heads and tp != k:
         cause = f"{key} of {small} and {big} rows: KV heads read as query heads"
-        yield found("fused_qkv_layout", 0.8, cause, equation, parallel=False)
+        yield found("fused_qkv_layout", LIKELY, cause, equation, parallel=False)
     placement = PARAMETERS[key]
     cut = isinstance(placement, Shard) and o.dim == placement.dim
     usual = tp is None and k & (k - 1) == 0
-    score = first((tp == k, 0.82), (usual, 0.68), otherwise=0.4) - 0.15 * (not cut)
-    score = 0.15 if known.alone("tp") else score
+    level = first(
+        (known.alone("tp"), WEAK), (tp == k and cut, LIKELY), (tp == k or usual, POSSIBLE), otherwise=WEAK
+    )
     cause = f"{small} is 1/{k} of {big}: a shard of a checkpoint cut for tp={k} against the whole weight"
     blame = None if kv and tp is None else True
-    ask = "n_kv_heads, tp" if tp is None else ""
-    yield found("checkpoint_tp_mismatch", score, cause, equation, parallel=blame, needs=ask, facts={"tp": k})
+    yield found("checkpoint_tp_mismatch", level, cause, equation, parallel=blame, facts={"tp": k})
     if kv and tp is None:
         cause = f"{small} rows may be grouped KV heads where {big} rows of query heads are expected"
-        yield found("fused_qkv_layout", 0.6, cause, equation, parallel=None, needs="n_kv_heads, tp")
+        yield found("fused_qkv_layout", POSSIBLE, cause, equation, parallel=None, needs="n_kv_heads, tp")
 
 
 # -- the vocabulary --------------------------------------------------------------------------------
@@ -244,6 +263,9 @@ def _shards(rows: int, vocab: int, known: Known) -> tuple[int, int] | None:
     return (vocab // rows, vocab) if vocab % rows == 0 else None
 
 
+_PADS = re.compile(r"\bpad|divisible_by|evenly")
+
+
 def _two_shards(small: int, big: int, known: Known) -> tuple[int, int, int] | None:
     """(tp, vocabulary, padded) such that `small` is its share and `big` the padded one's."""
     vocab, public = known.get("vocab_size"), {m.vocab_size for m in known.models()}
@@ -264,9 +286,8 @@ def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> 
         why = "padded to different multiples" if padded else "tokens were added on one side"
         pads = Multiples((small, big), 64) if padded else Stated(f"{big} - {small} = {big - small}")
         cause = f"vocabularies of {small} and {big} rows: {why}"
-        yield found(
-            "lora_tp" if lora else "vocab_padding", 0.8, cause, pads, parallel=padded, needs="padding, tp"
-        )
+        category = first((lora, "lora_tp"), (padded, "vocab_padding"), otherwise="embed_checkpoint_shape")
+        yield found(category, LIKELY, cause, pads, parallel=padded, needs="padding, tp")
         return
     shards = _shards(small, big, known)
     if shards is None:
@@ -274,32 +295,29 @@ def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> 
             f"vocabularies of {small} and {big} rows are of two models: {Quotient(big, small)} is no shard"
         )
         yield found(
-            "other: model_config", 0.75, cause, Quotient(big, small), parallel=False, needs="vocab_size"
+            "other: model_config", LIKELY, cause, Quotient(big, small), parallel=False, needs="vocab_size"
         )
         return
     k, padded_to = shards
     facts = {"tp": k, "vocab_size": big}
     ours = tp in (None, k) or known.get("world") == 1
-    score, ask = 0.88 if ours else 0.5, "" if tp else "tp"
+    loaded = named or LOADED.search(r.low)  # else an embedding's output may meet that of a padded one
+    level = LIKELY if ours and loaded else POSSIBLE
     if padded_to == big:
         if named and "checkpoint" in r.low:
             cause = f"the checkpoint's {small} rows are one of {k} shards of {big}: it was cut for tp={k}"
-            yield found(
-                "checkpoint_tp_mismatch", score + 0.02, cause, Quotient(big, k), needs=ask, facts=facts
-            )
+            yield found("checkpoint_tp_mismatch", level, cause, Quotient(big, k), facts=facts)
         cause = f"{small} rows are one of {k} shards of a vocabulary of {big}"
-        yield found("embed_checkpoint_shape", score, cause, Quotient(big, k), needs=ask, facts=facts)
+        yield found("embed_checkpoint_shape", level, cause, Quotient(big, k), facts=facts)
         cause = f"{big} rows are laid out as if they were the {small} of one rank, or the reverse"
-        yield found("vocab_padding", score - 0.2, cause, Quotient(big, k), facts=facts)
+        yield found("vocab_padding", min(level, POSSIBLE), cause, Quotient(big, k), facts=facts)
         return
     equation = Padded(small, k, big)
     cause = f"{small} rows are one of {k} shards of a vocabulary of {big} padded to {padded_to}"
-    yield found(
-        "embed_checkpoint_shape", score - 0.02, cause, equation, needs=ask and "tp, padding", facts=facts
-    )
+    shard = found("embed_checkpoint_shape", level, cause, equation, needs="tp, padding", facts=facts)
     cause = f"{big} rows are padded to {padded_to} before they are cut over {k} ranks"
-    pads_told = re.search(r"\bpad|divisible_by|evenly", r.low)
-    yield found("vocab_padding", 0.9 if pads_told else 0.8, cause, equation, facts=facts)
+    padded_first = found("vocab_padding", LIKELY, cause, equation, facts=facts)
+    yield from (padded_first, shard) if _PADS.search(r.low) else (shard, padded_first)
 
 
 # -- one observed shape ----------------------------------------------------------------------------
@@ -310,22 +328,22 @@ def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
     key, shape = key_of(o.name), o.shape
     if len(shape) > 2 and sum(shape) in r.values and len(shape) in r.values and len(set(shape)) == 2:
         cause = f"{sum(shape)} rows over {len(shape)} ranks are cut as {list(shape)}: not evenly"
-        yield found("fsdp_uneven", 0.9, cause, Quotient(sum(shape), len(shape)))
+        yield found("fsdp_uneven", LIKELY, cause, Quotient(sum(shape), len(shape)))
         return
     if 0 in shape or shape == (1,):
         cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
-        yield found("other: zero3_unmaterialised_param", 0.8, cause, needs="zero")
+        yield found("other: zero3_unmaterialised_param", LIKELY, cause, needs="zero")
         return
     m = known.model
     if not key and m and (whole_ones := [p.key for p in m.parameters() if p.shape == shape]):
         cause = f"{list(shape)} is the whole {whole_ones[0]} of {m.name}"
-        yield found("other", 0.3, cause, parallel=False)
+        yield found("other", WEAK, cause, parallel=False)
     elif not key and m and len(shape) == 2:
         for name in ("tok_embeddings", "w1", "wq"):
             yield from explain_held(Held(name, shape), r, known)
     if not key and "rank" in r.low:
         cause = f"a rank holds {list(shape)}: padded or short where the ranks do not divide the dim"
-        yield found("fsdp_uneven", 0.45, cause, parallel=None, needs="shape of the whole tensor, world")
+        yield found("fsdp_uneven", POSSIBLE, cause, parallel=None, needs="shape of the whole tensor, world")
     placement = PARAMETERS.get(key)
     if not isinstance(placement, Shard) or placement.dim >= len(shape):
         return
@@ -336,23 +354,22 @@ def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
             continue
         if whole == rows:
             cause = f"{o.name} has its whole width of {rows} ({model.name})"
-            yield found("other", 0.2, cause, parallel=False)
+            yield found("other", WEAK, cause, parallel=False)
             continue
         shards = _shards(rows, whole, known) if fact == "vocab_size" else _chunk(rows, whole, known)
         if shards is None or shards[0] > 128:
             continue
         tp, total = shards
         padded = fact == "vocab_size" and total != whole
-        ask = "" if known.model and known.get("tp") else "model, tp"
         equation: Equation = Padded(rows, tp, whole) if padded else Product((rows, tp))
         if total != rows * tp:
             equation = Quotient(whole, tp)
-        category, score = (
-            ("embed_checkpoint_shape", 0.8) if fact == "vocab_size" else ("checkpoint_tp_mismatch", 0.6)
-        )
+        embedding = fact == "vocab_size"
+        category = "embed_checkpoint_shape" if embedding else "checkpoint_tp_mismatch"
+        level = LIKELY if embedding and known.model else POSSIBLE
         cause = f"{rows} rows are one of {tp} shards of {model.name}'s {placement.unit}s"
         cause += " after padding" if padded else ""
-        yield found(category, score - 0.05 * padded, cause, equation, needs=ask, facts={"tp": tp})
+        yield found(category, level, cause, equation, needs="model, tp", facts={"tp": tp})
 
 
 def _chunk(rows: int, whole: int, known: Known) -> tuple[int, int] | None:

@@ -283,7 +283,7 @@ def _payload(visit: Visit, seq: int) -> dict[str, object]:
 def _diagnosis(one: Diagnosis) -> dict[str, object]:
     return one.as_dict() | {
         "title": one.title,
-        "sure": f"{one.confidence:.0%}",
+        "sure": str(one.level),
         "fixes": [fix.text for fix in one.fixes if isinstance(fix, Fix)],
         "words": [fix for fix in one.fixes if isinstance(fix, str)],
         "says": [[FRAMEWORKS[s.framework].title, s.message, s.source.links] for s in one.frameworks],

@@ -1,0 +1,123 @@
+"""Hypotheses from counts that should agree: ranks and degrees, batches, layers and stages, vocabularies."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from llamapar.describe.splits import Padding
+from llamapar.records.equations import Comparison, Product, Quotient, Stated
+
+from .hypothesis import LIKELY, POSSIBLE, Hypothesis, first, found
+from .known import Known
+from .observations import AXES, Unequal
+from .reading import Reading
+from .weights import PADDED
+from .words import pattern
+
+_TWO_RUNS = pattern("two_runs")
+_LAYERS = re.compile(
+    r"(\d{1,6})(?= of \d{1,6} \w{0,12} ?(?:layer|block))|(\d{1,6})[ -](?:\w{1,12} )?(?:layers?|blocks)\b"
+)
+
+
+def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    concepts = {t.concept for t in o.terms}
+    axes = concepts & set(AXES)
+    if _TWO_RUNS.search(r.low) and (axes or "world" in concepts):
+        return  # a matter of two layouts, see `topics`
+    samples = bool(concepts & {"microbatch", "batch"})
+    if samples:
+        yield from _batches(o, r, concepts, bool(axes))
+    else:
+        yield from _products(o, r, concepts, known)
+    if "vocab" in concepts:
+        yield from _padded(o.values, known)
+    layers = [int(first or second) for first, second in _LAYERS.findall(r.low)]
+    layers += [t.number for t in o.terms if t.concept == "layers" and t.number]
+    staged = "pp" in concepts or (known.get("pp") or 1) > 1
+    if not concepts & {"world", "microbatch"} and ((staged and layers) or len(set(layers)) > 1):
+        yield from _layers(list(dict.fromkeys(layers)), known)
+
+
+def _batches(o: Unequal, r: Reading, concepts: set[str], axes: bool) -> Iterator[Hypothesis]:
+    if "layers" in concepts:
+        return
+    asked = axes or "microbatch" in concepts
+    score = first(("world" in concepts, LIKELY), (asked, LIKELY), otherwise=POSSIBLE)
+    wrong = [
+        Comparison(Product(row), "≠", n)
+        for row, value in r.products[:1]
+        for n in o.values
+        if n not in (*row, value)
+    ]
+    cause = "batch, micro-batches and stages or DP groups do not multiply out"
+    yield found("microbatch_divisibility", score, cause, *wrong[:1], parallel=asked or None)
+
+
+def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Iterator[Hypothesis]:
+    """Degrees, written as a product or one by one, against the number of ranks."""
+    ranks = [t for t in o.terms if t.concept == "world"]
+    degrees = [t.number for t in o.terms if t.concept in AXES and t.number]
+    for row, value in ((row, value) for row, value in r.products if value > 0):
+        others = [n for n in o.values if n not in row and n not in (value, 1)]
+        told = next((n for n in (*others, known.get("world")) if n and n != value), None)
+        if told and value not in (2**31, 2**32) and (ranks or told % value == 0 or value % told == 0):
+            cause = f"the degrees multiply to {value}, not to {told}"
+            yield found(
+                "world_size_product",
+                LIKELY,
+                cause,
+                Comparison(Product(row), "≠", told),
+                facts={"world": told},
+            )
+    if ranks and (concepts & set(AXES) or re.search(r"mesh|process|gpus?\b|devices", r.low)):
+        have = next((t.number for t in ranks if t.number), None) or known.get("world")
+        product = math.prod(degrees)
+        sign = "=" if product == have else "≠"
+        equation = Comparison(Product(tuple(degrees)), sign, have) if have and product > 1 else None
+        numbers = ", ".join(map(str, [n for n in dict.fromkeys(o.values) if n][:5]))
+        cause = (
+            f"the degrees do not multiply to the number of ranks: {numbers or 'the text gives no numbers'}"
+        )
+        needs = "world, tp, pp, dp"
+        yield found(
+            "world_size_product", LIKELY if concepts & set(AXES) else POSSIBLE, cause, equation, needs=needs
+        )
+
+
+def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:
+    """A vocabulary and the same one padded."""
+    for small, big in zip(sorted(values), sorted(values)[1:], strict=False):
+        pads = any(
+            p.padded(small, known.get("tp") or 1) == big for p in (*PADDED, Padding(512), Padding(1024))
+        )
+        if 10000 < small < big < 1.1 * small and pads:
+            cause = f"a vocabulary of {small} rows is padded to {big}"
+            equation = Stated(f"{big} - {small} = {big - small} pad rows")
+            yield found("vocab_padding", POSSIBLE, cause, equation, needs="padding, tp")
+            return
+
+
+def _layers(layers: list[int], known: Known) -> Iterator[Hypothesis]:
+    """n layers in, fewer out: floor division over stages, once or twice."""
+    pp, given = known.get("pp"), known.get("n_layers") or 0
+    for total in sorted({*layers, given}, reverse=True):
+        for kept in (n for n in layers if 0 < n < total):
+            for stages in [pp] if pp else range(2, 65):
+                for chunks in (1, 2, 3, 4, 5, 6, 8):
+                    each = total // stages // chunks
+                    if each * chunks * stages == kept:
+                        twice = f", //{chunks} = {each}" if chunks > 1 else ""
+                        lost = Quotient(total, stages, floor=True, after=twice)
+                        cause = (
+                            f"{total} layers over {stages} stages round down: {total - kept} layers are lost"
+                        )
+                        rest = Comparison(Product((each, chunks, stages)), "of", total)
+                        yield found("layers_not_divisible_pp", LIKELY, cause, lost, rest)
+                        return
+    equation = Quotient(layers[0], pp) if pp and layers else None
+    yield found(
+        "layers_not_divisible_pp", POSSIBLE, "the layers and the stages do not come out even", equation
+    )

@@ -1,0 +1,130 @@
+"""Whose words a text is: the messages of `frameworks`, found whole in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from llamapar.describe.job import Job
+from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks.base import Case, Framework
+from llamapar.rules.search import severities
+from llamapar.rules.table import RULE_BY_CODE
+
+from .reading import Reading
+from .result import Said
+
+_NAMING = 16
+"""Characters of a framework's own wording that name it: a bare "AssertionError" names nobody."""
+
+_FILLED = 160
+"""Characters, at most, that stand where a message names a number."""
+
+_TORCH = "dtensor"
+
+_MOST = 3
+"""Frameworks that are named beside one cause."""
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A message of a framework that stands whole in a text.
+
+    code: the rule it speaks of. length: characters of it that are the framework's own. words: as it stands.
+    """
+
+    framework: Framework
+    code: str
+    case: Case
+    length: int
+    words: str
+
+
+@cache
+def _templates() -> tuple[tuple[Framework, str, Case, tuple[str, ...]], ...]:
+    """Every message of `frameworks`, as its literal pieces in their order."""
+    return tuple(
+        (framework, code, case, tuple(_pieces(case.message)))
+        for framework in FRAMEWORKS.values()
+        for code, cases in framework.cases.items()
+        for case in cases
+        if case.message
+    )
+
+
+def _pieces(template: str) -> Iterator[str]:
+    for part in template.split("{"):
+        text = part.partition("}")[2] if "}" in part else part
+        text = " ".join(text.split())
+        if text:
+            yield text
+
+
+_LAST, _FIRST = re.compile(r"\S{0,32} ?$"), re.compile(r"^ ?\S{0,32}")
+"""A number at the end of what stands before a message, and at the beginning of what follows."""
+
+
+def quotes(r: Reading, framework: Framework | None) -> list[Quote]:
+    """Every message that the text holds from its first word to its last. Torch's own words are torch's,
+    whichever framework they come up in, but for the one that is known to be at work."""
+    found = []
+    for speaker, code, case, pieces in _templates():
+        span = _span(r.text, pieces)
+        if span is not None:
+            start, end = span
+            before = _LAST.findall(r.text[:start][-33:])[0] if case.message[0] == "{" else ""
+            after = _FIRST.findall(r.text[end:])[0] if case.message[-1] == "}" else ""
+            words = before + r.text[start:end] + after
+            found.append(Quote(speaker, code, case, sum(map(len, pieces)), words))
+    torch = {quote.case.message for quote in found if quote.framework.name == _TORCH}
+    own = {_TORCH, framework.name if framework else ""}
+    return [quote for quote in found if quote.framework.name in own or quote.case.message not in torch]
+
+
+def _span(text: str, pieces: tuple[str, ...]) -> tuple[int, int] | None:
+    """Where the pieces stand one after another, each near the one before; None where they do not."""
+    start = text.find(pieces[0]) if pieces else -1
+    if start < 0:
+        return None
+    end = start + len(pieces[0])
+    for piece in pieces[1:]:
+        at = text.find(piece, end, end + _FILLED + len(piece))
+        if at < 0:
+            return None
+        end = at + len(piece)
+    return start, end
+
+
+def spoken(r: Reading, job: Job, framework: Framework | None) -> Iterator[str]:
+    """Rules for which a framework says of this very job, word for word, what the text holds."""
+    for judge in [framework] if framework else FRAMEWORKS.values():
+        for code, cases in judge.cases.items():
+            rule = RULE_BY_CODE[code]
+            if any(case.message for case in cases) and rule.applies(job, job.padding or judge.padding):
+                message = " ".join(judge.judge(code, job).message.split())
+                bare = len(message) < _NAMING and not any(c.isdigit() for c in message)
+                if message and (message == r.text if bare else message in r.text):
+                    yield code
+
+
+def speakers(
+    rules: Iterable[str], found: list[Quote], job: Job | None, framework: Framework | None
+) -> tuple[Said, ...]:
+    """Frameworks whose words these are; else, of a known job, those that fail by the same rule."""
+    rules = tuple(rules)
+    rows: dict[str, Said] = {}
+    for quote in found:
+        if quote.code in rules and quote.length >= _NAMING:
+            source = quote.framework.source(quote.case)
+            rows.setdefault(quote.framework.name, Said(quote.framework.name, quote.words, source))
+    if not rows and job is not None:
+        broken = severities(job, framework)
+        for code in (code for code in rules if code in broken):
+            for judge in [framework] if framework else FRAMEWORKS.values():
+                ruling = judge.judge(code, job)
+                if ruling.fails and ruling.source:
+                    said = Said(judge.name, ruling.message or ruling.note, ruling.source)
+                    rows.setdefault(judge.name, said)
+    return tuple(rows.values())[:_MOST]

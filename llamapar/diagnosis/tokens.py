@@ -1,0 +1,79 @@
+"""Hypotheses about tokens and samples: cut into parts that do not come out even, or compared uncut."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from llamapar.records.equations import Comparison, Product, Quotient
+
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, found
+from .known import Known
+from .observations import View
+from .reading import Reading
+
+_BATCH = re.compile(r"micro|mbs|\bn_mb\b|samples|accum|batch")
+_SEQUENCE = re.compile(r"\bcp\b|cp_size|cp_world|context|zigzag|ring|\btp\b|tp_size|seq|token")
+
+
+def explain_cut(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """view(batch, k, n // k, …): a sequence or a batch in k parts, which k does not divide."""
+    units, dims = o.numel, list(o.target)
+    while len(dims) > 2 and (dims[-1] == -1 or (dims[-1] > 1 and units % dims[-1] == 0)):
+        units //= max(1, dims.pop())
+    each_open = -1 in o.target
+    while len(dims) > 1 and dims[0] > 0 and units % dims[0] == 0:
+        units //= dims.pop(0)
+    parts, each = dims[0], math.prod(n for n in dims[1:] if n > 0)
+    if parts < 2 or units % parts == 0 or not (each_open or (len(dims) > 1 and each == units // parts)):
+        return
+    cp = known.get("cp") or 1
+    sequence = {known.get("tp"), *((cp, 2 * cp) if cp > 1 else ())}
+    code = " ".join(r.code[-1:]).lower()
+    tokens, samples = parts in sequence, parts in (known.get("dp"), known.get("micro_batches"))
+    if not (tokens or samples):
+        tokens, samples = bool(_SEQUENCE.search(code)), bool(_BATCH.search(code))
+    rows = (
+        ("seq_not_divisible", "tokens", tokens and not samples, "seq_len, cp, tp"),
+        ("microbatch_divisibility", "samples", samples and not tokens, "global_batch, micro_batch, dp"),
+    )
+    for category, word, sure, needs in sorted(rows, key=lambda row: not row[2]):
+        cause = f"{units} {word} do not divide into {parts} equal parts"
+        level, blame = (LIKELY, True) if sure else (POSSIBLE, None)
+        if sure or not (tokens ^ samples):
+            yield found(category, level, cause, Quotient(units, parts), parallel=blame, needs=needs)
+
+
+def explain_uncut(small: int, big: int, what: str, known: Known) -> Iterator[Hypothesis]:
+    """A rank's tokens beside those of the whole sequence: `what` was not cut with the rest."""
+    k, rest = divmod(big, small)
+    if rest:
+        cause = f"{small} tokens meet {what} of {big}, which is no multiple of them"
+        yield found("other", WEAK, cause, parallel=None, needs="seq_len, cp")
+        return
+    ours = k in (known.get("cp"), known.get("tp"))
+    cause = f"{small} is 1/{k} of {big}: a rank's tokens meet {what} of the whole sequence"
+    yield found(
+        "other: global_dim_not_localized", LIKELY if ours else POSSIBLE, cause, Quotient(big, k),
+        parallel=True if ours else None, needs="cp, tp, seq_len",
+    )  # fmt: skip
+
+
+def explain_lengths(small: int, big: int, dims: int, known: Known) -> Iterator[Hypothesis]:
+    """Two lengths of a sequence, [batch, seq, …]: one may be the other cut unevenly and gathered again."""
+    given = {known.get("tp"), known.get("cp")} - {None, 1}
+    for k in [int(k or 1) for k in given] or range(2, 65):
+        each = -(-small // k), big - (k - 1) * -(-big // k)  # of the first rank, of the last
+        if (small % k and each[0] * k == big) or (big % k and each[1] * k == small):
+            certain = bool(given) and known.get("seq_len") is not None
+            whole, n = (small, each[0]) if each[0] * k == big else (big, each[1])
+            cause = f"{whole} tokens over {k} ranks are {n} on one of them, {n * k} when gathered"
+            both = Quotient(whole, k), Comparison(Product((n, k)), "≠", whole)
+            level = LIKELY if given else POSSIBLE
+            yield found(
+                "seq_not_divisible", level, cause, *both, parallel=certain or None, needs="seq_len, tp, cp"
+            )
+            return
+    cause = f"sequences of {small} and {big} tokens meet"
+    yield found("position/rope", WEAK, cause, parallel=None, needs="seq_len, cp")

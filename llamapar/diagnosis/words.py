@@ -1,0 +1,44 @@
+"""The words of messages: lists of patterns in words.toml, compiled when the first text comes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parent
+
+_AFTER_AN_AXIS = {
+    "{axis}": r"[_ -]?(?:model[_ -]?)?para(?:llel(?:i[sz]\w{1,5})?)?",
+    "{size}": r"(?:[_ -]?(?:world[_ -]?)?(?:size|degree|ranks?|nodes|shards))?",
+}
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """A file of words beside this module."""
+    return tomllib.loads((_FOLDER / name).read_text("utf-8"))
+
+
+def either(patterns: Iterable[str]) -> re.Pattern[str]:
+    """One of the patterns."""
+    return re.compile("|".join(patterns), re.DOTALL)
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """The patterns of this name, any one of them."""
+    return re.compile("|".join(table("words.toml")["patterns"][name]))
+
+
+def concepts() -> re.Pattern[str]:
+    """Every concept, as a group of its name."""
+    groups = []
+    for name, patterns in table("words.toml")["concepts"].items():
+        one = "|".join(patterns)
+        for word, what in _AFTER_AN_AXIS.items():
+            one = one.replace(word, what)
+        groups.append(f"(?P<{name}>{one})")
+    return re.compile("|".join(groups))
