@@ -24,7 +24,7 @@ RAISED, REPORTED = (
     [json.loads(line) for line in (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()]
     for name in ("raised", "reported")
 )
-NEW = {"tensor_mixed_with_dtensor", "mesh_mismatch"}  # kinds of "other" that have no name in the vocabulary
+NEW = {"mesh_mismatch"}  # a kind of "other" that has no name in the vocabulary
 TRUTH = {"sharding": True, "not_sharding": False, "unknown": None}
 
 
