@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from llamapar.describe.placement import ACTIVATIONS
 from llamapar.errors import LlamaparError, one_of, shown
@@ -27,8 +26,8 @@ class Program:
     out: the row of the placement table for a returned tensor; dicts name theirs.
     """
 
-    function: Callable[..., Any]
-    reference: Callable[..., Any] | None = None
+    function: Callable[..., object]
+    reference: Callable[..., object] | None = None
     out: str = "residual"
 
     @property
@@ -36,7 +35,7 @@ class Program:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
 
-ProgramLike = str | Callable[..., Any] | Program
+ProgramLike = str | Callable[..., object] | Program
 """What `lp.run` takes for a program: a name, a function (mesh, setting, …tensors by name…), a Program."""
 
 PROGRAMS = {
@@ -56,7 +55,7 @@ PROGRAMS = {
 
 
 def program(
-    given: ProgramLike, reference: Callable[..., Any] | None = None, out: str = "residual"
+    given: ProgramLike, reference: Callable[..., object] | None = None, out: str = "residual"
 ) -> Program:
     """The Program of a name, or of a function of somebody's own with its reference."""
     if isinstance(given, Program):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -40,8 +39,7 @@ def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) 
     """Causal attention of a CP rank's queries to the whole sequence, by `setting.cp_method`."""
     chunks = [part.chunks for part in setting.sequence.ranks]
 
-    def each(function: Callable[..., Any], *tensors: Tensor) -> Any:
-        return compat.each_rank(mesh, function, *tensors)
+    each: kernels.Each = partial(compat.each_rank, mesh)
 
     def mine(coord: compat.Coord) -> tuple[kernels.Segment, ...]:
         return kernels.segments(chunks[coord["cp"]], setting.documents)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
-from llamapar.errors import one_of
-from llamapar.records.tables import Record, html_table
+from llamapar.records.tables import Plain, Record, html_table
 from llamapar.spmd import collectives, compat, gradients, setting
 
 
@@ -20,16 +18,16 @@ class Fault:
     """looks_fine: what a look at shapes and running does not show. caught_by: the check that fails.
 
     program, layout: where it shows. needs: options of a run that this takes. changes: fields of the Setting.
-    patch: the function that is replaced.
+    patch: the function that is replaced, as its owner and its name, and what takes its place.
     """
 
     looks_fine: str
     caught_by: str
     program: str
-    layout: Mapping[str, Any]
-    needs: Mapping[str, Any] = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    patch: tuple[tuple[Any, str, Callable[..., Any]], ...] = ()
+    layout: Plain
+    needs: Plain = field(default_factory=dict)
+    changes: Plain = field(default_factory=dict)
+    patch: tuple[object, str, Callable[..., Tensor]] | None = None
 
     @property
     def where(self) -> str:
@@ -37,39 +35,24 @@ class Fault:
         return ", ".join(f"{name}={value}" for name, value in self.layout.items())
 
 
-def _keep(x: Tensor, *_: Any) -> Tensor:
-    return x.view_as(x)
+def _own_gradient(*given: Tensor) -> Tensor:
+    """In place of a sum of gradients over ranks: the gradient, which is the last argument."""
+    return given[-1]
 
 
-def _first(mesh: Any, setting_or_gradient: Any, gradient: Tensor | None = None) -> Tensor:
-    return setting_or_gradient if gradient is None else gradient
-
-
-class _SumTwice(torch.autograd.Function):
+def _sum_twice(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """All-reduce forward and, wrongly, all-reduce backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: Any, axis: str) -> Tensor:
-        ctx.args = mesh, axis
-        return compat.all_reduce(x, mesh, axis)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return compat.all_reduce(grad, *ctx.args), None, None
+    return collectives.exchange(x, compat.all_reduce, compat.all_reduce, mesh, axis)
 
 
-def _sum_twice(x: Tensor, mesh: Any, axis: str) -> Tensor:
-    return _SumTwice.apply(x, mesh, axis) if compat.size(mesh, axis) > 1 else x
+_right_part = setting.Setting.part
 
 
-def _contiguous_positions(true: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def part(self: setting.Setting, name: str, whole: Tensor, coord: compat.Coord) -> Tensor:
-        if setting.kind(name) != "positions":
-            return true(self, name, whole, coord)
-        n = self.seq_len // self.layout.cp
-        return whole[coord["cp"] * n : (coord["cp"] + 1) * n].clone()
-
-    return part
+def _contiguous_positions(self: setting.Setting, name: str, whole: Tensor, coord: compat.Coord) -> Tensor:
+    if setting.kind(name) != "positions":
+        return _right_part(self, name, whole, coord)
+    n = self.seq_len // self.layout.cp
+    return whole[coord["cp"] * n : (coord["cp"] + 1) * n].clone()
 
 
 _NO_SP = {"sequence_parallel": False}
@@ -85,10 +68,11 @@ class Faults(dict[str, Fault], Record):
         return html_table(*self._table(), left=True)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        rows: list[list[object]] = []
-        for name, fault in self.items():
-            rows.append([name, f"{fault.program}, {fault.where}", fault.looks_fine, fault.caught_by])
         head = ["fault", "shows in", "what still looks fine", "the check that catches it"]
+        rows: list[list[object]] = [
+            [name, f"{fault.program}, {fault.where}", fault.looks_fine, fault.caught_by]
+            for name, fault in self.items()
+        ]
         return "Faults that lp.run(..., fault=name) injects", head, rows, ""
 
 
@@ -99,21 +83,21 @@ FAULTS = Faults(
             "forward: each rank has its own summand",
             "attention",
             {"tp": 2, **_NO_SP},
-            patch=((collectives, "all_reduce", _keep),),
+            patch=(collectives, "all_reduce", collectives.same),
         ),
         "drop_backward_all_reduce": Fault(
             "every shape and the whole forward, to the last bit",
             "gradient of x and of all that lies before it",
             "mlp",
             {"tp": 2, **_NO_SP},
-            patch=((collectives, "copy", _keep),),
+            patch=(collectives, "copy", collectives.same),
         ),
         "sum_twice": Fault(
             "every shape and the whole forward",
             "gradients are tp times too large",
             "mlp",
             {"tp": 2, **_NO_SP},
-            patch=((collectives, "all_reduce", _sum_twice),),
+            patch=(collectives, "all_reduce", _sum_twice),
         ),
         "no_kv_grad_sum": Fault(
             "every shape, the forward, and the gradient of x",
@@ -121,7 +105,7 @@ FAULTS = Faults(
             "attention",
             {"tp": 16},
             needs={"kv_replication": True},
-            patch=((gradients, "sum_copies", _first),),
+            patch=(gradients, "sum_copies", _own_gradient),
         ),
         "tile_kv": Fault(
             "every shape",
@@ -136,28 +120,28 @@ FAULTS = Faults(
             "gradients of the norms: each rank saw its own tokens only",
             "block",
             {"tp": 2},
-            patch=((gradients, "sum_tokens", _first),),
+            patch=(gradients, "sum_tokens", _own_gradient),
         ),
         "contiguous_positions": Fault(
             "every shape; causality, for the mask knows the chunks",
             "forward: RoPE turns each token by another one's position",
             "attention",
             {"cp": 2},
-            patch=((setting.Setting, "part", _contiguous_positions(setting.Setting.part)),),
+            patch=(setting.Setting, "part", _contiguous_positions),
         ),
         "no_context_grad_sum": Fault(
             "every shape, the forward, and the gradient of x",
             "gradients of parameters: each CP rank saw its own tokens only",
             "attention",
             {"cp": 2},
-            patch=((gradients, "sum_context", _first),),
+            patch=(gradients, "sum_context", _own_gradient),
         ),
         "no_data_grad_sum": Fault(
             "every shape, the forward, and the gradient of x",
             "gradients: dp ways drift apart",
             "mlp",
             {"dp": 2},
-            patch=((gradients, "sum_data", _first),),
+            patch=(gradients, "sum_data", _own_gradient),
         ),
         "pad_in_softmax": Fault(
             "every shape, and a loss that is only a little off",
@@ -174,11 +158,14 @@ FAULTS = Faults(
 @contextmanager
 def injected(name: str | None) -> Iterator[None]:
     """The named fault in this process, until the block ends."""
-    if name is None:
+    patch = FAULTS[name].patch if name is not None else None
+    if patch is None:
         yield
         return
-    with ExitStack() as stack:
-        for owner, attribute, replacement in FAULTS[one_of("fault", name, FAULTS)].patch:
-            stack.callback(setattr, owner, attribute, getattr(owner, attribute))
-            setattr(owner, attribute, replacement)
+    owner, attribute, replacement = patch
+    right = getattr(owner, attribute)
+    setattr(owner, attribute, replacement)
+    try:
         yield
+    finally:
+        setattr(owner, attribute, right)

@@ -7,6 +7,7 @@ their two halves (arXiv:2205.05198, section 4.2.2).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,68 +16,53 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from . import compat
 
-
-class _Copy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-        ctx.args = mesh, axis
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return compat.all_reduce(grad, *ctx.args), None, None
+Collective = Callable[..., Tensor]
+"""collective(tensor, mesh, axis, …), without a gradient: one of `compat`, or `same`."""
 
 
-class _AllReduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-        return compat.all_reduce(x, mesh, axis)
+class _Exchange(torch.autograd.Function):
+    """One collective forward, and another of the same arguments backward."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad, None, None
-
-
-class _AllGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
-        ctx.args = mesh, axis, dim
-        return compat.all_gather(x, mesh, axis, dim)
+    def forward(ctx: Any, x: Tensor, there: Collective, back: Collective, *args: object) -> Tensor:
+        ctx.back, ctx.args = back, args
+        return there(x, *args)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return compat.reduce_scatter(grad, *ctx.args), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.back(grad, *ctx.args), None, None, *(None for _ in ctx.args)
 
 
-class _ReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
-        ctx.args = mesh, axis, dim
-        return compat.reduce_scatter(x, mesh, axis, dim)
+def exchange(
+    x: Tensor, there: Collective, back: Collective, mesh: DeviceMesh, axis: str, *dim: int
+) -> Tensor:
+    """`there` forward, `back` backward; x itself on an axis of one rank."""
+    return _Exchange.apply(x, there, back, mesh, axis, *dim) if compat.size(mesh, axis) > 1 else x
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return compat.all_gather(grad, *ctx.args), None, None, None
+
+def same(x: Tensor, *_: object) -> Tensor:
+    """The tensor as it is: what a rank does that sends nothing."""
+    return x.view_as(x)
 
 
 def copy(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """Copy forward, all-reduce backward: Megatron's f."""
-    return _Copy.apply(x, mesh, axis) if compat.size(mesh, axis) > 1 else x
+    return exchange(x, same, compat.all_reduce, mesh, axis)
 
 
 def all_reduce(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """All-reduce forward, copy backward: Megatron's g. For a sum that all ranks then use alike."""
-    return _AllReduce.apply(x, mesh, axis) if compat.size(mesh, axis) > 1 else x
+    return exchange(x, compat.all_reduce, same, mesh, axis)
 
 
 def all_gather(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """All-gather along `dim` forward, reduce-scatter backward. For ranks that then do different work."""
-    return _AllGather.apply(x, mesh, axis, dim) if compat.size(mesh, axis) > 1 else x
+    return exchange(x, compat.all_gather, compat.reduce_scatter, mesh, axis, dim)
 
 
 def reduce_scatter(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """Reduce-scatter along `dim` forward, all-gather backward."""
-    return _ReduceScatter.apply(x, mesh, axis, dim) if compat.size(mesh, axis) > 1 else x
+    return exchange(x, compat.reduce_scatter, compat.all_gather, mesh, axis, dim)
 
 
 def maximum(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:

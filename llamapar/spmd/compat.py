@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,9 @@ except ImportError as missing:  # private modules: they may move
 
 Coord = dict[str, int]
 """A rank's index on each axis of the mesh."""
+
+Own = TypeVar("Own", Tensor, tuple[Tensor, ...])
+"""What a rank's own arithmetic makes."""
 
 _c10d: Any = dist.distributed_c10d
 _ops = torch.ops._c10d_functional  # the functional collectives that all their wrappers of 2.11 to 2.13 call
@@ -76,34 +79,28 @@ acting_rank: ContextVar[int | None] = ContextVar("acting_rank", default=None)
 # -- collectives -------------------------------------------------------------------------------
 
 
-def _staged(op: Callable[[Tensor], Tensor], t: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """`op`, by way of host memory where gloo has no such collective for CUDA tensors."""
-    if t.is_cuda and dist.get_backend(group) == "gloo":
-        return op(t.cpu()).to(t.device)
-    return op(t)
-
-
-def _wait(t: Tensor) -> Tensor:
-    return _ops.wait_tensor(t)
+def _sent(op: Callable[..., Tensor], t: Tensor, mesh: DeviceMesh, axis: str, *details: object) -> Tensor:
+    """What a collective makes of `t`; by way of host memory where gloo has none for CUDA tensors."""
+    group = mesh.get_group(axis)
+    by_host = t.is_cuda and dist.get_backend(group) == "gloo"
+    made: Tensor = _ops.wait_tensor(op(t.cpu() if by_host else t, *details, group.group_name))
+    return made.to(t.device) if by_host else made
 
 
 def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tensor:
     """Sum (or "max") of `t` over the axis, on every rank."""
-    group = mesh.get_group(axis)
-    return _wait(_ops.all_reduce(t.contiguous(), op, group.group_name))  # gloo takes CUDA tensors here
+    name = mesh.get_group(axis).group_name
+    return _ops.wait_tensor(_ops.all_reduce(t.contiguous(), op, name))  # gloo takes CUDA tensors here
 
 
 def all_gather(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """The ranks' tensors joined along `dim`, in the order of the axis; all must have one shape."""
-    group = mesh.get_group(axis)
-    moved, ranks = t.movedim(dim, 0).contiguous(), size(mesh, axis)
-    out = _staged(lambda s: _wait(_ops.all_gather_into_tensor(s, ranks, group.group_name)), moved, group)
-    return out.movedim(0, dim)
+    moved = t.movedim(dim, 0).contiguous()
+    return _sent(_ops.all_gather_into_tensor, moved, mesh, axis, size(mesh, axis)).movedim(0, dim)
 
 
 def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """Sum of `t` over the axis; each rank keeps its equal piece along `dim`."""
-    group = mesh.get_group(axis)
     ranks = size(mesh, axis)
     if t.shape[dim] % ranks:
         raise LlamaparError(
@@ -111,25 +108,20 @@ def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
             f"every rank keeps {t.shape[dim]}/{ranks} of it",
         )
     moved = t.movedim(dim, 0).contiguous()
-    out = _staged(
-        lambda s: _wait(_ops.reduce_scatter_tensor(s, "sum", ranks, group.group_name)), moved, group
-    )
-    return out.movedim(0, dim)
+    return _sent(_ops.reduce_scatter_tensor, moved, mesh, axis, "sum", ranks).movedim(0, dim)
 
 
 def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """`t` goes to the next rank of the axis; what comes back is the previous rank's."""
-    group = mesh.get_group(axis)
     ranks, n = size(mesh, axis), t.numel()
 
-    def splits(step: int) -> list[Any]:
+    def splits(step: int) -> list[int | torch.SymInt]:
         at = per_rank_int(mesh, lambda coord: (coord[axis] + step) % ranks)
         return [_where(at, i, n) for i in range(ranks)]
 
     received, sent = splits(-1), splits(1)
     flat = t.contiguous().flatten()
-    out = _staged(lambda s: _wait(_ops.all_to_all_single(s, received, sent, group.group_name)), flat, group)
-    return out.view(t.shape)
+    return _sent(_ops.all_to_all_single, flat, mesh, axis, received, sent).view(t.shape)
 
 
 # -- rank by rank ------------------------------------------------------------------------------
@@ -146,7 +138,7 @@ def coord_of(mesh: DeviceMesh, rank: int) -> Coord:
     return dict(zip(mesh.mesh_dim_names or (), place, strict=True))
 
 
-def each_rank(mesh: DeviceMesh, function: Callable[..., Any], *tensors: Any) -> Any:
+def each_rank(mesh: DeviceMesh, function: Callable[..., Own], *tensors: Tensor) -> Own:
     """`function(coord, *tensors)` for this rank; in the local engine for every rank, one after another.
 
     function: what differs by rank (its rows, its chunks); makes a tensor or a tuple of tensors from
@@ -157,8 +149,8 @@ def each_rank(mesh: DeviceMesh, function: Callable[..., Any], *tensors: Any) -> 
     if mode is None and not local:
         return function(coord_of(mesh, dist.get_rank()), *tensors)
     ranks = sorted(mode.ranks if mode is not None else local[0]._ranks)
-    made: dict[int, Any] = {}
-    with _plain(mode), torch.no_grad():
+    made: dict[int, Own] = {}
+    with mode.disable() if mode is not None else nullcontext(), torch.no_grad():
         for rank in ranks:
             token = acting_rank.set(rank)
             try:
@@ -168,22 +160,13 @@ def each_rank(mesh: DeviceMesh, function: Callable[..., Any], *tensors: Any) -> 
                 acting_rank.reset(token)
     first = made[ranks[0]]
     if isinstance(first, Tensor):
-        return LocalTensor(made)
-    return tuple(LocalTensor({r: made[r][i] for r in ranks}) for i in range(len(first)))
+        return cast(Own, LocalTensor(made))
+    return cast(Own, tuple(LocalTensor({r: made[r][i] for r in ranks}) for i in range(len(first))))
 
 
 def in_local_mode() -> bool:
     """Whether a LocalTensorMode is entered, in a program or a `with` of LocalRanks."""
     return enabled_local_tensor_mode() is not None
-
-
-@contextmanager
-def _plain(mode: LocalTensorMode | None) -> Iterator[None]:
-    if mode is None:
-        yield
-    else:
-        with mode.disable():
-            yield
 
 
 def per_rank_int(mesh: DeviceMesh, function: Callable[[Coord], int]) -> dict[int, int] | int:
@@ -195,7 +178,7 @@ def per_rank_int(mesh: DeviceMesh, function: Callable[[Coord], int]) -> dict[int
         return {rank: function(coord_of(mesh, rank)) for rank in sorted(mode.ranks)}
 
 
-def _where(at: dict[int, int] | int, i: int, n: int) -> Any:
+def _where(at: dict[int, int] | int, i: int, n: int) -> int | torch.SymInt:
     """n where `at` is i, else 0; a torch.SymInt of its own on each rank in the local engine."""
     if isinstance(at, int):
         return n if at == i else 0
@@ -247,7 +230,7 @@ def groups() -> frozenset[dist.ProcessGroup]:
     return frozenset(_c10d._world.pg_map)
 
 
-def group_named(group: Any) -> dist.ProcessGroup:
+def group_named(group: str | torch.ScriptObject | dist.ProcessGroup) -> dist.ProcessGroup:
     """The process group of an op's argument: a name, a group, or a boxed one."""
     if isinstance(group, str):
         return _c10d._resolve_process_group(group)

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 from llamapar.errors import LayoutError, whole
 from llamapar.records.trace import causal_pairs
 
-from .compat import Coord
+from .compat import Coord, Own
 
 # -- which keys a rank's queries need --------------------------------------------------------------
 
@@ -238,8 +238,10 @@ def _spread(todo: Sequence[Block], scale: float, *tensors: Tensor) -> tuple[Tens
     return tuple(totals)
 
 
-Each = Callable[..., Any]
-"""each(function, *tensors): function(coord, *tensors) of one rank, or of every rank the tensors hold."""
+class Each(Protocol):
+    """each(function, *tensors): function(coord, *tensors) of one rank, or of every rank the tensors hold."""
+
+    def __call__(self, function: Callable[..., Own], *tensors: Tensor) -> Own: ...
 
 
 def at(**coord: int) -> Each:
@@ -257,10 +259,12 @@ class _Plan:
     steps: int = 1
     exchange: Callable[[Tensor], Tensor] = lambda x: x
 
-    def run(self, arithmetic: Callable[..., Any], step: int, *tensors: Tensor) -> Any:
+    def run(
+        self, arithmetic: Callable[..., tuple[Tensor, ...]], step: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         """The step's arithmetic on each rank's own tensors, of which the first two are q and k."""
 
-        def one(coord: Coord, *own: Tensor) -> Any:
+        def one(coord: Coord, *own: Tensor) -> tuple[Tensor, ...]:
             return arithmetic(self.todo(coord, step, own[0].shape[1], own[1].shape[1]), self.scale, *own)
 
         return self.each(one, *tensors)
@@ -288,7 +292,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         plan: _Plan = ctx.plan
         q, k, v, out, lse = ctx.saved_tensors
         dq, dk, dv = (
