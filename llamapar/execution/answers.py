@@ -11,7 +11,7 @@ import pickle
 import re
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,16 +102,23 @@ class Scene:
         states = self.states(broken=True)
         first = next(iter(self.ended))
         killed = self.ended[first] == -signal.SIGKILL
-        others = {rank: text for rank, text in states.items() if rank != first}
+        others = _by_state({rank: text for rank, text in states.items() if rank != first})
         why = ["the system kills a process that runs out of memory"] if killed else []
-        why += [f"{named(ranks)}: {text}" for text, ranks in grouped(others)]
         return RankFailure(
             f"rank {first} {ending(self.ended[first])}",
-            "; ".join(why) + ("" if killed else last_words),
+            "; ".join(filter(None, [*why, others])) + ("" if killed else last_words),
             ["smaller sizes", "fewer ranks"] if killed else [],
             states,
             first,
         )
+
+    def gone(self, absent: list[int], seconds: float) -> RankFailure:
+        """The error for ranks of which nothing was heard for so long."""
+        states = {rank: text for rank, text in self.states(broken=True).items() if rank not in absent}
+        is_ = "are" if len(absent) > 1 else "is"
+        what = f"{named(absent)} {is_} gone: no sign of life for {seconds:g} s"
+        choose = ["torchrun's own report, which says how they ended"]
+        return RankFailure(what, _by_state(states), choose, states, absent[0])
 
     def timeout(self, seconds: float) -> RankFailure:
         """The error for a collective that some rank never joins: who arrived where."""
@@ -135,8 +142,7 @@ class Scene:
         )
 
     def cancelled(self) -> Cancelled:
-        parts = [f"{named(ranks)}: {text}" for text, ranks in grouped(self.states())]
-        return Cancelled("the run was cancelled", "; ".join(parts))
+        return Cancelled("the run was cancelled", _by_state(self.states()))
 
     def answers(self) -> list[RankAnswer]:
         """An answer of each rank; a rank without one was stopped because of the first that raised."""
@@ -183,6 +189,11 @@ def ending(code: int) -> str:
         return f"exited with status {code}"
     known = {number.value: number.name for number in signal.Signals}
     return f"was killed by {known.get(-code, f'signal {-code}')}"
+
+
+def _by_state(states: Mapping[int, str]) -> str:
+    """Ranks that did the same together: "ranks 0, 2: computing; rank 1: finished"."""
+    return "; ".join(f"{named(ranks)}: {text}" for text, ranks in grouped(states))
 
 
 def named(ranks: list[int]) -> str:

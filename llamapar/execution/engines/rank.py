@@ -20,7 +20,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 MAX_WORLD = 64  # the ranks of a note are the bits of one word; also about what one machine bears
 
@@ -169,28 +172,36 @@ def replied(context: Context, function: Callable[[], Any], capture: bool = True)
     return Reply(ok, data, error, trace, at, where, printed.getvalue())
 
 
+def enter_group(context: Context, backend: str, store: Store) -> None:
+    """Make this process a rank of the process group that meets in `store`."""
+    import torch
+    import torch.distributed as dist
+
+    context.note("the start of the process group")
+    if context.device.type == "cuda":
+        torch.cuda.set_device(context.device)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=context.rank,
+        world_size=context.world,
+        timeout=datetime.timedelta(minutes=30),  # our own time-out says more and comes first
+        device_id=context.device if backend == "nccl" else None,
+    )
+
+
 def join(context: Context, spec: Spec, folder: str) -> None:
     """Make this process a rank of a process group that meets in `folder` and talks over loopback only."""
     import torch
     import torch.distributed as dist
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-    context.note("the start of the process group")
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
     os.environ.update(RANK=str(context.rank), LOCAL_RANK=str(context.rank))
     os.environ.update(WORLD_SIZE=str(spec.world), LOCAL_WORLD_SIZE=str(spec.world))
     torch.set_num_threads(spec.threads)
-    if spec.device == "cuda":
-        torch.cuda.set_device(context.device)
-    dist.init_process_group(
-        spec.backend,
-        store=FileStore(os.path.join(folder, "store"), spec.world),
-        rank=context.rank,
-        world_size=spec.world,
-        timeout=datetime.timedelta(minutes=30),  # the kernel's own time-out says more and comes first
-        device_id=context.device if spec.backend == "nccl" else None,
-    )
+    enter_group(context, spec.backend, FileStore(os.path.join(folder, "store"), spec.world))
     dist.all_reduce(torch.ones(1, device=context.device))
     if spec.device == "cuda":
         torch.cuda.synchronize()

@@ -26,12 +26,11 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from llamapar.errors import Choice, LlamaparError
-from llamapar.execution.answers import RankFailure, Scene, named
+from llamapar.execution.answers import RankFailure, Scene
 from llamapar.execution.body import RankReport, Task
-from llamapar.records.trace import grouped
 
 from . import processes
-from .rank import Context, Note, Reply, Slots, Spec, dumps, replied
+from .rank import Context, Note, Reply, Slots, Spec, dumps, enter_group, replied
 
 T = TypeVar("T")
 
@@ -70,17 +69,16 @@ def run(
     Raises, on every rank alike, what `finish` raises, and RankFailure for a rank that is gone or waits in
     vain for `timeout` seconds. Raises LlamaparError where torchrun did not start the ranks of the layout.
     """
-    world = task.setting.layout.world
-    if launched() is None:
-        what, why = (
+    world, started = task.setting.layout.world, launched()
+    if started is None:
+        raise LlamaparError(
             "engine='torchrun', but torchrun did not start this process",
             "it sets RANK, WORLD_SIZE, …",
+            [f"torchrun --nproc-per-node {world} …", Choice.of(engine="processes")],
+            "engine",
         )
-        raise LlamaparError(
-            what, why, [f"torchrun --nproc-per-node {world} …", Choice.of(engine="processes")], "engine"
-        )
-    if world != launched():
-        what = f"the layout has {world} ranks, torchrun started {launched()}"
+    if world != started:
+        what = f"the layout has {world} ranks, torchrun started {started}"
         raise LlamaparError(
             what, "every rank is one process", [f"torchrun --nproc-per-node {world}"], "world"
         )
@@ -90,15 +88,13 @@ def run(
     here = meeting().next()
     try:
         try:
-            scene = here.scene(task, device, backend, timeout)
+            here.work(task, device, backend, timeout)
             if here.rank:
                 return here.heard()
+            scene = here.scene()
         except RuntimeError as problem:  # out of the store, where it was rank 0's own
             raise RankFailure("rank 0 is gone", str(problem).partition("\n")[0], (), {}, 0) from problem
-        with here.telling(lighter) as tell:
-            made = finish(_reports(scene, here.lost(range(world)), timeout))
-            tell(made)
-        return made
+        return here.tell(lambda: finish(_reports(scene, here.meeting.lost(), timeout)), lighter)
     finally:
         here.end()
 
@@ -107,12 +103,7 @@ def _reports(scene: Scene, lost: list[int], timeout: float) -> list[RankReport]:
     """A report of each rank, or RankFailure."""
     absent = [rank for rank in lost if rank not in scene.replies]
     if absent:
-        states = {r: text for r, text in scene.states(broken=True).items() if r not in absent}
-        why = [f"{named(ranks)}: {text}" for text, ranks in grouped(states)]
-        what = f"{named(absent)} {'are' if len(absent) > 1 else 'is'} gone: no sign of life for {LOST:g} s"
-        raise RankFailure(
-            what, "; ".join(why), ["torchrun's own report, which says how they ended"], states, absent[0]
-        )
+        raise scene.gone(absent, LOST)
     if all(reply.ok for reply in scene.replies.values()) and scene.waiting():
         raise scene.timeout(timeout)
     return processes.reports(scene.answers())
@@ -161,6 +152,8 @@ class Meeting:
         self._pulse = threading.Thread(target=self._live, name="llamapar pulse", daemon=True)
         self._pulse.start()
         self._counts: dict[int, tuple[int, float]] = {}
+        self._looked = 0.0
+        self._lost: list[int] = []
 
     def _live(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone, and with it whoever reads the count
@@ -187,17 +180,20 @@ class Meeting:
         self.runs += 1
         return _Run(self, self.runs)
 
-    def lost(self, ranks: Iterable[int]) -> list[int]:
-        """Which of the ranks are gone, as far as this rank has watched them."""
-        now, found = time.monotonic(), []
-        for rank in ranks:
+    def lost(self) -> list[int]:
+        """Ranks that are gone, looked up once in a PULSE: rank 0 watches all, the others watch rank 0."""
+        now = time.monotonic()
+        if now - self._looked < PULSE:
+            return self._lost
+        self._looked, self._lost = now, []
+        for rank in [0] if self.rank else range(self.world):
             count = self.store.add(f"alive/{rank}", 0)
             seen, since = self._counts.get(rank, (-1, now))
             if count != seen:
                 self._counts[rank] = count, now
             elif now - since > (LOST if count else START):
-                found.append(rank)
-        return found
+                self._lost.append(rank)
+        return self._lost
 
 
 class _Run:
@@ -208,65 +204,43 @@ class _Run:
         self.store = PrefixStore(f"run/{number}", meeting.store)
         self.group_store = PrefixStore(f"llamapar/groups/{number}", meeting.base)
         self.worker: threading.Thread | None = None
-        self._looked = 0.0
-        self._lost: list[int] = []
 
-    def lost(self, ranks: Iterable[int]) -> list[int]:
-        """Meeting.lost, looked up once in a PULSE."""
-        if time.monotonic() - self._looked > PULSE:
-            self._lost, self._looked = self.meeting.lost(ranks), time.monotonic()
-        return self._lost
+    def work(self, task: Task, device: str, backend: str, timeout: float) -> None:
+        """Run the task here, until all is done or some rank fails, and put what became of it in the store."""
+        own_gpu = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count() if device == "cuda" else 0
+        spec = Spec(self.world, device, backend, 0, (own_gpu,) if device == "cuda" else ())
+        note, replies = _OwnNote(self.world), list[Reply]()
+        context = Context(self.rank, spec, note)
 
-    def scene(self, task: Task, device: str, backend: str, timeout: float) -> Scene:
-        """Run the task here, until all is done or some rank fails. On rank 0 what became of every rank."""
-        note, reply = _OwnNote(self.world), list[Reply]()
-        context = Context(self.rank, Spec(self.world, device, backend, 0, ()), note)
-        if device == "cuda":
-            context.device = torch.device(
-                "cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
-            )
+        def in_group() -> RankReport:
+            enter_group(context, backend, self.group_store)
+            context.note("")
+            return processes.run_here(context, task)
 
-        def work() -> None:
-            reply.append(replied(context, lambda: self._in_group(context, backend, task), capture=False))
-
-        self.worker = threading.Thread(target=work, name="llamapar rank", daemon=True)
+        self.worker = threading.Thread(
+            target=lambda: replies.append(replied(context, in_group, capture=False)),
+            name="llamapar rank",
+            daemon=True,
+        )
         self.worker.start()
         failed = False
         while self.worker.is_alive() and not failed:
             self.worker.join(POLL)
             limit = timeout if dist.is_initialized() else max(timeout, START)
             stuck = bool(note.now.text) and time.monotonic() - note.since > limit
-            failed = (
-                stuck or self.store.check(["failed"]) or bool(self.rank == 0 and self.lost(range(self.world)))
-            )
+            failed = stuck or self.store.check(["failed"]) or (self.rank == 0 and bool(self.meeting.lost()))
         if failed:
             self.store.set("failed", "")
             self.worker.join(SETTLE)
-        own = reply[0] if reply else None
+        own = replies[0] if replies else None
         if own is not None and not own.ok:
             self.store.set("failed", "")  # clocks of machines differ, so the order in the store counts
             own = replace(own, at=float(self.store.add("raised", 1)))
         _put(self.store, f"notes/{self.rank}", pickle.dumps((note.now, own)))
-        return self._gathered() if self.rank == 0 else Scene([], {}, {})
 
-    def _in_group(self, context: Context, backend: str, task: Task) -> RankReport:
-        context.note("the start of the process group")
-        if context.device.type == "cuda":
-            torch.cuda.set_device(context.device)
-        dist.init_process_group(
-            backend,
-            store=self.group_store,
-            rank=self.rank,
-            world_size=self.world,
-            timeout=datetime.timedelta(minutes=30),  # our own time-out says more and comes first
-            device_id=context.device if backend == "nccl" else None,
-        )
-        context.note("")
-        return processes.run_here(context, task)
-
-    def _gathered(self) -> Scene:
+    def scene(self) -> Scene:
         """What every rank told; nothing of those that are gone."""
-        notes, replies = [Note(0, (), "")] * self.world, {}
+        notes, replies = [Note(0, (), "")] * self.world, dict[int, Reply]()
         missing = set(range(self.world))
         while missing:
             for rank in sorted(missing):
@@ -275,44 +249,45 @@ class _Run:
                     missing.discard(rank)
                     if reply is not None:
                         replies[rank] = reply
-            missing -= set(self.lost(range(self.world)))
+            missing -= set(self.meeting.lost())
             time.sleep(POLL if missing else 0)
         return Scene(notes, replies, {})
 
-    @contextlib.contextmanager
-    def telling(self, lighter: Callable[[Any], Any]) -> Any:
-        """Whatever the block makes or raises is told to the other ranks before it goes on here."""
-        made: list[Any] = []
+    def tell(self, make: Callable[[], T], lighter: Callable[[T], T]) -> T:
+        """What `make` returns or raises, told to the other ranks before it goes on here."""
         try:
-            yield made.append
-        except LlamaparError as problem:
-            self._tell(pickle.dumps((type(problem), problem.what, problem.why, problem.choose)))
-            raise
+            made = make()
+            data = dumps((lighter(made), None))
         except BaseException as problem:  # a fault of ours must not leave the others waiting
-            self._tell(pickle.dumps((RankFailure, f"rank 0 raised {problem!r}", "", ())))
+            words: tuple[object, ...] = (RankFailure, f"rank 0 raised {problem!r}", "", ())
+            if isinstance(problem, LlamaparError):
+                words = (type(problem), problem.what, problem.why, problem.choose)
+            self._tell(pickle.dumps((None, words)))
             raise
-        self._tell(b"=" + dumps(lighter(made[0])))
+        self._tell(data)
+        return made
 
     def _tell(self, data: bytes) -> None:
         _put(self.store, "outcome", data)
         end = time.monotonic() + LAST
-        while self.store.add("heard", 0) < self.world - 1 and time.monotonic() < end:
-            if len(self.lost(range(self.world))) >= self.world - 1 - self.store.add("heard", 0):
+        while (deaf := self.world - 1 - self.store.add("heard", 0)) > 0 and time.monotonic() < end:
+            if len(self.meeting.lost()) >= deaf:
                 break
             time.sleep(POLL)
 
     def heard(self) -> Any:
         """What rank 0 tells, or the error that it raised."""
         while not self.store.check(["outcome"]):
-            if self.lost([0]):
+            if self.meeting.lost():
                 raise RankFailure("rank 0 is gone", f"no sign of life for {LOST:g} s", (), {}, 0)
             time.sleep(POLL)
         data = _get(self.store, "outcome")
         self.store.add("heard", 1)
-        if data.startswith(b"="):
-            return pickle.loads(data[1:])
-        kind, what, why, choose = pickle.loads(data)
-        raise kind(what, why, choose)
+        made, error = pickle.loads(data)
+        if error is not None:
+            kind, *words = error
+            raise kind(*words)
+        return made
 
     def end(self) -> None:
         """Leave the process group: closed connections free some of the ranks that still wait."""
@@ -352,7 +327,7 @@ def part(status: int) -> int:
                 time.sleep(POLL)
         else:
             end = time.monotonic() + START
-            while not here.store.check(["written"]) and not here.lost([0]) and time.monotonic() < end:
+            while not here.store.check(["written"]) and not here.lost() and time.monotonic() < end:
                 time.sleep(POLL)
             here.store.add("parted", 1)
     if _meeting is not None and _meeting.stuck:
