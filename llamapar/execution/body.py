@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +24,9 @@ from .recorder import Recorder
 Cut = Callable[[str, Callable[[], Tensor]], Tensor]
 """(name, maker of a global tensor) → this rank's piece of it, or a LocalTensor of all ranks' pieces."""
 
+Results = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""Outputs, and gradients, by name."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -41,7 +43,7 @@ class Task:
     backward: bool = True
 
 
-@dataclass
+@dataclass(frozen=True)
 class RankReport:
     """What came of a rank: outputs and gradients by name, its trace, and the error where one was raised."""
 
@@ -53,8 +55,14 @@ class RankReport:
     traceback: str = ""
     at: float = 0.0  # when it raised, on a clock that all ranks share
 
+    @classmethod
+    def of(cls, rank: int, made: Results, trace: Trace) -> RankReport:
+        """The report of a rank that came to the end; of LocalTensors its own."""
+        outputs, gradients = ({n: compat.of_rank(t, rank).cpu() for n, t in of.items()} for of in made)
+        return cls(rank, outputs, gradients, trace)
 
-def wants(function: Callable[..., Any]) -> list[str]:
+
+def wants(function: Callable[..., object]) -> list[str]:
     """Names of the tensors that a program asks for."""
     try:
         names = list(inspect.signature(function).parameters)
@@ -93,7 +101,7 @@ def makers(task: Task, device: str = "cpu") -> dict[str, Callable[[], Tensor]]:
 
 
 def called(
-    function: Callable[..., Any], first: tuple[Any, ...], tensors: Mapping[str, Tensor]
+    function: Callable[..., object], first: tuple[object, ...], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """function(*first, …) with the tensors it asks for; a returned tensor is named "out"."""
     names = list(inspect.signature(function).parameters)[len(first) :]
@@ -158,22 +166,31 @@ def differentiated(
     return {n: g for n, g in zip(leaves, made, strict=True) if g is not None}
 
 
-def run_rank(
-    mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device: str = "cpu"
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Outputs and gradients of this rank (or, as LocalTensors, of all of them)."""
+def computed(
+    task: Task,
+    function: Callable[..., object],
+    first: tuple[object, ...],
+    inputs: Mapping[str, Tensor],
+    sequences: int,
+    cut: Cut,
+) -> Results:
+    """function(*first, …) with the inputs that it asks for, forward and, where it is wanted, backward."""
+    outputs = called(function, first, inputs)
+    found = differentiated(task, outputs, inputs, sequences, cut) if task.backward else {}
+    return {name: t.detach() for name, t in outputs.items()}, found
+
+
+def run_rank(mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device: str = "cpu") -> Results:
+    """What this rank makes (or, as LocalTensors, what all of them make)."""
     setting = task.setting
     with faults.injected(task.fault), _groups_kept():
         own = {name: cut(name, make) for name, make in makers(task, device).items()}
         recorder.axes = compat.axis_names(mesh)
         with recorder:
-            outputs = called(task.program.function, (mesh, setting), own)
-            if not task.backward:
-                return {n: t.detach() for n, t in outputs.items()}, {}
-            found = differentiated(task, outputs, own, setting.global_batch // setting.layout.dp, cut)
+            sequences = setting.global_batch // setting.layout.dp
+            outputs, found = computed(task, task.program.function, (mesh, setting), own, sequences, cut)
             recorder.phase = "gradients"
-            found = reduce_gradients(mesh, setting, found)
-        return {n: t.detach() for n, t in outputs.items()}, found
+            return outputs, reduce_gradients(mesh, setting, found)
 
 
 @contextmanager
@@ -201,20 +218,28 @@ def cut_at(setting: Setting, coord: compat.Coord, device: str | None = None) -> 
     return cut
 
 
+@contextmanager
+def dry_rank(task: Task, rank: int = 0) -> Iterator[tuple[DeviceMesh, Cut]]:
+    """One rank of the task's layout with nobody to talk to: its mesh and its cut."""
+    layout = task.setting.layout
+    with compat.fake_world(layout.world, rank):
+        mesh = compat.make_mesh(layout, "cpu")
+        yield mesh, cut_at(task.setting, compat.coord_of(mesh, rank))
+
+
 def leaf(t: Tensor) -> Tensor:
     """A tensor of its own that gradients end at, where it can have one."""
     return t.detach().requires_grad_(t.is_floating_point())
 
 
-def reference(task: Task) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Outputs and gradients of the unsharded model, global."""
+def reference(task: Task) -> Results:
+    """What the unsharded model makes: global tensors."""
     assert task.program.reference is not None
     whole = {name: leaf(make()) for name, make in makers(task).items()}
-    outputs = called(task.program.reference, (task.setting,), whole)
-    if not task.backward:
-        return {n: t.detach() for n, t in outputs.items()}, {}
-    found = differentiated(task, outputs, whole, task.setting.global_batch, lambda name, make: make())
-    return {n: t.detach() for n, t in outputs.items()}, found
+    sequences = task.setting.global_batch
+    return computed(
+        task, task.program.reference, (task.setting,), whole, sequences, lambda name, make: make()
+    )
 
 
 def piece(task: Task, name: str, whole: Tensor, coord: dict[str, int]) -> Tensor | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from llamapar.records.tables import Plain
 from llamapar.records.trace import AttentionCall, CollectiveEvent, Trace
 from llamapar.spmd import compat
+from llamapar.spmd.compat import Arguments, OpOverload
 
 _FUNCTIONAL = {
     "all_reduce": "all_reduce",
@@ -50,9 +52,21 @@ _ATTENTION = (
 """torch's attention kernels: q, k, v [batch, heads, seq, head_dim] first, whether causal by name."""
 
 
-def _makes_tensors(func: Any) -> bool:
+def _makes_tensors(func: OpOverload) -> bool:
     """Whether an operation returns tensors. C++ asks for sizes where an exception ends the process."""
     return any("Tensor" in str(made.type) for made in func._schema.returns)
+
+
+def _collective(func: OpOverload, args: Arguments) -> tuple[str, object, dist.ProcessGroup] | None:
+    """Kind, input and group of a collective; None for any other operation."""
+    name = func.overloadpacket.__name__
+    if func.namespace == "_c10d_functional" and name in _FUNCTIONAL:
+        return _FUNCTIONAL[name], args[0], compat.group_named(args[-1])
+    if func.namespace == "c10d" and name in _CALLS:
+        kind, at = _CALLS[name]
+        group = next(a for a in args if isinstance(a, torch.ScriptObject))
+        return kind, args[at], compat.group_named(group)
+    return None
 
 
 class Recorder(TorchDispatchMode):
@@ -94,34 +108,29 @@ class Recorder(TorchDispatchMode):
             for r in self.ranks
         }
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Arguments = (), kwargs: Plain | None = None
+    ) -> object:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
+        waits = func.namespace == "_c10d_functional" and name == "wait_tensor"
         if self.tick is not None and name != "wait_tensor" and _makes_tensors(func):
             self.tick()
-        kind, sent = None, None
-        if func.namespace == "_c10d_functional" and name in _FUNCTIONAL:
-            kind, sent, group = _FUNCTIONAL[name], args[0], compat.group_named(args[-1])
-        elif func.namespace == "c10d" and name in _CALLS:
-            kind, at = _CALLS[name]
-            sent = args[at]
-            group = compat.group_named(next(a for a in args if isinstance(a, torch.ScriptObject)))
-        if kind is not None:
-            self._add_event(kind, [t for t in tree_leaves(sent) if isinstance(t, Tensor)], group)
-            out = func(*args, **kwargs)  # returns at once; the rank waits in what comes next
-        elif func.namespace == "_c10d_functional" and name == "wait_tensor":
-            self._tell(*self._last)
-            out = func(*args, **kwargs)
-            self._tell("")
+        collective = _collective(func, args)
+        if collective is not None:
+            self._add_event(*collective)  # it returns at once; the rank waits in what comes next
         else:
-            self._tell("")
-            try:
-                out = func(*args, **kwargs)
-            except Exception:
+            self._tell(*(self._last if waits else ("", None)))
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            if collective is None and not waits:
                 self.errors = self._each_error(func, args, kwargs)
-                raise
-            if name in _ATTENTION:
-                self._add_attention(args, kwargs)
+            raise
+        if waits:
+            self._tell("")
+        elif name in _ATTENTION:
+            self._add_attention(args, kwargs)
         for made in tree_leaves(out):
             if isinstance(made, Tensor):
                 for r, own in self._parts(made):
@@ -138,20 +147,17 @@ class Recorder(TorchDispatchMode):
         elif (acting := compat.acting_rank.get()) is not None:
             yield acting, t
 
-    def _each_error(self, func: Any, args: Any, kwargs: Any) -> dict[int, Exception]:
+    def _each_error(self, func: OpOverload, args: Arguments, kwargs: Plain) -> dict[int, Exception]:
         """rank → its own error, where an operation on LocalTensors failed on some ranks."""
-        leaves, spec = tree_flatten((args, kwargs))
-        local = [compat.by_rank(t) if isinstance(t, Tensor) else None for t in leaves]
         found: dict[int, Exception] = {}
-        if not any(local):
-            return found
-        for r in self.ranks:
-            own = [of[r] if of else t for of, t in zip(local, leaves, strict=True)]
-            own_args, own_kwargs = tree_unflatten(own, spec)
-            try:
-                func(*own_args, **own_kwargs)
-            except Exception as error:
-                found[r] = error
+        if any(isinstance(t, compat.LocalTensor) for t in tree_leaves((args, kwargs))):
+            for r in self.ranks:
+                own_of_rank = partial(compat.of_rank, rank=r)
+                own_args, own_kwargs = tree_map_only(Tensor, own_of_rank, (args, kwargs))
+                try:
+                    func(*own_args, **own_kwargs)
+                except Exception as error:
+                    found[r] = error
         return found
 
     def _phase(self) -> str:
@@ -168,10 +174,10 @@ class Recorder(TorchDispatchMode):
             self._groups[key] = self.axes.get(key) or compat.axis_of(group), of or {self.ranks[0]: members}
         return self._groups[key]
 
-    def _add_event(self, kind: str, sent: list[Tensor], group: dist.ProcessGroup) -> None:
+    def _add_event(self, kind: str, sent: object, group: dist.ProcessGroup) -> None:
         axis, members = self._group(group)
         event = None
-        for t in sent:
+        for t in (leaf for leaf in tree_leaves(sent) if isinstance(leaf, Tensor)):
             for r, own in self._parts(t):
                 size = own.numel() * own.element_size()
                 event = CollectiveEvent(
@@ -193,12 +199,12 @@ class Recorder(TorchDispatchMode):
             self._said = text
             self.note(text, group)
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         if error[0] is None:  # an error out of a collective leaves its note, which tells where
             self._tell("")
         super().__exit__(*error)
 
-    def _add_attention(self, args: Any, kwargs: dict[str, Any]) -> None:
+    def _add_attention(self, args: Arguments, kwargs: Plain) -> None:
         q, k = args[0], args[1]
         causal = kwargs.get("is_causal", False) or any(a is True for a in args[3:])
         for (r, own_q), (_, own_k) in zip(self._parts(q), self._parts(k), strict=True):
@@ -217,7 +223,7 @@ class Recording:
     def trace(self) -> Trace:
         return self._recorder.traces[self._recorder.ranks[0]]
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.trace, name)
 
     def __repr__(self) -> str:

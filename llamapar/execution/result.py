@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation
-from llamapar.records.tables import html_table, text_table
+from llamapar.records.tables import Plain, Record, html_table
 from llamapar.records.trace import Tape, Trace, count, grouped, some
 from llamapar.spmd.setting import DTYPES
 
@@ -23,7 +22,7 @@ from .body import RankReport, Task, piece, reference
 
 
 @dataclass(frozen=True, repr=False)
-class RunResult:
+class RunResult(Record):
     """What came of a run.
 
     reports: of every rank. outputs and gradients by rank and name: pieces, as the rank held them.
@@ -121,7 +120,7 @@ class RunResult:
         verdict = "equal to the reference" if self.ok else "DIFFERS from the reference"
         return f"{what}: {verdict}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
             "ok": self.ok,
@@ -156,13 +155,6 @@ class RunResult:
             rows,
             "\n".join(foot),
         )
-
-    def text(self, width: int | None = None) -> str:
-        """The comparison as text, of lines of at most `width` characters where that is given."""
-        return text_table(*self._table(), width=width)
-
-    def __repr__(self) -> str:
-        return self.text()
 
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from llamapar.records.tables import Plain
 from llamapar.spmd import compat
+from llamapar.spmd.compat import Arguments, OpOverload
 
-from .body import Task, cut_at, run_rank, shapes
+from .body import Task, dry_rank, run_rank, shapes
 from .recorder import Recorder
 
 
@@ -28,7 +29,9 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.tick = tick
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Arguments = (), kwargs: Plain | None = None
+    ) -> object:
         if func.overloadpacket.__name__ != "wait_tensor":  # what was sent is waited for
             self.tick()
         return func(*args, **(kwargs or {}))
@@ -72,14 +75,11 @@ def operations(task: Task, tick: Callable[[], None] = lambda: None) -> int:
         made += 1
         tick()
 
-    setting = task.setting
-    with compat.fake_world(setting.layout.world):
-        mesh = compat.make_mesh(setting.layout, "cpu")
-        own = cut_at(setting, compat.coord_of(mesh, 0))
+    with dry_rank(task) as (mesh, own):
 
         def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
             count()
             return own(name, make)
 
         run_rank(mesh, task, Recorder(tick=count), cut, "meta")
-    return setting.layout.world * made
+    return task.setting.layout.world * made

@@ -16,11 +16,13 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._ops import OpOverload as OpOverload
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 
 from llamapar.describe.layout import Layout
 from llamapar.errors import Choice, LlamaparError
+from llamapar.records.tables import Plain
 
 try:
     from torch.distributed._local_tensor import (
@@ -38,6 +40,9 @@ except ImportError as missing:  # private modules: they may move
 Coord = dict[str, int]
 """A rank's index on each axis of the mesh."""
 
+Arguments = tuple[Any, ...]
+"""What an operation of torch is called with."""
+
 Own = TypeVar("Own", Tensor, tuple[Tensor, ...])
 """What a rank's own arithmetic makes."""
 
@@ -48,7 +53,9 @@ _ops = torch.ops._c10d_functional  # the functional collectives that all their w
 class _FlatMatmul(TorchFunctionMode):
     """x [..., n] @ w [n, m] as one mm: before 2.13 torch's matmul asks for sizes that are plain integers."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Tensor], types: object, args: Arguments = (), kwargs: Plain | None = None
+    ) -> Tensor:
         if func in (Tensor.matmul, torch.matmul) and len(args) == 2:  # @ is the first
             x, w = args
             if isinstance(w, LocalTensor) and w.dim() == 2 and x.dim() > 2:
@@ -154,8 +161,7 @@ def each_rank(mesh: DeviceMesh, function: Callable[..., Own], *tensors: Tensor) 
         for rank in ranks:
             token = acting_rank.set(rank)
             try:
-                own = [t._local_tensors[rank] if isinstance(t, LocalTensor) else t for t in tensors]
-                made[rank] = function(coord_of(mesh, rank), *own)
+                made[rank] = function(coord_of(mesh, rank), *(of_rank(t, rank) for t in tensors))
             finally:
                 acting_rank.reset(token)
     first = made[ranks[0]]
@@ -188,6 +194,11 @@ def _where(at: dict[int, int] | int, i: int, n: int) -> int | torch.SymInt:
 def by_rank(t: Tensor) -> dict[int, Tensor] | None:
     """rank → tensor of a LocalTensor; None for a plain tensor."""
     return dict(sorted(t._local_tensors.items())) if isinstance(t, LocalTensor) else None
+
+
+def of_rank(t: Tensor, rank: int) -> Tensor:
+    """A rank's own tensor of a LocalTensor; a plain tensor itself."""
+    return t._local_tensors[rank] if isinstance(t, LocalTensor) else t
 
 
 def raising_rank(error: BaseException) -> int | None:

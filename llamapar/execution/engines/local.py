@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from llamapar.errors import LlamaparError
 from llamapar.execution.answers import Cancelled
-from llamapar.execution.body import RankReport, Task, makers, parameters, run_rank, wants
+from llamapar.execution.body import RankReport, Results, Task, makers, parameters, run_rank, wants
 from llamapar.execution.recorder import Recorder
 from llamapar.spmd import compat
 from llamapar.spmd.compat import LocalMode, LocalTensor
@@ -55,7 +56,7 @@ class LocalRanks:
         self._mode.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._mode.__exit__(*error)
 
     def cut(self, name: str, make: Callable[[], Tensor]) -> Tensor:
@@ -104,33 +105,25 @@ def local(task: Task, device: str = "cpu") -> LocalRanks:
 
 def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None) -> list[RankReport]:
     """The task on all ranks of its layout. Errors are told by rank; a Cancelled of tick is raised."""
-    size = task.setting.layout.world
-    recorder = Recorder(world=size, tick=tick)
-    reports = [RankReport(r) for r in range(size)]
+    everyone = range(task.setting.layout.world)
+    recorder = Recorder(world=len(everyone), tick=tick)
 
     def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
         if tick is not None:
             tick()
         return ranks.cut(name, make)
 
+    made: Results = ({}, {})
+    errors: Mapping[int, BaseException] = {}
+    text = ""
     with one_run, closing(LocalRanks(task.setting, device)) as ranks, ranks:
         try:
-            outputs, gradients = run_rank(ranks.mesh, task, recorder, cut)
+            made = run_rank(ranks.mesh, task, recorder, cut)
         except Cancelled:
             raise
         except Exception as error:
             where = compat.raising_rank(error)
-            found = recorder.errors or (
-                {where: error} if where is not None else dict.fromkeys(range(size), error)
-            )
+            errors = recorder.errors or dict.fromkeys(everyone if where is None else [where], error)
             text = "".join(traceback.format_exception(error))
-            for rank, own in found.items():
-                reports[rank].error, reports[rank].traceback = own, text
-        else:
-            for made, of in ((outputs, "outputs"), (gradients, "gradients")):
-                for name, t in made.items():
-                    for rank, piece in (compat.by_rank(t) or dict.fromkeys(range(size), t)).items():
-                        getattr(reports[rank], of)[name] = piece.cpu()
-    for rank, trace in recorder.traces.items():
-        reports[rank].trace = trace
-    return reports
+    reports = [RankReport.of(rank, made, trace) for rank, trace in recorder.traces.items()]
+    return [replace(r, error=errors[r.rank], traceback=text) if r.rank in errors else r for r in reports]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -13,13 +12,15 @@ from llamapar.execution.body import RankReport, Task, cut_at, run_rank
 from llamapar.execution.recorder import Recorder
 from llamapar.spmd import compat
 
+from .rank import Context
+
 PRELOAD = ("llamapar.execution.engines.processes",)
 """What the pool's server imports before it forks ranks."""
 
 _meshes: dict[tuple[Layout, str], DeviceMesh] = {}
 
 
-def run_here(context: Any, task: Task) -> RankReport:
+def run_here(context: Context, task: Task) -> RankReport:
     """The task on this rank. context: rank, device, and note(text, group), which says where the rank is."""
     layout = task.setting.layout
     key = layout, context.device.type
@@ -28,13 +29,8 @@ def run_here(context: Any, task: Task) -> RankReport:
     mesh = _meshes[key]
     coord = compat.coord_of(mesh, context.rank)
     recorder = Recorder(context.rank, note=context.note)
-    outputs, gradients = run_rank(mesh, task, recorder, cut_at(task.setting, coord, str(context.device)))
-    return RankReport(
-        context.rank,
-        {name: t.cpu() for name, t in outputs.items()},
-        {name: t.cpu() for name, t in gradients.items()},
-        recorder.traces[context.rank],
-    )
+    made = run_rank(mesh, task, recorder, cut_at(task.setting, coord, str(context.device)))
+    return RankReport.of(context.rank, made, recorder.traces[context.rank])
 
 
 def reports(answers: Iterable[RankAnswer]) -> list[RankReport]:
