@@ -12,16 +12,15 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 
 import llamapar as lp
 from llamapar.diagnosis.vocabulary import CODES
-from llamapar.execution.body import Task, called, cut_at, makers
+from llamapar.execution.body import Task, called, dry_rank, inputs
 from llamapar.programs import PROGRAMS
-from llamapar.spmd import compat
 from llamapar.spmd.setting import Setting
 
 HEADS, KV, SEQ = "LP101", "LP104", ("LP202", "LP205", "LP201")
@@ -63,12 +62,10 @@ def raised(program: str, model: str, layout: lp.Layout, seq: int, batch: int, ra
     bare = lp.model(model).replace(n_layers=1, qkv_bias=False, o_bias=False)  # no shape depends on these
     setting = Setting(bare, layout, seq_len=seq, global_batch=batch)
     task = Task(PROGRAMS[program], setting)
-    with compat.fake_world(layout.world, rank):
-        mesh = compat.make_mesh(layout, "cpu")
-        cut = cut_at(setting, compat.coord_of(mesh, rank))
-        own = {name: cut(name, make) for name, make in makers(task, "meta").items()}
+    with dry_rank(task, rank) as (mesh, cut):
+        own = inputs(task, cut, "meta")
         try:
-            called(task.program.function, (mesh, setting), own)
+            called(partial(task.program.function, mesh, setting), own)
         except Exception as error:
             words = "".join(traceback.format_exception_only(error)).strip()
             whole = "".join(traceback.format_exception(error))

@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -72,7 +73,7 @@ def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: 
     whole = tensors.pop("weights", None)
     with ranks:
         _made, kept = kept_by(
-            lambda: called(task.program.function, (ranks.mesh, task.setting), tensors | (whole or {}))
+            lambda: called(partial(task.program.function, ranks.mesh, task.setting), tensors | (whole or {}))
         )
         found = []
         for rank in range(task.setting.layout.world):
@@ -180,7 +181,7 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
             made["positions"] = torch.arange(sizes.tokens_seq)
 
             def block(x: Tensor) -> Tensor:
-                return called(task.program.function, (mesh, setting), made | {"x": x})["out"]
+                return called(partial(task.program.function, mesh, setting), made | {"x": x})["out"]
 
             yield sizes, made, block
 

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import add
 
 import torch
 from torch import Tensor
@@ -88,25 +90,20 @@ def shapes(task: Task) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def makers(task: Task, device: str = "cpu") -> dict[str, Callable[[], Tensor]]:
-    """Name → maker of the global tensor of all that the program asks for; the whole model for "weights"."""
+def inputs(task: Task, cut: Cut, device: str = "cpu") -> dict[str, Tensor]:
+    """Name → piece of all that the program asks for; of the whole model for "weights"."""
     setting = task.setting
 
-    def maker(name: str, shape: tuple[int, ...]) -> Callable[[], Tensor]:
-        if name in task.given:
-            return lambda: task.given[name].to(device)
-        return lambda: setting.make(name, shape, device)
+    def whole(name: str, shape: tuple[int, ...]) -> Tensor:
+        return task.given[name].to(device) if name in task.given else setting.make(name, shape, device)
 
-    return {name: maker(name, shape) for name, shape in shapes(task).items()}
+    return {name: cut(name, partial(whole, name, shape)) for name, shape in shapes(task).items()}
 
 
-def called(
-    function: Callable[..., object], first: tuple[object, ...], tensors: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """function(*first, …) with the tensors it asks for; a returned tensor is named "out"."""
-    names = list(inspect.signature(function).parameters)[len(first) :]
-    chosen = {n: parameters(tensors) if n == "weights" else tensors[n] for n in names}
-    made = function(*first, **chosen)
+def called(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the function makes of the tensors that it asks for; a returned tensor is named "out"."""
+    names = inspect.signature(function).parameters
+    made = function(**{n: parameters(tensors) if n == "weights" else tensors[n] for n in names})
     if isinstance(made, Tensor):
         return {"out": made}
     if isinstance(made, Mapping) and all(isinstance(t, Tensor) for t in made.values()):
@@ -129,19 +126,22 @@ def placement(program: Program, name: str) -> str | None:
     return row if row in ACTIVATIONS else None
 
 
-def objective(task: Task, outputs: Mapping[str, Tensor], sequences: int, cut: Cut) -> Tensor:
-    """The mean over sequences of sum(output · a fixed random tensor): a scalar to differentiate.
+def differentiated(
+    task: Task, outputs: Mapping[str, Tensor], given: Mapping[str, Tensor], sequences: int, cut: Cut
+) -> dict[str, Tensor]:
+    """Gradients of the objective by the name of the input, of those that it depends on.
 
-    A "loss" counts as it is. sequences: of the rank (or of all, for the reference).
+    The objective is the mean over sequences of sum(output · a fixed random tensor); a "loss" counts as it is.
+    sequences: of the rank (or of all, for the reference).
     """
-    total: Tensor | None = None
+    terms: list[Tensor] = []
     for name, y in outputs.items():
         row = placement(task.program, name)
         if not y.requires_grad:
             continue
         if row is not None and row != "loss":
             shape, device = task.setting.shape(row), "meta" if y.is_meta else "cpu"
-            dy = cut(row, lambda: task.setting.make("cotangent", shape, device)).detach()  # noqa: B023
+            dy = cut(row, partial(task.setting.make, "cotangent", shape, device)).detach()
             if y.shape != dy.shape:
                 raise LlamaparError(
                     f"output {name!r} is {list(y.shape)}, and a rank's piece of {row} {list(dy.shape)}",
@@ -150,45 +150,33 @@ def objective(task: Task, outputs: Mapping[str, Tensor], sequences: int, cut: Cu
                     "out",
                 )
             y = y * dy
-        total = y.sum() if total is None else total + y.sum()
-    if total is None:
+        terms.append(y.sum())
+    if not terms:
         raise LlamaparError("no output of the program depends on a parameter", field="program")
-    return total / sequences
-
-
-def differentiated(
-    task: Task, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor], sequences: int, cut: Cut
-) -> dict[str, Tensor]:
-    """Gradients of the objective by the name of the input, of those that it depends on."""
-    total = objective(task, outputs, sequences, cut)
-    leaves = {name: t for name, t in inputs.items() if t.requires_grad}
+    total = reduce(add, terms) / sequences
+    leaves = {name: t for name, t in given.items() if t.requires_grad}
     made = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     return {n: g for n, g in zip(leaves, made, strict=True) if g is not None}
 
 
 def computed(
-    task: Task,
-    function: Callable[..., object],
-    first: tuple[object, ...],
-    inputs: Mapping[str, Tensor],
-    sequences: int,
-    cut: Cut,
+    task: Task, function: Callable[..., object], given: Mapping[str, Tensor], sequences: int, cut: Cut
 ) -> Results:
-    """function(*first, …) with the inputs that it asks for, forward and, where it is wanted, backward."""
-    outputs = called(function, first, inputs)
-    found = differentiated(task, outputs, inputs, sequences, cut) if task.backward else {}
+    """What the function makes of the tensors given, and their gradients where those are wanted."""
+    outputs = called(function, given)
+    found = differentiated(task, outputs, given, sequences, cut) if task.backward else {}
     return {name: t.detach() for name, t in outputs.items()}, found
 
 
 def run_rank(mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device: str = "cpu") -> Results:
     """What this rank makes (or, as LocalTensors, what all of them make)."""
     setting = task.setting
+    program = partial(task.program.function, mesh, setting)
     with faults.injected(task.fault), _groups_kept():
-        own = {name: cut(name, make) for name, make in makers(task, device).items()}
+        own = inputs(task, cut, device)
         recorder.axes = compat.axis_names(mesh)
         with recorder:
-            sequences = setting.global_batch // setting.layout.dp
-            outputs, found = computed(task, task.program.function, (mesh, setting), own, sequences, cut)
+            outputs, found = computed(task, program, own, setting.global_batch // setting.layout.dp, cut)
             recorder.phase = "gradients"
             return outputs, reduce_gradients(mesh, setting, found)
 
@@ -235,11 +223,12 @@ def leaf(t: Tensor) -> Tensor:
 def reference(task: Task) -> Results:
     """What the unsharded model makes: global tensors."""
     assert task.program.reference is not None
-    whole = {name: leaf(make()) for name, make in makers(task).items()}
-    sequences = task.setting.global_batch
-    return computed(
-        task, task.program.reference, (task.setting,), whole, sequences, lambda name, make: make()
-    )
+
+    def whole(name: str, make: Callable[[], Tensor]) -> Tensor:
+        return leaf(make())
+
+    function = partial(task.program.reference, task.setting)
+    return computed(task, function, inputs(task, whole), task.setting.global_batch, whole)
 
 
 def piece(task: Task, name: str, whole: Tensor, coord: dict[str, int]) -> Tensor | None:

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -93,25 +92,25 @@ def _halves(setting: Setting) -> Iterator[int]:
 def require_room(task: Task, engine: str) -> None:
     """LayoutError where the machine cannot hold the run, with what it would need and what fits."""
     setting, layout = task.setting, task.setting.layout
-    ranks, bytes_needed, there = layout.world, need(task, engine), memory_available()
-    if engine == "torchrun" or (ranks <= MAX_RANKS and bytes_needed <= there):
+    ranks, bytes_needed, available = layout.world, need(task, engine), memory_available()
+    if engine == "torchrun" or (ranks <= MAX_RANKS and bytes_needed <= available):
         return
     small = shrink(setting.model, layout, padding=setting.padding)
     if ranks > MAX_RANKS:
         what = f"{ranks} ranks, and at most {MAX_RANKS} run on one machine"
-        why = f"they would take about {bytes_needed:,} bytes; {there:,} are free"
+        why = f"they would take about {bytes_needed:,} bytes; {available:,} are free"
     else:
-        what = f"{ranks} ranks would take about {bytes_needed:,} bytes; {there:,} are free"
+        what = f"{ranks} ranks would take about {bytes_needed:,} bytes; {available:,} are free"
         why = "parameters, gradients, activations and the unsharded reference are all held at once"
 
-    def fits(**changes: Any) -> bool:
-        other = replace(task, setting=replace(setting, **changes))
-        return other.setting.layout.world <= MAX_RANKS and need(other, engine) <= there
+    def fits(other: Setting) -> bool:
+        return other.layout.world <= MAX_RANKS and need(replace(task, setting=other), engine) <= available
 
     choose: list[Choice | str] = []
-    if small.layout != layout and fits(layout=small.layout, global_batch=small.layout.dp):
+    in_small = replace(setting, layout=small.layout, global_batch=small.layout.dp)
+    if small.layout != layout and fits(in_small):
         choose.append(Choice.of(**{axis: getattr(small.layout, axis) for axis in AXES}))
-    shorter = next((n for n in _halves(setting) if fits(seq_len=n)), None)
+    shorter = next((n for n in _halves(setting) if fits(replace(setting, seq_len=n))), None)
     if shorter is not None:
         choose.append(Choice.of(seq_len=shorter))
     if small.model != setting.model:

@@ -33,7 +33,7 @@ from . import tape as tapes
 from .body import RankReport, Task, shapes
 from .capacity import choose_device, require_room
 from .engines import local as local_engine
-from .engines import pool, processes, torchrun
+from .engines import processes, torchrun
 from .engines.local import LocalRanks
 from .result import RunResult, compare
 from .watch import Watch, few_threads
@@ -70,8 +70,8 @@ def prepare(
     unit = given.cp * (2 if given.tp % 2 and given.cp > 1 else 1) * (given.tp if given.sp else 1)
     seq = whole("seq_len", seq_len) if seq_len is not None else -(-64 // (2 * unit)) * 2 * unit
     sequences = whole("global_batch", global_batch) if global_batch is not None else given.dp
-    for name, value, known in (("dtype", dtype, DTYPES), ("chunking", chunking, CHUNKINGS)):
-        one_of(name, value, known)
+    one_of("dtype", dtype, DTYPES)
+    one_of("chunking", chunking, CHUNKINGS)
     one_of("cp_method", cp_method, CP_METHODS)
     if fault is not None:
         one_of("fault", fault, FAULTS)
@@ -107,7 +107,7 @@ def prepare(
     if fault is not None:
         setting = replace(setting, **FAULTS[fault].changes)
     task = Task(chosen, setting, fault, backward=flag("backward", backward))
-    task = replace(task, given=_inputs(inputs, task))  # an argument that is not known is told now
+    task = replace(task, given=_inputs(inputs, task))  # an argument that is not known is refused now
     notes = [f"pp={given.pp}: the ranks of one stage are run"] if given.pp > 1 else []
     notes += [f"forced past {f.code}: {f.message}" for f in report.errors]
     return task, tuple(notes), report
@@ -202,11 +202,13 @@ def run(
     used, backend, why = choose_device(device, engine, here)
     require_room(task, engine)
 
-    def result(reports: list[RankReport], check: Callable[[], None] = lambda: None) -> RunResult:
+    cancelled = cancel or (lambda: False)
+
+    def result(reports: list[RankReport], given_up: Callable[[], bool] = cancelled) -> RunResult:
         made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
         if made.errors or task.program.reference is None:
             return made
-        with Watch(_ticker(_asker(cancel, check))):
+        with Watch(_ticker(given_up)):
             output_errors, gradient_errors = compare(task, reports)
         made = replace(made, output_errors=output_errors, gradient_errors=gradient_errors)
         if task.fault is None or not made.ok:
@@ -218,7 +220,14 @@ def run(
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
     with local_engine.one_run, few_threads(task), interrupts.deferred() as check:
-        return result(_reports(task, engine, used, backend, timeout, _asker(cancel, check)), check)
+
+        def given_up() -> bool:
+            check()  # raises an interrupt that came meanwhile
+            return cancelled()
+
+        if engine == "processes":
+            return result(processes.run(task, used, backend, timeout, given_up), given_up)
+        return result(local_engine.run(task, used, _ticker(given_up)), given_up)
 
 
 def _without_tensors(result: RunResult) -> RunResult:
@@ -249,31 +258,6 @@ def step_through(program: ProgramLike, model: ModelLike, layout: LayoutLike, **o
 def _reason(report: Report) -> str:
     """Why check refuses the layout, in one line; empty where it does not."""
     return f"{report.errors[0].message}: {report.errors[0].why}" if report.errors else ""
-
-
-def _reports(
-    task: Task, engine: str, device: str, backend: str, timeout: float, cancel: Callable[[], bool]
-) -> list[RankReport]:
-    if engine == "processes":
-        ranks = pool.pool(
-            task.setting.layout.world, device=device, backend=backend, preload=processes.PRELOAD
-        )
-        found = ranks.run(processes.run_here, task, timeout=timeout, cancel=cancel)
-        for answer in found:
-            for line in answer.output.splitlines():
-                print(f"rank {answer.rank}: {line}")
-        return processes.reports(found)
-    return local_engine.run(task, device, _ticker(cancel))
-
-
-def _asker(cancel: Callable[[], bool] | None, check: Callable[[], None]) -> Callable[[], bool]:
-    """Whether to give up; an interrupt that came meanwhile is raised by `check`."""
-
-    def asked() -> bool:
-        check()
-        return cancel is not None and cancel()
-
-    return asked
 
 
 def _ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:

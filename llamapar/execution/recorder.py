@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -90,7 +91,7 @@ class Recorder(TorchDispatchMode):
         """Names of groups whose axis is known from a mesh → axis."""
         self.note, self.tick = note, tick
         self._last: tuple[str, tuple[int, ...] | None] = "", None
-        self._said = ""
+        self._noted = ""
         self.phase: str | None = None
         """Set to name what follows; None tells forward from backward by itself."""
         self.errors: dict[int, Exception] = {}
@@ -120,7 +121,7 @@ class Recorder(TorchDispatchMode):
         if collective is not None:
             self._add_event(*collective)  # it returns at once; the rank waits in what comes next
         else:
-            self._tell(*(self._last if waits else ("", None)))
+            self._set_note(*(self._last if waits else ("", None)))
         try:
             out = func(*args, **kwargs)
         except Exception:
@@ -128,7 +129,7 @@ class Recorder(TorchDispatchMode):
                 self.errors = self._each_error(func, args, kwargs)
             raise
         if waits:
-            self._tell("")
+            self._set_note("")
         elif name in _ATTENTION:
             self._add_attention(args, kwargs)
         for made in tree_leaves(out):
@@ -191,17 +192,17 @@ class Recorder(TorchDispatchMode):
                 )
                 self._events[r].append(event)
         self._last = str(event) if event else kind, event.group if event else None
-        self._tell(*self._last)
+        self._set_note(*self._last)
 
-    def _tell(self, text: str, group: tuple[int, ...] | None = None) -> None:
-        """Say where the rank is, where somebody listens; what is said already is not said again."""
-        if self.note is not None and text != self._said:
-            self._said = text
+    def _set_note(self, text: str, group: tuple[int, ...] | None = None) -> None:
+        """Note where the rank is, where somebody reads it; the same is not noted twice."""
+        if self.note is not None and text != self._noted:
+            self._noted = text
             self.note(text, group)
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:  # an error out of a collective leaves its note, which tells where
-            self._tell("")
+            self._set_note("")
         super().__exit__(*error)
 
     def _add_attention(self, args: Arguments, kwargs: Plain) -> None:
@@ -223,7 +224,7 @@ class Recording:
     def trace(self) -> Trace:
         return self._recorder.traces[self._recorder.ranks[0]]
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.trace, name)
 
     def __repr__(self) -> str:

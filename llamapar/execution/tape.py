@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from llamapar.programs import PROGRAMS, vocab
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Tape, TapeStep
 
-from .body import Task, called, dry_rank, makers
+from .body import Task, called, dry_rank, inputs
 from .engines import local
 
 SHOWN_RANKS = 64
@@ -128,11 +129,11 @@ def _dry(task: Task, rank: int) -> _Note:
     """The program forward on the meta device as `rank`."""
     note = _Note()
     with dry_rank(task, rank) as (mesh, cut):
-        own = {name: cut(name, make) for name, make in makers(task, "meta").items()}
+        own = inputs(task, cut, "meta")
         before = sys.gettrace()
         sys.settrace(_Tracer(task.program.function, note))
         try:
-            called(task.program.function, (mesh, task.setting), own)
+            called(partial(task.program.function, mesh, task.setting), own)
             note.error = None  # one that the program handled itself
         except Exception as error:
             note.error = error

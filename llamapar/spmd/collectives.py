@@ -20,7 +20,7 @@ Collective = Callable[..., Tensor]
 """collective(tensor, mesh, axis, …), without a gradient: one of `compat`, or `same`."""
 
 
-class _Exchange(torch.autograd.Function):
+class Exchange(torch.autograd.Function):
     """One collective forward, and another of the same arguments backward."""
 
     @staticmethod
@@ -37,7 +37,7 @@ def exchange(
     x: Tensor, there: Collective, back: Collective, mesh: DeviceMesh, axis: str, *dim: int
 ) -> Tensor:
     """`there` forward, `back` backward; x itself on an axis of one rank."""
-    return _Exchange.apply(x, there, back, mesh, axis, *dim) if compat.size(mesh, axis) > 1 else x
+    return Exchange.apply(x, there, back, mesh, axis, *dim) if compat.size(mesh, axis) > 1 else x
 
 
 def same(x: Tensor, *_: object) -> Tensor:

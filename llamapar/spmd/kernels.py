@@ -95,7 +95,7 @@ class Block(NamedTuple):
 
 
 def blocks(mine: Sequence[Segment], key_ranges: Sequence[range]) -> Iterator[Block]:
-    """What the queries of `mine` have to do with keys at the positions `held`, in the order of both."""
+    """What the queries of `mine` have to do with the keys of `key_ranges`, in the order of both."""
     runs, q = _runs(key_ranges), 0
     for segment in mine:
         wanted = ((range(segment.start, segment.stop), True), (range(segment.first, segment.start), False))
@@ -269,7 +269,7 @@ class _Plan:
 
         return self.each(one, *tensors)
 
-    def turn(self, step: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def next_keys(self, step: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The keys of the next step. Asked for before a step's arithmetic, for the two to overlap."""
         return (self.exchange(k), self.exchange(v)) if step < self.steps - 1 else (k, v)
 
@@ -283,7 +283,7 @@ class _Attention(torch.autograd.Function):
         lse = torch.full_like(q[..., 0].transpose(1, 2), -torch.inf, dtype=exact)
         now = k, v
         for step in range(plan.steps):
-            following = plan.turn(step, *now)
+            following = plan.next_keys(step, *now)
             out, lse = plan.run(_merge, step, q, *now, out, lse)
             now = following
         out = out.to(q.dtype)
@@ -299,7 +299,7 @@ class _Attention(torch.autograd.Function):
             torch.zeros_like(x, dtype=lse.dtype, memory_format=torch.contiguous_format) for x in (q, k, v)
         )
         for step in range(plan.steps):
-            following = plan.turn(step, k, v)
+            following = plan.next_keys(step, k, v)
             dq, dk, dv = plan.run(_spread, step, q, k, v, out, grad, lse, dq, dk, dv)
             if plan.steps > 1:  # gradients travel with their keys, and after the last step home
                 dk, dv = plan.exchange(dk), plan.exchange(dv)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llamapar.errors import LlamaparError
 from llamapar.execution.answers import Cancelled
-from llamapar.execution.body import RankReport, Results, Task, makers, parameters, run_rank, wants
+from llamapar.execution.body import RankReport, Results, Task, inputs, parameters, run_rank, wants
 from llamapar.execution.recorder import Recorder
 from llamapar.spmd import compat
 from llamapar.spmd.compat import LocalMode, LocalTensor
@@ -96,10 +96,9 @@ def local(task: Task, device: str = "cpu") -> LocalRanks:
     """LocalRanks that hold the tensors that a task's program asks for."""
     with one_run:
         ranks = LocalRanks(task.setting, device)
-    found = {name: ranks.cut(name, make) for name, make in makers(task).items()}
-    ranks.tensors = found
-    if "weights" in wants(task.program.function):
-        ranks.tensors = found | {"weights": parameters(found)}
+    found = inputs(task, ranks.cut)
+    own_weights = {"weights": parameters(found)} if "weights" in wants(task.program.function) else {}
+    ranks.tensors = {**found, **own_weights}
     return ranks
 
 

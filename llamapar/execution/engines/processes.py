@@ -1,8 +1,8 @@
-"""What a real rank does with a task: a process of the pool, or one that torchrun started."""
+"""The engine of one process a rank, and what a real rank does with a task, under torchrun too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -12,6 +12,7 @@ from llamapar.execution.body import RankReport, Task, cut_at, run_rank
 from llamapar.execution.recorder import Recorder
 from llamapar.spmd import compat
 
+from . import pool
 from .rank import Context
 
 PRELOAD = ("llamapar.execution.engines.processes",)
@@ -31,6 +32,18 @@ def run_here(context: Context, task: Task) -> RankReport:
     recorder = Recorder(context.rank, note=context.note)
     made = run_rank(mesh, task, recorder, cut_at(task.setting, coord, str(context.device)))
     return RankReport.of(context.rank, made, recorder.traces[context.rank])
+
+
+def run(
+    task: Task, device: str, backend: str, timeout: float, cancel: Callable[[], bool]
+) -> list[RankReport]:
+    """The task on the ranks of the kept pool; what they print is printed here, rank by rank."""
+    ranks = pool.pool(task.setting.layout.world, device=device, backend=backend, preload=PRELOAD)
+    found = ranks.run(run_here, task, timeout=timeout, cancel=cancel)
+    for answer in found:
+        for line in answer.output.splitlines():
+            print(f"rank {answer.rank}: {line}")
+    return reports(found)
 
 
 def reports(answers: Iterable[RankAnswer]) -> list[RankReport]:

@@ -18,10 +18,10 @@ import contextlib
 import gc
 import importlib
 import json
+import multiprocessing.connection
 import os
 import pickle
 import select
-import selectors
 import shutil
 import signal
 import socket
@@ -49,14 +49,7 @@ def rehearse() -> None:
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            return gradients[0] * 2
+    from llamapar.spmd.collectives import Exchange, same
 
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
@@ -71,7 +64,7 @@ def rehearse() -> None:
     ):
         DTensor.from_local(torch.ones(2, 2), mesh, [have]).redistribute(mesh, [want]).to_local()
     x = torch.ones(1, 1, 2, 2, requires_grad=True)
-    y = Twice.apply(torch.nn.functional.scaled_dot_product_attention(x, x @ x, x))
+    y = Exchange.apply(torch.nn.functional.scaled_dot_product_attention(x, x @ x, x), same, same)
     if torch.cuda.device_count() == 0:  # with a GPU, autograd would start a thread for it
         y.sum().backward()
         weight: Any = distribute_tensor(torch.ones(2, 2, requires_grad=True), mesh, [Shard(0)])
@@ -135,11 +128,11 @@ def kill(pid: int) -> None:
 def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
     """Start and stop ranks as asked, and tell of each that ended."""
     lifeline, kept_open = os.pipe()  # only the server has this end
-    bell, rope = socket.socketpair()
-    for end in (bell, rope):
+    bell, ringer = socket.socketpair()
+    for end in (bell, ringer):
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(rope.fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
 
     def ended(pid: int, status: int) -> None:
         kill(pid)  # what the rank started
@@ -265,10 +258,7 @@ class Server:
 
     def wait(self, seconds: float, *others: socket.socket) -> list[socket.socket]:
         """Wait for a word of the server, which is taken in, or of `others`: those that have something."""
-        with selectors.DefaultSelector() as selector:
-            for source in (self.control, *others):
-                selector.register(source, selectors.EVENT_READ)
-            ready = [key.fileobj for key, _ in selector.select(seconds)]
+        ready = multiprocessing.connection.wait([self.control, *others], seconds)
         if self.control in ready:
             with self._whole():
                 try:

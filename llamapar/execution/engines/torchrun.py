@@ -90,11 +90,11 @@ def run(
         try:
             here.work(task, device, backend, timeout)
             if here.rank:
-                return here.heard()
+                return here.outcome()
             scene = here.scene()
         except RuntimeError as problem:  # out of the store, where it was rank 0's own
             raise RankFailure("rank 0 is gone", str(problem).partition("\n")[0], (), {}, 0) from problem
-        return here.tell(lambda: finish(_reports(scene, here.meeting.lost(), timeout)), lighter)
+        return here.publish(lambda: finish(_reports(scene, here.meeting.lost(), timeout)), lighter)
     finally:
         here.end()
 
@@ -207,8 +207,9 @@ class _Run:
 
     def work(self, task: Task, device: str, backend: str, timeout: float) -> None:
         """Run the task here, until all is done or some rank fails, and put what became of it in the store."""
-        own_gpu = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count() if device == "cuda" else 0
-        spec = Spec(self.world, device, backend, 0, (own_gpu,) if device == "cuda" else ())
+        gpus = torch.cuda.device_count() if device == "cuda" else 0
+        devices = (int(os.environ.get("LOCAL_RANK", 0)) % gpus,) if gpus else ()
+        spec = Spec(self.world, device, backend, 0, devices)
         note, replies = _OwnNote(self.world), list[Reply]()
         context = Context(self.rank, spec, note)
 
@@ -253,8 +254,8 @@ class _Run:
             time.sleep(POLL if missing else 0)
         return Scene(notes, replies, {})
 
-    def tell(self, make: Callable[[], T], lighter: Callable[[T], T]) -> T:
-        """What `make` returns or raises, told to the other ranks before it goes on here."""
+    def publish(self, make: Callable[[], T], lighter: Callable[[T], T]) -> T:
+        """What `make` returns or raises, put in the store for the other ranks before it goes on here."""
         try:
             made = make()
             data = dumps((lighter(made), None))
@@ -262,27 +263,27 @@ class _Run:
             words: tuple[object, ...] = (RankFailure, f"rank 0 raised {problem!r}", "", ())
             if isinstance(problem, LlamaparError):
                 words = (type(problem), problem.what, problem.why, problem.choose)
-            self._tell(pickle.dumps((None, words)))
+            self._publish(pickle.dumps((None, words)))
             raise
-        self._tell(data)
+        self._publish(data)
         return made
 
-    def _tell(self, data: bytes) -> None:
+    def _publish(self, data: bytes) -> None:
         _put(self.store, "outcome", data)
         end = time.monotonic() + LAST
-        while (deaf := self.world - 1 - self.store.add("heard", 0)) > 0 and time.monotonic() < end:
-            if len(self.meeting.lost()) >= deaf:
+        while (missing := self.world - 1 - self.store.add("received", 0)) > 0 and time.monotonic() < end:
+            if len(self.meeting.lost()) >= missing:
                 break
             time.sleep(POLL)
 
-    def heard(self) -> Any:
-        """What rank 0 tells, or the error that it raised."""
+    def outcome(self) -> Any:
+        """What rank 0 returned, or the error that it raised."""
         while not self.store.check(["outcome"]):
             if self.meeting.lost():
                 raise RankFailure("rank 0 is gone", f"no sign of life for {LOST:g} s", (), {}, 0)
             time.sleep(POLL)
         data = _get(self.store, "outcome")
-        self.store.add("heard", 1)
+        self.store.add("received", 1)
         made, error = pickle.loads(data)
         if error is not None:
             kind, *words = error
