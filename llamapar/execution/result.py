@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 
 import torch
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation
-from llamapar.records.tables import Plain, Record, html_table
+from llamapar.records.tables import Plain, Record, html_table, paragraphs
 from llamapar.records.trace import Tape, Trace, count, grouped, some
 from llamapar.spmd.setting import DTYPES
 
@@ -158,8 +157,7 @@ class RunResult(Record):
 
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()
-        lines = "".join(f"<p>{escape(line)}</p>" for line in foot.splitlines())
-        return html_table(title, head, rows) + lines
+        return html_table(title, head, rows) + paragraphs(foot)
 
 
 def compare(task: Task, reports: list[RankReport]) -> tuple[dict[str, float], dict[str, float]]:

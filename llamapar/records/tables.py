@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
@@ -142,16 +142,34 @@ def _lines(columns: list[list[str]], width: int | None) -> Iterator[str]:
 
 
 def html_table(
-    title: str, head: Sequence[str], rows: Sequence[Sequence[object]], foot: str = "", left: bool = False
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    foot: str = "",
+    left: bool = False,
+    code: Collection[int] = (),
 ) -> str:
-    """The same as an HTML table; every text is escaped. left: cells of words, set to the left."""
+    """The same as an HTML table; every text is escaped.
+
+    left: cells of words, set to the left. code: columns of code and shapes, each kept on a line.
+    """
     style = ' style="text-align:left"' if left else ""
-    top = "".join(f"<th{style}>{escape(cell)}</th>" for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td{style}>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
-    )
+
+    def cell(column: int, value: object) -> str:
+        text = escape(str(value))
+        if column in code and text:
+            text = f'<code style="white-space:nowrap">{text}</code>'
+        return f"<td{style}>{text}</td>"
+
+    top = "".join(f"<th{style}>{escape(name)}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(cell(i, value) for i, value in enumerate(row))}</tr>" for row in rows)
     end = f"<p>{'<br>'.join(map(escape, foot.splitlines()))}</p>" if foot else ""
     return f"<p><b>{escape(title)}</b></p><table><tr>{top}</tr>{body}</table>{end}"
+
+
+def paragraphs(text: str) -> str:
+    """Each line as a paragraph of HTML."""
+    return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
 
 
 class Record:

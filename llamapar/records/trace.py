@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import TypeVar
 
 from llamapar.errors import LlamaparError
 
-from .tables import Record
+from .tables import Record, html_table, paragraphs
 
 _T = TypeVar("_T")
 
@@ -186,19 +185,7 @@ class Tape(Record):
 
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()
-        left = 'style="text-align:left"'
-        body = "".join(f"<tr>{''.join(_cell(i, text) for i, text in enumerate(row))}</tr>" for row in rows)
-        top = "".join(f"<th {left}>{escape(name)}</th>" for name in head)
-        end = "".join(f"<p>{escape(line)}</p>" for line in foot.splitlines())
-        return f"<p><b>{escape(title)}</b></p><table><tr>{top}</tr>{body}</table>{end}"
-
-
-def _cell(column: int, text: object) -> str:
-    """A cell of the tape; code and shapes are kept on a line."""
-    inner = escape(str(text))
-    if column in (1, 3) and inner:
-        inner = f'<code style="white-space:nowrap">{inner}</code>'
-    return f'<td style="text-align:left">{inner}</td>'
+        return html_table(title, head, rows, left=True, code=(1, 3)) + paragraphs(foot)
 
 
 def _by_shape(step: TapeStep) -> str:

@@ -24,9 +24,9 @@ class Exchange(torch.autograd.Function):
     """One collective forward, and another of the same arguments backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Collective, back: Collective, *args: object) -> Tensor:
-        ctx.back, ctx.args = back, args
-        return there(x, *args)
+    def forward(ctx: Any, x: Tensor, forward: Collective, backward: Collective, *args: object) -> Tensor:
+        ctx.back, ctx.args = backward, args
+        return forward(x, *args)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -34,10 +34,10 @@ class Exchange(torch.autograd.Function):
 
 
 def exchange(
-    x: Tensor, there: Collective, back: Collective, mesh: DeviceMesh, axis: str, *dim: int
+    x: Tensor, forward: Collective, backward: Collective, mesh: DeviceMesh, axis: str, *dim: int
 ) -> Tensor:
-    """`there` forward, `back` backward; x itself on an axis of one rank."""
-    return Exchange.apply(x, there, back, mesh, axis, *dim) if compat.size(mesh, axis) > 1 else x
+    """One collective forward, one backward; x itself on an axis of one rank."""
+    return Exchange.apply(x, forward, backward, mesh, axis, *dim) if compat.size(mesh, axis) > 1 else x
 
 
 def same(x: Tensor, *_: object) -> Tensor:

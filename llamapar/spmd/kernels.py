@@ -330,9 +330,7 @@ def attend(
 
     def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
         mine = plan(coord)
-        _fits("queries", n_q, sum(map(len, mine)))
-        _fits("keys", n_k, max([n_k, *(segment.stop for segment in mine)]))
-        return list(blocks(mine, [range(n_k)]))
+        return _fitting(mine, [range(max([n_k, *(segment.stop for segment in mine)]))], n_q, n_k)
 
     return _Attention.apply(q, k, v, _Plan(todo, each or at(), _scale(q, k, scale)))
 
@@ -359,19 +357,21 @@ def ring_attend(
     cp = len(chunks)
 
     def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
-        own, key_ranges = chunks[coord["cp"]], chunks[(coord["cp"] - step) % cp]
-        _fits("queries", n_q, sum(map(len, own)))
-        _fits("keys", n_k, sum(map(len, key_ranges)))
-        return list(blocks(segments(own, documents), key_ranges))
+        mine = segments(chunks[coord["cp"]], documents)
+        return _fitting(mine, chunks[(coord["cp"] - step) % cp], n_q, n_k)
 
     return _Attention.apply(q, k, v, _Plan(todo, each, _scale(q, k, scale), cp, exchange))
 
 
-def _fits(what: str, given: int, wanted: int) -> None:
-    if given != wanted:
-        raise LayoutError(
-            f"{given} {what} for positions of {wanted} tokens", "each token has one position in the sequence"
-        )
+def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k: int) -> list[Block]:
+    """The blocks of a step; LayoutError unless its tensors have a token for each position."""
+    for what, given, positions in (("queries", n_q, mine), ("keys", n_k, key_ranges)):
+        if given != (wanted := sum(map(len, positions))):
+            raise LayoutError(
+                f"{given} {what} for positions of {wanted} tokens",
+                "each token has one position in the sequence",
+            )
+    return list(blocks(mine, key_ranges))
 
 
 def _scale(q: Tensor, k: Tensor, scale: float | None) -> float:

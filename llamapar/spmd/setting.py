@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
-from llamapar.errors import LlamaparError, one_of
+from llamapar.errors import LlamaparError
 from llamapar.place.cut import Cut
 
 from .compat import Coord
@@ -51,7 +51,7 @@ class Setting(Cut):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return getattr(torch, one_of("dtype", self.dtype, DTYPES))
+        return getattr(torch, self.dtype)
 
     # -- global tensors ------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 from torch.distributed.device_mesh import DeviceMesh
@@ -18,16 +19,16 @@ from .rank import Context
 PRELOAD = ("llamapar.execution.engines.processes",)
 """What the pool's server imports before it forks ranks."""
 
-_meshes: dict[tuple[Layout, str], DeviceMesh] = {}
+
+@functools.cache
+def mesh_of(layout: Layout, device: str) -> DeviceMesh:
+    """The mesh of a layout, made once; to be forgotten when its process group ends."""
+    return compat.make_mesh(layout, device)
 
 
 def run_here(context: Context, task: Task) -> RankReport:
-    """The task on this rank. context: rank, device, and note(text, group), which says where the rank is."""
-    layout = task.setting.layout
-    key = layout, context.device.type
-    if key not in _meshes:
-        _meshes[key] = compat.make_mesh(layout, context.device.type)
-    mesh = _meshes[key]
+    """The task on this rank."""
+    mesh = mesh_of(task.setting.layout, context.device.type)
     coord = compat.coord_of(mesh, context.rank)
     recorder = Recorder(context.rank, note=context.note)
     made = run_rank(mesh, task, recorder, cut_at(task.setting, coord, str(context.device)))
@@ -52,8 +53,3 @@ def reports(answers: Iterable[RankAnswer]) -> list[RankReport]:
         a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback, at=a.at)
         for a in answers
     ]
-
-
-def forget_meshes() -> None:
-    """After the process group of the meshes ended."""
-    _meshes.clear()

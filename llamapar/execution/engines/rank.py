@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ MAX_WORLD = 64  # the ranks of a note are the bits of one word; also about what 
 WORD = struct.Struct("<Q")
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """`value` pickled; with cloudpickle, which knows functions and classes of a notebook, if it is there."""
     try:
         import cloudpickle  # type: ignore[import-untyped]
@@ -41,7 +42,7 @@ def dumps(value: Any) -> bytes:
     return bytes(cloudpickle.dumps(value))
 
 
-def send(to: socket.socket, message: Any) -> None:
+def send(to: socket.socket, message: object) -> None:
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     to.sendall(WORD.pack(len(data)) + data)
 
@@ -151,7 +152,7 @@ class Reply:
     reusable: bool = True  # whether the process groups that it had are still there
 
 
-def replied(context: Context, function: Callable[[], Any], capture: bool = True) -> Reply:
+def replied(context: Context, function: Callable[[], object], capture: bool = True) -> Reply:
     """Call `function` and tell how it went; whatever it raises is an answer too.
 
     capture: take what is printed into the reply. Not for a thread: stdout is the whole process's.
@@ -216,17 +217,18 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     while True:
         context.note("")  # after the reply, so that a rank never seems to compute once it raised
         try:
-            path, directory, data = receive(connection)
+            job = receive(connection)
         except EOFError:
             return
-
-        def job(path: list[str] = path, directory: str = directory, data: bytes = data) -> Any:
-            sys.path[:] = path
-            with contextlib.suppress(OSError):  # a directory that is gone
-                os.chdir(directory)
-            function, args = pickle.loads(data)
-            return function(context, *args)
-
         before = groups()
-        reply = replied(context, job)
+        reply = replied(context, partial(_run, context, *job))
         send(connection, replace(reply, reusable=before <= groups()))
+
+
+def _run(context: Context, path: list[str], directory: str, data: bytes) -> object:
+    """A job where the kernel is: with its path to modules, and in its directory."""
+    sys.path[:] = path
+    with contextlib.suppress(OSError):  # a directory that is gone
+        os.chdir(directory)
+    function, args = pickle.loads(data)
+    return function(context, *args)

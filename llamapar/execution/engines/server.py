@@ -151,8 +151,8 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
             fds = socket.recv_fds(control, 1, MAX_WORLD)[1]
             for rank, fd in enumerate(fds):
                 if (pid := os.fork()) == 0:
-                    alien = [kept_open, *fds[:rank], *fds[rank + 1 :]]
-                    become_rank(rank, spec, folder, fd, lifeline, alien, control)
+                    others = [kept_open, *fds[:rank], *fds[rank + 1 :]]
+                    become_rank(rank, spec, folder, fd, lifeline, others, control)
                 children[pid] = (folder, rank)
                 with contextlib.suppress(OSError):
                     os.setpgid(pid, pid)  # in both, so that a kill at once finds the group
@@ -173,7 +173,7 @@ def become_rank(
     folder: str,
     fd: int,
     lifeline: int,
-    alien: Iterable[int],
+    others: Iterable[int],
     control: socket.socket,
 ) -> NoReturn:
     """The life of a forked child, from its first instruction to its exit."""
@@ -188,7 +188,7 @@ def become_rank(
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         control.close()
-        for other in alien:
+        for other in others:
             os.close(other)
         threading.Thread(target=watch, daemon=True).start()
         connection = socket.socket(fileno=fd)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime
+import functools
 import os
 import pickle
 import sys
@@ -298,20 +299,16 @@ class _Run:
         if self.worker.is_alive():
             self.meeting.stuck = True
         elif dist.is_initialized():
-            processes.forget_meshes()
+            processes.mesh_of.cache_clear()
             dist.destroy_process_group()
 
 
-_meeting: Meeting | None = None
-
-
+@functools.cache
 def meeting() -> Meeting:
     """The one meeting of this process."""
-    global _meeting
-    if _meeting is None:
-        _meeting = Meeting()
-        atexit.register(_meeting.leave)
-    return _meeting
+    made = Meeting()
+    atexit.register(made.leave)
+    return made
 
 
 def part(status: int) -> int:
@@ -331,6 +328,6 @@ def part(status: int) -> int:
             while not here.store.check(["written"]) and not here.lost() and time.monotonic() < end:
                 time.sleep(POLL)
             here.store.add("parted", 1)
-    if _meeting is not None and _meeting.stuck:
-        _meeting.end(status)
+    if meeting.cache_info().currsize and meeting().stuck:
+        meeting().end(status)
     return status
