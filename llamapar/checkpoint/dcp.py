@@ -82,14 +82,14 @@ Place = tuple[str, int, int]
 """File, offset and length of a chunk."""
 
 
-def _state(value: Any, name: str) -> dict[str, Any]:
+def _state(value: object, name: str) -> dict[str, Any]:
     if type(value) is not Made or value.name.rpartition(".")[2] != name or not isinstance(value.state, dict):
         raise TypeError
     return value.state
 
 
 def _parsed(
-    value: Any, where: str
+    value: object, where: str
 ) -> tuple[dict[str, Tensor], dict[tuple[str, tuple[int, ...]], Place], list[str]]:
     """What `.metadata` tells: tensors, places of chunks by name and start, names of what is no tensor."""
     top = _state(value, "Metadata")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from llamapar.describe.arguments import named
 from llamapar.describe.models import PRESETS, ModelLike
@@ -16,7 +15,7 @@ from llamapar.describe.splits import NO_PADDING
 from llamapar.diagnosis import explain
 from llamapar.errors import CheckpointError
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.records.tables import Record, cut, html_table, span
+from llamapar.records.tables import Plain, Record, cut, span
 
 from .sharding import Sharding, plain
 from .source import Checkpoint, Mismatch, Placement, opened, understood
@@ -35,6 +34,8 @@ class Inspection(Record):
     placement: how the model lies in it; None where no model is known that it could be.
     """
 
+    _left = True
+
     checkpoint: Checkpoint
     placement: Placement | None
     findings: tuple[str, ...]
@@ -44,7 +45,7 @@ class Inspection(Record):
         """Whether every tensor of the model is there in its right shape."""
         return self.placement is not None and not self.placement.mismatches
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON, every tensor included."""
         made, placement = self.checkpoint, self.placement
         tensors = [
@@ -71,9 +72,6 @@ class Inspection(Record):
             "findings": list(self.findings),
             "tensors": tensors,
         }
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._table(), left=True)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         made, names = self.checkpoint, [self.checkpoint.format]

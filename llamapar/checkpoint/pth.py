@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 
@@ -43,7 +43,7 @@ _V2, _V3, _PARAMETER = (f"torch._utils._rebuild_{n}" for n in ("tensor_v2", "ten
 _NAMES = {*STORAGES, *DTYPES, _V2, _V3, _PARAMETER, "collections.OrderedDict", "torch.Size", "torch.device"}
 
 
-def unpickled(zipped: Window) -> tuple[Any, dict[str, Record]]:
+def unpickled(zipped: Window) -> tuple[object, dict[str, Record]]:
     """What a torch.save'd zip holds, as `pickled.load` tells it, and the records with their short names."""
     where, found = zipped.where, records(zipped)
     root = next(iter(found), "").split("/")[0] + "/"
@@ -66,7 +66,7 @@ def unpickled(zipped: Window) -> tuple[Any, dict[str, Record]]:
     return pickled.load(data, _NAMES, where, storages=True), short
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: object) -> TypeGuard[Made]:
     """Whether something that `unpickled` gave stands for a tensor."""
     return type(value) is Made and value.name in (_V2, _V3, _PARAMETER)
 
@@ -181,23 +181,19 @@ def seal(path: Path, crcs: Mapping[str, int]) -> None:
 
     crcs: of every tensor; one that shares its storage may be left out.
     """
+    places = {name: stored.boxes[0].offset for name, stored in read(path).items() if stored.nbytes}
+    known = {places[name]: crc for name, crc in crcs.items() if name in places}
     with window(path) as zipped:
-        value, found = unpickled(zipped)
-    made = {name: found[f"data/{m.args[0].args[2]}"] for name, m in value.items()}
-    known = {made[name].header: crc for name, crc in crcs.items()}
+        by_place = {record.data: record for record in records(zipped).values() if record.size}
     with path.open("r+b") as out:
-        for name, record in made.items():
-            if not record.size:
-                continue
-            if record.header not in known:
+        for name, place in places.items():
+            if place not in known:
                 raise CheckpointError(f"{path}: no checksum is given for {shown(name)}")
-            # in the directory, and behind the data or before it
-            for at in (
-                record.entry + 16,
-                record.data + record.size + 4 if record.streamed else record.header + 14,
-            ):
+            record = by_place[place]
+            before_or_behind = place + record.size + 4 if record.streamed else record.header + 14
+            for at in (record.entry + 16, before_or_behind):  # in the directory, and by the data
                 out.seek(at)
-                out.write(struct.pack("<L", known[record.header]))
+                out.write(struct.pack("<L", known[place]))
 
 
 def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:

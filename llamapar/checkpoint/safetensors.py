@@ -12,10 +12,10 @@ import math
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from llamapar.describe.dtypes import STORED_BYTES
 from llamapar.errors import CheckpointError
+from llamapar.records.tables import Plain
 
 from .stored import Box, Stored, checked, read_json
 
@@ -65,14 +65,14 @@ def read(path: Path) -> dict[str, Stored]:
     return found
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name stands twice")
     return found
 
 
-def _entry(path: Path, name: str, entry: Any, base: int) -> Stored:
+def _entry(path: Path, name: str, entry: object, base: int) -> Stored:
     if not isinstance(entry, dict) or not isinstance(dtype := entry.get("dtype"), str):
         raise CheckpointError(f"{path.name}: {name[:100]} has no dtype")
     shape = checked(name[:100], dtype, entry.get("shape"), path.name)
@@ -127,7 +127,7 @@ def inside(folder: Path, name: object, where: str) -> Path:
 
 def lay_out(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
     """Write the header of a file of these (dtype, shape) and give it its full size; name → data's offset."""
-    places: dict[str, dict[str, Any]] = {}
+    places: dict[str, Plain] = {}
     end = 0
     for name, (dtype, shape) in sorted(
         tensors.items(), key=lambda entry: -STORED_BYTES[entry[1][0]]
@@ -143,7 +143,7 @@ def lay_out(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> d
     return {name: 8 + len(text) + place["data_offsets"][0] for name, place in places.items()}
 
 
-def index(files: Mapping[str, Iterable[str]], total: int) -> dict[str, Any]:
+def index(files: Mapping[str, Iterable[str]], total: int) -> Plain:
     """The object of an index.json."""
     weight_map = {tensor: name for name, tensors in files.items() for tensor in tensors}
     return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}

@@ -7,10 +7,9 @@ one half after the other (huggingface/transformers, convert_llama_weights_to_hf.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.errors import CheckpointError, LayoutError, one_of, shown
 from llamapar.place.cut import Cut
+from llamapar.records.tables import Plain
 
 HEAD = {"hf": "lm_head.weight", "meta": "output.weight"}
 """Families of names, each with its name of the output head."""
@@ -72,14 +72,14 @@ class Sharding(Cut):
         parts += ["embedding cut by columns"] if self.embedding_columns else []
         return ", ".join(parts) if self.tp * self.pp > 1 or len(parts) > 1 else "whole"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for the manifest; `from_dict` reads them back."""
         layout = {"tp": self.tp, "pp": self.pp}
         options = {name: getattr(self, name) for name in _OPTIONS}
         return {"model": asdict(self.model), **layout, "padding": asdict(self.padding), **options}
 
     @classmethod
-    def from_dict(cls, raw: Any, where: str) -> Sharding:
+    def from_dict(cls, raw: Plain, where: str) -> Sharding:
         """Raises CheckpointError for anything but what `as_dict` writes."""
         try:
             values = dict(raw)
@@ -106,7 +106,7 @@ def named(parameter: Parameter, naming: str) -> str:
     return parameter.name if naming == "meta" else parameter.hf_name
 
 
-def plain(name: str, known: Any) -> str | None:
+def plain(name: str, known: Container[str]) -> str | None:
     """A stored name without the prefixes that wrappers put before it; None for a computed buffer.
 
     Raises CheckpointError for a name that `known` has not.

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -20,6 +19,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import CheckpointError, Choice, LlamaparError, shown
 from llamapar.frameworks import FRAMEWORKS
+from llamapar.records.tables import Plain
 
 from . import dcp, pth, safetensors
 from .sharding import HEAD, Sharding, plain
@@ -50,7 +50,7 @@ class Checkpoint:
     shards: Shards
     model: ModelConfig | None = None
     notes: tuple[str, ...] = ()
-    manifest: Mapping[str, Any] | None = None
+    manifest: Plain | None = None
 
     def __repr__(self) -> str:
         count, files = sum(1 for _ in self.tensors), len(self.files)
@@ -165,7 +165,7 @@ def _own(path: Path) -> Checkpoint:
     manifest = read_json(path / MANIFEST, MAX_MANIFEST)
     if manifest.get("crc32") != _crc_of(manifest):
         raise CheckpointError(f"{MANIFEST} is not as it was written", "its own crc32 does not agree")
-    sharding = Sharding.from_dict(manifest.get("sharding"), MANIFEST)
+    sharding = Sharding.from_dict(manifest.get("sharding", {}), MANIFEST)
     try:
         if sharding.tp * sharding.pp > len(manifest["files"]):
             raise CheckpointError(f"{MANIFEST} lists {len(manifest['files'])} files for {sharding}")
@@ -316,14 +316,14 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
                 )
 
 
-def signed(manifest: dict[str, Any]) -> bytes:
+def signed(manifest: Plain) -> bytes:
     """A manifest's text, with the crc32 of all that it says."""
     return json.dumps({**manifest, "crc32": _crc_of(manifest)}).encode()
 
 
-def _crc_of(manifest: dict[str, Any]) -> int:
+def _crc_of(manifest: Plain) -> int:
     return zlib.crc32(json.dumps({k: v for k, v in manifest.items() if k != "crc32"}).encode())
 
 
-def as_json(value: Any) -> bytes:
+def as_json(value: object) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()

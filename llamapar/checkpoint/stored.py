@@ -11,7 +11,6 @@ import mmap
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from llamapar.describe.configfile import MAX_CONFIG_BYTES, parse_object
 from llamapar.describe.dtypes import STORED_BYTES
 from llamapar.describe.pickles import MAX_DIMS
 from llamapar.errors import CheckpointError
+from llamapar.records.tables import Plain
 
 Bytes = NDArray[np.uint8]
 
@@ -115,7 +115,7 @@ def released() -> None:
     _mapped.cache_clear()
 
 
-def read_json(path: Path, limit: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
+def read_json(path: Path, limit: int = MAX_CONFIG_BYTES) -> Plain:
     """The JSON object in a file of at most `limit` bytes. Raises LlamaparError."""
     if (size := path.stat().st_size) > limit:
         raise CheckpointError(f"{path.name} holds {size:,} bytes", f"at most {limit:,} are read")

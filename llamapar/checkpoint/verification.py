@@ -6,14 +6,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from llamapar.describe.arguments import named
 from llamapar.describe.models import ModelLike
 from llamapar.errors import CheckpointError
-from llamapar.records.tables import SHOWN, Record, html_table
+from llamapar.records.tables import SHOWN, Plain, Record
 
 from . import pth
 from .inspection import reason
@@ -29,6 +28,8 @@ from .writing import BLOCK, crc_of, frame_of
 class Verification(Record):
     """What was compared, and what is wrong. checks: (what, how many, bytes); problems: one line each."""
 
+    _left = True
+
     path: Path
     checks: tuple[tuple[str, int, int], ...]
     problems: tuple[str, ...]
@@ -37,14 +38,11 @@ class Verification(Record):
     def ok(self) -> bool:
         return not self.problems
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON."""
         names = ("what", "count", "bytes")
         checks = [dict(zip(names, check, strict=True)) for check in self.checks]
         return {"path": str(self.path), "ok": self.ok, "checks": checks, "problems": list(self.problems)}
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._table(), left=True)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         n = len(self.problems)

@@ -18,15 +18,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from llamapar.errors import CheckpointError
+from llamapar.records.tables import Plain
 
 from . import pth, safetensors
 from .progress import Progress
 from .rows import Rows
 from .source import MANIFEST, signed, tensors_of
-from .stored import Box, Stored, released
+from .stored import Box, Bytes, Stored, released
 
 try:
     import fcntl
@@ -126,7 +127,7 @@ class Journal:
             self._file.close()
             raise CheckpointError(f"{path.parent} is being written by another process") from None
         self._file.seek(0)
-        entries: list[dict[str, Any]] = []
+        entries: list[Plain] = []
         for line in self._file.read().splitlines():
             with contextlib.suppress(json.JSONDecodeError):  # a line of a killed run may be cut short
                 entries.append(dict(json.loads(line)))
@@ -144,7 +145,7 @@ class Journal:
                 self.crcs.setdefault(entry["file"], {})[entry["tensor"]] = entry["crc32"]
         self.note({"plan": plan})
 
-    def note(self, entry: Mapping[str, Any]) -> None:
+    def note(self, entry: Plain) -> None:
         self._file.write("\n" + json.dumps(entry))
         self._file.flush()
 
@@ -159,7 +160,7 @@ def write(
     target: Path,
     files: Sequence[OutputFile],
     beside: Mapping[str, bytes],
-    about: Mapping[str, Any],
+    about: Plain,
     progress: Progress | None = None,
 ) -> None:
     """Write the files, `beside` (small files by name) and the manifest into the new folder `target`.
@@ -217,7 +218,7 @@ def _ours(partial: Path) -> bool:
     return "journal" in names or not names or not any((partial / "new").iterdir())
 
 
-def _plan(files: Sequence[OutputFile], beside: Mapping[str, bytes], about: Mapping[str, Any]) -> int:
+def _plan(files: Sequence[OutputFile], beside: Mapping[str, bytes], about: Plain) -> int:
     """A fingerprint of all that the result depends on: sources as they are now, and what is made of them."""
     crc = zlib.crc32(json.dumps([about, sorted(beside)], default=str).encode())
     sources: set[Path] = set()
@@ -248,7 +249,7 @@ def _need_space(partial: Path, files: Sequence[OutputFile], journal: Journal) ->
 
 def _fill(
     work: Path, files: Sequence[OutputFile], journal: Journal, progress: Progress | None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Plain]:
     """Fill all files; the manifest's list of them."""
     offsets = {file.name: _laid_out(work, file, journal) for file in files}
     stop, lock, sources = threading.Event(), threading.Lock(), Sources()
@@ -274,7 +275,7 @@ def _fill(
             crc = 0
             for block in _blocks(output.rows):
                 _go_on(stop)
-                data = memoryview(block).cast("B")
+                data = block.data.cast("B")
                 crc = zlib.crc32(data, crc)
                 while data:
                     data = data[out.write(data) :]
@@ -304,7 +305,7 @@ def _begin_writeback(handle: int, offset: int, nbytes: int) -> None:
         os.posix_fadvise(handle, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
 
-def _blocks(rows: Rows) -> Iterator[Any]:
+def _blocks(rows: Rows) -> Iterator[Bytes]:
     for low, high in rows.spans(BLOCK):
         block = rows.read(low, high)
         yield block if block.flags.c_contiguous else block.copy()
@@ -327,7 +328,7 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
     return places
 
 
-def _finished(work: Path, file: OutputFile, offsets: Mapping[str, int], journal: Journal) -> dict[str, Any]:
+def _finished(work: Path, file: OutputFile, offsets: Mapping[str, int], journal: Journal) -> Plain:
     """Seal and sync a file; its entry in the manifest. frame: crc32 of all that is no tensor's data."""
     path, found = work / file.name, journal.crcs[file.name]
     crcs = {name: found[name] for name in file.tensors}  # in the order of the file, not of the workers

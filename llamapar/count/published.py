@@ -45,7 +45,10 @@ def megatron(
             _MEGATRON,
         )
     ]
-    flying = f"({_INTERLEAVED})" if lay.virtual_stages > 1 else "min(1, m / pp)" if lay.pp > 1 else "1"
+    if lay.virtual_stages > 1:
+        flying = f"({_INTERLEAVED})"
+    else:
+        flying = "min(1, m / pp)" if lay.pp > 1 else "1"
     ends = "8 * s * b * pp + s * b * h * pp"
     if recompute == "selective" and (lay.sp or lay.tp == 1):
         layers = f"(L * s * b * h * (18 + 4 * f / h) + {ends}) * {flying} / t"

@@ -10,7 +10,7 @@ from llamapar.describe.arguments import keywords_of, named
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.records.tables import Record
+from llamapar.records.tables import Plain, Record
 
 from .account import memory
 from .terms import GIB, Breakdown
@@ -106,7 +106,7 @@ class Reconciliation(Record):
     ours: Breakdown
     tools: tuple[Tool, ...]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Plain values for JSON."""
         tools = [{**vars(t), "steps": [{"what": w, "bytes": n} for w, n in t.steps]} for t in self.tools]
         return {"ours": self.ours.as_dict(), "tools": tools}

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import CodeType
-from typing import Any
 
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
-from llamapar.records.tables import Record, cut
+from llamapar.records.tables import Plain, Record, cut
 
 GIB = 2**30
 
@@ -63,7 +62,7 @@ class Breakdown(Record):
         """Bytes of the terms of these names, or whose names start with one of them and a colon."""
         return sum(t.bytes for t in self.terms if t.name in names or t.name.partition(":")[0] in names)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """{"stage", "total_bytes", "terms": {name: bytes}}."""
         terms = {term.name: term.bytes for term in self.terms}
         return {"stage": self.stage, "total_bytes": self.total_bytes, "terms": terms}
@@ -122,7 +121,7 @@ class Memory(Record):
         """Names of all terms, in order."""
         return list(dict.fromkeys(term.name for stage in self.stages for term in stage.terms))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """{"stages": [...], "worst": ..., "fits": ...}, the form of `llamapar memory --json`."""
         return {
             "stages": [stage.as_dict() for stage in self.stages],

@@ -173,7 +173,12 @@ def paragraphs(text: str) -> str:
 
 
 class Record:
-    """A record that shows itself as a table: `_table` gives title, head, rows and foot."""
+    """A record that shows itself as a table: `_table` gives title, head, rows and foot.
+
+    _left: whether its cells are words, which HTML sets to the left.
+    """
+
+    _left = False
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         raise NotImplementedError
@@ -188,7 +193,7 @@ class Record:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return html_table(*self._table())
+        return html_table(*self._table(), left=self._left)
 
 
 @dataclass(frozen=True, repr=False)
