@@ -225,6 +225,12 @@ def test_metadata_that_disagrees_with_the_chunks(tmp_path: Path) -> None:
     def nowhere(made: Metadata) -> None:
         del made.storage_data[MetadataIndex("w", (2, 0))]
 
+    def a_list(made: Metadata) -> None:
+        made.state_dict_metadata["w"].chunks[0].sizes = [2, 3]
+
+    def nested(made: Metadata) -> None:
+        made.state_dict_metadata["w"].chunks[0].offsets = ((), ())
+
     def packed(made: Metadata) -> None:
         info(made).transform_descriptors = ["zstd"]
 
@@ -245,6 +251,8 @@ def test_metadata_that_disagrees_with_the_chunks(tmp_path: Path) -> None:
     assert refused("e", packed) == (
         "FOLDER/.metadata: the chunks of 'w' are transformed\n  why  only plain ones are read"
     )
+    for name, change in (("g", a_list), ("h", nested)):
+        assert refused(name, change) == "FOLDER/.metadata: 'w' has a chunk twice, or an impossible one"
     assert refused("f", moved) == (
         f"{chunk} is no zip file as torch.save writes it\n"
         "  why  torch before 1.6 wrote it, or it has another format: save it again with torch.save"

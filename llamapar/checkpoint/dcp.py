@@ -7,7 +7,8 @@ here it is read as data (see `pickled`). A chunk is a zip file of one tensor ins
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from llamapar.describe import pickles as pickled
 from llamapar.describe.pickles import Made, Name
 from llamapar.errors import CheckpointError, shown
 
-from .pth import DTYPES, is_tensor, tensor, unpickled
+from .pth import DTYPES, is_tensor, no_tensors, tensor, unpickled
 from .stored import Box, Stored, checked
 from .zipped import Window, window
 
@@ -33,10 +34,32 @@ _NAMES = {
     *DTYPES,
     *{"torch.Size", "torch.serialization._get_layout", "collections.OrderedDict"},
 }
+MAX_HEAD = 2**16
+"""Bytes before the data of a chunk that the next one is compared with."""
+
 MAX_CELLS = 2**22
 """Pieces that the chunks' borders may cut one tensor into."""
 
 
+Shape = tuple[int, ...]
+
+
+class Chunk(NamedTuple):
+    """A piece of a tensor as `.metadata` tells of it: where its bytes lie, and which piece it is."""
+
+    file: str
+    offset: int
+    length: int
+    name: str
+    dtype: str
+    start: Shape
+    shape: Shape
+
+    def __str__(self) -> str:
+        return f"the chunk of {shown(self.name)} at {list(self.start)}"
+
+
+@pickled.uncollected()
 def read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
     """The tensors of a checkpoint directory by name, and notes of what else is in it; reads headers only.
 
@@ -44,42 +67,27 @@ def read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
     shape or dtype than `.metadata` tells, outside its file, or in a file outside the folder, and for
     chunks that do not cover their tensor exactly once.
     """
-    with pickled.uncollected():
-        return _read(folder)
-
-
-def _read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
     with window(folder / METADATA) as file:
-        if file.length > pickled.MAX_PICKLE:
-            raise CheckpointError(
-                f"{file.where} has {file.length:,} bytes", f"at most {pickled.MAX_PICKLE:,} are read"
-            )
         where = file.where
+        if file.length > pickled.MAX_PICKLE:
+            raise file.refusal(f"has {file.length:,} bytes", f"at most {pickled.MAX_PICKLE:,} are read")
         value = pickled.load(file.read(0, file.length), _NAMES, where)
     try:
-        tensors, places, others = _parsed(value, where)
+        kinds, chunks, others = _parsed(value, where)
+    except CheckpointError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
-        if isinstance(problem, CheckpointError):
-            raise
-        raise CheckpointError(
-            f"{where} is no metadata of a checkpoint", f"{type(problem).__name__} on the way"
-        ) from None
-    found = _chunks(folder, tensors, places, where)
-    made = {}
-    for name, (dtype, shape, _) in tensors.items():
-        boxes = found.get(name, ())
-        _covers(shown(name), shape, boxes, where)
-        made[name] = Stored(name, dtype, shape, tuple(sorted(boxes, key=lambda box: box.start)))
-    names = shown(", ".join(others[:4]))[1:-1]
-    notes = [f"{METADATA}: {len(others)} entries that are no tensors: {names}"] if others else []
-    return made, notes
+        why = f"{type(problem).__name__} on the way"
+        raise CheckpointError(f"{where} is no metadata of a checkpoint", why) from None
+    boxes = _boxes(folder, chunks, where)
+    tensors = {
+        name: Stored(name, *kind, tuple(sorted(boxes.get(name, ()), key=lambda box: box.start)))
+        for name, kind in kinds.items()
+    }
+    return tensors, no_tensors(METADATA, others)
 
 
-Tensor = tuple[str, tuple[int, ...], dict[tuple[int, ...], tuple[int, ...]]]
-"""Dtype and shape of a tensor, and of each chunk the start and the shape."""
-
-Place = tuple[str, int, int]
-"""File, offset and length of a chunk."""
+# -- what .metadata tells ----------------------------------------------------------------------------
 
 
 def _state(value: object, name: str) -> dict[str, Any]:
@@ -88,99 +96,127 @@ def _state(value: object, name: str) -> dict[str, Any]:
     return value.state
 
 
-def _parsed(
-    value: object, where: str
-) -> tuple[dict[str, Tensor], dict[tuple[str, tuple[int, ...]], Place], list[str]]:
-    """What `.metadata` tells: tensors, places of chunks by name and start, names of what is no tensor."""
+def _of_numbers(*shapes: object) -> bool:
+    """Whether each is a tuple of plain numbers; any other tuple might take for ever to hash."""
+    return all(type(s) is tuple and all(type(n) is int and 0 <= n < 2**60 for n in s) for s in shapes)
+
+
+def _parsed(value: object, where: str) -> tuple[dict[str, tuple[str, Shape]], list[Chunk], list[str]]:
+    """Name → dtype and shape of each tensor, the chunks that hold anything, names of what is no tensor."""
     top = _state(value, "Metadata")
-    places: dict[tuple[str, tuple[int, ...]], Place] = {}
-    for key, value in top["storage_data"].items():
-        index, info = _state(key, "MetadataIndex"), _state(value, "_StorageInfo")
-        if index.get("offset") is None:
-            continue  # what is no tensor
-        path, offset, length, start = info["relative_path"], info["offset"], info["length"], index["offset"]
-        if type(path) is not str or type(index["fqn"]) is not str or type(start) is not tuple:
+    places = dict(_places(top["storage_data"], where))
+    kinds, chunks, others = dict[str, tuple[str, Shape]](), list[Chunk](), list[str]()
+    for name, described in top["state_dict_metadata"].items():
+        if type(name) is not str or type(described) is not Made:
             raise TypeError
-        if any(type(n) is not int or not 0 <= n < 2**60 for n in (offset, length, *start)):
-            raise TypeError
-        if info.get("transform_descriptors"):
-            raise CheckpointError(
-                f"{where}: the chunks of {shown(index['fqn'])} are transformed", "only plain ones are read"
-            )
-        places[index["fqn"], start] = path, offset, length
-    tensors: dict[str, Tensor] = {}
-    others: list[str] = []
-    for name, value in top["state_dict_metadata"].items():
-        if type(name) is not str or type(value) is not Made:
-            raise TypeError
-        if value.name.endswith(".BytesStorageMetadata"):
+        if described.name.endswith(".BytesStorageMetadata"):
             others.append(name)
             continue
-        kept = _state(value, "TensorStorageMetadata")
-        state = kept["properties"].state
-        dtype = state["dtype"] if isinstance(state, dict) else state[0]
+        state = _state(described, "TensorStorageMetadata")
+        properties = state["properties"].state
+        dtype = properties["dtype"] if isinstance(properties, dict) else properties[0]
         if type(dtype) is not Name:
             raise TypeError
-        shape = checked(shown(name), DTYPES.get(dtype.name, dtype.name), kept["size"], where)
-        pieces = {}
-        for chunk in kept["chunks"]:
-            piece = _state(chunk, "ChunkStorageMetadata")
-            start, size = piece["offsets"], piece["sizes"]
-            if any(type(n) is not int or n < 0 for n in (*start, *size)) or start in pieces:
-                raise CheckpointError(f"{where}: {shown(name)} has a chunk twice, or an impossible one")
-            if len(start) != len(shape) or len(size) != len(shape):
-                raise CheckpointError(f"{where}: {shown(name)} has a chunk of other dims than its own")
-            if any(s + n > full for s, n, full in zip(start, size, shape, strict=True)):
-                raise CheckpointError(
-                    f"{where}: {shown(name)} of shape {list(shape)} has a chunk outside",
-                    f"at {list(start)} of shape {list(size)}",
-                )
-            pieces[start] = size
-        tensors[name] = DTYPES[dtype.name], shape, pieces
-    return tensors, places, others
-
-
-def _chunks(
-    folder: Path,
-    tensors: dict[str, Tensor],
-    places: dict[tuple[str, tuple[int, ...]], Place],
-    where: str,
-) -> dict[str, list[Box]]:
-    """The box of each chunk, found in its file."""
-    by_file: dict[str, list[tuple[int, int, str, tuple[int, ...]]]] = {}
-    for name, (_, _, pieces) in tensors.items():
-        for start, size in pieces.items():
+        shape = checked(shown(name), DTYPES.get(dtype.name, dtype.name), state["size"], where)
+        kinds[name] = DTYPES[dtype.name], shape
+        for start, size in _pieces(name, shape, state["chunks"], where).items():
             if 0 in size:
                 continue
             if (name, start) not in places:
                 raise CheckpointError(f"{where}: {shown(name)} has no data for its chunk at {list(start)}")
-            path, offset, length = places[name, start]
-            by_file.setdefault(path, []).append((offset, length, name, start))
+            chunks.append(Chunk(*places[name, start], name, DTYPES[dtype.name], start, size))
+    return kinds, chunks, others
+
+
+def _places(
+    storage: Mapping[object, object], where: str
+) -> Iterator[tuple[tuple[str, Shape], tuple[str, int, int]]]:
+    """(name of a tensor, start of a chunk) and the chunk's (file, offset, length)."""
+    for key, value in storage.items():
+        index, info = _state(key, "MetadataIndex"), _state(value, "_StorageInfo")
+        name, start = index["fqn"], index.get("offset")
+        if start is None:
+            continue  # what is no tensor
+        file, offset, length = info["relative_path"], info["offset"], info["length"]
+        if type(file) is not str or type(name) is not str or not _of_numbers(start, (offset, length)):
+            raise TypeError
+        if info.get("transform_descriptors"):
+            what = f"{where}: the chunks of {shown(name)} are transformed"
+            raise CheckpointError(what, "only plain ones are read")
+        yield (name, start), (file, offset, length)
+
+
+def _pieces(name: str, shape: Shape, described: Iterable[object], where: str) -> dict[Shape, Shape]:
+    """Start → shape of the chunks of a tensor, which together are all of it."""
+    pieces: dict[Shape, Shape] = {}
+    for chunk in described:
+        piece = _state(chunk, "ChunkStorageMetadata")
+        start, size = piece["offsets"], piece["sizes"]
+        if not _of_numbers(start, size) or start in pieces:
+            raise CheckpointError(f"{where}: {shown(name)} has a chunk twice, or an impossible one")
+        if len(start) != len(shape) or len(size) != len(shape):
+            raise CheckpointError(f"{where}: {shown(name)} has a chunk of other dims than its own")
+        if any(s + n > full for s, n, full in zip(start, size, shape, strict=True)):
+            what = f"{where}: {shown(name)} of shape {list(shape)} has a chunk outside"
+            raise CheckpointError(what, f"at {list(start)} of shape {list(size)}")
+        pieces[start] = size
+    _cover(shown(name), shape, pieces, where)
+    return pieces
+
+
+def _cover(name: str, shape: Shape, pieces: Mapping[Shape, Shape], where: str) -> None:
+    """Refuse pieces that do not cover the shape exactly once."""
+    covered, full = sum(map(math.prod, pieces.values())), math.prod(shape)
+    if covered != full:
+        fault = "some are missing" if covered < full else "some overlap"
+        what = f"{where}: the chunks of {name} hold {covered:,} elements"
+        raise CheckpointError(what, f"shape {list(shape)} has {full:,}: {fault}")
+    if len(pieces) < 2:
+        return
+    cuts = []
+    for dim, n in enumerate(shape):
+        ends = {start[dim] + size[dim] for start, size in pieces.items()}
+        borders = sorted({0, n, *(start[dim] for start in pieces), *ends})
+        cuts.append({border: i for i, border in enumerate(borders)})
+    cells = math.prod(len(cut) - 1 for cut in cuts)
+    if cells > MAX_CELLS:
+        raise CheckpointError(f"{where}: the chunks of {name} cut it into {cells:,} pieces")
+    seen = np.zeros([len(cut) - 1 for cut in cuts], bool)
+    for start, size in pieces.items():
+        part = tuple(slice(cut[s], cut[s + n]) for cut, s, n in zip(cuts, start, size, strict=True))
+        if seen[part].any():
+            why = f"it is of shape {list(size)}; as many elements are missing elsewhere"
+            raise CheckpointError(f"{where}: the chunk of {name} at {list(start)} overlaps another", why)
+        seen[part] = True
+
+
+# -- the files of chunks -----------------------------------------------------------------------------
+
+
+def _boxes(folder: Path, chunks: Iterable[Chunk], where: str) -> dict[str, list[Box]]:
+    """Name → the boxes of its chunks, each found in its file."""
     root, found = folder.resolve(), dict[str, list[Box]]()
-    alike: dict[Any, _Seen | None] = {}
-    for path, chunks in by_file.items():
+    alike: dict[tuple[int, str, Shape], _Seen | None] = {}
+    by_file: dict[str, list[Chunk]] = {}
+    for chunk in chunks:
+        by_file.setdefault(chunk.file, []).append(chunk)
+    for name, of_file in by_file.items():
         try:
-            inside = len(path) < 256 and (folder / path).resolve().is_relative_to(root)
+            inside = len(name) < 256 and (folder / name).resolve().is_relative_to(root)
         except (OSError, RuntimeError, ValueError):  # a link to itself, a null byte
             inside = False
         if not inside:
-            raise CheckpointError(f"{where} names {shown(path)}, which is outside the folder")
-        with window(folder / path) as file:
-            for offset, length, name, start in sorted(chunks):
-                if offset + length > file.length:
-                    raise CheckpointError(
-                        f"{file.where} has {file.length:,} bytes",
-                        f"the chunk of {shown(name)} at {list(start)} ends at {offset + length:,}",
-                    )
-                dtype, _, pieces = tensors[name]
-                size = pieces[start]
-                seen = alike.get(key := (length, dtype, size))
-                box = seen and seen.again(file, offset, length, start, size)
+            raise CheckpointError(f"{where} names {shown(name)}, which is outside the folder")
+        with window(folder / name) as file:
+            for chunk in sorted(of_file):
+                if (end := chunk.offset + chunk.length) > file.length:
+                    raise file.refusal(f"has {file.length:,} bytes", f"{chunk} ends at {end:,}")
+                kind = chunk.length, chunk.dtype, chunk.shape
+                seen = alike.get(kind)
+                box = seen and seen.again(file, chunk)
                 if not box:
-                    label = f"{file.where}: the chunk of {shown(name)} at {list(start)}"
-                    zipped = Window(file.file, file.handle, offset, length, label)
-                    box, alike[key] = _chunk(zipped, name, dtype, start, size)
-                found.setdefault(name, []).append(box)
+                    box, alike[kind] = _looked_at(file, chunk)
+                found.setdefault(chunk.name, []).append(box)
     return found
 
 
@@ -193,71 +229,41 @@ class _Seen(NamedTuple):
 
     head: bytes
     listed: bytes
-    main: int
-    other: int
+    checksums: tuple[int, int]
 
-    def again(
-        self, file: Window, offset: int, length: int, start: tuple[int, ...], size: tuple[int, ...]
-    ) -> Box | None:
+    def again(self, file: Window, chunk: Chunk) -> Box | None:
         """The box of another chunk, if it is like this one."""
-        if file.pread(offset, len(self.head)) != self.head:
+        if file.pread(chunk.offset, len(self.head)) != self.head:
             return None
-        mine, size_of = self.listed, len(self.listed)
-        listed = file.pread(offset + length - size_of, size_of)
-        first, second = sorted((self.main, self.other))
-        for low, high in ((0, first), (first + 4, second), (second + 4, size_of)):
-            if listed[low:high] != mine[low:high]:
-                return None
-        crc = int.from_bytes(listed[self.main : self.main + 4], "little")
-        return Box(file.file, offset + len(self.head), start, size, crc or None)
+        size = len(self.listed)
+        listed = bytearray(file.pread(chunk.offset + chunk.length - size, size))
+        main, _ = self.checksums
+        crc = int.from_bytes(listed[main : main + 4], "little")
+        for at in self.checksums:
+            listed[at : at + 4] = self.listed[at : at + 4]
+        if listed != self.listed:
+            return None
+        return Box(file.file, chunk.offset + len(self.head), chunk.start, chunk.shape, crc or None)
 
 
-def _chunk(
-    zipped: Window, name: str, dtype: str, start: tuple[int, ...], size: tuple[int, ...]
-) -> tuple[Box, _Seen | None]:
+def _looked_at(file: Window, chunk: Chunk) -> tuple[Box, _Seen | None]:
     """The box of one chunk, and what to compare the next with."""
+    zipped = Window(file.file, file.handle, chunk.offset, chunk.length, f"{file.where}: {chunk}")
     value, records = unpickled(zipped)
     if not is_tensor(value):
-        raise CheckpointError(f"{zipped.where} is no tensor")
-    stored = tensor(name, value, records, zipped)
-    if (stored.dtype, stored.shape) != (dtype, size):
-        raise CheckpointError(
-            f"{zipped.where} is {stored.dtype} of shape {list(stored.shape)}",
-            f"{METADATA} tells of {dtype} of shape {list(size)}",
+        raise zipped.refusal("is no tensor")
+    stored = tensor(chunk.name, value, records, zipped)
+    if (stored.dtype, stored.shape) != (chunk.dtype, chunk.shape):
+        raise zipped.refusal(
+            f"is {stored.dtype} of shape {list(stored.shape)}",
+            f"{METADATA} tells of {chunk.dtype} of shape {list(chunk.shape)}",
         )
-    (box,) = stored.boxes
-    main, hashed, seen = records.get("data/0"), records.get(".data/serialization_id"), None
-    if main and hashed and stored.nbytes == main.size and box.offset - zipped.offset == main.data <= 2**16:
-        first = min(record.entry for record in records.values())
-        listed = zipped.read(first, zipped.length - first)
-        seen = _Seen(zipped.read(0, main.data), listed, main.entry + 16 - first, hashed.entry + 16 - first)
-    return Box(box.file, box.offset, start, size, box.crc32), seen
-
-
-def _covers(name: str, shape: tuple[int, ...], boxes: Sequence[Box], where: str) -> None:
-    """Refuse boxes that do not cover the shape exactly once."""
-    covered, full = sum(math.prod(box.shape) for box in boxes), math.prod(shape)
-    if covered != full:
-        raise CheckpointError(
-            f"{where}: the chunks of {name} hold {covered:,} elements",
-            f"shape {list(shape)} has {full:,}: {'some are missing' if covered < full else 'some overlap'}",
-        )
-    if len(boxes) < 2:
-        return
-    cuts = [
-        {at: i for i, at in enumerate(sorted({0, n, *(box.start[d] for box in boxes), *ends}))}
-        for d, n in enumerate(shape)
-        for ends in [{box.start[d] + box.shape[d] for box in boxes}]
-    ]
-    cells = math.prod(len(cut) - 1 for cut in cuts)
-    if cells > MAX_CELLS:
-        raise CheckpointError(f"{where}: the chunks of {name} cut it into {cells:,} pieces")
-    seen = np.zeros([len(cut) - 1 for cut in cuts], bool)
-    for box in boxes:
-        part = tuple(slice(cut[s], cut[s + n]) for cut, s, n in zip(cuts, box.start, box.shape, strict=True))
-        if seen[part].any():
-            raise CheckpointError(
-                f"{where}: the chunk of {name} at {list(box.start)} overlaps another",
-                f"it is of shape {list(box.shape)}; as many elements are missing elsewhere",
-            )
-        seen[part] = True
+    box = replace(stored.boxes[0], start=chunk.start)
+    main, hashed = records.get("data/0"), records.get(".data/serialization_id")
+    if not main or not hashed or stored.nbytes != main.size or main.data > MAX_HEAD:
+        return box, None
+    if box.offset != zipped.offset + main.data:  # its bytes are those of another record
+        return box, None
+    first = min(record.entry for record in records.values())
+    listed = zipped.read(first, zipped.length - first)
+    return box, _Seen(zipped.read(0, main.data), listed, (main.entry + 16 - first, hashed.entry + 16 - first))

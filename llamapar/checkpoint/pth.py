@@ -12,7 +12,7 @@ import math
 import pickle
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
@@ -115,6 +115,12 @@ def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -
     return Stored(name, dtype, shape, (box,))
 
 
+def no_tensors(file: str, names: Sequence[str]) -> list[str]:
+    """A note of the entries of a file that are no tensors, where there are any."""
+    first = shown(", ".join(names[:4]))[1:-1]
+    return [f"{file}: {len(names)} entries that are no tensors: {first}"] if names else []
+
+
 def contents(path: Path) -> tuple[dict[str, Stored], list[str]]:
     """The tensors of a torch zip file by name, and notes of what else is in it; reads headers only.
 
@@ -124,7 +130,7 @@ def contents(path: Path) -> tuple[dict[str, Stored], list[str]]:
         value, found = unpickled(zipped)
         if not isinstance(value, dict):
             raise CheckpointError(f"{path} holds no state dict", "a dict of names and tensors is needed")
-        notes: list[str] = []
+        notes = []
         inner = [k for k, v in value.items() if isinstance(v, dict) and any(map(is_tensor, v.values()))]
         if inner and not any(map(is_tensor, value.values())):
             if len(inner) > 1:
@@ -139,11 +145,7 @@ def contents(path: Path) -> tuple[dict[str, Stored], list[str]]:
                 if type(name) is not str:
                     raise CheckpointError(f"{path} has a tensor whose name is no text")
                 tensors[name] = tensor(name, made, found, zipped)
-        others = [str(k) for k in value if k not in tensors]
-        if others:
-            names = shown(", ".join(others[:4]))[1:-1]
-            notes.append(f"{path.name}: {len(others)} entries that are no tensors: {names}")
-        return tensors, notes
+        return tensors, notes + no_tensors(path.name, [str(k) for k in value if k not in tensors])
 
 
 def read(path: Path) -> dict[str, Stored]:

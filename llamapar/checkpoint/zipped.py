@@ -40,10 +40,8 @@ class Window:
 
     def read(self, at: int, size: int) -> bytes:
         if at < 0 or size < 0 or at + size > self.length:
-            raise CheckpointError(
-                f"{self.where} is damaged or cut off",
-                f"it has {self.length:,} bytes and tells of some at {shown(at)}",
-            )
+            why = f"it has {self.length:,} bytes and tells of some at {shown(at)}"
+            raise self.refusal("is damaged or cut off", why)
         if size > _BLOCK or self.length <= _BLOCK or at // _BLOCK != (at + size - 1) // _BLOCK:
             return self.pread(at, size)
         block = at - at % _BLOCK  # the small things of a zip lie together
@@ -55,8 +53,12 @@ class Window:
         """`read`, where the place is known to be inside."""
         found = os.pread(self.handle, size, self.offset + at)
         if len(found) != size:
-            raise CheckpointError(f"{self.where} became shorter while it was read")
+            raise self.refusal("became shorter while it was read")
         return found
+
+    def refusal(self, what: str, why: str = "") -> CheckpointError:
+        """An error that begins with the file's name."""
+        return CheckpointError(f"{self.where} {what}", why)
 
 
 @contextmanager
@@ -92,11 +94,7 @@ def records(zipped: Window) -> dict[str, Record]:
 
     Raises CheckpointError for anything torch would not write.
     """
-    where, length = zipped.where, zipped.length
-
-    def refuse(what: str, why: str = "") -> CheckpointError:
-        return CheckpointError(f"{where} {what}", why)
-
+    refuse, length = zipped.refusal, zipped.length
     if zipped.read(0, min(4, length)) != b"PK\3\4":
         raise refuse("is no zip file as torch.save writes it", _AGAIN)
     end = length - _END.size
