@@ -24,13 +24,14 @@ from llamapar.rules.report import Report, check
 
 from . import safetensors
 from .inspection import Inspection, inspect, reason
-from .progress import Progress, bar
+from .progress import Progress
+from .rows import Output
 from .sharding import Sharding
 from .source import Checkpoint, Placement, as_json, opened, understood
 from .stored import read_json
 from .verification import Verification, verify
 from .whole import expressions, kv_target
-from .writing import Output, OutputFile, write
+from .writing import OutputFile, write
 
 FORMATS = {"hf": "Hugging Face safetensors", "meta": "Meta's consolidated.NN.pth"}
 """Formats that are written. A cut checkpoint in "hf" has one safetensors file for each (tp, pp) rank."""
@@ -100,13 +101,8 @@ def reshard(
         choose = [Choice.of(pp=1), Choice.of(format="hf")]
         raise CheckpointError(f"pp={pp}: Meta's format has no pipeline stages", "", choose, "pp")
     files = list(_files(found, wanted))
-    write(
-        Path(target),
-        files,
-        _beside(wanted, found.checkpoint, files),
-        {"sharding": wanted.as_dict()},
-        bar(progress),
-    )
+    beside = _beside(wanted, found.checkpoint, files)
+    write(Path(target), files, beside, {"sharding": wanted.as_dict()}, progress)
     return opened(target)
 
 
@@ -155,8 +151,8 @@ def _sound(found: Placement) -> None:
 def _files(found: Placement, wanted: Sharding) -> Iterator[OutputFile]:
     """What is written, file by file."""
     shards: dict[tuple[int, int], dict[str, Output]] = {at: {} for at in wanted}
-    for at, name, dtype, shape, rows in expressions(found, wanted):
-        shards[at][name] = Output(dtype, shape, rows)
+    for at, name, output in expressions(found, wanted):
+        shards[at][name] = output
     if wanted.naming == "meta":
         for at, tensors in shards.items():
             shared = {}

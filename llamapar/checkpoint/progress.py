@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import IO
@@ -35,8 +36,16 @@ class Bar:
         self._out.flush()
 
 
-def bar(progress: Progress | bool) -> Progress | None:
-    """What a caller means by `progress`: True is a Bar on stderr."""
-    if isinstance(progress, bool):
-        return Bar() if progress else None
-    return progress
+class Counter:
+    """Adds up bytes that several threads have done, and tells `progress`; True is a Bar on stderr."""
+
+    def __init__(self, progress: Progress | bool, total: int) -> None:
+        self._progress = Bar() if progress is True else progress
+        self._done, self._total = 0, total
+        self._lock = threading.Lock()
+
+    def __call__(self, nbytes: int) -> None:
+        with self._lock:
+            self._done = min(self._done + nbytes, self._total)
+            if self._progress:
+                self._progress(self._done, self._total)

@@ -37,6 +37,15 @@ class Rows:
             yield low, min(low + step, self.rows)
 
 
+@dataclass(frozen=True)
+class Output:
+    """A tensor to be written."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    rows: Rows
+
+
 def of(stored: Stored) -> Rows:
     """A stored tensor as it is."""
     return Rows(stored.rows, stored.row_bytes, stored.read, (stored,))

@@ -64,6 +64,10 @@ class Stored:
         """Bytes of one of its boxes."""
         return math.prod(box.shape) * self.itemsize
 
+    def damage(self, box: Box) -> str:
+        """What is said of a box that has not its checksum."""
+        return f"{box.file.name}: the bytes of {self.name} are not those that were written"
+
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.itemsize

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from llamapar.records.tables import SHOWN, Plain, Record
 
 from . import pth
 from .inspection import reason
-from .progress import Progress, bar
-from .rows import Rows
+from .progress import Counter, Progress
+from .rows import Output
 from .source import MANIFEST, Checkpoint, Placement, opened, understood
 from .stored import Stored, released
 from .whole import expressions
@@ -73,10 +72,10 @@ def verify(
         found = understood(opened(path, model))
         problems = [f"{odd}{reason(odd, found.sharding)}" for odd in found.mismatches]
         checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
-        count = _Counter(bar(progress), found.checkpoint.nbytes * (1 if against is None else 2))
-        sums, bad = _checksums(found.checkpoint, count)
-        checks.append(("stored checksums", *sums))
-        problems += bad
+        count = Counter(progress, found.checkpoint.nbytes * (1 if against is None else 2))
+        numbers, faults = _checksums(found.checkpoint, count)
+        checks.append(("stored checksums", *numbers))
+        problems += faults
         if files := [file for file in found.checkpoint.files if file.suffix in pth.SUFFIXES]:
             tensors = list(found.checkpoint.tensors)
             for file in files:
@@ -84,40 +83,28 @@ def verify(
             checks.append(("files that torch.load(weights_only=True) reads alike", len(files), 0))
         if not found.mismatches:
             alike = found if against is None else _other(found, against)
-            numbers, bad = _compared(found, alike, count)
-            checks.append(
-                (
-                    "parameters, copies of ranks alike"
-                    if against is None
-                    else f"parameters like {against}'s",
-                    *numbers,
-                )
-            )
-            problems += bad
+            numbers, faults = _compared(found, alike, count)
+            alone = "parameters, copies of ranks alike"
+            checks.append((alone if against is None else f"parameters like {against}'s", *numbers))
+            problems += faults
         return Verification(Path(path), tuple(checks), tuple(problems))
     finally:
         released()
 
 
-class _Counter:
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def __call__(self, n: int) -> None:
-        self._done = min(self._done + n, self._total)
-        if self._progress:
-            self._progress(self._done, self._total)
-
-
-def _checksums(checkpoint: Checkpoint, count: _Counter) -> tuple[tuple[int, int], list[str]]:
+def _checksums(checkpoint: Checkpoint, count: Counter) -> tuple[tuple[int, int], list[str]]:
     """((checksums compared, their bytes), what differs)."""
     number = size = 0
     problems = []
-    for stored, offset, nbytes, crc, file in _summed(checkpoint):
-        number, size = number + 1, size + nbytes
-        if crc_of(file, offset, nbytes) != crc:
-            problems.append(f"{file.name}: the bytes of {stored} are not those that were written")
-        count(nbytes)
+    for stored in checkpoint.tensors:
+        for box in stored.boxes:
+            if box.crc32 is None:
+                continue
+            nbytes = stored.bytes_of(box)
+            number, size = number + 1, size + nbytes
+            if crc_of(box.file, box.offset, nbytes) != box.crc32:
+                problems.append(stored.damage(box))
+            count(nbytes)
     if checkpoint.manifest is not None:
         spans: dict[str, set[tuple[int, int]]] = {}
         for tensor in checkpoint.tensors:
@@ -134,13 +121,6 @@ def _checksums(checkpoint: Checkpoint, count: _Counter) -> tuple[tuple[int, int]
     return (number, size), problems
 
 
-def _summed(checkpoint: Checkpoint) -> Iterator[tuple[str, int, int, int, Path]]:
-    for stored in checkpoint.tensors:
-        for box in stored.boxes:
-            if box.crc32 is not None:
-                yield stored.name, box.offset, stored.bytes_of(box), box.crc32, box.file
-
-
 def _other(found: Placement, against: str | Path) -> Placement:
     """The other checkpoint, of the same model."""
     made = opened(against)
@@ -150,30 +130,31 @@ def _other(found: Placement, against: str | Path) -> Placement:
     return other
 
 
-def _compared(found: Placement, other: Placement, count: _Counter) -> tuple[tuple[int, int], list[str]]:
+def _compared(found: Placement, other: Placement, count: Counter) -> tuple[tuple[int, int], list[str]]:
     """Every stored tensor against what it would be if it were made from `other`."""
     number = size = 0
     problems = []
-    for at, name, dtype, _, rows in expressions(other, found.sharding):
-        parameter = found.sharding.tensors[at[0]][name]
-        mine = [stored for rank, stored in found.by_parameter[parameter.name] if rank == at[1]]
-        for stored in mine:
-            if rows.sources == (stored,):
+    for (stage, rank), name, theirs in expressions(other, found.sharding):
+        parameter = found.sharding.tensors[stage][name]
+        for holder, stored in found.by_parameter[parameter.name]:
+            if holder != rank or theirs.rows.sources == (stored,):
                 continue  # there is nothing else to compare it with
             number, size = number + 1, size + stored.nbytes
             try:
-                same = stored.dtype == dtype
-                fault = _first_difference(stored, rows) if same else f"is {stored.dtype}, not {dtype}"
-                problems += [f"{stored.file}: {stored.name} {fault}"] if fault else []
+                if fault := _difference(stored, theirs):
+                    problems.append(f"{stored.file}: {stored.name} {fault}")
             except CheckpointError as problem:  # copies that differ, which each of them would tell
                 problems += [problem.what] if problem.what not in problems else []
             count(stored.nbytes)
     return (number, size), problems
 
 
-def _first_difference(stored: Stored, rows: Rows) -> str:
-    for low, high in rows.spans(BLOCK):
-        mine, theirs = stored.read(low, high), rows.read(low, high)
+def _difference(stored: Stored, other: Output) -> str:
+    """In what a stored tensor differs first; nothing where it does not."""
+    if stored.dtype != other.dtype:
+        return f"is {stored.dtype}, not {other.dtype}"
+    for low, high in other.rows.spans(BLOCK):
+        mine, theirs = stored.read(low, high), other.rows.read(low, high)
         if not np.array_equal(mine, theirs):
             row = low + int(np.flatnonzero((mine != theirs).any(axis=1))[0])
             return f"differs from row {row} on"

@@ -5,16 +5,17 @@ reshard(a → b) is `shard` of b over `whole` of a; nothing lies in between, in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import numpy as np
 
+from llamapar.describe.dtypes import STORED_BYTES
 from llamapar.describe.models import ModelConfig, Parameter
 from llamapar.describe.placement import KV_PARAMETERS, Shard
 from llamapar.errors import CheckpointError, Choice, LayoutError
 from llamapar.errors import whole as whole_number
 
-from .rows import Rows, agreed, beside, columns_of, of, picked, rows_of, stacked
+from .rows import Output, Rows, agreed, beside, columns_of, of, picked, rows_of, stacked
 from .sharding import Sharding, reordered
 from .source import Placement
 
@@ -92,27 +93,18 @@ def shard(target: Sharding, parameter: Parameter, rank: int, rows: Rows, itemsiz
     return columns_of(rows, range(span.start * itemsize, span.stop * itemsize))
 
 
-def expressions(
-    source: Placement, target: Sharding
-) -> Iterable[tuple[tuple[int, int], str, str, tuple[int, ...], Rows]]:
-    """((stage, rank), stored name, dtype, shape, rows) of everything that the target stores."""
+def expressions(source: Placement, target: Sharding) -> Iterator[tuple[tuple[int, int], str, Output]]:
+    """(stage, rank), stored name and expression of everything that the target stores."""
     model = source.sharding.model
     theirs = {p.name: p for p in model.parameters()}
-    made: dict[str, tuple[str, int, Rows]] = {}
+    made: dict[str, tuple[str, Rows]] = {}
     for at in target:
         for name, parameter in target.tensors[at[0]].items():
             if parameter.name not in made:
                 dtype, rows = whole(source, theirs[parameter.name])
-                itemsize = source.by_parameter[parameter.name][0][1].itemsize
-                rows = _in_order(
-                    converted(model, target.model, parameter, rows), parameter, source.sharding, target
-                )
-                made[parameter.name] = dtype, itemsize, rows
-            dtype, itemsize, rows = made[parameter.name]
+                rows = converted(model, target.model, parameter, rows)
+                index = reordered(target.model, parameter.key, source.sharding.naming, target.naming)
+                made[parameter.name] = dtype, rows if index is None else picked(rows, index)
+            dtype, rows = made[parameter.name]
             shape = target.local_shape(parameter, at[1])
-            yield at, name, dtype, shape, shard(target, parameter, at[1], rows, itemsize)
-
-
-def _in_order(rows: Rows, parameter: Parameter, source: Sharding, target: Sharding) -> Rows:
-    index = reordered(target.model, parameter.key, source.naming, target.naming)
-    return rows if index is None else picked(rows, index)
+            yield at, name, Output(dtype, shape, shard(target, parameter, at[1], rows, STORED_BYTES[dtype]))

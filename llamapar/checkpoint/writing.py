@@ -24,8 +24,8 @@ from llamapar.errors import CheckpointError
 from llamapar.records.tables import Plain
 
 from . import pth, safetensors
-from .progress import Progress
-from .rows import Rows
+from .progress import Counter, Progress
+from .rows import Output, Rows
 from .source import MANIFEST, signed, tensors_of
 from .stored import Box, Bytes, Stored, released
 
@@ -40,15 +40,6 @@ BLOCK = 4 * 2**20
 """Bytes that a worker reads and writes at once."""
 
 WORKERS = min(4, os.cpu_count() or 1)
-
-
-@dataclass(frozen=True)
-class Output:
-    """A tensor to be written."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    rows: Rows
 
 
 @dataclass(frozen=True)
@@ -88,10 +79,8 @@ class Sources:
                     _go_on(stop)
                 continue
             if crc_of(box.file, box.offset, stored.bytes_of(box), stop) != box.crc32:
-                raise CheckpointError(
-                    f"{box.file.name}: the bytes of {stored.name} are not those that were written",
-                    f"their crc32 is not the stored {box.crc32:08x}; the file is damaged",
-                )
+                why = f"their crc32 is not the stored {box.crc32:08x}; the file is damaged"
+                raise CheckpointError(stored.damage(box), why)
             done.set()
 
 
@@ -116,10 +105,14 @@ def crc_of(file: Path, offset: int, nbytes: int, stop: threading.Event | None = 
 
 
 class Journal:
-    """What is finished, a line of JSON each, behind a lock that one process at a time can hold."""
+    """What is finished, a line of JSON each, behind a lock that one process at a time can hold.
+
+    crcs: file that is laid out → finished tensor → crc32 of its bytes.
+    """
 
     def __init__(self, path: Path, plan: int) -> None:
         self.crcs: dict[str, dict[str, int]] = {}
+        self._threads = threading.Lock()
         self._file: IO[str] = path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,9 +136,20 @@ class Journal:
                 self.crcs[entry["laid_out"]] = {}
             elif "tensor" in entry:
                 self.crcs.setdefault(entry["file"], {})[entry["tensor"]] = entry["crc32"]
-        self.note({"plan": plan})
+        self._note({"plan": plan})
 
-    def note(self, entry: Plain) -> None:
+    def laid_out(self, file: str) -> None:
+        """A file has its header and its full size, and no tensor yet."""
+        self.crcs[file] = {}
+        self._note({"laid_out": file})
+
+    def finished(self, file: str, tensor: str, crc: int) -> None:
+        """A tensor is written; called from several threads."""
+        with self._threads:
+            self.crcs[file][tensor] = crc
+            self._note({"file": file, "tensor": tensor, "crc32": crc})
+
+    def _note(self, entry: Plain) -> None:
         self._file.write("\n" + json.dumps(entry))
         self._file.flush()
 
@@ -161,7 +165,7 @@ def write(
     files: Sequence[OutputFile],
     beside: Mapping[str, bytes],
     about: Plain,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> None:
     """Write the files, `beside` (small files by name) and the manifest into the new folder `target`.
 
@@ -248,19 +252,12 @@ def _need_space(partial: Path, files: Sequence[OutputFile], journal: Journal) ->
 
 
 def _fill(
-    work: Path, files: Sequence[OutputFile], journal: Journal, progress: Progress | None
+    work: Path, files: Sequence[OutputFile], journal: Journal, progress: Progress | bool
 ) -> dict[str, Plain]:
     """Fill all files; the manifest's list of them."""
     offsets = {file.name: _laid_out(work, file, journal) for file in files}
-    stop, lock, sources = threading.Event(), threading.Lock(), Sources()
-    total, done = sum(file.nbytes for file in files), 0
-
-    def count(n: int) -> None:
-        nonlocal done
-        with lock:
-            done += n
-            if progress:
-                progress(done, total)
+    stop, sources = threading.Event(), Sources()
+    count = Counter(progress, sum(file.nbytes for file in files))
 
     def one(file: OutputFile, name: str, output: Output) -> None:
         offset = offsets[file.name][name]
@@ -281,9 +278,7 @@ def _fill(
                     data = data[out.write(data) :]
                 _begin_writeback(out.fileno(), out.tell() - block.nbytes, block.nbytes)
                 count(block.nbytes)
-        with lock:
-            journal.crcs[file.name][name] = crc
-            journal.note({"file": file.name, "tensor": name, "crc32": crc})
+        journal.finished(file.name, name, crc)
 
     with ThreadPoolExecutor(WORKERS, "llamapar-write") as pool:
         jobs = [pool.submit(one, file, name, out) for file in files for name, out in file.tensors.items()]
@@ -323,8 +318,7 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
     places = (
         pth.lay_out(path, shapes, file.shared) if path.suffix == ".pth" else safetensors.lay_out(path, shapes)
     )
-    journal.crcs[file.name] = {}
-    journal.note({"laid_out": file.name})
+    journal.laid_out(file.name)
     return places
 
 
