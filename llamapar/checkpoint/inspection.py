@@ -11,19 +11,17 @@ from pathlib import Path
 from llamapar.describe.arguments import named
 from llamapar.describe.models import PRESETS, ModelLike
 from llamapar.describe.placement import PARAMETERS, Shard
-from llamapar.describe.splits import NO_PADDING
 from llamapar.diagnosis import explain
 from llamapar.errors import CheckpointError
-from llamapar.frameworks import FRAMEWORKS
 from llamapar.records.tables import Plain, Record, cut, span
 
 from .sharding import Sharding, plain
-from .source import Checkpoint, Mismatch, Placement, opened, understood
+from .source import PADDINGS, Checkpoint, Mismatch, Placement, opened, understood
+from .stored import Stored
 
 MAX_TP = 128
 """Shards that a tensor is looked at as one of."""
 
-_PADDINGS = list(dict.fromkeys([NO_PADDING, *(f.padding for f in FRAMEWORKS.values())]))
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,9})\.")
 
 
@@ -74,17 +72,15 @@ class Inspection(Record):
         }
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        made, names = self.checkpoint, [self.checkpoint.format]
+        made, names = self.checkpoint, ["no model known"]
         if self.placement:
             sharding = self.placement.sharding
-            named = [sharding.model.name] if sharding.model.name != made.path.name else []
-            names += [*named, str(sharding)]
-        else:
-            names.append("no model known")
-        count = sum(len(shard) for shard in made.shards.values())
-        title = f"{made.path.name}: {', '.join(names)}; {count:,} tensors, {made.nbytes:,} bytes"
-        listed = _alike(made)
-        rows = [listed[i] for i in cut(len(listed))]
+            names = [sharding.model.name] if sharding.model.name != made.path.name else []
+            names.append(str(sharding))
+        rows, count = _alike(made), len(list(made.tensors))
+        what = ", ".join([made.format, *names])
+        title = f"{made.path.name}: {what}; {count:,} tensors, {made.nbytes:,} bytes"
+        rows = [rows[i] for i in cut(len(rows))]
         return title, ["tensor", "shards", "shape", "dtype", "bytes"], rows, "\n".join(self.findings)
 
 
@@ -96,47 +92,48 @@ def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
     what is no checkpoint or contradicts itself.
     """
     made = opened(path, model)
-    notes = list(made.notes)
-    if made.model is not None:
-        found = understood(made)
-        return Inspection(made, found, (*notes, *_told(found)))
-    guess = _guess(made)
-    if guess is None:
-        return Inspection(
-            made, None, (*notes, "no config beside it, and no preset that it fits: name the model")
-        )
-    notes.append(f"no config beside it; its shapes are those of {guess.sharding.model.name}")
-    return Inspection(guess.checkpoint, guess, (*notes, *_told(guess)))
+    placement = understood(made) if made.model else _guess(made)
+    if placement is None:
+        unknown = "no config beside it, and no preset that it fits: name the model"
+        return Inspection(made, None, (*made.notes, unknown))
+    guessed = f"no config beside it; its shapes are those of {placement.sharding.model.name}"
+    notes = made.notes if made.model else (*made.notes, guessed)
+    return Inspection(placement.checkpoint, placement, (*notes, *_findings(placement)))
 
 
 def _guess(made: Checkpoint) -> Placement | None:
     """The checkpoint as the first preset of which every shape fits."""
-    widths = {stored.shape for stored in made.tensors if len(stored.shape) == 1}
-    layers = {int(layer[1]) for stored in made.tensors if (layer := _LAYER.search(stored.name))}
+    shapes, n_layers = {stored.shape for stored in made.tensors}, len(_layers_of(made.tensors))
     for preset in PRESETS.values():
-        if (preset.dim,) not in widths or preset.n_layers != len(layers):
-            continue
-        found = understood(replace(made, model=preset))
-        if not found.mismatches:
-            return found
+        if (preset.dim,) in shapes and preset.n_layers == n_layers:
+            found = understood(replace(made, model=preset))
+            if not found.mismatches:
+                return found
     return None
+
+
+def _layer(name: str) -> int | None:
+    """The layer that a tensor's name tells."""
+    found = _LAYER.search(name)
+    return int(found[1]) if found else None
+
+
+def _layers_of(tensors: Iterable[Stored]) -> set[int]:
+    return {layer for stored in tensors if (layer := _layer(stored.name)) is not None}
 
 
 def _alike(made: Checkpoint) -> list[list[object]]:
     """Rows of the table: tensors of one kind, shape and dtype together."""
-    groups: dict[tuple[str, tuple[int, ...], str], tuple[set[int], int, int]] = {}
-    for shard in made.shards.values():
-        for stored in shard.values():
-            layer = _LAYER.search(stored.name)
-            kind = _LAYER.sub(lambda m: m[0].replace(m[1], "*"), stored.name)
-            layers, count, size = groups.get((kind, stored.shape, stored.dtype), (set(), 0, 0))
-            if layer:
-                layers.add(int(layer[1]))
-            groups[kind, stored.shape, stored.dtype] = layers, count + 1, size + stored.nbytes
-    return [
-        [kind.replace("*", _spans(layers)) if layers else kind, count, list(shape), dtype, f"{size:,}"]
-        for (kind, shape, dtype), (layers, count, size) in groups.items()
-    ]
+    groups: dict[tuple[str, tuple[int, ...], str], list[Stored]] = {}
+    for stored in made.tensors:
+        kind = _LAYER.sub(lambda m: m[0].replace(m[1], "*"), stored.name)
+        groups.setdefault((kind, stored.shape, stored.dtype), []).append(stored)
+    rows: list[list[object]] = []
+    for (kind, shape, dtype), alike in groups.items():
+        layers = _layers_of(alike)
+        name = kind.replace("*", _spans(layers)) if layers else kind
+        rows.append([name, len(alike), list(shape), dtype, f"{sum(s.nbytes for s in alike):,}"])
+    return rows
 
 
 def _spans(numbers: Iterable[int]) -> str:
@@ -151,7 +148,7 @@ def _spans(numbers: Iterable[int]) -> str:
 # -- findings ----------------------------------------------------------------------------------------
 
 
-def _told(found: Placement) -> Iterator[str]:
+def _findings(found: Placement) -> Iterator[str]:
     sharding, model = found.sharding, found.sharding.model
     copies = sharding.heads.replicas
     if copies > 1:
@@ -164,37 +161,34 @@ def _told(found: Placement) -> Iterator[str]:
     pads = sharding.vocab.pad_rows
     if pads and not found.mismatches:
         yield f"the vocabulary is padded to {sharding.vocab.padded} rows: {pads} of them stand for no token"
-    yield from _layers(found)
-    groups: dict[tuple[object, ...], list[Mismatch]] = {}
+    by_layer, groups = list[tuple[int, Mismatch]](), dict[tuple[object, ...], list[Mismatch]]()
     for odd in found.mismatches:
-        if (odd.got and odd.want) or not _LAYER.search(odd.name):
+        layer = _layer(odd.name)
+        if layer is None or odd.reshaped:
             groups.setdefault((_LAYER.sub(".", odd.name), odd.got, odd.want), []).append(odd)
+        else:
+            by_layer.append((layer, odd))
+    yield from _layers(by_layer, model.n_layers)
     for odd, *alike in groups.values():
         yield f"{odd}{f' (and {len(alike)} alike)' if alike else ''}{reason(odd, sharding)}"
 
 
-def _layers(found: Placement) -> Iterator[str]:
+def _layers(mismatches: Iterable[tuple[int, Mismatch]], n_layers: int) -> Iterator[str]:
     """Layers that are missing, in part or whole, that stand twice, or that the config does not count."""
-    model = found.sharding.model
-    groups: dict[str, dict[int, int]] = {"missing": {}, "beyond": {}, "twice": {}}
-    for odd in found.mismatches:
-        layer = _LAYER.search(odd.name)
-        if not layer or (odd.got is not None and odd.want is not None):
-            continue
-        n = int(layer[1])
-        kind = "beyond" if n >= model.n_layers else "twice"
+    missing, beyond, twice = list[int](), list[int](), list[int]()
+    for layer, odd in mismatches:
         if odd.got is None:
-            kind = "missing"
-        groups[kind][n] = groups[kind].get(n, 0) + 1
-    texts = {
-        "missing": "layer{s} {0}: tensors are missing ({1} in all; the config counts {2} layers)",
-        "beyond": "layer{s} {0} beyond the config's n_layers={2} ({1} tensors)",
-        "twice": "layer{s} {0}: tensors of another name, or that stand twice ({1} in all)",
-    }
-    for kind, layers in groups.items():
+            missing.append(layer)
+        else:
+            (beyond if layer >= n_layers else twice).append(layer)
+    for layers, text in (
+        (missing, ": tensors are missing ({} in all; the config counts {} layers)"),
+        (beyond, " beyond the config's n_layers={1} ({0} tensors)"),
+        (twice, ": tensors of another name, or that stand twice ({} in all)"),
+    ):
         if layers:
-            s = "s" * (len(layers) > 1)
-            yield texts[kind].format(_spans(layers), sum(layers.values()), model.n_layers, s=s)
+            which = set(layers)
+            yield f"layer{'s' * (len(which) > 1)} {_spans(which)}{text.format(len(layers), n_layers)}"
 
 
 def reason(odd: Mismatch, sharding: Sharding) -> str:
@@ -223,7 +217,7 @@ def _part(got: tuple[int, ...], want: tuple[int, ...], key: str) -> str:
     if not n or got[:dim] + got[dim + 1 :] != want[:dim] + want[dim + 1 :]:
         return ""
     what = {"tok_embeddings": "embedding", "output": "head"}.get(key, "tensor")
-    for tp, padding in product(range(1, MAX_TP + 1), _PADDINGS if of_vocabulary else _PADDINGS[:1]):
+    for tp, padding in product(range(1, MAX_TP + 1), PADDINGS if of_vocabulary else PADDINGS[:1]):
         padded = padding.padded(whole, tp)
         factors = [padding.multiple, *([tp] if padding.per_tp else []), padded // padding.unit(tp)]
         made = f"a vocabulary padded to {padded} = {'·'.join(map(str, factors))}"
@@ -240,13 +234,12 @@ def _wrong_join(got: tuple[int, ...], want: tuple[int, ...]) -> str:
     if len(got) != 2 or len(want) != 2 or not got[0] or not want[1]:
         return ""
     k, rest = divmod(got[1], want[1])
-    if rest == 0 and k > 1 and got[0] * k in {p.padded(want[0], k) for p in _PADDINGS}:
+    if rest == 0 and k > 1 and got[0] * k in {p.padded(want[0], k) for p in PADDINGS}:
         return f"{k} shards of {got[0]} rows were joined along dim 1; along dim 0 they are {got[0] * k} rows"
     k, rest = divmod(got[0], want[0])
     if rest == 0 and k > 1 and got[1] * k == want[1]:
-        return (
-            f"{k} shards of {got[1]} columns were joined along dim 0; along dim 1 they are {want[1]} columns"
-        )
+        wrong = f"{k} shards of {got[1]} columns were joined along dim 0"
+        return f"{wrong}; along dim 1 they are {want[1]} columns"
     return ""
 
 

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from llamapar.describe.layout import Layout
@@ -27,6 +28,9 @@ from .stored import Stored, read_json
 
 MANIFEST = "llamapar.json"
 MAX_MANIFEST = 2**28
+
+PADDINGS = list(dict.fromkeys([NO_PADDING, *(f.padding for f in FRAMEWORKS.values())]))
+"""What frameworks do with a vocabulary, the plainest first."""
 
 _CONSOLIDATED = re.compile(r"consolidated\.(\d+)\.(pth|pt)")
 
@@ -152,12 +156,10 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
             [str(files[0])],
             "path",
         )
-    note = (
-        f"{len(files)} files hold the same names: taken as TP shards 0 to {len(files) - 1}, by their numbers"
-    )
-    return Checkpoint(
-        path, parts[0].format, {(0, n): tensors for n, tensors in enumerate(by_file)}, notes=(note,)
-    )
+    shards = {(0, rank): tensors for rank, tensors in enumerate(by_file)}
+    note = f"taken as TP shards 0 to {len(files) - 1}, by their numbers"
+    notes = (f"{len(files)} files hold the same names: {note}",)
+    return Checkpoint(path, parts[0].format, shards, notes=notes)
 
 
 def _own(path: Path) -> Checkpoint:
@@ -217,6 +219,11 @@ class Mismatch:
     got: tuple[int, ...] | None
     want: tuple[int, ...] | None
     file: str = ""
+
+    @property
+    def reshaped(self) -> bool:
+        """Whether it is there, in another shape."""
+        return self.got is not None and self.want is not None
 
     def __str__(self) -> str:
         where = f" in {self.file}" if self.file else ""
@@ -302,18 +309,10 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
     names = {name for shard in checkpoint.shards.values() for name in shard}
     meta = sum("attention." in n or "tok_embeddings" in n for n in names)
     naming = "meta" if meta > len(names) // 4 else "hf"
-    paddings = list(dict.fromkeys([NO_PADDING, *(f.padding for f in FRAMEWORKS.values())]))
-    for columns in (False, True) if naming == "meta" and tp > 1 else (False,):
-        for copies in (False, True) if tp > model.n_kv_heads and tp % model.n_kv_heads == 0 else (False,):
-            for padding in paddings:
-                yield Sharding(
-                    model,
-                    Layout(tp=tp),
-                    padding,
-                    copies,
-                    naming=naming,
-                    embedding_columns=columns,
-                )
+    by_columns = (False, True) if naming == "meta" and tp > 1 else (False,)
+    copied = (False, True) if tp > model.n_kv_heads and tp % model.n_kv_heads == 0 else (False,)
+    for columns, copies, padding in product(by_columns, copied, PADDINGS):
+        yield Sharding(model, Layout(tp=tp), padding, copies, naming=naming, embedding_columns=columns)
 
 
 def signed(manifest: Plain) -> bytes:
