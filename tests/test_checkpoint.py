@@ -502,6 +502,21 @@ def test_a_tied_head_that_is_another_is_refused(tmp_path: Path) -> None:
         checkpoint.gather(source, tmp_path / "new")
 
 
+def test_a_tied_head_of_another_shape_is_a_finding(tmp_path: Path) -> None:
+    model = tiny(tied=True)
+    source = save_hf(tmp_path / "it", model, values(model) | {"lm_head.weight": torch.zeros(32, 101)})
+    found = checkpoint.inspect(source)
+    assert found.findings == (
+        "lm_head.weight is [32, 101] in model.safetensors, [101, 32] is needed: the tensor is transposed",
+    )
+    narrow = save_hf(tmp_path / "narrow", model, values(model) | {"lm_head.weight": torch.zeros(7, 31)})
+    assert (
+        checkpoint.inspect(narrow)
+        .findings[0]
+        .startswith("lm_head.weight is [7, 31] in model.safetensors, [101, 32] is needed: ")
+    )
+
+
 def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
     model = tiny(dim=24, n_heads=6, n_kv_heads=3, ffn_dim=9)
     odd = {

@@ -15,7 +15,7 @@ from llamapar.diagnosis import explain
 from llamapar.errors import CheckpointError
 from llamapar.records.tables import Plain, Record, cut, span
 
-from .sharding import Sharding, plain
+from .sharding import Sharding
 from .source import PADDINGS, Checkpoint, Mismatch, Placement, opened, understood
 from .stored import Stored
 
@@ -197,9 +197,7 @@ def reason(odd: Mismatch, sharding: Sharding) -> str:
         return ""
     if len(odd.got) == 2 and odd.got == odd.want[::-1]:
         return ": the tensor is transposed"
-    stage = sharding.tensors[odd.shard[0]]
-    parameter = stage.get(plain(odd.name, stage) or "")
-    if detail := (parameter and _part(odd.got, odd.want, parameter.key)) or _wrong_join(odd.got, odd.want):
+    if detail := _part(odd.got, odd.want, odd.key) or _wrong_join(odd.got, odd.want):
         return f": {detail}"
     best = explain({odd.name: odd.got}, model=sharding.model).best
     if best is None:

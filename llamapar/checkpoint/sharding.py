@@ -18,7 +18,7 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, Parameter
 from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
-from llamapar.errors import CheckpointError, LayoutError, one_of, shown
+from llamapar.errors import CheckpointError, LayoutError, one_of
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Plain
 
@@ -30,7 +30,8 @@ _OPTIONS = ("kv_replication", "layer_split", "naming", "embedding_columns")
 
 _ROTARY = ("wq", "wk", "bq", "bk")
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "_fsdp_wrapped_module.")
-_COMPUTED = ("rope.freqs", "freqs_cis", "rotary_emb.inv_freq")
+COMPUTED = ("rope.freqs", "freqs_cis", "rotary_emb.inv_freq")
+"""Ends of the names of buffers that a model computes; files may hold them."""
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,14 @@ def named(parameter: Parameter, naming: str) -> str:
     return parameter.name if naming == "meta" else parameter.hf_name
 
 
-def plain(name: str, known: Container[str]) -> str | None:
-    """A stored name without the prefixes that wrappers put before it; None for a computed buffer.
-
-    Raises CheckpointError for a name that `known` has not.
-    """
-    short = name
-    while short not in known:
-        prefix = next((p for p in _WRAPPERS if short.startswith(p)), None)
+def unwrapped(name: str, known: Container[str]) -> str | None:
+    """A stored name without as many of the prefixes that wrappers put before it as make it known."""
+    while name not in known:
+        prefix = next((p for p in _WRAPPERS if name.startswith(p)), None)
         if prefix is None:
-            if short.endswith(_COMPUTED):
-                return None
-            raise CheckpointError(f"{shown(name, 120)} is no tensor of this model")
-        short = short.removeprefix(prefix)
-    return short
+            return None
+        name = name.removeprefix(prefix)
+    return name
 
 
 def reordered(model: ModelConfig, key: str, source: str, target: str) -> NDArray[np.int64] | None:

@@ -23,7 +23,7 @@ from llamapar.frameworks import FRAMEWORKS
 from llamapar.records.tables import Plain
 
 from . import dcp, pth, safetensors
-from .sharding import HEAD, Sharding, plain
+from .sharding import COMPUTED, HEAD, Sharding, unwrapped
 from .stored import Stored, read_json
 
 MANIFEST = "llamapar.json"
@@ -46,7 +46,7 @@ class Checkpoint:
     "torch" (other .pth, .pt and .bin files) or "dcp".
 
     model: from a config beside the files, or as given; None where neither is. notes: what was left out.
-    manifest: what the folder's own list says, where there is one.
+    manifest: what the folder's own list says, where there is one; sharding: how it says that the model lies.
     """
 
     path: Path
@@ -55,6 +55,7 @@ class Checkpoint:
     model: ModelConfig | None = None
     notes: tuple[str, ...] = ()
     manifest: Plain | None = None
+    sharding: Sharding | None = None
 
     def __repr__(self) -> str:
         count, files = sum(1 for _ in self.tensors), len(self.files)
@@ -194,7 +195,7 @@ def _own(path: Path) -> Checkpoint:
             f"{MANIFEST} is not as it was written: {type(problem).__name__} {problem}"
         ) from None
     kind = "meta" if any(name.endswith(".pth") for name in manifest["files"]) else "safetensors"
-    return Checkpoint(path, kind, shards, sharding.model, manifest=manifest)
+    return Checkpoint(path, kind, shards, sharding.model, manifest=manifest, sharding=sharding)
 
 
 def _shares_head(made: Checkpoint) -> bool:
@@ -212,13 +213,16 @@ def _config(folder: Path) -> ModelConfig | None:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A tensor that is not as a sharding has it. got, want: shapes; None for one that is not there."""
+    """A tensor that is not as a sharding has it. got, want: shapes; None for one that is not there.
+
+    key: the parameter's row in the placement table; empty for a tensor of no parameter.
+    """
 
     name: str
-    shard: tuple[int, int]
     got: tuple[int, ...] | None
     want: tuple[int, ...] | None
-    file: str = ""
+    file: str
+    key: str = ""
 
     @property
     def reshaped(self) -> bool:
@@ -253,30 +257,25 @@ def placed(
     """Every stored tensor beside what the sharding says of it; of `shards` alone, where they are given."""
     by_parameter: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
     odd: list[Mismatch] = []
-    for at in shards or sharding:
-        shard, wanted = checkpoint.shards.get(at, {}), dict(sharding.tensors[at[0]])
-        file = next((s.file for s in shard.values() if s.boxes), "")
-        head = HEAD[sharding.naming]
-        if sharding.model.tied and head in shard:  # stored all the same, as older files have it
-            wanted.setdefault(head, next(sharding.model.parameters()))
+    tied_head = HEAD[sharding.naming] if sharding.model.tied else None
+    for stage, rank in shards or sharding:
+        shard, wanted = checkpoint.shards.get((stage, rank), {}), dict(sharding.tensors[stage])
+        if tied_head and tied_head in shard:  # stored all the same, as older files have it
+            wanted.setdefault(tied_head, next(sharding.model.parameters()))
         for name, stored in shard.items():
-            try:
-                short = plain(name, wanted)
-            except CheckpointError:
-                odd.append(Mismatch(name, at, stored.shape, None, stored.file))
-                continue
-            if short is None:
-                continue
-            parameter = wanted.pop(short)
-            if stored.shape != (want := sharding.local_shape(parameter, at[1])):
-                odd.append(Mismatch(name, at, stored.shape, want, stored.file))
-            by_parameter[parameter.name].append((at[1], stored))
-        optional = {head} if sharding.model.tied else set()
-        odd += [
-            Mismatch(n, at, None, sharding.local_shape(p, at[1]), file)
-            for n, p in wanted.items()
-            if n not in optional
-        ]
+            short = unwrapped(name, wanted)
+            if short is not None:
+                parameter = wanted.pop(short)
+                shape = sharding.local_shape(parameter, rank)
+                if stored.shape != shape:
+                    odd.append(Mismatch(name, stored.shape, shape, stored.file, parameter.key))
+                by_parameter[parameter.name].append((rank, stored))
+            elif not name.endswith(COMPUTED):
+                odd.append(Mismatch(name, stored.shape, None, stored.file))
+        file = next((s.file for s in shard.values() if s.boxes), "")
+        for name, parameter in wanted.items():
+            if name != tied_head:
+                odd.append(Mismatch(name, None, sharding.local_shape(parameter, rank), file, parameter.key))
     return Placement(checkpoint, sharding, by_parameter, tuple(odd))
 
 
@@ -292,9 +291,8 @@ def understood(checkpoint: Checkpoint) -> Placement:
             [Choice.of(model="llama3.1-8b"), "a config.json or params.json in the folder"],
             "model",
         )
-    if checkpoint.manifest is not None:
-        sharding = Sharding.from_dict(checkpoint.manifest["sharding"], MANIFEST)
-        return placed(checkpoint, replace(sharding, model=checkpoint.model))
+    if checkpoint.sharding is not None:
+        return placed(checkpoint, replace(checkpoint.sharding, model=checkpoint.model))
     tries: dict[Sharding, int] = {}
     for sharding in _candidates(checkpoint, checkpoint.model):
         tries[sharding] = len(placed(checkpoint, sharding, [(0, 0)]).mismatches)
