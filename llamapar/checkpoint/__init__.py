@@ -17,7 +17,7 @@ from llamapar.describe.arguments import keywords_of, named
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.models import ModelConfig, ModelLike
-from llamapar.describe.splits import NO_PADDING, Padding
+from llamapar.describe.splits import Padding
 from llamapar.errors import CheckpointError, Choice, LayoutError, LlamaparError, one_of
 from llamapar.frameworks import padding_rule
 from llamapar.rules.report import Report, check
@@ -86,18 +86,11 @@ def reshard(
     one_of("format", format, FORMATS, CheckpointError)
     found = understood(opened(source, model))
     _sound(found)
-    mine = found.sharding.model
-    layout = Layout(tp=tp, pp=pp)
-    wanted = Sharding(
-        kv_target(mine, n_kv_heads),
-        layout,
-        padding_rule(padding) if padding is not None else NO_PADDING,
-        kv_replication,
-        layer_split=layer_split,
-        naming=format,
-    )
+    target_model, layout = kv_target(found.sharding.model, n_kv_heads), Layout(tp=tp, pp=pp)
+    pads = padding_rule(padding)
+    wanted = Sharding(target_model, layout, pads, kv_replication, layer_split=layer_split, naming=format)
     _possible(wanted)
-    if format == "meta" and layout.pp > 1:
+    if format == "meta" and wanted.pp > 1:
         choose = [Choice.of(pp=1), Choice.of(format="hf")]
         raise CheckpointError(f"pp={pp}: Meta's format has no pipeline stages", "", choose, "pp")
     files = list(_files(found, wanted))
@@ -141,11 +134,10 @@ def _sound(found: Placement) -> None:
     if not found.mismatches:
         return
     first, more = found.mismatches[0], len(found.mismatches) - 1
-    raise CheckpointError(
-        f"{found.checkpoint.path} does not agree with its config: {first}{reason(first, found.sharding)}",
-        f"{more} more tensors do not agree" if more else "",
-        ["the config of the model that was saved", "llamapar checkpoint inspect"],
-    )
+    what = f"{found.checkpoint.path} does not agree with its config: {first}{reason(first, found.sharding)}"
+    why = f"{more} more tensors do not agree" if more else ""
+    choose = ["the config of the model that was saved", "llamapar checkpoint inspect"]
+    raise CheckpointError(what, why, choose)
 
 
 def _files(found: Placement, wanted: Sharding) -> Iterator[OutputFile]:

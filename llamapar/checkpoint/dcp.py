@@ -254,10 +254,8 @@ def _looked_at(file: Window, chunk: Chunk) -> tuple[Box, _Seen | None]:
         raise zipped.refusal("is no tensor")
     stored = tensor(chunk.name, value, records, zipped)
     if (stored.dtype, stored.shape) != (chunk.dtype, chunk.shape):
-        raise zipped.refusal(
-            f"is {stored.dtype} of shape {list(stored.shape)}",
-            f"{METADATA} tells of {chunk.dtype} of shape {list(chunk.shape)}",
-        )
+        why = f"{METADATA} tells of {chunk.dtype} of shape {list(chunk.shape)}"
+        raise zipped.refusal(f"is {stored.dtype} of shape {list(stored.shape)}", why)
     box = replace(stored.boxes[0], start=chunk.start)
     main, hashed = records.get("data/0"), records.get(".data/serialization_id")
     if not main or not hashed or stored.nbytes != main.size or main.data > MAX_HEAD:

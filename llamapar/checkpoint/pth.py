@@ -49,20 +49,18 @@ def unpickled(zipped: Window) -> tuple[object, dict[str, Record]]:
     root = next(iter(found), "").split("/")[0] + "/"
     short = {name.removeprefix(root): record for name, record in found.items() if name.startswith(root)}
     if "data.pkl" not in short:
-        raise CheckpointError(f"{where} is a zip file without data.pkl", "torch.save writes one")
+        raise zipped.refusal("is a zip file without data.pkl", "torch.save writes one")
     order = short.get("byteorder")
     if order and (order.size > 6 or zipped.read(order.data, order.size) != b"little"):
-        raise CheckpointError(f"{where} is not little-endian", "its numbers would be read backwards")
+        raise zipped.refusal("is not little-endian", "its numbers would be read backwards")
     main = short["data.pkl"]
     if main.size > pickled.MAX_PICKLE:
-        raise CheckpointError(
-            f"{where}: its data.pkl has {main.size:,} bytes", f"at most {pickled.MAX_PICKLE:,} are read"
-        )
+        why = f"at most {pickled.MAX_PICKLE:,} are read"
+        raise CheckpointError(f"{where}: its data.pkl has {main.size:,} bytes", why)
     data = zipped.read(main.data, main.size)
     if main.crc32 and zlib.crc32(data) != main.crc32:
-        raise CheckpointError(
-            f"{where}: its data.pkl is damaged", "its bytes do not have the checksum stored"
-        )
+        why = "its bytes do not have the checksum stored"
+        raise CheckpointError(f"{where}: its data.pkl is damaged", why)
     return pickled.load(data, _NAMES, where, storages=True), short
 
 
@@ -92,23 +90,16 @@ def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -
     if record is None:
         raise CheckpointError(f"{where} has no data", f"the file holds no record data/{shown(key)}")
     if numel * unit != record.size:
-        raise CheckpointError(
-            f"{where} tells of {shown(numel)} elements of {stored_as.name}",
-            f"its record data/{shown(key)} has {record.size:,} bytes",
-        )
+        why = f"its record data/{shown(key)} has {record.size:,} bytes"
+        raise CheckpointError(f"{where} tells of {shown(numel)} elements of {stored_as.name}", why)
     count, item = math.prod(shape), STORED_BYTES[dtype]
     if (first + count) * item > record.size:
-        raise CheckpointError(
-            f"{where} tells of {count:,} elements from {shown(first)} on",
-            f"its record data/{shown(key)} has room for {record.size // item:,}",
-        )
-    if count and any(
-        n > 1 and s != math.prod(shape[d + 1 :]) for d, (n, s) in enumerate(zip(shape, strides, strict=True))
-    ):
-        raise CheckpointError(
-            f"{where} is a view with strides {list(strides)} of shape {list(shape)}",
-            "only rows that lie one after another are read; save tensor.contiguous()",
-        )
+        why = f"its record data/{shown(key)} has room for {record.size // item:,}"
+        raise CheckpointError(f"{where} tells of {count:,} elements from {shown(first)} on", why)
+    plain = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    if count and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain, strict=True)):
+        why = "only rows that lie one after another are read; save tensor.contiguous()"
+        raise CheckpointError(f"{where} is a view with strides {list(strides)} of shape {list(shape)}", why)
     crc = record.crc32 if count * item == record.size else 0  # 0: torch was told not to compute it
     place = zipped.offset + record.data + first * item
     box = Box(zipped.file, place, (0,) * len(shape), shape, crc or None)
@@ -129,21 +120,19 @@ def contents(path: Path) -> tuple[dict[str, Stored], list[str]]:
     with window(path) as zipped:
         value, found = unpickled(zipped)
         if not isinstance(value, dict):
-            raise CheckpointError(f"{path} holds no state dict", "a dict of names and tensors is needed")
+            raise zipped.refusal("holds no state dict", "a dict of names and tensors is needed")
         notes = []
         inner = [k for k, v in value.items() if isinstance(v, dict) and any(map(is_tensor, v.values()))]
         if inner and not any(map(is_tensor, value.values())):
             if len(inner) > 1:
-                raise CheckpointError(
-                    f"{path} holds {len(inner)} state dicts: {shown(inner)}", "save one of them"
-                )
+                raise zipped.refusal(f"holds {len(inner)} state dicts: {shown(inner)}", "save one of them")
             notes.append(f"{path.name}: the tensors are those of {shown(inner[0])}")
             value = value[inner[0]]
         tensors = {}
         for name, made in value.items():
             if is_tensor(made):
                 if type(name) is not str:
-                    raise CheckpointError(f"{path} has a tensor whose name is no text")
+                    raise zipped.refusal("has a tensor whose name is no text")
                 tensors[name] = tensor(name, made, found, zipped)
         return tensors, notes + no_tensors(path.name, [str(k) for k in value if k not in tensors])
 
@@ -206,24 +195,25 @@ def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:
     import torch
 
     try:
-        theirs = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, pickle.UnpicklingError, ValueError, EOFError) as problem:
-        return [
-            f"{path.name}: torch.load(weights_only=True) refuses it: {str(problem).splitlines()[0][:200]}"
-        ]
-    inner = [v for v in theirs.values() if isinstance(v, dict)]  # {"model": {…}}, as `contents` takes it
-    named = {**{k: v for d in inner for k, v in d.items()}, **theirs}
+        first_line = str(problem).splitlines()[0][:200]
+        return [f"{path.name}: torch.load(weights_only=True) refuses it: {first_line}"]
+    inner = [value for value in state.values() if isinstance(value, dict)]
+    for entries in inner:  # {"model": {…}}, as `contents` takes it
+        state = {**entries, **state}
     found = []
     for stored in tensors:
-        loaded = named.get(stored.name)
-        if not isinstance(loaded, torch.Tensor) or (DTYPES.get(str(loaded.dtype)), tuple(loaded.shape)) != (
-            stored.dtype,
-            stored.shape,
-        ):
+        loaded = state.get(stored.name)
+        if not isinstance(loaded, torch.Tensor) or not _alike(stored, loaded.dtype, loaded.shape):
             found.append(f"{path.name}: torch.load reads {stored.name} otherwise")
         elif stored.nbytes:
             rows = loaded.detach().reshape(stored.rows, -1).view(torch.uint8).numpy()
-            ends = [(rows[i : i + 1], stored.read(i, i + 1)) for i in (0, stored.rows - 1)]
-            if any(not np.array_equal(mine, his) for mine, his in ends):
+            ends = (0, stored.rows - 1)
+            if any(not np.array_equal(rows[i : i + 1], stored.read(i, i + 1)) for i in ends):
                 found.append(f"{path.name}: torch.load finds other bytes in {stored.name}")
     return found
+
+
+def _alike(stored: Stored, dtype: object, shape: Sequence[int]) -> bool:
+    return DTYPES.get(str(dtype)) == stored.dtype and tuple(shape) == stored.shape

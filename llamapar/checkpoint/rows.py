@@ -16,6 +16,11 @@ from llamapar.errors import CheckpointError
 
 from .stored import Bytes, Stored
 
+_COPIES_DIFFER = (
+    "ranks that replicate a tensor must hold the same bytes; a file is of another step or damaged, "
+    "or KV heads lie as 0, 1, …, 0, 1, … and not as 0, 0, 1, 1, …"
+)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -90,17 +95,13 @@ def agreed(name: str, parts: Sequence[Rows]) -> Rows:
         return first
 
     def read(low: int, high: int) -> Bytes:
-        kept = first.read(low, high)
+        expected = first.read(low, high)
         for i, other in enumerate(others, 1):
-            if not np.array_equal(kept, other.read(low, high)):
-                files = [part.sources[0].file for part in (first, other)]
-                raise CheckpointError(
-                    f"{name}: the copies in {files[0]} and {files[1]} differ (copies 0 and {i}, rows {low} "
-                    f"to {high - 1})",
-                    "ranks that replicate a tensor must hold the same bytes; a file is of another step or "
-                    "damaged, or KV heads lie as 0, 1, …, 0, 1, … and not as 0, 0, 1, 1, …",
-                )
-        return kept
+            if not np.array_equal(expected, other.read(low, high)):
+                files = " and ".join(part.sources[0].file for part in (first, other))
+                which = f"copies 0 and {i}, rows {low} to {high - 1}"
+                raise CheckpointError(f"{name}: the copies in {files} differ ({which})", _COPIES_DIFFER)
+        return expected
 
     return Rows(first.rows, first.row_bytes, read, _sources(parts))
 

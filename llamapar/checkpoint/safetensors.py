@@ -33,12 +33,9 @@ def read(path: Path) -> dict[str, Stored]:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
         if not 2 <= length <= min(MAX_HEADER, size - 8):
+            what = f"{path.name} is no safetensors file, or is cut short"
             why = "its first eight bytes give the length of its header"
-            raise CheckpointError(
-                f"{path.name} is no safetensors file, or is cut short: a header of {length} bytes in a file "
-                f"of {size}",
-                why,
-            )
+            raise CheckpointError(f"{what}: a header of {length} bytes in a file of {size}", why)
         raw = file.read(length)
     try:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
@@ -51,17 +48,14 @@ def read(path: Path) -> dict[str, Stored]:
     end = 8 + length
     for stored in sorted(found.values(), key=lambda s: (s.boxes[0].offset, s.nbytes)):
         if stored.boxes[0].offset != end:
-            raise CheckpointError(
-                f"{path.name}: {stored.name} begins at byte {stored.boxes[0].offset}, and the tensor before "
-                f"it ends at {end}",
-                "tensors lie one after the other without hole or overlap",
-            )
+            what = f"{path.name}: {stored.name} begins at byte {stored.boxes[0].offset}"
+            why = "tensors lie one after the other without hole or overlap"
+            raise CheckpointError(f"{what}, and the tensor before it ends at {end}", why)
         end += stored.nbytes
     if end != size:
-        cut = "it was cut short" if size < end else "something was added to it"
-        raise CheckpointError(
-            f"{path.name} has {size:,} bytes, and its header describes {end:,}", f"{cut} after it was written"
-        )
+        change = "it was cut short" if size < end else "something was added to it"
+        what = f"{path.name} has {size:,} bytes, and its header describes {end:,}"
+        raise CheckpointError(what, f"{change} after it was written")
     return found
 
 
@@ -76,13 +70,12 @@ def _entry(path: Path, name: str, entry: object, base: int) -> Stored:
     if not isinstance(entry, dict) or not isinstance(dtype := entry.get("dtype"), str):
         raise CheckpointError(f"{path.name}: {name[:100]} has no dtype")
     shape = checked(name[:100], dtype, entry.get("shape"), path.name)
+    nbytes = math.prod(shape) * STORED_BYTES[dtype]
     match entry.get("data_offsets"):
-        case [int(first), int(last)] if last - first == math.prod(shape) * STORED_BYTES[dtype] and first >= 0:
+        case [int(first), int(last)] if last - first == nbytes and first >= 0:
             return Stored(name, dtype, shape, (Box(path, base + first, (0,) * len(shape), shape),))
-    raise CheckpointError(
-        f"{path.name}: {name[:100]} says data_offsets {str(entry.get('data_offsets'))[:60]}",
-        f"{dtype} {list(shape)} takes {math.prod(shape) * STORED_BYTES[dtype]} bytes",
-    )
+    what = f"{path.name}: {name[:100]} says data_offsets {str(entry.get('data_offsets'))[:60]}"
+    raise CheckpointError(what, f"{dtype} {list(shape)} takes {nbytes} bytes")
 
 
 def read_index(path: Path) -> dict[str, Stored]:
@@ -110,16 +103,9 @@ def read_index(path: Path) -> dict[str, Stored]:
 
 def inside(folder: Path, name: object, where: str) -> Path:
     """The file `name` of the folder. Raises CheckpointError for a path that leaves it, or no file."""
-    if (
-        not isinstance(name, str)
-        or not name
-        or name in (".", "..")
-        or Path(name).name != name
-        or "\0" in name
-    ):
-        raise CheckpointError(
-            f"{where} names the file {str(name)[:100]!r}", "a checkpoint's files lie in its own folder"
-        )
+    if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
+        why = "a checkpoint's files lie in its own folder"
+        raise CheckpointError(f"{where} names the file {str(name)[:100]!r}", why)
     if not (folder / name).is_file():
         raise CheckpointError(f"{name}, named in {where}, is missing", f"it is looked for in {folder}")
     return folder / name
@@ -129,9 +115,8 @@ def lay_out(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> d
     """Write the header of a file of these (dtype, shape) and give it its full size; name → data's offset."""
     places: dict[str, Plain] = {}
     end = 0
-    for name, (dtype, shape) in sorted(
-        tensors.items(), key=lambda entry: -STORED_BYTES[entry[1][0]]
-    ):  # aligned
+    aligned = sorted(tensors.items(), key=lambda entry: -STORED_BYTES[entry[1][0]])
+    for name, (dtype, shape) in aligned:
         size = math.prod(shape) * STORED_BYTES[dtype]
         places[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
         end += size

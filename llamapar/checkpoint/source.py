@@ -126,11 +126,9 @@ def _folder(path: Path) -> Checkpoint:
     if shards:
         missing = [n for n in range(max(shards) + 1) if n not in shards]
         if missing:
-            raise CheckpointError(
-                f"consolidated.{missing[0]:02d}.pth is missing: {len(shards)} shards are there, the last is "
-                f"{max(shards):02d}",
-                f"all of them are looked for in {path}",
-            )
+            there = f"{len(shards)} shards are there, the last is {max(shards):02d}"
+            what = f"consolidated.{missing[0]:02d}.pth is missing: {there}"
+            raise CheckpointError(what, f"all of them are looked for in {path}")
         return Checkpoint(path, "meta", {(0, n): pth.read(shards[n]) for n in sorted(shards)})
     files = [file for file in path.iterdir() if file.suffix in _SUFFIXES]
     if files:
@@ -151,12 +149,9 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
     if len(together) == sum(len(tensors) for tensors in by_file):
         return Checkpoint(path, parts[0].format, {(0, 0): together})
     if len({frozenset(tensors) for tensors in by_file}) > 1:
-        raise CheckpointError(
-            f"{len(files)} files of {path} hold some tensors twice, and not all the same ones",
-            "parts of a checkpoint hold each tensor once; shards of TP ranks all hold the same names",
-            [str(files[0])],
-            "path",
-        )
+        what = f"{len(files)} files of {path} hold some tensors twice, and not all the same ones"
+        why = "parts of a checkpoint hold each tensor once; shards of TP ranks all hold the same names"
+        raise CheckpointError(what, why, [str(files[0])], "path")
     shards = {(0, rank): tensors for rank, tensors in enumerate(by_file)}
     note = f"taken as TP shards 0 to {len(files) - 1}, by their numbers"
     notes = (f"{len(files)} files hold the same names: {note}",)
@@ -176,10 +171,8 @@ def _own(path: Path) -> Checkpoint:
         for name, entry in manifest["files"].items():
             file = safetensors.inside(path, name, MANIFEST)
             if (size := file.stat().st_size) != entry["bytes"]:
-                raise CheckpointError(
-                    f"{name} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}",
-                    "the file was cut short or changed after it was written",
-                )
+                what = f"{name} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}"
+                raise CheckpointError(what, "the file was cut short or changed after it was written")
             tensors = tensors_of(file)
             if tensors.keys() != entry["tensors"].keys():
                 odd = sorted(tensors.keys() ^ entry["tensors"].keys())[0]
@@ -188,12 +181,11 @@ def _own(path: Path) -> Checkpoint:
             for tensor, crc in entry["tensors"].items():
                 box = replace(tensors[tensor].boxes[0], crc32=int(crc))
                 shards[stage, rank][tensor] = replace(tensors[tensor], boxes=(box,))
+    except LlamaparError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        if isinstance(problem, LlamaparError):
-            raise
-        raise CheckpointError(
-            f"{MANIFEST} is not as it was written: {type(problem).__name__} {problem}"
-        ) from None
+        what = f"{MANIFEST} is not as it was written: {type(problem).__name__} {problem}"
+        raise CheckpointError(what) from None
     kind = "meta" if any(name.endswith(".pth") for name in manifest["files"]) else "safetensors"
     return Checkpoint(path, kind, shards, sharding.model, manifest=manifest, sharding=sharding)
 
@@ -285,12 +277,9 @@ def understood(checkpoint: Checkpoint) -> Placement:
     Raises CheckpointError where no model is known.
     """
     if checkpoint.model is None:
-        raise CheckpointError(
-            f"no config beside {checkpoint.path}",
-            "names and cuts follow from the model's dimensions",
-            [Choice.of(model="llama3.1-8b"), "a config.json or params.json in the folder"],
-            "model",
-        )
+        why = "names and cuts follow from the model's dimensions"
+        choose = [Choice.of(model="llama3.1-8b"), "a config.json or params.json in the folder"]
+        raise CheckpointError(f"no config beside {checkpoint.path}", why, choose, "model")
     if checkpoint.sharding is not None:
         return placed(checkpoint, replace(checkpoint.sharding, model=checkpoint.model))
     tries: dict[Sharding, int] = {}

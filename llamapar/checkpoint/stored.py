@@ -132,9 +132,8 @@ def read_json(path: Path, limit: int = MAX_CONFIG_BYTES) -> Plain:
 def checked(name: str, dtype: str, shape: object, where: str) -> tuple[int, ...]:
     """The shape of a tensor that a file's header tells of. Raises CheckpointError for an impossible one."""
     if dtype not in STORED_BYTES:
-        raise CheckpointError(
-            f"{where}: {name} has dtype {dtype!r}", f"dtypes of checkpoints are {', '.join(STORED_BYTES)}"
-        )
+        why = f"dtypes of checkpoints are {', '.join(STORED_BYTES)}"
+        raise CheckpointError(f"{where}: {name} has dtype {dtype!r}", why)
     if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMS:
         raise CheckpointError(f"{where}: the shape of {name} is no list of at most {MAX_DIMS} sizes")
     if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) * STORED_BYTES[dtype] > MAX_BYTES:

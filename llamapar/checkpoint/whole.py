@@ -30,10 +30,8 @@ def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
     dtypes = {stored.dtype: stored for _, stored in pieces}
     if len(dtypes) > 1:
         first, second = list(dtypes.values())[:2]
-        raise CheckpointError(
-            f"{parameter.name} is {first.dtype} in {first.file} and {second.dtype} in {second.file}",
-            "shards of one tensor have one dtype",
-        )
+        found = f"is {first.dtype} in {first.file} and {second.dtype} in {second.file}"
+        raise CheckpointError(f"{parameter.name} {found}", "shards of one tensor have one dtype")
     parts: dict[tuple[int, int], list[Rows]] = {}
     for rank, stored in pieces:
         span = source.sharding.rows(parameter.key, rank)
@@ -54,17 +52,11 @@ def converted(source: ModelConfig, target: ModelConfig, parameter: Parameter, ro
     old, new = source.n_kv_heads, target.n_kv_heads
     if old == new or parameter.key not in KV_PARAMETERS:
         return rows
-    head = np.arange(source.head_dim)
     if new > old:
-        index = np.repeat(np.arange(old), new // old)[:, None] * source.head_dim + head
-        return picked(rows, index.reshape(-1))
-    copies = [
-        picked(
-            rows,
-            (np.arange(new)[:, None] * source.head_dim * (old // new) + i * source.head_dim + head).ravel(),
-        )
-        for i in range(old // new)
-    ]
+        first_rows = np.repeat(np.arange(old), new // old) * source.head_dim
+        return picked(rows, (first_rows[:, None] + np.arange(source.head_dim)).reshape(-1))
+    index = np.arange(old * source.head_dim).reshape(new, old // new, source.head_dim)
+    copies = [picked(rows, index[:, i].reshape(-1)) for i in range(old // new)]
     return agreed(f"{parameter.name} with {new} KV heads for {old}", copies)
 
 
@@ -74,12 +66,9 @@ def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
         return source
     few, many = sorted((source.n_kv_heads, whole_number("n_kv_heads", n_kv_heads, 1, source.n_heads)))
     if many % few:
-        raise LayoutError(
-            f"n_kv_heads={n_kv_heads}: {source.name} has {source.n_kv_heads}",
-            "KV heads are stored a whole number of times",
-            [Choice.of(n_kv_heads=source.n_kv_heads * n) for n in (1, 2)],
-            "n_kv_heads",
-        )
+        what = f"n_kv_heads={n_kv_heads}: {source.name} has {source.n_kv_heads}"
+        choose = [Choice.of(n_kv_heads=source.n_kv_heads * n) for n in (1, 2)]
+        raise LayoutError(what, "KV heads are stored a whole number of times", choose, "n_kv_heads")
     return source.replace(n_kv_heads=n_kv_heads)
 
 

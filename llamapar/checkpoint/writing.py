@@ -126,11 +126,9 @@ class Journal:
                 entries.append(dict(json.loads(line)))
         if any(entry.get("plan", plan) != plan for entry in entries):
             self._file.close()
-            raise CheckpointError(
-                f"{path.parent} holds an unfinished checkpoint of another source or other options",
-                "only the same command can go on with it",
-                [f"rm -r {path.parent}", "the command that began it"],
-            )
+            what = f"{path.parent} holds an unfinished checkpoint of another source or other options"
+            choose = [f"rm -r {path.parent}", "the command that began it"]
+            raise CheckpointError(what, "only the same command can go on with it", choose)
         for entry in entries:
             if "laid_out" in entry:
                 self.crcs[entry["laid_out"]] = {}
@@ -181,12 +179,9 @@ def write(
     work = partial / "new"
     try:
         if partial.exists() and not _ours(partial):
-            raise CheckpointError(
-                f"{partial} is there already, and holds something else than an unfinished checkpoint",
-                "that name is needed while the new one is made",
-                [f"another name than {target.name}"],
-                "target",
-            )
+            what = f"{partial} is there already, and holds something else than an unfinished checkpoint"
+            why = "that name is needed while the new one is made"
+            raise CheckpointError(what, why, [f"another name than {target.name}"], "target")
         work.mkdir(parents=True, exist_ok=True)
         plan = _plan(files, beside, about)
         with contextlib.closing(Journal(partial / "journal", plan)) as journal:
@@ -206,10 +201,8 @@ def write(
             (partial / "journal").unlink()
         partial.rmdir()
     except OSError as problem:
-        raise CheckpointError(
-            f"{problem.filename or target}: {problem.strerror}",
-            f"what is finished waits in {partial}; the same command goes on with it",
-        ) from None
+        why = f"what is finished waits in {partial}; the same command goes on with it"
+        raise CheckpointError(f"{problem.filename or target}: {problem.strerror}", why) from None
     finally:
         released()
 
@@ -245,10 +238,8 @@ def _need_space(partial: Path, files: Sequence[OutputFile], journal: Journal) ->
     )
     free = shutil.disk_usage(partial).free
     if total > free:
-        raise CheckpointError(
-            f"{total:,} bytes are to be written, and {free:,} are free where {partial.name} lies",
-            "nothing has been written; the old checkpoint is as it was",
-        )
+        what = f"{total:,} bytes are to be written, and {free:,} are free where {partial.name} lies"
+        raise CheckpointError(what, "nothing has been written; the old checkpoint is as it was")
 
 
 def _fill(

@@ -137,10 +137,8 @@ def records(zipped: Window) -> dict[str, Record]:
         if local[0] != b"PK\3\4" or local[3] or zipped.read(header + _LOCAL.size, local[9]) != raw:
             raise refuse(f"has a damaged header of record {shown(name)}")
         if data + full > start:
-            raise refuse(
-                f"is damaged or cut off at record {shown(name)}",
-                f"{full:,} bytes are announced from {data:,} on, the records end at {start:,}",
-            )
+            why = f"{full:,} bytes are announced from {data:,} on, the records end at {start:,}"
+            raise refuse(f"is damaged or cut off at record {shown(name)}", why)
         found[name] = Record(start + at, header, data, full, crc, bool(flags & 8))
         at += _ENTRY.size + n + extra + note
     if at != size:
