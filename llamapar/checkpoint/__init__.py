@@ -179,11 +179,11 @@ def _beside(wanted: Sharding, source: Checkpoint, files: list[OutputFile]) -> di
         return {"params.json": as_json(params_json(wanted.model))}
     folder = source.path if source.path.is_dir() else source.path.parent
     config = config_json(wanted.model)
-    if (folder / "config.json").is_file():  # what it says besides the dimensions is kept
-        theirs = read_json(folder / "config.json") | {"num_key_value_heads": wanted.model.n_kv_heads}
+    if (folder / "config.json").is_file():  # what it says besides the dimensions stays
+        source_config = read_json(folder / "config.json") | {"num_key_value_heads": wanted.model.n_kv_heads}
         with contextlib.suppress(LlamaparError):  # another model's: `model` was given
-            if ModelConfig.from_hf(theirs, wanted.model.name) == wanted.model:
-                config = theirs
+            if ModelConfig.from_hf(source_config, wanted.model.name) == wanted.model:
+                config = source_config
     beside = {"config.json": as_json(config)}
     if wanted.tp * wanted.pp == 1 and len(files) > 1:
         listed = safetensors.index({f.name: f.tensors for f in files}, sum(f.nbytes for f in files))

@@ -91,22 +91,22 @@ def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
     Without a config beside the files and without `model`, the presets are tried. Raises CheckpointError for
     what is no checkpoint or contradicts itself.
     """
-    made = opened(path, model)
-    placement = understood(made) if made.model else _guess(made)
+    checkpoint = opened(path, model)
+    placement = understood(checkpoint) if checkpoint.model else _guess(checkpoint)
     if placement is None:
         unknown = "no config beside it, and no preset that it fits: name the model"
-        return Inspection(made, None, (*made.notes, unknown))
+        return Inspection(checkpoint, None, (*checkpoint.notes, unknown))
     guessed = f"no config beside it; its shapes are those of {placement.sharding.model.name}"
-    notes = made.notes if made.model else (*made.notes, guessed)
+    notes = checkpoint.notes if checkpoint.model else (*checkpoint.notes, guessed)
     return Inspection(placement.checkpoint, placement, (*notes, *_findings(placement)))
 
 
-def _guess(made: Checkpoint) -> Placement | None:
+def _guess(checkpoint: Checkpoint) -> Placement | None:
     """The checkpoint as the first preset of which every shape fits."""
-    shapes, n_layers = {stored.shape for stored in made.tensors}, len(_layers_of(made.tensors))
+    shapes, n_layers = {stored.shape for stored in checkpoint.tensors}, len(_layers_of(checkpoint.tensors))
     for preset in PRESETS.values():
         if (preset.dim,) in shapes and preset.n_layers == n_layers:
-            found = understood(replace(made, model=preset))
+            found = understood(replace(checkpoint, model=preset))
             if not found.mismatches:
                 return found
     return None
@@ -122,10 +122,10 @@ def _layers_of(tensors: Iterable[Stored]) -> set[int]:
     return {layer for stored in tensors if (layer := _layer(stored.name)) is not None}
 
 
-def _alike(made: Checkpoint) -> list[list[object]]:
+def _alike(checkpoint: Checkpoint) -> list[list[object]]:
     """Rows of the table: tensors of one kind, shape and dtype together."""
     groups: dict[tuple[str, tuple[int, ...], str], list[Stored]] = {}
-    for stored in made.tensors:
+    for stored in checkpoint.tensors:
         kind = _LAYER.sub(lambda m: m[0].replace(m[1], "*"), stored.name)
         groups.setdefault((kind, stored.shape, stored.dtype), []).append(stored)
     rows: list[list[object]] = []

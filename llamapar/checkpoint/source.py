@@ -81,20 +81,20 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
 
     model: a preset's name, a ModelConfig, a config.json or its dict; it takes the place of the folder's own.
     """
-    found = Path(path)
+    place = Path(path)
     config = find_model(model) if model is not None else None
     try:
-        made = _folder(found) if found.is_dir() else _file(found)
-        if odd := [stored.name for stored in made.tensors if not stored.name.isprintable()]:
-            raise CheckpointError(f"{found}: the name {shown(odd[0])} is no plain text")
-        beside = found if found.is_dir() else found.parent
-        if config is None and made.model is None:
+        checkpoint = _folder(place) if place.is_dir() else _file(place)
+        if unprintable := [stored.name for stored in checkpoint.tensors if not stored.name.isprintable()]:
+            raise CheckpointError(f"{place}: the name {shown(unprintable[0])} is no plain text")
+        beside = place if place.is_dir() else place.parent
+        if config is None and checkpoint.model is None:
             config = _config(beside)
-            if config and _shares_head(made):  # params.json has no word for it
+            if config and _shares_head(checkpoint):  # params.json has no word for it
                 config = config.replace(tied=True)
-        return replace(made, model=config or made.model)
+        return replace(checkpoint, model=config or checkpoint.model)
     except OSError as problem:
-        raise CheckpointError(f"{problem.filename or found}: {problem.strerror}") from None
+        raise CheckpointError(f"{problem.filename or place}: {problem.strerror}") from None
 
 
 def tensors_of(path: Path) -> dict[str, Stored]:
@@ -190,8 +190,8 @@ def _own(path: Path) -> Checkpoint:
     return Checkpoint(path, kind, shards, sharding.model, manifest=manifest, sharding=sharding)
 
 
-def _shares_head(made: Checkpoint) -> bool:
-    shard = made.shards[0, 0]
+def _shares_head(checkpoint: Checkpoint) -> bool:
+    shard = checkpoint.shards[0, 0]
     ends = [shard[n].boxes for n in ("tok_embeddings.weight", "output.weight") if n in shard]
     return len(ends) == 2 and ends[0] == ends[1]
 
@@ -248,7 +248,7 @@ def placed(
 ) -> Placement:
     """Every stored tensor beside what the sharding says of it; of `shards` alone, where they are given."""
     by_parameter: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
-    odd: list[Mismatch] = []
+    mismatches: list[Mismatch] = []
     tied_head = HEAD[sharding.naming] if sharding.model.tied else None
     for stage, rank in shards or sharding:
         shard, wanted = checkpoint.shards.get((stage, rank), {}), dict(sharding.tensors[stage])
@@ -260,15 +260,16 @@ def placed(
                 parameter = wanted.pop(short)
                 shape = sharding.local_shape(parameter, rank)
                 if stored.shape != shape:
-                    odd.append(Mismatch(name, stored.shape, shape, stored.file, parameter.key))
+                    mismatches.append(Mismatch(name, stored.shape, shape, stored.file, parameter.key))
                 by_parameter[parameter.name].append((rank, stored))
             elif not name.endswith(COMPUTED):
-                odd.append(Mismatch(name, stored.shape, None, stored.file))
+                mismatches.append(Mismatch(name, stored.shape, None, stored.file))
         file = next((s.file for s in shard.values() if s.boxes), "")
         for name, parameter in wanted.items():
             if name != tied_head:
-                odd.append(Mismatch(name, None, sharding.local_shape(parameter, rank), file, parameter.key))
-    return Placement(checkpoint, sharding, by_parameter, tuple(odd))
+                shape = sharding.local_shape(parameter, rank)
+                mismatches.append(Mismatch(name, None, shape, file, parameter.key))
+    return Placement(checkpoint, sharding, by_parameter, tuple(mismatches))
 
 
 def understood(checkpoint: Checkpoint) -> Placement:

@@ -130,18 +130,18 @@ def _other(found: Placement, against: str | Path) -> Placement:
     return other
 
 
-def _compared(found: Placement, other: Placement, count: Counter) -> tuple[tuple[int, int], list[str]]:
-    """Every stored tensor against what it would be if it were made from `other`."""
+def _compared(found: Placement, source: Placement, count: Counter) -> tuple[tuple[int, int], list[str]]:
+    """Every stored tensor against what it would be if it were made from `source`."""
     number = size = 0
     problems = []
-    for (stage, rank), name, theirs in expressions(other, found.sharding):
+    for (stage, rank), name, expected in expressions(source, found.sharding):
         parameter = found.sharding.tensors[stage][name]
         for holder, stored in found.by_parameter[parameter.name]:
-            if holder != rank or theirs.rows.sources == (stored,):
+            if holder != rank or expected.rows.sources == (stored,):
                 continue  # there is nothing else to compare it with
             number, size = number + 1, size + stored.nbytes
             try:
-                if fault := _difference(stored, theirs):
+                if fault := _difference(stored, expected):
                     problems.append(f"{stored.file}: {stored.name} {fault}")
             except CheckpointError as problem:  # copies that differ, which each of them would tell
                 problems += [problem.what] if problem.what not in problems else []
@@ -149,13 +149,13 @@ def _compared(found: Placement, other: Placement, count: Counter) -> tuple[tuple
     return (number, size), problems
 
 
-def _difference(stored: Stored, other: Output) -> str:
+def _difference(stored: Stored, expected: Output) -> str:
     """In what a stored tensor differs first; nothing where it does not."""
-    if stored.dtype != other.dtype:
-        return f"is {stored.dtype}, not {other.dtype}"
-    for low, high in other.rows.spans(BLOCK):
-        mine, theirs = stored.read(low, high), other.rows.read(low, high)
-        if not np.array_equal(mine, theirs):
-            row = low + int(np.flatnonzero((mine != theirs).any(axis=1))[0])
+    if stored.dtype != expected.dtype:
+        return f"is {stored.dtype}, not {expected.dtype}"
+    for low, high in expected.rows.spans(BLOCK):
+        own, others = stored.read(low, high), expected.rows.read(low, high)
+        if not np.array_equal(own, others):
+            row = low + int(np.flatnonzero((own != others).any(axis=1))[0])
             return f"differs from row {row} on"
     return ""

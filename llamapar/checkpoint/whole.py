@@ -85,12 +85,12 @@ def shard(target: Sharding, parameter: Parameter, rank: int, rows: Rows, itemsiz
 def expressions(source: Placement, target: Sharding) -> Iterator[tuple[tuple[int, int], str, Output]]:
     """(stage, rank), stored name and expression of everything that the target stores."""
     model = source.sharding.model
-    theirs = {p.name: p for p in model.parameters()}
+    parameters = {p.name: p for p in model.parameters()}
     made: dict[str, tuple[str, Rows]] = {}
     for at in target:
         for name, parameter in target.tensors[at[0]].items():
             if parameter.name not in made:
-                dtype, rows = whole(source, theirs[parameter.name])
+                dtype, rows = whole(source, parameters[parameter.name])
                 rows = converted(model, target.model, parameter, rows)
                 index = reordered(target.model, parameter.key, source.sharding.naming, target.naming)
                 made[parameter.name] = dtype, rows if index is None else picked(rows, index)

@@ -230,12 +230,10 @@ def _plan(files: Sequence[OutputFile], beside: Mapping[str, bytes], about: Plain
 
 
 def _need_space(partial: Path, files: Sequence[OutputFile], journal: Journal) -> None:
-    total = sum(
-        output.rows.nbytes
-        for file in files
-        for name, output in file.tensors.items()
-        if name not in journal.crcs.get(file.name, {})
-    )
+    total = 0
+    for file in files:
+        finished = journal.crcs.get(file.name, {})
+        total += sum(out.rows.nbytes for name, out in file.tensors.items() if name not in finished)
     free = shutil.disk_usage(partial).free
     if total > free:
         what = f"{total:,} bytes are to be written, and {free:,} are free where {partial.name} lies"
@@ -250,10 +248,10 @@ def _fill(
     stop, sources = threading.Event(), Sources()
     count = Counter(progress, sum(file.nbytes for file in files))
 
-    def one(file: OutputFile, name: str, output: Output) -> None:
+    def fill(file: OutputFile, name: str, output: Output) -> None:
         offset = offsets[file.name][name]
-        known = journal.crcs[file.name].get(name)
-        if known is not None and crc_of(work / file.name, offset, output.rows.nbytes, stop) == known:
+        recorded = journal.crcs[file.name].get(name)
+        if recorded is not None and crc_of(work / file.name, offset, output.rows.nbytes, stop) == recorded:
             count(output.rows.nbytes)
             return
         for stored in output.rows.sources:
@@ -272,7 +270,7 @@ def _fill(
         journal.finished(file.name, name, crc)
 
     with ThreadPoolExecutor(WORKERS, "llamapar-write") as pool:
-        jobs = [pool.submit(one, file, name, out) for file in files for name, out in file.tensors.items()]
+        jobs = [pool.submit(fill, file, name, out) for file in files for name, out in file.tensors.items()]
         try:
             wait(jobs, return_when=FIRST_EXCEPTION)
         finally:  # also an interrupt
@@ -306,11 +304,12 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
             present = tensors_of(path)
             if {name: (s.dtype, s.shape) for name, s in present.items() if name not in file.shared} == shapes:
                 return {name: present[name].boxes[0].offset for name in shapes}
-    places = (
-        pth.lay_out(path, shapes, file.shared) if path.suffix == ".pth" else safetensors.lay_out(path, shapes)
-    )
+    if path.suffix == ".pth":
+        offsets = pth.lay_out(path, shapes, file.shared)
+    else:
+        offsets = safetensors.lay_out(path, shapes)
     journal.laid_out(file.name)
-    return places
+    return offsets
 
 
 def _finished(work: Path, file: OutputFile, offsets: Mapping[str, int], journal: Journal) -> Plain:
@@ -322,12 +321,8 @@ def _finished(work: Path, file: OutputFile, offsets: Mapping[str, int], journal:
     crcs |= {alias: crcs[name] for alias, name in file.shared.items()}
     _sync(path)
     spans = sorted((offsets[name], out.rows.nbytes) for name, out in file.tensors.items())
-    return {
-        "bytes": path.stat().st_size,
-        "shard": list(file.shard),
-        "frame": frame_of(path, spans),
-        "tensors": crcs,
-    }
+    frame, nbytes = frame_of(path, spans), path.stat().st_size
+    return {"bytes": nbytes, "shard": list(file.shard), "frame": frame, "tensors": crcs}
 
 
 def frame_of(path: Path, spans: Sequence[tuple[int, int]]) -> int:

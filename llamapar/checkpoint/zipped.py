@@ -36,7 +36,7 @@ class Window:
     offset: int
     length: int
     where: str
-    kept: dict[int, bytes] = field(default_factory=dict)
+    cached: dict[int, bytes] = field(default_factory=dict)
 
     def read(self, at: int, size: int) -> bytes:
         if at < 0 or size < 0 or at + size > self.length:
@@ -45,9 +45,9 @@ class Window:
         if size > _BLOCK or self.length <= _BLOCK or at // _BLOCK != (at + size - 1) // _BLOCK:
             return self.pread(at, size)
         block = at - at % _BLOCK  # the small things of a zip lie together
-        if block not in self.kept:
-            self.kept = {block: self.pread(block, min(_BLOCK, self.length - block))}
-        return self.kept[block][at - block : at - block + size]
+        if block not in self.cached:
+            self.cached = {block: self.pread(block, min(_BLOCK, self.length - block))}
+        return self.cached[block][at - block : at - block + size]
 
     def pread(self, at: int, size: int) -> bytes:
         """`read`, where the place is known to be inside."""

@@ -124,7 +124,7 @@ def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> l
     layout = sizes.layout
     flying = in_flight(account.schedule, rank, layout.pp, layout.virtual_stages, account.micro_batches)
     inputs: dict[str, float] = dict(sizes.activations)
-    inputs["layers"] = sum(n * held for n, held in zip(hold.layers, flying, strict=True))
+    inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
     inputs["first"], inputs["last"] = flying[0], flying[-1]
     kernels, recompute = account.kernels, account.recompute
     terms = layer_terms(inputs, kernels, recompute, "layers")

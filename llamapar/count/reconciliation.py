@@ -128,8 +128,8 @@ def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tu
     """From ours to theirs: a step a group that they tell apart, and one for the rest."""
     known = [(name, theirs[name] - ours[name]) for name in ours if name in theirs]
     rest = total - sum(ours.values()) - sum(n for _, n in known)
-    told = ", ".join(name for name in ours if name not in theirs)
-    return tuple((name, n) for name, n in [*known, (told or "rounding", rest)] if n)
+    together = ", ".join(name for name in ours if name not in theirs)
+    return tuple((name, n) for name, n in [*known, (together or "rounding", rest)] if n)
 
 
 @named(keywords_of(memory, without=("accounting",)))  # type: ignore[has-type, unused-ignore]
@@ -145,8 +145,8 @@ def reconcile(model: ModelLike, layout: LayoutLike, **options: Any) -> Reconcili
     for rule, note in RULES.items():
         theirs = memory(m, lay, accounting=rule, **options).worst
         steps = FINE if theirs.bytes("parameters") else GROUPS
-        told = _steps(groups(exact.worst, steps), groups(theirs, steps), theirs.total_bytes)
-        tools.append(Tool(f"{rule} rule", theirs.total_bytes, told, note))
+        steps_there = _steps(groups(exact.worst, steps), groups(theirs, steps), theirs.total_bytes)
+        tools.append(Tool(f"{rule} rule", theirs.total_bytes, steps_there, note))
     key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, options["seq_len"])
     for peer in PEERS.get(key, ()):
         parts = {"states": peer.states, "activations": peer.activations}

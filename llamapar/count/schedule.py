@@ -24,13 +24,13 @@ def in_flight(schedule: str, rank: int, pp: int, virtual_stages: int, micro_batc
     if v == 1:
         return (min(pp - rank, m),)
     warm_up = min((v - 1) * pp + 2 * (pp - rank - 1) + 1, m * v)
-    held = [0] * v
+    counts = [0] * v
     first = 0
     while warm_up:
         group = min(pp, m - first)
         for stage in range(v):
             taken = min(group, warm_up)
-            held[stage] += taken
+            counts[stage] += taken
             warm_up -= taken
         first += group
-    return tuple(held)
+    return tuple(counts)

@@ -45,11 +45,11 @@ def plural(n: int, word: str) -> str:
     return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
-def units(word: str, held: range) -> str:
+def units(word: str, numbers: range) -> str:
     """ "head 3", "heads 0–15", "no heads"."""
-    if not len(held):
+    if not len(numbers):
         return f"no {word}s"
-    return f"{word}{'s' if len(held) > 1 else ''} {span(held)}"
+    return f"{word}{'s' if len(numbers) > 1 else ''} {span(numbers)}"
 
 
 def fold(text: str, width: int | None) -> str:
@@ -67,15 +67,15 @@ def fold(text: str, width: int | None) -> str:
 
 def _folded(text: str, width: int, indent: int = 0) -> list[str]:
     """The lines of a text, those after the first `indent` shorter; a word too long for one is broken."""
-    lines, line, room = list[str](), "", width
+    lines, line, most = list[str](), "", width
     for piece in _BREAKS.split(text):
-        if line and len(line) + len(piece.rstrip()) > room:
+        if line and len(line) + len(piece.rstrip()) > most:
             lines.append(line.rstrip())
-            line, room = "", width - indent
+            line, most = "", width - indent
         line += piece
-        while len(line.rstrip()) > room:
-            lines.append(line[:room])
-            line, room = line[room:], width - indent
+        while len(line.rstrip()) > most:
+            lines.append(line[:most])
+            line, most = line[most:], width - indent
     return [*lines, line.rstrip()]
 
 
@@ -125,10 +125,10 @@ def _widths(columns: list[list[str]], width: int | None) -> list[int]:
     if width is None:
         return needed
     least = list(map(_least, columns)) if _fit(columns, width) else [1] * len(columns)
-    room = max(width - len(_GAP) * (len(columns) - 1), sum(least))
+    available = max(width - len(_GAP) * (len(columns) - 1), sum(least))
     for most in range(max(needed), 0, -1):
         widths = [max(low, min(want, most)) for low, want in zip(least, needed, strict=True)]
-        if sum(widths) <= room:
+        if sum(widths) <= available:
             return widths
     return least
 
