@@ -205,7 +205,8 @@ def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:
     found = []
     for stored in tensors:
         loaded = state.get(stored.name)
-        if not isinstance(loaded, torch.Tensor) or not _alike(stored, loaded.dtype, loaded.shape):
+        known = isinstance(loaded, torch.Tensor)
+        if not known or (DTYPES.get(str(loaded.dtype)), tuple(loaded.shape)) != (stored.dtype, stored.shape):
             found.append(f"{path.name}: torch.load reads {stored.name} otherwise")
         elif stored.nbytes:
             rows = loaded.detach().reshape(stored.rows, -1).view(torch.uint8).numpy()
@@ -213,7 +214,3 @@ def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:
             if any(not np.array_equal(rows[i : i + 1], stored.read(i, i + 1)) for i in ends):
                 found.append(f"{path.name}: torch.load finds other bytes in {stored.name}")
     return found
-
-
-def _alike(stored: Stored, dtype: object, shape: Sequence[int]) -> bool:
-    return DTYPES.get(str(dtype)) == stored.dtype and tuple(shape) == stored.shape

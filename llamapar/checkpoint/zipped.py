@@ -21,6 +21,7 @@ from llamapar.errors import CheckpointError, shown
 _END, _END64, _LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
 _ENTRY, _LOCAL = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
 _AGAIN = "torch before 1.6 wrote it, or it has another format: save it again with torch.save"
+_DAMAGED = "has a damaged zip directory"
 _BLOCK = 4096
 
 MAX_DIRECTORY = 2**24
@@ -94,59 +95,68 @@ def records(zipped: Window) -> dict[str, Record]:
 
     Raises CheckpointError for anything torch would not write.
     """
-    refuse, length = zipped.refusal, zipped.length
-    if zipped.read(0, min(4, length)) != b"PK\3\4":
-        raise refuse("is no zip file as torch.save writes it", _AGAIN)
-    end = length - _END.size
-    magic, disk, other, here, count, size, start, comment = _END.unpack(zipped.read(end, _END.size))
-    if magic != b"PK\5\6" or disk or other or comment:
-        raise refuse("is cut off, or something follows the end of its zip")
-    if end >= _LOCATOR.size and zipped.read(end - _LOCATOR.size, 4) == b"PK\6\7":
-        _, disk, place, disks = _LOCATOR.unpack(zipped.read(end - _LOCATOR.size, _LOCATOR.size))
-        end = place
-        magic, rest, _, _, disk, other, here, count, size, start = _END64.unpack(
-            zipped.read(end, _END64.size)
-        )
-        if magic != b"PK\6\6" or rest != _END64.size - 12 or disk or other or disks > 1:
-            raise refuse("has a damaged zip directory")
-    if here != count or start + size != end or size < count * _ENTRY.size:
-        raise refuse("has a damaged zip directory", f"{count:,} records in {size:,} bytes at {start:,}")
-    if size > MAX_DIRECTORY:
-        raise refuse(f"has a zip directory of {size:,} bytes", f"at most {MAX_DIRECTORY:,} are read")
+    if zipped.read(0, min(4, zipped.length)) != b"PK\3\4":
+        raise zipped.refusal("is no zip file as torch.save writes it", _AGAIN)
+    start, size, count = _directory(zipped)
     listed, at, found = zipped.read(start, size), 0, dict[str, Record]()
     for _ in range(count):
-        if at + _ENTRY.size > size:
-            raise refuse("has a damaged zip directory")
-        magic, _, _, flags, method, _, _, crc, packed, full, n, extra, note, _, _, _, header = (
-            _ENTRY.unpack_from(listed, at)
-        )
-        raw = listed[at + _ENTRY.size : at + _ENTRY.size + n]
-        more = listed[at + _ENTRY.size + n : at + _ENTRY.size + n + extra]
-        name = raw.decode("utf-8", "replace")
-        if 0xFFFFFFFF in (packed, full, header):
-            wide = iter(_zip64(more))
-            full, packed, header = (next(wide, -1) if v == 0xFFFFFFFF else v for v in (full, packed, header))
-        if magic != b"PK\1\2" or flags & ~0x808 or len(more) != extra or header < 0:
-            raise refuse("has a damaged zip directory", f"at record {shown(name)}")
-        if method or packed != full:
-            raise refuse(f"holds {shown(name)} compressed", "torch.save never compresses")
+        name, record, end = _entry(zipped, listed, at, start)
         if name in found:
-            raise refuse(f"holds {shown(name)} twice")
-        local = _LOCAL.unpack(zipped.read(header, _LOCAL.size))
-        data = header + _LOCAL.size + local[9] + local[10]
-        if local[0] != b"PK\3\4" or local[3] or zipped.read(header + _LOCAL.size, local[9]) != raw:
-            raise refuse(f"has a damaged header of record {shown(name)}")
-        if data + full > start:
-            why = f"{full:,} bytes are announced from {data:,} on, the records end at {start:,}"
-            raise refuse(f"is damaged or cut off at record {shown(name)}", why)
-        found[name] = Record(start + at, header, data, full, crc, bool(flags & 8))
-        at += _ENTRY.size + n + extra + note
+            raise zipped.refusal(f"holds {shown(name)} twice")
+        found[name], at = record, end
     if at != size:
-        raise refuse("has a damaged zip directory")
-    order = sorted(found.values(), key=lambda r: r.header)
+        raise zipped.refusal(_DAMAGED)
+    order = sorted(found.values(), key=lambda record: record.header)
     if any(a.data + a.size > b.header for a, b in itertools.pairwise(order)):
-        raise refuse("holds records that overlap")
+        raise zipped.refusal("holds records that overlap")
     return found
+
+
+def _directory(zipped: Window) -> tuple[int, int, int]:
+    """Where the directory starts, its bytes, and how many records it lists."""
+    end = zipped.length - _END.size
+    magic, disk, other, here, count, size, start, comment = _END.unpack(zipped.read(end, _END.size))
+    if magic != b"PK\5\6" or disk or other or comment:
+        raise zipped.refusal("is cut off, or something follows the end of its zip")
+    if end >= _LOCATOR.size and zipped.read(end - _LOCATOR.size, 4) == b"PK\6\7":
+        _, disk, end, disks = _LOCATOR.unpack(zipped.read(end - _LOCATOR.size, _LOCATOR.size))
+        fields = _END64.unpack(zipped.read(end, _END64.size))
+        magic, rest, _, _, disk, other, here, count, size, start = fields
+        if magic != b"PK\6\6" or rest != _END64.size - 12 or disk or other or disks > 1:
+            raise zipped.refusal(_DAMAGED)
+    if here != count or start + size != end or size < count * _ENTRY.size:
+        raise zipped.refusal(_DAMAGED, f"{count:,} records in {size:,} bytes at {start:,}")
+    if size > MAX_DIRECTORY:
+        why = f"at most {MAX_DIRECTORY:,} are read"
+        raise zipped.refusal(f"has a zip directory of {size:,} bytes", why)
+    return start, size, count
+
+
+def _entry(zipped: Window, listed: bytes, at: int, start: int) -> tuple[str, Record, int]:
+    """Name and record of the directory's entry at `at`, and where the next one begins."""
+    if at + _ENTRY.size > len(listed):
+        raise zipped.refusal(_DAMAGED)
+    fields = _ENTRY.unpack_from(listed, at)
+    magic, _, _, flags, method, _, _, crc, packed, full, n, extra, note, _, _, _, header = fields
+    names_end = at + _ENTRY.size + n
+    raw, more = listed[names_end - n : names_end], listed[names_end : names_end + extra]
+    name = raw.decode("utf-8", "replace")
+    if 0xFFFFFFFF in (packed, full, header):
+        wide = iter(_zip64(more))
+        full, packed, header = (next(wide, -1) if v == 0xFFFFFFFF else v for v in (full, packed, header))
+    if magic != b"PK\1\2" or flags & ~0x808 or len(more) != extra or header < 0:
+        raise zipped.refusal(_DAMAGED, f"at record {shown(name)}")
+    if method or packed != full:
+        raise zipped.refusal(f"holds {shown(name)} compressed", "torch.save never compresses")
+    local = _LOCAL.unpack(zipped.read(header, _LOCAL.size))
+    data = header + _LOCAL.size + local[9] + local[10]
+    if local[0] != b"PK\3\4" or local[3] or zipped.read(header + _LOCAL.size, local[9]) != raw:
+        raise zipped.refusal(f"has a damaged header of record {shown(name)}")
+    if data + full > start:
+        why = f"{full:,} bytes are announced from {data:,} on, the records end at {start:,}"
+        raise zipped.refusal(f"is damaged or cut off at record {shown(name)}", why)
+    record = Record(start + at, header, data, full, crc, bool(flags & 8))
+    return name, record, names_end + extra + note
 
 
 def _zip64(extra: bytes) -> tuple[int, ...]:
