@@ -151,9 +151,17 @@ def breakdown(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> Bre
     """All terms of a PP rank; those of no bytes are left out."""
     assumed = [
         Term(
-            "allocator (assumed)", "allocator", {"allocator": ALLOCATOR}, "assumption: budget.exact.ALLOCATOR"
+            "allocator (assumed)",
+            "allocator",
+            {"allocator": ALLOCATOR},
+            "assumption: llamapar.count.exact.ALLOCATOR",
         ),
-        Term("CUDA context (assumed)", "context", {"context": CONTEXT}, "assumption: budget.exact.CONTEXT"),
+        Term(
+            "CUDA context (assumed)",
+            "context",
+            {"context": CONTEXT},
+            "assumption: llamapar.count.exact.CONTEXT",
+        ),
     ]
     known = [
         *states(sizes, hold, account),
