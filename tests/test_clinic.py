@@ -318,7 +318,7 @@ def test_any_text_is_answered_soon_and_kept(text: str) -> None:
     begun = time.monotonic()
     receive(panel, kind="set", changes={"text": text})
     assert time.monotonic() - begun < 2
-    assert panel._visit.text == text.encode("utf-8", "replace").decode()
+    assert panel._state.text == text.encode("utf-8", "replace").decode()
     assert len(panel.text) <= max(len(text), LIMIT)
     assert_shows(panel)
 

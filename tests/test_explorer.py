@@ -40,7 +40,7 @@ HOSTILE: list[Any] = [
 def assert_shows(panel: Explorer) -> None:
     """A picture or a reason, and a payload that travels as JSON."""
     payload = panel.payload
-    assert (payload["figure"] is None) == (panel._outcome.problem is not None)
+    assert (payload["figure"] is None) == (panel._state.outcome.problem is not None)
     if payload["figure"] is None:
         assert payload["problem"]["what"]
     else:
@@ -267,7 +267,7 @@ FAULTS = [ZeroDivisionError("of ours"), KeyError("tp"), KeyboardInterrupt()]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
-@pytest.mark.parametrize("broken", ["state.State.outcome", "state.State.change", "explorer_panel._payload"])
+@pytest.mark.parametrize("broken", ["state.State.outcome", "state.State.change", "state._finding"])
 def test_a_fault_of_ours_is_told_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, broken: str, fault: BaseException
 ) -> None:
@@ -282,7 +282,7 @@ def test_a_fault_of_ours_is_told_and_changes_nothing(
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr(place, name, fail)
+        patch.setattr(place, name, property(fail) if name == "outcome" else fail)
         told = receive(panel, kind="set", changes={"tp": 4})
     assert told is not None
     assert told["what"].startswith(f"not done: {type(fault).__name__}: ")

@@ -19,7 +19,7 @@ from llamapar.execution.watch import operations, ranks_ticked
 from llamapar.panels import Explorer
 from llamapar.panels.controls import DEFAULTS, ENGINES
 from llamapar.panels.controls import EXPLORER as SCHEMA
-from llamapar.panels.runner import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run
+from llamapar.panels.runs import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run
 from llamapar.programs import faults
 from llamapar.spmd import setting
 from test_explorer import HOSTILE

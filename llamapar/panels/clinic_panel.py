@@ -14,7 +14,6 @@ from functools import cache, cached_property
 import traitlets
 
 from llamapar.describe.arguments import keywords, named
-from llamapar.describe.configfile import parse_object
 from llamapar.describe.counts import number
 from llamapar.describe.counts import typed as read_typed
 from llamapar.describe.layout import AXES
@@ -31,7 +30,7 @@ from llamapar.rules.search import Fix
 
 from .controls import CLINIC, DIMS, MORE
 from .explorer_panel import Explorer
-from .page import Message, Page, plain, source
+from .page import Page, nth, plain, source
 from .runs import card
 
 LIMIT = 60_000
@@ -88,6 +87,10 @@ class Visit:
             if not own and value is not None and value != "":
                 typed[name] = read_typed(name, value) if name in _COUNTS else value
         return Visit(text.encode("utf-8", "replace").decode(), typed, brought)
+
+    def load(self, model: ModelConfig) -> Visit:
+        """With a model that somebody brought."""
+        return self.change({"model": model})
 
     @cached_property
     def stated(self) -> dict[str, str]:
@@ -175,8 +178,27 @@ class Visit:
         parts = (f"known: {known}" * bool(known), str(self.problem or ""), text, str(drawn))
         return "\n".join(filter(None, parts))
 
+    def traits(self, seq: int) -> Values:
+        """All that the page is sent, as plain values. seq numbers it: pressed buttons refer to it."""
+        explained, drawn, problem = self.explanation, self.picture, self.problem
+        values = dict.fromkeys(_FIELDS) | {"framework": ""}
+        payload = {
+            "seq": seq,
+            "values": values | {name: value for name, (value, _) in self.fields.items()},
+            "origins": {name: origin for name, (_, origin) in self.fields.items()},
+            "status": self.status.removesuffix(f": {explained.best.cause}" if explained.best else ""),
+            "verdict": explained.verdict,
+            "line": explained.line[:300],
+            "problem": card(problem, _FIELDS) if problem else None,
+            "diagnoses": [_diagnosis(one) for one in explained.diagnoses],
+            "figure": drawn.spec if isinstance(drawn, View) else None,
+            "summary": drawn.summary if isinstance(drawn, View) else "",
+            "reason": "" if isinstance(drawn, View) else drawn.what,
+        }
+        return {"text": _cut(self.text), "payload": payload}
 
-class Clinic(Page):
+
+class Clinic(Page[Visit]):
     """The panel. `set` fills text and fields from code, `snapshot` is what it shows, as a static View.
 
     explorer: what a fix opened; None before.
@@ -188,12 +210,13 @@ class Clinic(Page):
     limit = traitlets.Int(LIMIT).tag(sync=True)
     text = traitlets.Unicode().tag(sync=True)
     opened = traitlets.Unicode().tag(sync=True)
+    layout = None
+    """No box of ipywidgets' own: it would be one more model, with a random id."""
     explorer: Explorer | None = None
 
     @named(keywords(_EMPTY))
     def __init__(self, **values: object) -> None:
-        self._visit = Visit().change(values)
-        super().__init__(text=_cut(self._visit.text), payload=_payload(self._visit, 0))
+        super().__init__(Visit().change(values))
 
     @named(keywords(_EMPTY))
     def set(self, **values: object) -> None:
@@ -201,50 +224,34 @@ class Clinic(Page):
 
         Raises LayoutError for a field that is not there.
         """
-        self._show(values)
+        self._show(lambda visit: visit.change(values))
 
     @property
     def explanation(self) -> Explanation:
         """What `lp.explain` says of the text and the fields."""
-        return self._visit.explanation
+        return self._state.explanation
 
     def open_fix(self, fix: int = 0, diagnosis: int = 0) -> Explorer:
         """Do what a fix's button does: an Explorer on the mended layout, the same at each press."""
         found, judge = self.explanation.diagnoses, self.explanation.known.framework
-        if not 0 <= diagnosis < len(found):
-            raise LlamaparError(f"diagnosis={shown(diagnosis)}: there are {len(found)}", field="diagnosis")
-        offered = [one for one in found[diagnosis].fixes if isinstance(one, Fix)]
-        if not 0 <= fix < len(offered):
-            why = "" if offered else "a layout is mended where model and degrees are known"
-            raise LlamaparError(f"fix={shown(fix)}: there are {len(offered)}", why, field="fix")
-        tab = next((t for start, t in _TABS.items() if found[diagnosis].category.startswith(start)), "heads")
+        chosen = nth("diagnosis", diagnosis, found)
+        offered = [one for one in chosen.fixes if isinstance(one, Fix)]
+        why = "" if offered else "a layout is mended where model and degrees are known"
+        mended = nth("fix", fix, offered, why)
+        tab = next((t for start, t in _TABS.items() if chosen.category.startswith(start)), "heads")
         self.explorer = self.explorer or Explorer()
-        self.explorer.take(offered[fix].job, judge.name if judge else "", tab)
+        self.explorer.take(mended.job, judge.name if judge else "", tab)
         self.opened = self.explorer.model_id
         self.send({"kind": "opened"})
         return self.explorer
 
     def snapshot(self) -> View:
         """What the panel shows now: its picture; and fields, diagnoses and the picture's summary as text."""
-        drawn = self._visit.picture
-        return View(drawn.spec if isinstance(drawn, View) else {"data": [], "layout": {}}, str(self._visit))
+        drawn = self._state.picture
+        return View(drawn.spec if isinstance(drawn, View) else {"data": [], "layout": {}}, str(self._state))
 
-    def __repr__(self) -> str:
-        return f"Clinic: {self._visit.status}"
-
-    def _show(self, changes: Values) -> None:
-        """Take changes and show what comes of them; where anything raises, all stays as it was."""
-        with self._lock:
-            visit = self._visit.change(changes)
-            payload = _payload(visit, self.payload["seq"] + 1)
-            self._visit, self.text, self.payload = visit, _cut(visit.text), payload
-
-    def _answer(self, kind: str, content: Message) -> None:
-        if kind == "set":
-            self._show(dict(content["changes"]))
-        elif kind == "load":
-            self._show({"model": parse_object(str(content["text"]), shown(str(content["name"])))})
-        elif kind == "fix" and self._stands(content):
+    def _press(self, kind: str, content: Values, current: bool) -> None:
+        if kind == "fix" and current:
             self.open_fix(int(content["fix"]), int(content["diagnosis"]))
 
 
@@ -260,24 +267,6 @@ def _cut(text: str) -> str:
         return text
     left_out = f"\n… {len(text) - LIMIT:,} characters are read and not shown …\n"
     return text[: LIMIT // 3 - 99] + left_out + text[LIMIT // 3 - LIMIT :]
-
-
-def _payload(visit: Visit, seq: int) -> dict[str, object]:
-    """All that the browser shows, as plain values. seq numbers it: pressed buttons refer to it."""
-    explained, drawn, problem = visit.explanation, visit.picture, visit.problem
-    return {
-        "seq": seq,
-        "values": dict.fromkeys(_FIELDS) | {"framework": ""} | {n: v for n, (v, _) in visit.fields.items()},
-        "origins": {name: origin for name, (_, origin) in visit.fields.items()},
-        "status": visit.status.removesuffix(f": {explained.best.cause}" if explained.best else ""),
-        "verdict": explained.verdict,
-        "line": explained.line[:300],
-        "problem": card(problem, _FIELDS) if problem else None,
-        "diagnoses": [_diagnosis(one) for one in explained.diagnoses],
-        "figure": drawn.spec if isinstance(drawn, View) else None,
-        "summary": drawn.summary if isinstance(drawn, View) else "",
-        "reason": "" if isinstance(drawn, View) else drawn.what,
-    }
 
 
 def _diagnosis(one: Diagnosis) -> dict[str, object]:

@@ -9,27 +9,25 @@ of the run sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import traitlets
 
 from llamapar.describe.arguments import keywords, named
-from llamapar.describe.configfile import parse_object
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.errors import LlamaparError, shown
+from llamapar.describe.options import Values
+from llamapar.errors import LlamaparError
 from llamapar.figures import View
-from llamapar.frameworks import FRAMEWORKS, UNKNOWN
 from llamapar.frameworks.export import EXPORTS, as_cli
-from llamapar.rules.report import Finding, Report
+from llamapar.rules.report import Report
 
 from .controls import DEFAULTS, EXPLORER, STEP, TABS
-from .page import Message, Page, source
-from .runner import Run, Runner
-from .runs import card
-from .state import Outcome, State
+from .page import Page, nth, source
+from .runner import Runner
+from .runs import Run
+from .state import State
 
 if TYPE_CHECKING:
     from llamapar.describe.job import Job
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from llamapar.rules.remedies import Remedy
 
 
-class Explorer(Page):
+class Explorer(Page[State]):
     """The panel. `set` moves controls from code, `snapshot` is what it shows, as a static View."""
 
     _esm = source("page.js", "explorer.js", "run.js")
@@ -50,11 +48,8 @@ class Explorer(Page):
 
     @named(keywords(DEFAULTS))
     def __init__(self, **values: object) -> None:
-        self._state = State.start().change(values)
-        self._outcome = self._state.outcome()
-        super().__init__(payload=_payload(self._state, self._outcome, 0))
         self._runner = Runner(self._report)
-        self._follow()
+        super().__init__(State.start().change(values))
 
     # -- from code -------------------------------------------------------------------------------
 
@@ -88,29 +83,24 @@ class Explorer(Page):
     @property
     def report(self) -> Report | None:
         """What check says; None where there is no model or layout to check."""
-        return self._outcome.report
+        return self._state.outcome.report
 
     def apply_fix(self, finding: int = 0, fix: int = 0) -> None:
         """Do what the button of a finding's fix does."""
-        report = self._outcome.report
-        if report is None or not 0 <= finding < len(report.findings):
-            raise LlamaparError(f"finding={shown(finding)}: there is no such finding", field="finding")
-        fixes = report.findings[finding].fixes
-        if not 0 <= fix < len(fixes):
-            raise LlamaparError(f"fix={shown(fix)}: the finding has {len(fixes)}", field="fix")
-        self._show(lambda state: state.apply(dict(fixes[fix].changes)))
+        findings = self.report.findings if self.report else ()
+        fixes = nth("finding", finding, findings, count="there is no such finding").fixes
+        changes = dict(nth("fix", fix, fixes, count="the finding has {}").changes)
+        self._show(lambda state: state.apply(changes))
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
         """What makes the job fit its GPU, in the Memory tab; none where it fits, or where nothing does."""
-        return self._outcome.remedies
+        return self._state.outcome.remedies
 
     def apply_remedy(self, remedy: int = 0) -> None:
         """Do what the button of a remedy does."""
-        there = self.remedies
-        if not 0 <= remedy < len(there):
-            raise LlamaparError(f"remedy={shown(remedy)}: there are {len(there)}", field="remedy")
-        self._show(lambda state: state.apply(dict(there[remedy].changes)))
+        changes = dict(nth("remedy", remedy, self.remedies).changes)
+        self._show(lambda state: state.apply(changes))
 
     @property
     def result(self) -> RunResult | None:
@@ -144,12 +134,12 @@ class Explorer(Page):
 
         In the Run tab it waits for the run in progress.
         """
-        if self._outcome.plan:
+        if self._state.outcome.plan:
             self.wait()
         return self._now()
 
     def _now(self) -> View:
-        outcome = self._outcome
+        outcome = self._state.outcome
         lines = [str(outcome.report)] if outcome.report else []
         if outcome.problem:
             lines.append(str(outcome.problem))
@@ -161,28 +151,16 @@ class Explorer(Page):
         if outcome.plan:
             now = self._runner.now
             lines += [now.text] if now else []
-            picture = now.shown.picture if now and now.shown else None
+            picture = now.picture if now else None
         return View(picture.spec if picture else {"data": [], "layout": {}}, "\n".join(lines))
-
-    def __repr__(self) -> str:
-        return f"Explorer: {self._outcome.status}"
 
     # -- to and from the browser -----------------------------------------------------------------
 
-    def _show(self, change: Callable[[State], State]) -> None:
-        """Take a change and show what comes of it; where anything raises, all stays as it was."""
-        with self._lock:
-            state = change(self._state)
-            outcome = state.outcome()
-            payload = _payload(state, outcome, self.payload["seq"] + 1)
-            self._state, self._outcome, self.payload = state, outcome, payload
-            self._follow()
-
     def _follow(self) -> None:
         """What comes after the picture: remedies where the job does not fit; a run, at once where quick."""
-        if self._outcome.step:
+        if self._state.outcome.step:
             self.offered = {"seq": self.payload["seq"], "texts": [remedy.text for remedy in self.remedies]}
-        plan, now = self._outcome.plan, self._runner.now
+        plan, now = self._state.outcome.plan, self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)
 
@@ -190,21 +168,17 @@ class Explorer(Page):
         """Called by the thread of a run; ipykernel's sockets take messages from any thread."""
         self.running = now.as_dict()
 
-    def _answer(self, kind: str, content: Message) -> None:
-        if kind == "set":
-            self._show(lambda state: state.change(dict(content["changes"])))
-        elif kind == "load":
-            self.load(parse_object(str(content["text"]), shown(str(content["name"]))))
-        elif kind == "fix" and self._stands(content):
+    def _press(self, kind: str, content: Values, current: bool) -> None:
+        if kind == "fix" and current:
             self.apply_fix(int(content["finding"]), int(content["fix"]))
-        elif kind == "remedy" and self._stands(content):
+        elif kind == "remedy" and current:
             self.apply_remedy(int(content["remedy"]))
-        elif kind == "run" and self._outcome.plan:
-            self._runner.start(self._outcome.plan)
+        elif kind == "run" and self._state.outcome.plan:
+            self._runner.start(self._state.outcome.plan)
         elif kind == "cancel":
             self.cancel()
-        elif kind == "copy" and self._outcome.report:
-            text = copied(str(content["name"]), self._state, self._outcome.report, self._outcome.view)
+        elif kind == "copy" and self.report:
+            text = copied(str(content["name"]), self._state, self.report, self._state.outcome.view)
             self.send({"kind": "copied", "name": content["name"], "text": text})
 
 
@@ -226,36 +200,3 @@ def copied(name: str, state: State, report: Report, drawn: View | None) -> str:
     if name == "CLI" and state.values["tab"] == "memory" and drawn:
         return as_cli(report.job, judge, {setting: state.values[setting] for setting in STEP})
     return EXPORTS[name](report.job, judge)
-
-
-def _payload(state: State, outcome: Outcome, seq: int) -> dict[str, object]:
-    """All that the browser shows, as plain values. seq numbers it: remedies and buttons refer to it."""
-    report, problem = outcome.report, outcome.problem
-    return {
-        "seq": seq,
-        "values": state.values,
-        "ok": bool(report and report.ok and not problem),
-        "status": outcome.status,
-        "problem": card(problem, DEFAULTS) if problem else None,
-        "findings": [_finding(f) for f in report.findings] if report else [],
-        "figure": outcome.view.spec if outcome.view else None,
-        "summary": outcome.view.summary if outcome.view else "",
-        "fits": outcome.step is None,
-    }
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    return {
-        "code": finding.code,
-        "title": finding.rule.title,
-        "severity": finding.severity,
-        "message": finding.message,
-        "why": finding.why,
-        "fixes": [fix.text for fix in finding.fixes],
-        "verdicts": [
-            [FRAMEWORKS[name].title, v.verdict, v.message, v.note, v.source.links]
-            for name, v in finding.frameworks.items()
-            if v.source
-        ],
-        "unknown": finding.by_verdict().get(UNKNOWN, []),
-    }

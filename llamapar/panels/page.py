@@ -11,13 +11,18 @@ import math
 import numbers
 import threading
 import traceback
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Generic, Protocol, Self, TypeVar
 
 import anywidget
 import traitlets
 
+from llamapar.describe.configfile import parse_object
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, shown
 from llamapar.figures import View
 
@@ -33,16 +38,12 @@ A_PICTURE = "a picture: run this cell"
 """What the still picture of a panel says of itself."""
 
 
-Message = dict[str, Any]
-"""What a page sent: names and values like anybody's, checked by whoever reads them."""
-
-
 def source(*names: str) -> str:
     """Files beside this one, one after the other."""
     return "".join((files(__package__) / name).read_text(encoding="utf-8") for name in names)
 
 
-def plain(value: object, deep: int = DEEP) -> Any:
+def plain(value: object, deep: int = DEEP) -> object:
     """`value` as JSON carries it and a browser holds it, whole; in words where they cannot."""
     if value is None or isinstance(value, bool):
         return value
@@ -60,22 +61,64 @@ def plain(value: object, deep: int = DEEP) -> Any:
     return shown(value)
 
 
-class Page(anywidget.AnyWidget):
+class Controls(Protocol):
+    """What a panel's controls say, and all that follows from it: a frozen value."""
+
+    @property
+    def status(self) -> str: ...
+
+    def change(self, changes: Values) -> Self: ...
+
+    def load(self, model: ModelConfig) -> Self: ...
+
+    def traits(self, seq: int) -> Values:
+        """What the page is sent, by trait and in this order; its payload is number `seq`."""
+        ...
+
+
+State = TypeVar("State", bound=Controls)
+Item = TypeVar("Item")
+
+
+def nth(name: str, index: int, items: Sequence[Item], why: str = "", count: str = "there are {}") -> Item:
+    """The item that a button stands for. Raises LlamaparError where there is none."""
+    if not 0 <= index < len(items):
+        raise LlamaparError(f"{name}={shown(index)}: {count.format(len(items))}", why, field=name)
+    return items[index]
+
+
+class Page(anywidget.AnyWidget, Generic[State]):
     """A widget whose page sends what was touched, and gets all that follows in one `payload`."""
 
     payload = traitlets.Dict().tag(sync=True)
-    layout: Any = None
-    """No box of ipywidgets' own: it would be one more model, with a random id."""
 
-    def __init__(self, **traits: Any) -> None:
+    def __init__(self, state: State) -> None:
         self._lock = threading.RLock()
         """JupyterLab's messages come in a thread of their own, beside the cells'."""
-        super().__init__(**traits)
+        self._state = state
+        super().__init__(**state.traits(0))
         self.on_msg(self._receive)
+        self._follow()
+
+    def _show(self, change: Callable[[State], State]) -> None:
+        """Take a change and show what comes of it; where anything raises, all stays as it was."""
+        with self._lock:
+            state = change(self._state)
+            traits = state.traits(self.payload["seq"] + 1)
+            self._state = state
+            for name, value in traits.items():
+                setattr(self, name, value)
+            self._follow()
+
+    def _follow(self) -> None:
+        """What is done after the page was sent what there is."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self._state.status}"
 
     def get_state(self, key: object = None, drop_defaults: bool = False) -> dict[str, object]:
         """Traits as they are sent, plain: ipywidgets takes all that it sends of them from here."""
-        return dict(plain(super().get_state(key, drop_defaults)))
+        return {name: plain(value) for name, value in super().get_state(key, drop_defaults).items()}
 
     def send(self, content: object, buffers: list[bytes] | None = None) -> None:
         """Send a message of the panel's own, plain."""
@@ -99,15 +142,24 @@ class Page(anywidget.AnyWidget):
         data["text/plain"] = now.summary
         if now.spec["data"]:
             data |= still(now)._repr_mimebundle_()
-        return dict(plain(data)), metadata | {"llamapar": "panel"}
+        return {kind: plain(value) for kind, value in data.items()}, metadata | {"llamapar": "panel"}
 
-    def _answer(self, kind: str, content: Message) -> None:
-        """Do what a message asks, or raise."""
+    def _answer(self, kind: str, content: Values) -> None:
+        """Do what a message asks, or raise. A button of an older payload does nothing."""
+        if kind == "plotly":
+            self.send({"kind": "plotly"}, buffers=[_plotly_js()])
+        elif kind == "set":
+            changes = dict(content["changes"])
+            self._show(lambda state: state.change(changes))
+        elif kind == "load":
+            model = find_model(parse_object(str(content["text"]), shown(str(content["name"]))))
+            self._show(lambda state: state.load(model))
+        else:
+            self._press(kind, content, content["seq"] == self.payload["seq"])
+
+    def _press(self, kind: str, content: Values, current: bool) -> None:
+        """Do what a button of the panel's own does. current: whether the page showed what there is now."""
         raise NotImplementedError
-
-    def _stands(self, content: Message) -> bool:
-        """Whether what was pressed is still shown; a button of an older payload does nothing."""
-        return bool(content["seq"] == self.payload["seq"])
 
     def _receive(self, _: object, content: object, __: object) -> None:
         """A message from the browser: data, whose names and values are checked like anybody's.
@@ -118,10 +170,7 @@ class Page(anywidget.AnyWidget):
         problem: LlamaparError | None = None
         with self._lock:
             try:
-                if message.get("kind") == "plotly":
-                    self.send({"kind": "plotly"}, buffers=[_plotly_js()])
-                else:
-                    self._answer(str(message["kind"]), message)
+                self._answer(str(message["kind"]), message)
             except LlamaparError as refused:
                 problem = refused
             except (Exception, KeyboardInterrupt) as fault:  # also ours: the page goes on
@@ -131,7 +180,7 @@ class Page(anywidget.AnyWidget):
                 self.send({"kind": "answered", **answer})
 
 
-def _unforeseen(message: Message, fault: BaseException) -> LlamaparError:
+def _unforeseen(message: Values, fault: BaseException) -> LlamaparError:
     at = traceback.extract_tb(fault.__traceback__)[-1]
     where = f"{Path(at.filename).name}, line {at.lineno}"
     what = f"not done: {type(fault).__name__}: {shown(str(fault), 200)}"

@@ -12,65 +12,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from llamapar.errors import LlamaparError
 
-from .runs import RunPlan, Shown, card, show, text
-
-if TYPE_CHECKING:
-    from llamapar.execution.result import RunResult
-    from llamapar.records.trace import Tape
+from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan
 
 STEP = 0.1
 """Seconds between two reports of how far a run is."""
-
-IDLE, RUNNING, WRITING, DONE, CANCELLED, FAILED = (
-    "idle", "running", "writing", "done", "cancelled", "failed"
-)  # fmt: skip
-"""WRITING: the result is there, and its shape tape is being written, which takes about as long again."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A plan and how far it is.
-
-    phase: what is being done. fraction: how much of it, where that is known. result: before the tape,
-    which is written afterwards, and not at all where that is cancelled. problem: why there is no result.
-    """
-
-    plan: RunPlan
-    state: str = IDLE
-    phase: str = ""
-    fraction: float | None = None
-    result: RunResult | None = None
-    tape: Tape | None = None
-    problem: LlamaparError | None = None
-
-    @cached_property
-    def shown(self) -> Shown | None:
-        """What is shown of the result."""
-        return show(self.plan, self.result, self.tape) if self.result else None
-
-    @property
-    def text(self) -> str:
-        """The same on every machine."""
-        return text(self.plan, self.state, self.result, self.tape, self.problem)
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for the browser."""
-        return {
-            "state": self.state,
-            "title": self.plan.title,
-            "quick": self.plan.quick,
-            "notes": list(self.plan.notes),
-            "phase": self.phase,
-            "fraction": self.fraction,
-            "problem": card(self.problem) if self.problem else None,
-            "result": self.shown.as_dict() if self.shown else None,
-        }
 
 
 class Runner:

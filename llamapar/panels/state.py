@@ -15,13 +15,13 @@ from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import Values, written
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
-from llamapar.frameworks import framework, padding_rule
+from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
 from llamapar.rules.remedies import Remedy, memory_of, remedies
-from llamapar.rules.report import Report, check_job
+from llamapar.rules.report import Finding, Report, check_job
 
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .records import RECORDS, layer_split, padding
-from .runs import RunPlan, plan
+from .runs import RunPlan, card, plan
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,7 @@ class State:
             layer_split=None if v["layer_split"] == OWN else v["layer_split"],
         )
 
+    @cached_property
     def outcome(self) -> Outcome:
         """Everything that the controls amount to; never raises."""
         model = layout = report = None
@@ -171,10 +172,33 @@ class State:
 
     def plan(self) -> RunPlan:
         """What the Run tab runs, whichever tab is shown. Raises LlamaparError."""
-        outcome = self.change({"tab": "run"}).outcome()
+        outcome = self.change({"tab": "run"}).outcome
         if outcome.plan is None:
             raise outcome.problem or LlamaparError("there is nothing to run")
         return outcome.plan
+
+    # -- for the browser, as plain values --------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        """One line."""
+        return self.outcome.status
+
+    def traits(self, seq: int) -> Values:
+        """All that the page is sent. seq numbers it: remedies and buttons refer to it."""
+        outcome, report, problem = self.outcome, self.outcome.report, self.outcome.problem
+        payload = {
+            "seq": seq,
+            "values": self.values,
+            "ok": bool(report and report.ok and not problem),
+            "status": outcome.status,
+            "problem": card(problem, DEFAULTS) if problem else None,
+            "findings": [_finding(f) for f in report.findings] if report else [],
+            "figure": outcome.view.spec if outcome.view else None,
+            "summary": outcome.view.summary if outcome.view else "",
+            "fits": outcome.step is None,
+        }
+        return {"payload": payload}
 
 
 def _preset(name: object) -> ModelConfig:
@@ -193,3 +217,20 @@ def _within(rank: object, values: Values) -> object:
     if not all(isinstance(n, int) and n > 0 for n in (*degrees, rank + 1 if isinstance(rank, int) else 0)):
         return rank
     return min(rank, math.prod(degrees) - 1)
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    return {
+        "code": finding.code,
+        "title": finding.rule.title,
+        "severity": finding.severity,
+        "message": finding.message,
+        "why": finding.why,
+        "fixes": [fix.text for fix in finding.fixes],
+        "verdicts": [
+            [FRAMEWORKS[name].title, v.verdict, v.message, v.note, v.source.links]
+            for name, v in finding.frameworks.items()
+            if v.source
+        ],
+        "unknown": finding.by_verdict().get(UNKNOWN, []),
+    }

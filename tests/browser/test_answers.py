@@ -260,7 +260,9 @@ def test_what_no_page_can_hold_is_told(explorer: Panel, code: str, told: str) ->
 
 
 def test_a_fault_of_ours_is_told_and_the_page_goes_on(explorer: Panel) -> None:
-    explorer.kernel("whole = type(panel._state).outcome\ntype(panel._state).outcome = lambda state: 1 / 0")
+    explorer.kernel(
+        "whole = type(panel._state).outcome\ntype(panel._state).outcome = property(lambda state: 1 / 0)"
+    )
     explorer.control("dp", "input[type=range]").press("ArrowRight")
     expect(explorer.answer).to_contain_text("not done: ZeroDivisionError: 'division by zero'")
     explorer.settle()

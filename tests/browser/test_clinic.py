@@ -34,7 +34,7 @@ PASTE = """([box, text]) => {
 def opened(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     path = tmp_path_factory.mktemp("clinic") / "clinic.ipynb"
     with lab.open(
-        scratch_notebook(path, CREATE, READ, FILL, "len(panel._visit.text)"), height=HEIGHT
+        scratch_notebook(path, CREATE, READ, FILL, "len(panel._state.text)"), height=HEIGHT
     ) as notebook:
         yield notebook
 
