@@ -11,35 +11,28 @@ function cut(text) {
 }
 
 function diagnosisCard(one, index, fix) {
-  const button = (text, k) =>
-    make("button", { type: "button", class: "lp-fix", title: "open the Explorer on this layout", onclick: () => fix(index, k) }, text);
-  const why = (text) => make("div", { class: "lp-why" }, text);
-  const says = one.says.map(([framework, message, links]) =>
-    make("tr", {}, make("td", {}, framework), make("td", {}, make("code", {}, message), sources(links))));
-  return make("div", { class: `lp-finding ${index ? "lp-note" : "lp-error"}`, "data-category": one.category },
-    make("div", { class: "lp-line" }, make("b", {}, one.title), make("span", { class: "lp-sure" }, one.sure), make("span", {}, one.cause)),
+  const says = one.says.map(([framework, message, links]) => [framework, [make("code", {}, message), sources(links)]]);
+  return card(index ? "note" : "error", { "data-category": one.category },
+    [make("b", {}, one.title), make("span", { class: "lp-sure" }, one.sure), make("span", {}, one.cause)],
     one.equations.length ? make("pre", {}, one.equations.join("\n")) : null,
-    one.fixes.length ? make("p", { class: "lp-fixes" }, "try ", ...one.fixes.map(button)) : null,
-    one.words.length ? why(`try ${one.words.join(", or ")}`) : null,
-    one.needs.length ? why(`tell ${one.needs.join(", ")}, to be sure`) : null,
-    says.length ? make("details", { class: "lp-more" }, make("summary", {}, "who says so"), make("div", { class: "lp-wide" }, make("table", { class: "lp-frameworks" }, ...says))) : null);
+    tries(fixes(one.fixes, "open the Explorer on this layout", (k) => fix(index, k))),
+    why(one.words.length && `try ${one.words.join(", or ")}`),
+    why(one.needs.length && `tell ${one.needs.join(", ")}, to be sure`),
+    says.length ? fold("who says so", { class: "lp-more" }, frameworksTable(says)) : null);
 }
 
 function render({ model, el }) {
-  const uid = `lp${++views}`;
-  const { send, ask, note, close } = buildSender(model, () => controls.show(model.get("payload").values));
+  const panel = buildPanel({ model, el }, "lp-clinic", null);
+  const { uid, payload, send, ask, figure, status, cards, controls } = panel;
   const fix = (diagnosis, k) => ask({ kind: "fix", diagnosis, fix: k });
-  const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
   const box = make("textarea", { class: "lp-box", id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off", wrap: "off" });
-  const label = make("label", { for: box.id, class: "lp-ask" }, "Paste an error, a traceback or a log");
+  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log");
   const left = make("div", { class: "lp-why", hidden: true });
-  const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite" });
   const line = make("pre", {});
-  const cards = make("div", { class: "lp-findings" });
-  const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
-  const root = buildRoot("lp-clinic", controls, label, box, left, note, status, line, cards, figure.node);
+  panel.columns.prepend(make("div", { class: "lp-ask" }, label, box, left));
+  panel.main.append(panel.note, status, line, cards, figure.node);
   const below = make("div", { class: "lp-opened", hidden: true });
-  el.append(root, below);
+  el.append(below);
 
   let sent = ""; // what this page sent last: only another text, set from code or cut, takes the box's place
   let timer = 0;
@@ -63,23 +56,21 @@ function render({ model, el }) {
     commit(text);
   });
 
-  let cardsShown = "";
   const show = () => {
-    const payload = model.get("payload");
-    figure.draw(payload); // first: plotly measures the page, which the rest of this then changes, once
-    figure.node.classList.toggle("lp-none", !payload.figure);
-    controls.show(payload.values);
-    for (const row of controls.column.querySelectorAll("[data-control]")) row.dataset.origin = payload.origins[row.dataset.control] ?? "";
-    status.textContent = payload.status;
-    status.dataset.verdict = payload.verdict;
-    line.textContent = payload.line;
-    line.hidden = !payload.line || payload.line === box.value.trim();
-    const now = JSON.stringify([payload.diagnoses, payload.problem]);
-    if (cardsShown === now) return; // what stands open stays open
-    cardsShown = now;
-    const [best, ...others] = payload.diagnoses.map((one, index) => diagnosisCard(one, index, fix));
-    const more = make("details", { class: "lp-folded" }, make("summary", {}, `or else: ${others.length} more`), ...others);
-    cards.replaceChildren(...[payload.problem && problemCard(payload.problem, send), best, others.length && more].filter(Boolean));
+    const now = payload();
+    figure.draw(now); // first: plotly measures the page, which the rest of this then changes, once
+    figure.node.classList.toggle("lp-none", !now.figure);
+    controls.show(now.values);
+    for (const row of controls.column.querySelectorAll("[data-control]")) row.dataset.origin = now.origins[row.dataset.control] ?? "";
+    status.textContent = now.status;
+    status.dataset.verdict = now.verdict;
+    line.textContent = now.line;
+    line.hidden = !now.line || now.line === box.value.trim();
+    refill(cards, [now.diagnoses, now.problem], () => {
+      const [best, ...others] = now.diagnoses.map((one, index) => diagnosisCard(one, index, fix));
+      const more = others.length && fold(`or else: ${others.length} more`, { class: "lp-folded" }, others);
+      return [now.problem && problemCard(now.problem, send), best, more].filter(Boolean);
+    });
   };
   const showText = () => { if (model.get("text") !== sent) box.value = sent = model.get("text"); };
   let shown = null; // the Explorer's view
@@ -93,16 +84,15 @@ function render({ model, el }) {
     }
     if (message) below.scrollIntoView({ block: "nearest" });
   };
-  const heard = { "change:payload": show, "change:text": showText, "msg:custom": showOpened };
-  for (const [event, hear] of Object.entries(heard)) model.on(event, hear);
+  panel.listen("change:payload", show);
+  panel.listen("change:text", showText);
+  panel.listen("msg:custom", showOpened);
   loadPlotly(model); // while the reader looks for a text
   showText();
   show();
   showOpened();
   return () => {
-    for (const [event, hear] of Object.entries(heard)) model.off(event, hear);
-    close();
-    figure.close();
+    panel.end();
     shown?.then((view) => view.remove());
   };
 }

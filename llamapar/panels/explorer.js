@@ -6,52 +6,41 @@ const LIMIT_OPEN = 3; // findings that stand open; the rest folds
 // -- findings ----------------------------------------------------------------------------------
 
 function verdictTable({ verdicts, unknown }) {
-  const head = make("tr", {}, ...["framework", "verdict", "what it says or does"].map((text) => make("th", {}, text)));
-  const rows = verdicts.map(([title, verdict, message, note, links]) => {
-    const words = make("td", {}, message ? make("code", {}, message) : null, note ? make("div", {}, note) : null, sources(links));
-    return make("tr", {}, make("td", {}, title), make("td", {}, verdict), words);
+  const rows = verdicts.map(([title, verdict, message, note, links]) =>
+    [title, verdict, [message && make("code", {}, message), note && make("div", {}, note), sources(links)].filter(Boolean)]);
+  const made = frameworksTable(rows, ["framework", "verdict", "what it says or does"]);
+  if (unknown.length) made.firstChild.append(make("tr", {}, make("td", { colspan: 3, class: "lp-source" }, `not known: ${unknown.join(", ")}`)));
+  return made;
+}
+
+// A fold that is filled when it is first opened, and that a new card of the same name finds open.
+function remembered(opened, name, title, attributes, build) {
+  const details = fold(title, { ...attributes, open: opened.has(name) });
+  const fill = () => { if (details.open && details.childElementCount === 1) details.append(...build()); };
+  details.addEventListener("toggle", () => {
+    fill();
+    if (details.open) opened.add(name); else opened.delete(name);
   });
-  if (unknown.length) rows.push(make("tr", {}, make("td", { colspan: 3, class: "lp-source" }, `not known: ${unknown.join(", ")}`)));
-  return make("div", { class: "lp-wide" }, make("table", { class: "lp-frameworks" }, head, ...rows));
+  fill();
+  return details;
 }
 
 function findingCard(finding, index, opened, fix) {
-  const button = (text, k) =>
-    make("button", { type: "button", class: "lp-fix", title: "apply this fix", onclick: () => fix(index, k) }, text);
-  const [best, ...others] = finding.fixes;
-  const more = make("details", { class: "lp-more", open: opened.has(finding.code) },
-    make("summary", {}, others.length ? "more fixes, and what each framework does" : "what each framework does"),
-    others.length ? make("p", {}, ...others.map((text, k) => button(text, k + 1))) : null);
-  const fill = () => { if (more.open && !more.querySelector("table")) more.append(verdictTable(finding)); };
-  more.addEventListener("toggle", () => {
-    fill();
-    if (more.open) opened.add(finding.code); else opened.delete(finding.code);
-  });
-  fill();
-  return make("div", { class: `lp-finding lp-${finding.severity}`, "data-code": finding.code },
-    make("div", { class: "lp-line" },
-      make("span", { class: "lp-mark", title: finding.severity, role: "img", "aria-label": finding.severity }, MARKS[finding.severity]),
-      make("b", {}, finding.code), make("span", {}, finding.message)),
-    make("div", { class: "lp-why" }, finding.why),
-    best ? make("div", { class: "lp-best" }, "try ", button(best, 0)) : null,
-    more);
+  const [best, ...others] = fixes(finding.fixes, "apply this fix", (k) => fix(index, k));
+  const title = others.length ? "more fixes, and what each framework does" : "what each framework does";
+  const more = () => [...(others.length ? [make("div", { class: "lp-tries" }, others)] : []), verdictTable(finding)];
+  return card(finding.severity, { "data-code": finding.code },
+    [mark(finding.severity), make("b", {}, finding.code), make("span", {}, finding.message)],
+    why(finding.why), tries(best ? [best] : []), remembered(opened, finding.code, title, { class: "lp-more" }, more));
 }
 
-function drawFindings(box, payload, opened, fix, send) {
-  const now = JSON.stringify([payload.findings, payload.problem]);
-  if (box.llamaparDrawn === now) return; // a change of tab leaves them as they are
-  box.llamaparDrawn = now;
-  const cards = payload.findings.map((finding, index) => findingCard(finding, index, opened, fix));
-  if (payload.problem) cards.unshift(problemCard(payload.problem, send));
-  const shown = cards.slice(0, LIMIT_OPEN);
-  const rest = cards.slice(LIMIT_OPEN);
-  if (rest.length) {
-    const folded = make("details", { class: "lp-folded", open: opened.has("rest") },
-      make("summary", {}, `${rest.length} more finding${rest.length > 1 ? "s" : ""}`), ...rest);
-    folded.addEventListener("toggle", () => (folded.open ? opened.add("rest") : opened.delete("rest")));
-    shown.push(folded);
-  }
-  box.replaceChildren(...shown);
+function drawFindings(box, { findings, problem }, opened, fix, send) {
+  refill(box, [findings, problem], () => { // a change of tab leaves them as they are
+    const cards = [...(problem ? [problemCard(problem, send)] : []), ...findings.map((one, index) => findingCard(one, index, opened, fix))];
+    const rest = cards.splice(LIMIT_OPEN);
+    const title = `${rest.length} more finding${rest.length > 1 ? "s" : ""}`;
+    return rest.length ? [...cards, remembered(opened, "rest", title, { class: "lp-folded" }, () => rest)] : cards;
+  });
 }
 
 // -- the Memory tab ----------------------------------------------------------------------------
@@ -65,25 +54,22 @@ function drawRemedies(box, { offered, payload, apply }) {
   box.classList.toggle("lp-stale", !now);
   if (!now) return;
   const words = offered.texts.length ? "to make it fit" : "one or two settings, axes or the GPU changed: nothing makes it fit";
-  box.replaceChildren(words, ...offered.texts.map((text, k) =>
-    make("button", { type: "button", class: "lp-fix", title: "make this change", onclick: () => apply(k) }, text)));
+  box.replaceChildren(words, ...fixes(offered.texts, "make this change", apply));
 }
 
 // -- everything --------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const uid = `lp${++views}`;
-  const opened = new Set();
-  const { send, ask, note, close } = buildSender(model, () => controls.show(model.get("payload").values));
+  const panel = buildPanel({ model, el }, "", (event) => {
+    const { x, y, data } = event.points[0];
+    if (payload().values.tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
+  });
+  const { payload, send, ask, figure, status, listen } = panel;
+  const opened = new Set(); // what the reader unfolded
   const fix = (finding, k) => ask({ kind: "fix", finding, fix: k });
 
-  const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
-  const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite" });
-  const findings = make("div", { class: "lp-findings" });
-
-  const tabs = model.get("tabs").map(([name, title]) =>
-    make("button", { type: "button", role: "tab", "data-tab": name, onclick: () => send({ tab: name }) }, title));
-  const bar = make("div", { class: "lp-tabs", role: "tablist", "aria-label": "maps" }, ...tabs);
+  const tabs = model.get("tabs").map(([name, title]) => button(title, { role: "tab", "data-tab": name, onclick: () => send({ tab: name }) }));
+  const bar = make("div", { class: "lp-tabs", role: "tablist", "aria-label": "maps" }, tabs);
   bar.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const at = tabs.findIndex(isActive);
@@ -94,44 +80,36 @@ function render({ model, el }) {
     next.focus();
     next.click();
   });
-  const figure = buildFigure(model, (event) => {
-    const { x, y, data } = event.points[0];
-    if (model.get("payload").values.tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
-  }, (painted) => { root.dataset.painted = painted; });
-
   const run = buildRun(ask);
   const remedies = make("div", { class: "lp-copy lp-remedies", hidden: true });
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
-  const copies = model.get("exports").map((name) =>
-    make("button", { type: "button", onclick: () => ask({ kind: "copy", name }) }, name));
-  const copying = make("div", { class: "lp-copy" }, "copy as ", ...copies, text);
-  const onMessage = async (message) => {
+  const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
+  const copying = make("div", { class: "lp-copy" }, "copy as ", copies, text);
+  const showCopied = async (message) => {
     if (message.kind !== "copied") return;
     text.hidden = false;
     text.textContent = message.text;
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
-
-  const root = buildRoot("", controls, note, status, findings, bar, run.head, remedies, figure.node, run.tables, copying);
-  el.append(root);
+  panel.main.append(panel.note, status, panel.cards, bar, run.head, remedies, figure.node, run.tables, copying);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
   let result = null;
-  const inRunTab = () => model.get("payload").values.tab === "run" && !model.get("payload").problem;
+  const inRunTab = () => payload().values.tab === "run" && !payload().problem;
   const dim = () => {
     const { state, result } = model.get("running");
     figure.node.classList.toggle("lp-stale", inRunTab() && state === "running" && !result);
   };
-  const drawFigure = (payload) => {
+  const drawFigure = () => {
     const running = model.get("running");
     const runs = inRunTab();
     result = running.result ?? (running.state === "running" ? result : null);
     run.head.hidden = run.tables.hidden = !runs;
     figure.node.hidden = runs && !result?.figure;
     dim();
-    figure.draw(runs ? { ...payload, figure: result?.figure, summary: result?.summary ?? "" } : payload);
+    figure.draw(runs ? { ...payload(), figure: result?.figure, summary: result?.summary ?? "" } : payload());
   };
   const showRun = () => {
     const running = model.get("running");
@@ -139,42 +117,32 @@ function render({ model, el }) {
     run.draw(running);
     dim();
     const more = running.result || running.state !== "running"; // than how far it is
-    if (more && inRunTab()) drawFigure(model.get("payload"));
+    if (more && inRunTab()) drawFigure();
   };
-
-  const showRemedies = () => drawRemedies(remedies, {
-    offered: model.get("offered"), payload: model.get("payload"), apply: (k) => ask({ kind: "remedy", remedy: k }) });
-
+  const showRemedies = () =>
+    drawRemedies(remedies, { offered: model.get("offered"), payload: payload(), apply: (k) => ask({ kind: "remedy", remedy: k }) });
   const show = () => {
-    const payload = model.get("payload");
-    drawFigure(payload); // first: plotly measures the page, which the rest of this then changes, once
-    controls.show(payload.values);
-    status.textContent = payload.status;
-    status.dataset.ok = payload.problem ? "no" : payload.ok ? "yes" : "no";
-    drawFindings(findings, payload, opened, fix, send);
+    const now = payload();
+    drawFigure(); // first: plotly measures the page, which the rest of this then changes, once
+    panel.controls.show(now.values);
+    status.textContent = now.status;
+    status.dataset.ok = now.ok ? "yes" : "no";
+    drawFindings(panel.cards, now, opened, fix, send);
     showRemedies();
     for (const tab of tabs) {
-      const on = tab.dataset.tab === payload.values.tab;
+      const on = tab.dataset.tab === now.values.tab;
       tab.setAttribute("aria-selected", String(on));
       tab.tabIndex = on ? 0 : -1;
     }
     text.hidden = true;
   };
-  model.on("change:payload", show);
-  model.on("change:running", showRun);
-  model.on("change:offered", showRemedies);
-  model.on("msg:custom", onMessage);
+  listen("change:payload", show);
+  listen("change:running", showRun);
+  listen("change:offered", showRemedies);
+  listen("msg:custom", showCopied);
   show();
   showRun();
-
-  return () => {
-    model.off("change:payload", show);
-    model.off("change:running", showRun);
-    model.off("change:offered", showRemedies);
-    model.off("msg:custom", onMessage);
-    close();
-    figure.close();
-  };
+  return panel.end;
 }
 
 export default { render };

@@ -12,8 +12,19 @@ function make(tag, attributes = {}, ...children) {
   }
   // JupyterLab's shortcuts (arrows, Enter, letters) must not take the keys that a control needs.
   if (KEYED.has(tag)) node.setAttribute("data-lm-suppress-shortcuts", "true");
-  node.append(...children.filter((child) => child != null));
+  node.append(...children.flat().filter((child) => child != null));
   return node;
+}
+
+const button = (text, attributes) => make("button", { type: "button", ...attributes }, text);
+const fold = (title, attributes, ...children) => make("details", attributes, make("summary", {}, title), ...children);
+
+// Fills a box where what it shows is new, so that what stands open in it stays open.
+function refill(box, shown, build) {
+  const now = JSON.stringify(shown);
+  if (box.llamaparShown === now) return;
+  box.llamaparShown = now;
+  box.replaceChildren(...build());
 }
 
 // One plotly.js to a page: the one that is there, or plotly's own bundle sent by the kernel once.
@@ -187,7 +198,7 @@ function buildControls(schema, uid, send, load) {
       const label = make("label", { for: control.id, title: control.help }, control.label);
       return make("div", { class: `lp-row lp-${control.kind}${isLong(control) ? " lp-long" : ""}`, "data-control": control.name }, label, ...built.nodes);
     });
-    return make("details", { class: "lp-group", open, "data-tab": tab }, make("summary", {}, group), ...rows);
+    return fold(group, { class: "lp-group", open, "data-tab": tab }, rows);
   });
   const show = (values) => {
     for (const [name, value] of Object.entries(values)) shows[name]?.forEach((put) => put(value));
@@ -199,31 +210,35 @@ function buildControls(schema, uid, send, load) {
 // -- cards -------------------------------------------------------------------------------------
 
 const MARKS = { error: "✕", warning: "!", note: "i" };
+const mark = (kind) => make("span", { class: "lp-mark", title: kind, role: "img", "aria-label": kind }, MARKS[kind]);
+const why = (text) => (text ? make("div", { class: "lp-why" }, text) : null);
 
-function problemCard({ what, why, choose }, send) {
-  const offer = ([text, changes], k) => [k ? ", or " : "", Object.keys(changes).length
-    ? make("button", { type: "button", class: "lp-fix", title: "set this", onclick: () => send(changes) }, text) : text];
-  return make("div", { class: "lp-finding lp-error" },
-    make("div", { class: "lp-line" }, make("span", { class: "lp-mark" }, MARKS.error), make("span", {}, what)),
-    why ? make("div", { class: "lp-why" }, why) : null,
-    choose.length ? make("div", { class: "lp-why lp-choices" }, "try ", ...choose.flatMap(offer)) : null);
+// What there is to do: buttons that do it, one for each text, where `press` is told which.
+const fixes = (texts, title, press) => texts.map((text, k) => button(text, { title, onclick: () => press(k) }));
+const tries = (parts, more = "") => (parts.length ? make("div", { class: `lp-tries ${more}` }, "try ", parts) : null);
+
+// A card: its first line, and what stands under it.
+const card = (kind, data, line, ...rest) => make("div", { class: `lp-finding lp-${kind}`, ...data }, make("div", { class: "lp-line" }, line), rest);
+
+function problemCard({ what, why: reason, choose }, send) {
+  const offer = ([text, changes], k) => [k ? ", or " : "",
+    Object.keys(changes).length ? button(text, { title: "set this", onclick: () => send(changes) }) : text];
+  return card("error", {}, [mark("error"), make("span", {}, what)], why(reason), tries(choose.flatMap(offer), "lp-choices"));
+}
+
+// What frameworks do or say: rows of cells, each a list of what stands in it.
+function frameworksTable(rows, head = []) {
+  const top = head.length ? make("tr", {}, head.map((text) => make("th", {}, text))) : null;
+  const lines = rows.map((cells) => make("tr", {}, cells.map((cell) => make("td", {}, cell))));
+  return make("div", { class: "lp-wide" }, make("table", { class: "lp-frameworks" }, top, lines));
 }
 
 // Where evidence stands: links whose long paths break after a slash, never inside a word.
 function sources(links) {
   const broken = (text) => text.split(/(?<=\/)/).flatMap((part, k) => (k ? [make("wbr"), part] : [part]));
   const address = (path) => `https://github.com/${path}`; // nowhere else, whatever is sent
-  const made = links.flatMap(([text, path]) =>
-    [make("a", { href: address(path), target: "_blank", rel: "noopener" }, ...broken(text)), " "]);
-  return make("div", { class: "lp-source" }, ...made);
-}
-
-let views = 0;
-
-// A panel lays itself out by its own width, so what is asked for its width stands around its columns.
-function buildRoot(kind, controls, ...main) {
-  return make("div", { class: `llamapar ${kind}`.trim() },
-    make("div", { class: "lp-columns" }, controls.column, make("div", { class: "lp-main" }, ...main)));
+  const made = links.flatMap(([text, path]) => [make("a", { href: address(path), target: "_blank", rel: "noopener" }, broken(text)), " "]);
+  return make("div", { class: "lp-source" }, made);
 }
 
 // -- the figure --------------------------------------------------------------------------------
@@ -286,6 +301,34 @@ function buildFigure(model, onRank, onPainted) {
   const theme = new MutationObserver(redraw);
   theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
   const node = make("div", { class: "lp-figure", role: "tabpanel" }, heading, reason, make("div", { class: "lp-wide" }, plot),
-    make("details", {}, make("summary", {}, "as text"), summary));
+    fold("as text", {}, summary));
   return { node, draw, close: () => { theme.disconnect(); resized.disconnect(); window.Plotly?.purge(plot); } };
+}
+
+// -- a panel -----------------------------------------------------------------------------------
+
+let views = 0;
+
+// What every panel has: controls, messages, a line of status, cards, a figure. A panel lays itself out by its
+// own width, so what is asked for its width stands around its columns. `listen` lasts until the view is closed.
+function buildPanel({ model, el }, kind, onRank) {
+  const uid = `lp${++views}`;
+  const payload = () => model.get("payload");
+  const { send, ask, note, close } = buildSender(model, () => controls.show(payload().values));
+  const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
+  const figure = buildFigure(model, onRank, (painted) => { root.dataset.painted = painted; });
+  const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite" });
+  const cards = make("div", { class: "lp-findings" });
+  const main = make("div", { class: "lp-main" });
+  const columns = make("div", { class: "lp-columns" }, controls.column, main);
+  const root = make("div", { class: `llamapar ${kind}`.trim() }, columns);
+  el.append(root);
+  const heard = [];
+  const listen = (event, hear) => { heard.push([event, hear]); model.on(event, hear); };
+  const end = () => {
+    for (const [event, hear] of heard) model.off(event, hear);
+    close();
+    figure.close();
+  };
+  return { uid, payload, send, ask, note, controls, figure, status, cards, main, columns, listen, end };
 }

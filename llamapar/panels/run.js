@@ -2,7 +2,7 @@
 // -- the Run tab -------------------------------------------------------------------------------
 // How far a run is, and what came of it. Python sends both as the trait `running`; two buttons answer.
 
-const STATES = { idle: "not run yet", running: "", writing: "", done: "", cancelled: "cancelled: nothing came of this run", failed: "" };
+const STATES = { idle: "not run yet", cancelled: "cancelled: nothing came of this run" };
 
 function runTable({ name, title, head, rows, wrong }) {
   const cells = (tag, texts) => texts.map((text) => make(tag, {}, text));
@@ -15,8 +15,8 @@ function runTable({ name, title, head, rows, wrong }) {
 
 // head stands above the figure, tables below it; draw fills both.
 function buildRun(ask) {
-  const start = make("button", { type: "button", class: "lp-start", onclick: () => ask({ kind: "run" }) }, "Run");
-  const stop = make("button", { type: "button", onclick: () => ask({ kind: "cancel" }) }, "Cancel");
+  const start = button("Run", { class: "lp-start", onclick: () => ask({ kind: "run" }) });
+  const stop = button("Cancel", { onclick: () => ask({ kind: "cancel" }) });
   const bar = make("progress", { max: 1, "aria-label": "progress of the run" });
   const phase = make("span", { class: "lp-phase" });
   const title = make("span", { class: "lp-title" });
@@ -45,7 +45,7 @@ function buildRun(ask) {
     const now = JSON.stringify([running.state, result, running.problem, running.notes]);
     if (shown === now || (on && !result && tables.hasChildNodes())) return;
     shown = now;
-    verdict.textContent = result ? result.verdict : STATES[running.state];
+    verdict.textContent = result ? result.verdict : STATES[running.state] ?? "";
     verdict.dataset.ok = result ? (result.ok ? "yes" : "no") : "";
     verdict.hidden = !verdict.textContent;
     cards.replaceChildren(...[...(result?.cards ?? []), ...(running.problem ? [running.problem] : [])].map(problemCard));

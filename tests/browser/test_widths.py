@@ -107,6 +107,25 @@ def test_a_panel_lays_itself_out_by_its_own_width(
         notebook.screenshot(tmp_path / f"{width}-{files}-{cell}.png", cell)
 
 
+@pytest.mark.parametrize(("width", "files"), [(1280, True), (820, True), (390, False)])
+def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
+    notebook: Notebook, width: int, files: bool
+) -> None:
+    resize(notebook, width, files)
+    clinic = notebook.cell(3).locator(".lp-clinic")
+    fields = [box_of(clinic.locator(f"[data-control={name}] > input")) for name in ("model", "tp", "seq_len")]
+    box, cause = (
+        box_of(clinic.locator("textarea")),
+        box_of(clinic.locator("[data-category] .lp-line > :last-child")),
+    )
+    assert len({field["x"] for field in fields}) == 1
+    if width == 1280:
+        assert fields[0]["x"] + fields[0]["width"] < box["x"]
+    else:
+        assert box["y"] + box["height"] < fields[0]["y"]
+    assert cause["height"] < 3 * 16 + 8  # 16 px a line: not a narrow column beside the title
+
+
 def test_a_table_of_frameworks_breaks_no_word_and_links_its_sources(notebook: Notebook) -> None:
     finding = notebook.cell(0).locator("[data-code=LP104]")
     finding.locator("summary").click()
