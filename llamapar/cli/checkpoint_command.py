@@ -7,9 +7,8 @@ from types import ModuleType
 
 from llamapar import interrupts
 from llamapar.describe.options import Values
-from llamapar.errors import LlamaparError
 
-from .commands import Answer, Command, Given, Group, answer
+from .commands import Answer, Command, Given, Group, answer, with_torch
 from .writing import as_text, write
 
 _CUTS = ("tp", "pp", "padding", "layer_split", "kv_replication")
@@ -28,11 +27,9 @@ def _look(given: Given) -> Answer:
 
 def _make(given: Given) -> Answer:
     """`shard`, `gather` and `reshard`: a new checkpoint."""
-    action, source, target = _action(given), _source(given), given["target"]
-    if target is None:
-        choose = [f"{given.command} {source} NEW-FOLDER"]
-        what = f"{action} needs the folder to be made"
-        raise LlamaparError(what, "it must not be there yet", choose, "target")
+    action, source = _action(given), _source(given)
+    what, choose = f"{action} needs the folder to be made", [f"{given.command} {source} NEW-FOLDER"]
+    target = given.needed("target", what, "it must not be there yet", choose)
     checkpoint, options = _library(), _options(given)
     try:
         with interrupts.raised():
@@ -53,9 +50,7 @@ def _action(given: Given) -> str:
 
 
 def _source(given: Given) -> str:
-    if given["source"] is None:
-        raise LlamaparError("a checkpoint is needed", "", [f"{given.command} FOLDER"], "source")
-    return str(given["source"])
+    return given.needed("source", "a checkpoint is needed", "", [f"{given.command} FOLDER"])
 
 
 def _options(given: Given) -> Values:
@@ -65,13 +60,7 @@ def _options(given: Given) -> Values:
 
 
 def _library() -> ModuleType:
-    """The library's part; LlamaparError where it cannot be had."""
-    try:
-        from llamapar import checkpoint
-    except ModuleNotFoundError as problem:
-        what = f"{problem.name} is not installed, and reading checkpoints needs it"
-        raise LlamaparError(what, "", ["pip install 'llamapar[run]'"]) from None
-    return checkpoint
+    return with_torch("checkpoint", "reading checkpoints")
 
 
 _HELPS = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from llamapar.describe.layout import Layout
@@ -30,6 +31,12 @@ class Given:
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
+    def needed(self, name: str, what: str, why: str = "", choose: Iterable[object] = ()) -> str:
+        """A value that must be given. Raises LlamaparError where it was not."""
+        if self[name] is None:
+            raise LlamaparError(what, why, choose, name)
+        return str(self[name])
+
     def of(self, *names: str) -> Values:
         """The options that were given; the library judges their values."""
         return {name: value for name in names if (value := self.values.get(name)) is not None}
@@ -37,10 +44,9 @@ class Given:
     @property
     def model(self) -> ModelConfig:
         """The model that was named; LlamaparError where none was."""
-        if self["model"] is None:
-            choose = ["llama3.1-405b", "a config.json or params.json", f"{self.command} --help"]
-            raise LlamaparError("a model is needed", f"presets are {', '.join(PRESETS)}", choose, "model")
-        return find_model(self["model"])
+        why = f"presets are {', '.join(PRESETS)}"
+        choose = ["llama3.1-405b", "a config.json or params.json", f"{self.command} --help"]
+        return find_model(self.needed("model", "a model is needed", why, choose))
 
     @property
     def layout(self) -> Layout:
@@ -75,6 +81,17 @@ class Record(Foldable, Protocol):
 def answer(record: Record, ok: bool = True) -> Answer:
     """A record in its own two forms."""
     return Answer(ok, lambda: as_text(record), record.as_dict)
+
+
+def with_torch(module: str, what: str, why: str = "") -> ModuleType:
+    """A module that needs torch. what: it does. Raises LlamaparError where it cannot be had."""
+    try:
+        return importlib.import_module(f"llamapar.{module}")
+    except ModuleNotFoundError as problem:
+        missing = f"{problem.name} is not installed, and {what} needs it"
+        raise LlamaparError(missing, why, ["pip install 'llamapar[run]'"]) from None
+    except ImportError as problem:  # a torch that is too old
+        raise LlamaparError(str(problem), "", ["pip install --upgrade 'llamapar[run]'"]) from None
 
 
 class Command(NamedTuple):

@@ -43,9 +43,10 @@ def _answer(given: Given) -> Answer:
     if file is not None:
         found = _of_file(file, known)
     elif text == "-":
-        echo = _Echo(sys.stderr if given["json"] else sys.stdout)
-        found = explain(lines(echo.through(_piped())), **known)
-        head = "\n" if echo.wrote else ""
+        pieces = _echoed(_piped(), sys.stderr if given["json"] else sys.stdout)
+        first = next(pieces, b"")
+        found = explain(lines(chain([first], pieces)), **known)
+        head = "\n" if first else ""
     else:
         found = explain(text.encode("utf-8", "surrogateescape"), **known)
     return Answer(found.verdict != UNKNOWN, lambda: f"{head}{as_text(str(found))}", found.as_dict)
@@ -160,31 +161,24 @@ def _piped() -> Iterator[bytes]:
         yield piece
 
 
-class _Echo:
-    """Passes bytes on to a stream as they come. One that fails is left alone: the job goes on."""
+def _echoed(pieces: Iterable[bytes], stream: IO[str] | None) -> Iterator[bytes]:
+    """The pieces, each passed on as it comes. A stream that fails is left alone: the job goes on."""
+    for piece in pieces:
+        if stream is not None:
+            try:
+                _pass(piece, stream)
+            except OSError:
+                mute(stream)
+                stream = None
+        yield piece
 
-    def __init__(self, stream: IO[str] | None) -> None:
-        self.stream = stream
-        self.wrote = False
 
-    def through(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        for piece in pieces:
-            self._pass(piece)
-            yield piece
-
-    def _pass(self, piece: bytes) -> None:
-        if self.stream is None:
-            return
-        self.wrote = True
-        try:
-            if binary := cast("IO[bytes] | None", getattr(self.stream, "buffer", None)):
-                binary.write(piece)
-            else:
-                self.stream.write(piece.decode("utf-8", "replace"))
-            self.stream.flush()
-        except OSError:
-            mute(self.stream)
-            self.stream = None
+def _pass(piece: bytes, stream: IO[str]) -> None:
+    if binary := cast("IO[bytes] | None", getattr(stream, "buffer", None)):
+        binary.write(piece)
+    else:
+        stream.write(piece.decode("utf-8", "replace"))
+    stream.flush()
 
 
 EXPLAIN = Command(

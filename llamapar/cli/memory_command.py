@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llamapar.describe.job import Job
 from llamapar.describe.options import FACTS, LAYOUT
-from llamapar.errors import Choice, LlamaparError
+from llamapar.errors import Choice
 from llamapar.frameworks import FRAMEWORKS, padding_rule
 from llamapar.records.tables import cut
 from llamapar.rules.machines import Count, counted, loading
@@ -21,9 +21,8 @@ _EXITS = "0 it fits, 1 it does not fit"
 def _memory(given: Given) -> Answer:
     """Status 0 where the worst stage stays within the GPU's HBM, 1 where it does not."""
     model, layout, facts = given.model, given.layout, given.facts
-    if "seq_len" not in facts:
-        choose = [Choice.of(seq_len=8192), "llamapar memory --help"]
-        raise LlamaparError("a sequence length is needed", "activations grow with it", choose, "seq_len")
+    choose = [Choice.of(seq_len=8192), "llamapar memory --help"]
+    given.needed("seq_len", "a sequence length is needed", "activations grow with it", choose)
     if "padding" in facts:
         facts["padding"] = padding_rule(facts["padding"])
     job = Job.of(model, layout, **facts)

@@ -17,7 +17,7 @@ from llamapar.execution.shrinking import shrink
 from llamapar.frameworks import padding_rule
 from llamapar.rules.report import Report
 
-from .commands import Answer, Command, Given
+from .commands import Answer, Command, Given, with_torch
 from .writing import as_dict, as_text, in_flags
 
 if TYPE_CHECKING:
@@ -33,12 +33,14 @@ _OPTIONS = (
     *("documents", "fault", "timeout", "kv_replication", "pads_in_softmax", "force"),
 )
 
+_TORCHRUN = "execution.engines.torchrun"
+
 
 def _answer(given: Given) -> Answer:
     """Status 0 for a run equal to the reference; 1 for one that differs, raised, was refused or gave up."""
-    execute, answers, torchrun = _torch()
+    execute, answers = _torch("execution.execute"), _torch("execution.answers")
     options = given.of(*_OPTIONS)
-    if torchrun.launched() and options.setdefault("engine", "torchrun") != "torchrun":
+    if _torch(_TORCHRUN).launched() and options.setdefault("engine", "torchrun") != "torchrun":
         what = f"engine={options['engine']!r} under torchrun: each of its processes would run all ranks"
         choose = [Choice.of(engine="torchrun"), "the same command without torchrun"]
         raise LlamaparError(what, "", choose, "engine")
@@ -53,30 +55,20 @@ def _answer(given: Given) -> Answer:
     return Answer(result.ok, lambda: _text(result, given), lambda: _data(result, given))
 
 
-def _torch() -> tuple[ModuleType, ModuleType, ModuleType]:
-    """The modules that run layouts; LlamaparError where they cannot be had."""
-    try:
-        from llamapar.execution import answers, execute
-        from llamapar.execution.engines import torchrun
-    except ModuleNotFoundError as problem:
-        what = f"{problem.name} is not installed, and running a layout needs it"
-        why = "every other command needs nothing but Python"
-        raise LlamaparError(what, why, ["pip install 'llamapar[run]'"]) from None
-    except ImportError as problem:  # a torch that is too old
-        raise LlamaparError(str(problem), "", ["pip install --upgrade 'llamapar[run]'"]) from None
-    return execute, answers, torchrun
+def _torch(module: str) -> ModuleType:
+    """A module that runs layouts."""
+    return with_torch(module, "running a layout", "every other command needs nothing but Python")
 
 
 def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunResult:
-    if given["program"] is None:
-        choose = [f"llamapar run {name}" for name in PROGRAMS[:2]]
-        raise LlamaparError("a program is needed", f"programs are {', '.join(PROGRAMS)}", choose, "program")
+    choose = [f"llamapar run {name}" for name in PROGRAMS[:2]]
+    program = given.needed("program", "a program is needed", f"programs are {', '.join(PROGRAMS)}", choose)
     model, layout, notes = given.model, given.layout, tuple[str, ...]()
     if given["shrink"]:
         small = shrink(model, layout, padding=padding_rule(options.get("padding")))
         model, layout, notes = small.model, small.layout, small.notes
     try:
-        result = run(given["program"], model, layout, **options)
+        result = run(program, model, layout, **options)
     except LayoutError as problem:
         if problem.field == "world" and options.get("engine") != "torchrun":
             fits = [Choice.of(shrink=True), Choice.of(model="tiny")][given["shrink"] :]
@@ -155,16 +147,15 @@ RUN = Command(
 def launched() -> bool:
     """Whether torchrun started this process, and torch is there to say so."""
     with contextlib.suppress(LlamaparError):
-        return _torch()[2].launched() is not None
+        return _torch(_TORCHRUN).launched() is not None
     return False
 
 
 def as_a_rank(command: Callable[[], int]) -> int:
     """The command on a rank that torchrun started: rank 0 alone writes, all end with its status."""
-    from llamapar.execution.engines import torchrun
-
+    torchrun = _torch(_TORCHRUN)
     if os.environ["RANK"] == "0":
-        return torchrun.part(command())
+        return int(torchrun.part(command()))
     with open(os.devnull, "w") as void, contextlib.redirect_stdout(void), contextlib.redirect_stderr(void):
         status = command()
-    return torchrun.part(status)
+    return int(torchrun.part(status))
