@@ -275,6 +275,13 @@ def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
     assert panel.payload["reason"] == "there is nothing to draw"
 
 
+@pytest.mark.parametrize(("name", "most"), [("tp", 2**20), ("gpus", 2**24), ("dim", 2**31 - 1)])
+def test_a_field_has_the_bounds_of_its_option(name: str, most: int) -> None:
+    assert lp.clinic(KV, **{name: most}).payload["problem"] is None
+    problem = lp.clinic(KV, **{name: most + 1}).payload["problem"]
+    assert problem["what"] == f"{name}={shown(most + 1)}: {name} must be a whole number from 1 to {most}"
+
+
 def test_set_refuses_a_field_that_is_not_there() -> None:
     with pytest.raises(lp.LayoutError, match="argument='tpp' is not known"):
         lp.clinic().set(tpp=4)

@@ -19,7 +19,7 @@ from llamapar.describe.counts import typed as read_typed
 from llamapar.describe.layout import AXES
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import Values
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named, zoo
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
@@ -110,7 +110,8 @@ class Visit:
                 if name == "framework":
                     find_framework(value)
                 elif name != "model":
-                    whole(name, number(name, value).value if isinstance(value, str) else value, 1, 2**40 - 1)
+                    count = number(name, value).value if isinstance(value, str) else value
+                    whole(name, count, 1, OPTIONS[name].most)
                 elif not (isinstance(value, str) and model_named(value)):
                     one_of("model", value, PRESETS, ModelError)
                 known[name] = value

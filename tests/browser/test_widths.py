@@ -43,6 +43,9 @@ CHOICES = """panel => [...panel.querySelectorAll('select')].filter(box => box.cl
 })"""
 """Texts of select boxes that are wider than their box, less its arrow."""
 
+CLIPPED = "panel => [...panel.querySelectorAll('button')].filter(b => b.scrollWidth > b.clientWidth)"
+"""Buttons that do not show their whole text."""
+
 OUTSIDE = """panel => {
     const { left, right } = panel.getBoundingClientRect();
     const scrolls = node => node !== panel && (node.matches('.lp-wide, .lp-scroll, pre, textarea')
@@ -105,6 +108,12 @@ def test_a_panel_lays_itself_out_by_its_own_width(
         picture = panel.locator(".lp-plot")
         assert box_of(picture)["width"] >= 520  # wider than the panel it scrolls, and nothing in it collides
         notebook.screenshot(tmp_path / f"{width}-{files}-{cell}.png", cell)
+    tabs = notebook.cell(0).get_by_role("tab")
+    for tab in (*range(1, tabs.count()), 0):
+        tabs.nth(tab).click()
+        expect(tabs.nth(tab)).to_have_attribute("aria-selected", "true")
+        assert notebook.cell(0).locator(".llamapar").evaluate(CLIPPED) == []
+        assert notebook.cell(0).locator(".llamapar").evaluate(OUTSIDE) == []
 
 
 @pytest.mark.parametrize(("width", "files"), [(1280, True), (820, True), (390, False)])
