@@ -35,6 +35,8 @@ _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
 _COUNTS = (*AXES, "n_heads", "n_kv_heads", "head_dim")
 _KINDS: dict[type, str] = {ModelConfig: "model", Layout: "layout"}
 _MOST = 20
+"""Tensors of a frame that are listed."""
+
 _LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parent}/", "<frozen ")
 _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
 _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [--framework F] [TEXT]"
@@ -77,8 +79,8 @@ def answer(error: BaseException, known: Values) -> Answer:
     values, line = _frame(error)
     facts: Values = {n: v for n, v in values.items() if n in _COUNTS and type(v) is int and v > 0}
     facts |= {_KINDS[type(value)]: value for value in values.values() if type(value) in _KINDS}
-    bare = isinstance(error, ZeroDivisionError) and "head" not in line
-    if facts and not known and found.best and found.best.level >= Level.POSSIBLE and not bare:
+    any_division = isinstance(error, ZeroDivisionError) and "head" not in line
+    if facts and not known and found.best and found.best.level >= Level.POSSIBLE and not any_division:
         better = explain(error, **facts)
         if better.best and better.best.category in {d.category for d in found.diagnoses}:
             found, used = better, ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.items())

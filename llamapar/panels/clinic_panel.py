@@ -66,39 +66,38 @@ def _names() -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Visit:
-    """A text and what the reader typed besides, by field; `brought` is a model of their own."""
+    """A text and what the reader typed besides, by field; own: a model of their own."""
 
     text: str = ""
     typed: Values = field(default_factory=dict)
-    brought: ModelConfig | None = None
+    own: ModelConfig | None = None
 
     def change(self, changes: Values) -> Visit:
         """With text or fields changed; None or "" takes a field back. Raises LlamaparError."""
-        typed, brought, text = dict(self.typed), self.brought, changes.get("text", self.text)
+        typed, own, text = dict(self.typed), self.own, changes.get("text", self.text)
         if not isinstance(text, str):
             raise LayoutError(f"text={shown(text)}: a text is needed", "", ["lp.explain"], "text")
         for name, value in changes.items():
             if one_of("field", name, ("text", *_FIELDS)) == "text":
                 continue
             typed.pop(name, None)
-            own = name == "model" and value is not None and not isinstance(value, str)
             if name == "model":
-                brought = find_model(value) if own else None
-            if not own and value is not None and value != "":
+                own = None if value is None or isinstance(value, str) else find_model(value)
+            if value not in (None, "") and not (name == "model" and own):
                 typed[name] = read_typed(name, value) if name in _COUNTS else value
-        return Visit(text.encode("utf-8", "replace").decode(), typed, brought)
+        return Visit(text.encode("utf-8", "replace").decode(), typed, own)
 
     def load(self, model: ModelConfig) -> Visit:
-        """With a model that somebody brought."""
+        """With a model of the reader's own."""
         return self.change({"model": model})
 
     @cached_property
     def stated(self) -> dict[str, str]:
         """Model and framework, where the text names just one."""
         text = f"{self.text[:_SEARCHED]}\n{self.text[_SEARCHED:][-_SEARCHED:]}"
-        named = [model.name for m in _names().finditer(text) if (model := model_named(m.group()))]
-        spoken = [name for package, name in _PACKAGES.items() if re.search(rf"\b{package}[/.]", text)]
-        found = {"model": set(named), "framework": set(spoken)}
+        models = {model.name for m in _names().finditer(text) if (model := model_named(m.group()))}
+        frameworks = {name for package, name in _PACKAGES.items() if re.search(rf"\b{package}[/.]", text)}
+        found = {"model": models, "framework": frameworks}
         return {name: min(one) for name, one in found.items() if len(one) == 1}
 
     @cached_property
@@ -117,7 +116,7 @@ class Visit:
                 known[name] = value
             except LlamaparError as problem:
                 off = off or problem
-        return known | ({"model": self.brought} if self.brought else {}), off
+        return known | ({"model": self.own} if self.own else {}), off
 
     @cached_property
     def _explained(self) -> tuple[Explanation, LlamaparError | None]:
@@ -148,8 +147,8 @@ class Visit:
         rows |= {name: (n, STATED) for name, n in known.numbers.items()}
         rows |= {name: (value, STATED) for name, value in self.stated.items()}
         rows |= {name: (value, TYPED) for name, value in self.typed.items()}
-        if self.brought:
-            rows["model"] = (self.brought.name, TYPED)
+        if self.own:
+            rows["model"] = (self.own.name, TYPED)
         elif known.model and "model" in self.typed and "model" in self._known[0]:
             rows["model"] = (known.model.name, TYPED)
         rows = {ARGUMENTS.get(fact, fact): row for fact, row in rows.items()}

@@ -59,7 +59,7 @@ function buildSender(model, refused) {
   let count = 0;
   let awaited = null; // the id of the message on its way
   let timer = 0;
-  const tell = (problem) => note.replaceChildren(...(problem ? [problemCard(problem)] : []));
+  const showProblem = (problem) => note.replaceChildren(...(problem ? [problemCard(problem)] : []));
   const flush = () => {
     clearTimeout(timer);
     awaited = null;
@@ -70,21 +70,21 @@ function buildSender(model, refused) {
   };
   const unanswered = () => { // a lost message, or answer, must not hold up the next
     const why = "it is busy; or it was restarted or shut down, and then this cell is to be run again";
-    tell({ what: "no answer from the kernel", why, choose: [] });
+    showProblem({ what: "no answer from the kernel", why, choose: [] });
     flush();
   };
   const put = (message) => {
     waiting.push({ ...message, seq: model.get("payload").seq }); // what stood there when this was pressed
     if (!awaited) flush();
   };
-  const hear = ({ kind, id, problem }) => {
+  const onAnswer = ({ kind, id, problem }) => {
     if (kind !== "answered" || !id?.startsWith(view)) return;
-    tell(problem);
+    showProblem(problem);
     if (problem) refused();
     if (id === awaited) flush();
   };
-  const clear = () => tell(null); // a payload comes before its answer
-  model.on("msg:custom", hear);
+  const clear = () => showProblem(null); // a payload comes before its answer
+  model.on("msg:custom", onAnswer);
   model.on("change:payload", clear);
   return {
     note,
@@ -93,7 +93,7 @@ function buildSender(model, refused) {
       const last = waiting.at(-1);
       if (last?.kind === "set") Object.assign(last.changes, changes); else put({ kind: "set", changes: { ...changes } });
     },
-    close: () => { model.off("msg:custom", hear); model.off("change:payload", clear); clearTimeout(timer); },
+    close: () => { model.off("msg:custom", onAnswer); model.off("change:payload", clear); clearTimeout(timer); },
   };
 }
 
@@ -182,8 +182,8 @@ function fileControl(control, load) {
   return { nodes: [input], show: () => {} };
 }
 
-const ROOM = 16; // characters of a choice that stand whole beside its label
-const isLong = ({ kind, options }) => kind === "choice" && options.some(([, label]) => label.length > ROOM);
+const WIDEST = 16; // characters of a choice that stand whole beside its label
+const isLong = ({ kind, options }) => kind === "choice" && options.some(([, label]) => label.length > WIDEST);
 
 const KINDS = { int: intControl, text: textControl, axis: axisControl, choice: choiceControl, bool: boolControl };
 
@@ -323,10 +323,10 @@ function buildPanel({ model, el }, kind, onRank) {
   const columns = make("div", { class: "lp-columns" }, controls.column, main);
   const root = make("div", { class: `llamapar ${kind}`.trim() }, columns);
   el.append(root);
-  const heard = [];
-  const listen = (event, hear) => { heard.push([event, hear]); model.on(event, hear); };
+  const handlers = [];
+  const listen = (event, handler) => { handlers.push([event, handler]); model.on(event, handler); };
   const end = () => {
-    for (const [event, hear] of heard) model.off(event, hear);
+    for (const [event, handler] of handlers) model.off(event, handler);
     close();
     figure.close();
   };

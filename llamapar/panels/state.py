@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,15 +13,39 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import Values, written
+from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
+from llamapar.place import heads, ranks, sequence, stages, vocab
+from llamapar.records.tables import Record
 from llamapar.rules.remedies import Remedy, memory_of, remedies
 from llamapar.rules.report import Finding, Report, check_job
 
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
-from .records import RECORDS, layer_split, padding
 from .runs import RunPlan, card, plan
+
+
+def padding(report: Report) -> Padding:
+    return report.job.padding or (report.judge.padding if report.judge else NO_PADDING)
+
+
+def layer_split(report: Report) -> str:
+    own = report.judge.layer_split if report.judge else None
+    return report.job.layer_split or own or "balanced ends"
+
+
+RECORDS: dict[str, Callable[[Report, Values], Record]] = {
+    "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
+    "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
+    "sequence": lambda r, v: sequence(
+        r.job.layout, r.job.seq_len or r.job.model.max_seq_len, chunking=v["chunking"]
+    ),
+    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r)),
+    "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
+}
+"""By the tab's name what it draws, of a report and the values of the controls; Memory has more to say, and
+Run has nothing before a run."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +134,7 @@ class State:
         return state.apply(settings)
 
     def load(self, model: ModelConfig) -> State:
-        """With a model that somebody brought."""
+        """With a model of the reader's own."""
         return State(self.values | _dims(model) | {"preset": CUSTOM}, model)
 
     # -- what comes of it ------------------------------------------------------------------------
