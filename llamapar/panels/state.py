@@ -55,8 +55,6 @@ class Outcome:
     step: what else the Memory tab counted with.
     """
 
-    model: ModelConfig | None = None
-    layout: Layout | None = None
     report: Report | None = None
     view: View | None = None
     step: Values | None = None
@@ -163,36 +161,31 @@ class State:
 
     def job(self) -> Job:
         """Model, layout and facts. Raises ModelError or LayoutError."""
-        v = self.values
+        model, layout = self.model(), self.layout()
         facts = {name: value for name, value in self._read(FACTS).items() if value is not None}
-        return Job.of(
-            self.model(),
-            self.layout(),
-            **facts,
-            padding=None if v["padding"] == OWN else padding_rule(v["padding"]),
-            layer_split=None if v["layer_split"] == OWN else v["layer_split"],
-        )
+        rule, split = self.values["padding"], self.values["layer_split"]
+        facts["padding"] = None if rule == OWN else padding_rule(rule)
+        return Job.of(model, layout, **facts, layer_split=None if split == OWN else split)
 
     @cached_property
     def outcome(self) -> Outcome:
         """Everything that the controls amount to; never raises."""
-        model = layout = report = None
+        report = None
         try:
-            model = self.model()
-            layout = self.layout()
+            job = self.job()
             judge = framework(self.values["framework"]) if self.values["framework"] else None
-            report = check_job(self.job(), judge)
+            report = check_job(job, judge)
             tab = one_of("tab", self.values["tab"], TABS)
             if tab == "run":
-                return Outcome(model, layout, report, plan=plan(report.job, padding(report), self.values))
+                return Outcome(report, plan=plan(job, padding(report), self.values))
             if tab == "memory":
                 step = {name: self.values[name] for name in STEP}
                 step |= {"padding": padding(report), "layer_split": layer_split(report)}
-                found = memory_of(report.job, **step)
-                return Outcome(model, layout, report, view(found), None if found.fits else step)
-            return Outcome(model, layout, report, view(RECORDS[tab](report, self._read(self.values))))
+                found = memory_of(job, **step)
+                return Outcome(report, view(found), None if found.fits else step)
+            return Outcome(report, view(RECORDS[tab](report, self._read(self.values))))
         except LlamaparError as problem:
-            return Outcome(model, layout, report, problem=problem)
+            return Outcome(report, problem=problem)
 
     def plan(self) -> RunPlan:
         """What the Run tab runs, whichever tab is shown. Raises LlamaparError."""
@@ -246,7 +239,6 @@ def _within(rank: object, values: Values) -> object:
 def _finding(finding: Finding) -> dict[str, object]:
     return {
         "code": finding.code,
-        "title": finding.rule.title,
         "severity": finding.severity,
         "message": finding.message,
         "why": finding.why,
