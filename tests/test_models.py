@@ -15,8 +15,10 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
-from llamapar.describe.modelfile import as_hf
-from llamapar.describe.models import MAX_DIM, MAX_HEADS, MAX_LAYERS, MAX_VOCAB, ffn_dim_from
+from llamapar.describe.catalog import Entry, entries
+from llamapar.describe.families import MAX_DIM, ffn_dim_from
+from llamapar.describe.modelfile import as_hf, config_json
+from llamapar.describe.models import MAX_HEADS, MAX_LAYERS, MAX_VOCAB, public_models
 from llamapar.describe.rope import RopeScaling
 
 DATA = Path(__file__).parent / "data"
@@ -376,6 +378,214 @@ def test_a_missing_params_key_is_named(key: str) -> None:
 def test_a_bad_params_value_names_its_field(key: str, value: Any, field: str) -> None:
     raw = json.loads((DATA / "llama3-8b" / "params.json").read_text())
     assert refused({**raw, key: value}).field == field
+
+
+# -- what a config says that is not counted --------------------------------------------------------
+
+LLAMA = {key: value for key, value in GOOD.items() if key not in ("model_type", "architectures")}
+PARAMS = json.loads((DATA / "llama3-8b" / "params.json").read_text())
+MOE_ARGS = {"num_experts": 16, "capacity_factor": 1.0, "auto_scale_F": True, "top_k": 1}
+MIXTURE = "a mixture of experts, and only dense models are counted here"
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        ({**PARAMS, "moe_args": MOE_ARGS}, "moe_args"),  # Llama 4's form
+        ({**PARAMS, "moe": {"num_experts": 8, "num_experts_per_tok": 2}}, "moe"),  # Mixtral's
+        ({**LLAMA, "num_local_experts": 8}, "num_local_experts"),
+        ({**GOOD, "num_local_experts": 8}, "num_local_experts"),
+        ({**GOOD, "model_type": "mixtral", "num_local_experts": 8}, "num_local_experts"),
+        ({**GOOD, "model_type": "qwen3_moe", "num_experts": 128}, "num_experts"),
+        ({**GOOD, "n_routed_experts": 64, "draft": 1}, "n_routed_experts"),
+    ],
+)
+def test_a_mixture_of_experts_is_refused_in_one_sentence(raw: dict[str, Any], key: str) -> None:
+    error = refused(raw)
+    assert (error.field, error.why, error.choose) == (key, "", ())
+    assert error.what.startswith(f"{key}=")
+    assert error.what.endswith(f": {MIXTURE}")
+
+
+@pytest.mark.parametrize(
+    "key", ["num_local_experts", "num_experts", "moe_layers", "mlp_only_layers", "pruned_heads"]
+)
+@pytest.mark.parametrize("nothing", [None, False, 0, "", [], {}])
+def test_a_key_that_says_nothing_is_passed_over(key: str, nothing: Any) -> None:
+    assert lp.model({**GOOD, key: nothing}) == lp.model(GOOD)
+
+
+@pytest.mark.parametrize("kind", [None, "llama"])
+@pytest.mark.parametrize(
+    "name", ["Gemma2ForCausalLM", "LlamaForCausalLMEagle3", "LlamaModel", "PhiForCausalLM"]
+)
+def test_another_class_is_refused_by_name(kind: str | None, name: str) -> None:
+    error = refused({**LLAMA, "architectures": [name], **({"model_type": kind} if kind else {})})
+    assert error.field == "architectures"
+    assert name in error.what
+
+
+def test_the_texts_for_another_class() -> None:
+    raw = {**LLAMA, "architectures": ["Qwen3ForCausalLM"]}
+    assert lp.model(raw).qk_norm  # the class alone says which it is
+    assert str(refused({**raw, "model_type": "llama"})) == (
+        "architectures='Qwen3ForCausalLM' with model_type='llama'\n"
+        "  why  model_type='llama' is LlamaForCausalLM, and another class may have other tensors\n"
+        "  try  model_type='qwen3'"
+    )
+    assert str(refused({**raw, "architectures": ["GemmaForCausalLM"]})).startswith(
+        "architectures='GemmaForCausalLM' is not known\n"
+        "  why  known are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM\n"
+    )
+    assert lp.model({**raw, "architectures": ["LLaMAForCausalLM"], "model_type": "llama"}) == lp.model(GOOD)
+    assert lp.model({**raw, "architectures": None}) == lp.model(GOOD)
+    assert refused({**raw, "architectures": ["LlamaForCausalLM", "Other"]}).field == "architectures"
+    assert refused({**raw, "architectures": 7}).field == "architectures"
+
+
+DEFAULTS = {"llama": 32, "mistral": 8, "qwen2": 32, "qwen3": 32}
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_kv_heads_that_are_not_said_are_the_classes_own(kind: str) -> None:
+    raw = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    assert lp.model({**raw, "model_type": kind}).n_kv_heads == DEFAULTS[kind]
+    assert lp.model({**raw, "model_type": kind, "num_key_value_heads": None}).n_kv_heads == 32
+    wide = lp.model({**raw, "model_type": kind, "num_attention_heads": 64})
+    assert wide.n_kv_heads == (64 if kind == "llama" else DEFAULTS[kind])
+    assert wide.head_dim == (128 if kind == "qwen3" else 64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "biases"),
+    [("llama", "bq bk bv bo"), ("qwen2", "bq bk bv"), ("qwen3", "bq bk bv bo"), ("mistral", "")],
+)
+def test_biases_are_those_of_the_class(kind: str, biases: str) -> None:
+    """attention_bias is Llama's and Qwen3's; Qwen2 always has three, Mistral none."""
+    raw = {**LLAMA, "model_type": kind}
+    with_them = {**raw, "attention_bias": True}
+    if kind in ("llama", "qwen3"):
+        assert bias_keys(lp.model(with_them)) == biases.split()
+    else:
+        assert refused(with_them).what.startswith("config.json says attention_bias=True, which")
+    assert bias_keys(lp.model({**raw, "attention_bias": False})) == (["bq", "bk", "bv"] * (kind == "qwen2"))
+
+
+def bias_keys(model: lp.ModelConfig) -> list[str]:
+    return [p.key for p in model.parameters() if p.layer == 0 and p.name.endswith(".bias")]
+
+
+QUANTISED = {
+    "gptq": ({"quantization_config": {"bits": 4, "quant_method": "gptq"}}, "quantization_config='gptq'"),
+    "mlx": ({"quantization": {"bits": 4}}, "quantization={'bits': 4}"),
+    "Meta": ({"quantization_args": {"group_size": 32}}, "quantization_args={'group_size': 32}"),
+}
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_a_quantised_model_is_refused_as_one(kind: str) -> None:
+    said, what = QUANTISED[kind]
+    error = refused({**(PARAMS if kind == "Meta" else GOOD), **said})
+    assert str(error) == (
+        f"{what}: a quantised model, whose packed tensors are not counted\n"
+        "  why  they are integers with scales beside them, not the tensors of the model that was quantised\n"
+        "  try  the config.json of the model before it was quantised"
+    )
+    assert error.field == next(iter(said))
+
+
+@pytest.mark.parametrize(
+    ("raw", "key", "where"),
+    [
+        ({**GOOD, "draft_vocab_size": 32000}, "draft_vocab_size", "config.json"),
+        ({**GOOD, "no_rope_layers": [1, 0]}, "no_rope_layers", "config.json"),
+        ({**GOOD, "partial_rotary_factor": 0.5}, "partial_rotary_factor", "config.json"),
+        ({**PARAMS, "use_qk_norm": True}, "use_qk_norm", "params.json"),
+        ({**PARAMS, "vision_chunk_size": 448}, "vision_chunk_size", "params.json"),
+        ({**PARAMS, "lora_args": {"rank": 16}}, "lora_args", "params.json"),
+    ],
+)
+def test_whatever_else_a_config_says_is_refused_by_name(raw: dict[str, Any], key: str, where: str) -> None:
+    error = refused(raw)
+    assert error.field == key
+    assert str(error) == (
+        f"{where} says {key}={raw[key]}, which the count does not cover\n"
+        "  why  it may stand for tensors that are not counted, or for another form of those that are\n"
+        f"  try  the file without {key}, where it adds no tensor"
+    )
+
+
+def test_layers_of_another_attention_are_refused() -> None:
+    assert lp.model({**GOOD, "layer_types": ["full_attention", "sliding_attention"] * 16}) == lp.model(GOOD)
+    error = refused({**GOOD, "layer_types": ["full_attention", "linear_attention"]})
+    assert error.what == "layer_types='linear_attention' is not known"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "what"),
+    [
+        (
+            '{"hidden_size": 4096, "vocab_size": 1, "hidden_size": 8192}',
+            "hidden_size",
+            "'hidden_size' twice: 4096 and 8192",
+        ),
+        ('{"dim": 64, "dim": 64}', "dim", "'dim' twice: 64 and 64"),
+        ('{"a": {"b": 1, "b": {}}}', "b", "'b' twice: 1 and {}"),
+    ],
+)
+def test_a_key_that_is_said_twice_is_refused(text: str, key: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    for source, where in ((path, "config.json"), (text, "this text")):
+        error = refused(source)
+        assert error.field == key
+        assert str(error) == (
+            f"{where} says {what}\n  why  JSON readers keep the last, and which was meant cannot be known"
+        )
+
+
+def test_mistrals_params_json_says_its_width() -> None:
+    """mistral-inference's form: hidden_dim and head_dim, which Meta's leaves to other numbers."""
+    raw = {
+        "dim": 5120, "n_layers": 40, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32, "n_kv_heads": 8,
+        "norm_eps": 1e-05, "vocab_size": 131072, "rope_theta": 1000000.0,
+    }  # fmt: skip
+    nemo = lp.model("mistral-nemo")
+    assert lp.model(raw) == nemo.replace(name="meta", max_seq_len=8192)
+
+
+# -- the table of public models --------------------------------------------------------------------
+
+
+def test_one_table_serves_presets_and_explain() -> None:
+    assert [entry.name for entry in entries() if entry.preset] == list(lp.PRESETS)
+    known = public_models()
+    for name, preset in lp.PRESETS.items():
+        assert known.get(name) is (None if name == "tiny" else preset)
+    names = [name for entry in entries() for name in (entry.name, *entry.others)]
+    assert len(set(names)) == len(names), "each name stands once"
+    assert {*names} - {"tiny"} == {*known}
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
+def test_a_public_name_is_a_model_or_says_why_not(entry: Entry) -> None:
+    if entry.counted:
+        found = lp.model(entry.name)
+        assert found.name == entry.name
+        assert (found.qkv_bias, found.qk_norm) == (entry.kind == "qwen2", entry.kind == "qwen3")
+    elif entry.kind == "mixture":
+        assert str(refused(entry.name)) == f"{entry.name} is {MIXTURE}"
+    else:
+        assert (
+            refused(entry.name).what == f"of {entry.name} only the dimensions are known here, for lp.explain"
+        )
+
+
+def test_a_folder_stands_before_a_public_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen3-8b").mkdir()
+    (tmp_path / "qwen3-8b" / "config.json").write_text(json.dumps(config_json(lp.model("tiny"))))
+    assert lp.model("qwen3-8b").dim == 128
 
 
 # -- ModelConfig itself ----------------------------------------------------------------------------

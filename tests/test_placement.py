@@ -138,7 +138,7 @@ def test_refused_splits_say_why(name: str, layers: int, stages: int, text: str) 
 
 
 def test_the_table_covers_every_parameter_of_every_model() -> None:
-    biased = lp.PRESETS["tiny"].replace(qkv_bias=True, o_bias=True)
+    biased = lp.PRESETS["tiny"].replace(qkv_bias=True, o_bias=True, qk_norm=True)
     keys = {p.key for m in (*lp.PRESETS.values(), biased) for p in m.parameters()}
     assert keys == set(PARAMETERS)
     assert [key for key, how in PARAMETERS.items() if isinstance(how, Replicate)] == ["bo", "norm"]

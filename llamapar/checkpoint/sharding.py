@@ -28,7 +28,8 @@ HEAD = {"hf": "lm_head.weight", "meta": "output.weight"}
 _OPTIONS = ("kv_replication", "layer_split", "naming", "embedding_columns")
 """Fields of a Sharding that a manifest holds as they are."""
 
-_ROTARY = ("wq", "wk", "bq", "bk")
+_ROTARY = {"wq": "q_dim", "bq": "q_dim", "wk": "kv_dim", "bk": "kv_dim"}
+_ROTARY |= {"q_norm": "head_dim", "k_norm": "head_dim"}
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "_fsdp_wrapped_module.")
 COMPUTED = ("rope.freqs", "freqs_cis", "rotary_emb.inv_freq")
 """Ends of the names of buffers that a model computes; files may hold them."""
@@ -118,13 +119,13 @@ def unwrapped(name: str, known: Container[str]) -> str | None:
 
 
 def reordered(model: ModelConfig, key: str, source: str, target: str) -> NDArray[np.int64] | None:
-    """Row index that takes wq or wk (or their biases) from one family's order to the other's.
+    """Row index that takes wq or wk (or their biases or norms) from one family's order to the other's.
 
     Row (head, half j, i) of Hugging Face's is row (head, i, j) of Meta's. None where nothing moves.
     """
     if key not in _ROTARY or source == target:
         return None
-    n = model.q_dim if key in ("wq", "bq") else model.kv_dim
+    n: int = getattr(model, _ROTARY[key])
     half = model.head_dim // 2
     halves = (half, 2) if target == "hf" else (2, half)
     return np.arange(n).reshape(-1, *halves).swapaxes(1, 2).reshape(-1)

@@ -9,6 +9,9 @@ from typing import Any, TypeGuard
 
 from llamapar.errors import ModelError, shown
 
+Values = dict[str, Any]
+"""Values by name, as a person or a file gave them: their types are what is checked next."""
+
 MAX_CONFIG_BYTES = 2**20
 """A config.json is a page of numbers; a file larger than this is something else."""
 
@@ -24,7 +27,7 @@ def exists(source: str | Path) -> bool:
         return False
 
 
-def read_object(source: object, *names: str) -> tuple[Mapping[str, Any], str]:
+def read_object(source: object, *names: str) -> tuple[Mapping[str, object], str]:
     """The JSON object at `source` and a name for it; ModelError for whatever is not one."""
     if isinstance(source, Mapping):
         return source, ""
@@ -60,12 +63,27 @@ def read_object(source: object, *names: str) -> tuple[Mapping[str, Any], str]:
     return parse_object(text, path.name), path.resolve().parent.name if generic else path.stem
 
 
-def parse_object(text: str, where: str, limit: int = MAX_CONFIG_BYTES) -> Mapping[str, Any]:
-    """The JSON object that a text of at most `limit` characters holds."""
+def parse_object(text: str, where: str, limit: int = MAX_CONFIG_BYTES) -> Values:
+    """The JSON object that a text of at most `limit` characters holds; no object in it says a key twice."""
     if len(text) > limit:
         raise ModelError(f"{where} has {len(text)} characters; a config is smaller", field="model")
+
+    def once(pairs: list[tuple[str, object]]) -> Values:
+        made: Values = {}
+        for key, value in pairs:
+            if key in made:
+                raise ModelError(
+                    f"{where} says {shown(key)} twice: {shown(made[key])} and {shown(value)}",
+                    "JSON readers keep the last, and which was meant cannot be known",
+                    field=key,
+                )
+            made[key] = value
+        return made
+
     try:
-        raw = json.loads(text)
+        raw = json.loads(text, object_pairs_hook=once)
+    except ModelError:
+        raise
     except json.JSONDecodeError as problem:
         raise ModelError(
             f"{where} is not JSON: {problem.msg} at line {problem.lineno}, column {problem.colno}",
@@ -78,12 +96,12 @@ def parse_object(text: str, where: str, limit: int = MAX_CONFIG_BYTES) -> Mappin
     return raw
 
 
-def need(raw: Mapping[str, Any], key: str, where: str) -> Any:
+def need(raw: Mapping[str, object], key: str, where: str) -> object:
     if raw.get(key) is None:
         raise ModelError(f"{where} has no {key}", "the model's size depends on it", field=key)
     return raw[key]
 
 
-def given(raw: Mapping[str, Any], key: str, default: Any) -> Any:
+def given(raw: Mapping[str, object], key: str, default: object) -> object:
     value = raw.get(key)
     return default if value is None else value

@@ -6,7 +6,8 @@ from itertools import product
 
 from llamapar.errors import Choice, ModelError
 
-from .models import ModelConfig, ffn_dim_from
+from .families import FAMILIES, HF_SIZES, Family, ffn_dim_from
+from .models import ModelConfig
 from .rope import RopeScaling
 
 
@@ -17,43 +18,42 @@ def as_hf(model: ModelConfig) -> dict[str, object]:
         rope |= {"rope_type": s.kind, "original_max_position_embeddings": s.original_max_seq_len}
         rope |= {n: getattr(s, n) for n in ("factor", "low_freq_factor", "high_freq_factor")}
     return {
-        "hidden_size": model.dim,
-        "num_hidden_layers": model.n_layers,
-        "num_attention_heads": model.n_heads,
-        "num_key_value_heads": model.n_kv_heads,
-        "head_dim": model.head_dim,
-        "intermediate_size": model.ffn_dim,
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_seq_len,
+        **{key: getattr(model, field) for field, key in HF_SIZES.items()},
         "rope_parameters": rope,
         "rms_norm_eps": model.norm_eps,
         "tie_word_embeddings": model.tied,
-        "attention_bias": None if is_qwen(model) else model.qkv_bias and model.o_bias,
+        "attention_bias": model.qkv_bias and model.o_bias if family(model).biases else None,
     }
 
 
-def is_qwen(model: ModelConfig) -> bool:
-    """Whether Q, K and V alone have biases, which is Qwen2's form."""
-    return model.qkv_bias and not model.o_bias
+def family(model: ModelConfig) -> Family:
+    """The class of transformers that has the model's tensors; biases on some projections are Qwen2's form."""
+    if model.qk_norm:
+        return FAMILIES["qwen3"]
+    return FAMILIES["qwen2" if model.qkv_bias and not model.o_bias else "llama"]
 
 
 def config_json(model: ModelConfig) -> dict[str, object]:
     """A whole config.json, class and all."""
-    kind, name = ("qwen2", "Qwen2ForCausalLM") if is_qwen(model) else ("llama", "LlamaForCausalLM")
+    made = family(model)
     dims = {key: value for key, value in as_hf(model).items() if value is not None}
-    return {"architectures": [name], "model_type": kind, **dims}
+    return {"architectures": [made.architecture], "model_type": made.name, **dims}
 
 
 def params_json(model: ModelConfig) -> dict[str, object]:
     """The object of a params.json: `ModelConfig.from_meta` reads the same dimensions from it.
 
-    Raises ModelError for what Meta's format has no words for: a head_dim that is not dim / n_heads, biases.
+    Raises ModelError for what Meta's format has no words for: another head_dim, biases, QK norms.
     """
-    if model.head_dim * model.n_heads != model.dim or model.qkv_bias or model.o_bias:
-        what = "head_dim" if model.head_dim * model.n_heads != model.dim else "qkv_bias"
+    checks = {
+        "head_dim": model.head_dim * model.n_heads != model.dim,
+        "qkv_bias": model.qkv_bias or model.o_bias,
+        "qk_norm": model.qk_norm,
+    }
+    for what in [name for name, other in checks.items() if other]:
         raise ModelError(
             f"{what}={getattr(model, what)} of {model.name}: params.json has no such field",
-            "head_dim is dim / n_heads there, and no projection has a bias",
+            "head_dim is dim / n_heads there, no projection has a bias, and queries and keys no norm",
             [Choice.of(format="hf")],
             what,
         )

@@ -10,17 +10,17 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 from llamapar.errors import MAX_SIZE, Choice, ModelError, flag, one_of, real, shown, whole
 
-from .configfile import exists, given, is_json, need, read_object
+from .catalog import entries
+from .configfile import Values, exists, is_json, need, read_object
+from .families import MAX_DIM, MIXTURE, from_config_json, from_params_json
 from .modelnames import preset_name
 from .rope import RopeScaling
 
-MAX_DIM = 2**24
 MAX_VOCAB = 2**27
 MAX_HEADS = 2**16
 MAX_LAYERS = 2**14
@@ -55,6 +55,7 @@ class ModelConfig:
     max_seq_len: the longest context, in tokens, that the model was made for.
     tied: the output head shares the embedding's tensor.
     qkv_bias, o_bias: biases on the attention projections (Qwen2 has the first).
+    qk_norm: an RMSNorm over each head of the queries and of the keys (Qwen3).
 
     Raises ModelError, naming the field, for dimensions that no such model can have.
     """
@@ -73,6 +74,7 @@ class ModelConfig:
     tied: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
+    qk_norm: bool = False
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -101,7 +103,7 @@ class ModelConfig:
                 [Choice.of(n_kv_heads=n) for n in (*fewer, self.n_heads)],
                 "n_kv_heads",
             )
-        for field in ("tied", "qkv_bias", "o_bias"):
+        for field in ("tied", "qkv_bias", "o_bias", "qk_norm"):
             flag(field, getattr(self, field), ModelError)
         real("rope_theta", self.rope_theta, 1.0, 1e12, ModelError)
         real("norm_eps", self.norm_eps, 0.0, 1.0, ModelError)
@@ -150,6 +152,12 @@ class ModelConfig:
             ]
         if self.o_bias:
             rows.append(("bo", "attention.wo.bias", "self_attn.o_proj.bias", (d,)))
+        if self.qk_norm:
+            width = (self.head_dim,)
+            rows += [
+                ("q_norm", "attention.q_norm.weight", "self_attn.q_norm.weight", width),
+                ("k_norm", "attention.k_norm.weight", "self_attn.k_norm.weight", width),
+            ]
         rows += [
             ("norm", "ffn_norm.weight", "post_attention_layernorm.weight", (d,)),
             ("w1", "feed_forward.w1.weight", "mlp.gate_proj.weight", (f, d)),
@@ -180,54 +188,30 @@ class ModelConfig:
         ends = self.vocab_size * self.dim * (1 if self.tied else 2)
         return self.n_layers * self.layer_params + self.dim + ends
 
-    def replace(self, **changes: Any) -> ModelConfig:
+    def replace(self, **changes: object) -> ModelConfig:
         """A copy with some fields changed; head_dim follows dim and n_heads unless it is given."""
         for name in changes:
             one_of("model field", name, self.__dataclass_fields__, ModelError)
         if {"dim", "n_heads"} & changes.keys() and "head_dim" not in changes:
             changes["head_dim"] = 0
-        return replace(self, **changes)
+        return replace(self, **Values(changes))
 
     # -- readers -------------------------------------------------------------------------------
 
     @classmethod
-    def from_hf(cls, source: str | Path | Mapping[str, Any], name: str = "") -> ModelConfig:
+    def from_hf(cls, source: str | Path | Mapping[str, object], name: str = "") -> ModelConfig:
         """From a Hugging Face `config.json`: a path, a folder that holds one, or its dict.
 
         A text that starts with "{" is read as JSON. Raises ModelError for a broken file, a missing
         or impossible field, or a model that is not a dense Llama-style one.
         """
         raw, found = read_object(source, "config.json")
-        kind = raw.get("model_type", "llama")
-        one_of("model_type", kind, _HF_TYPES, ModelError)
-        if raw.get("mlp_bias"):
-            raise ModelError("mlp_bias=true: biases in the MLP are not laid out here", field="mlp_bias")
-        heads = need(raw, "num_attention_heads", "config.json")
-        rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-        if not isinstance(rope, Mapping):
-            raise ModelError(f"rope_scaling={shown(rope)}: an object is needed", field="rope_scaling")
-        bias = flag("attention_bias", raw.get("attention_bias", False), ModelError)
-        return cls(
-            dim=need(raw, "hidden_size", "config.json"),
-            n_layers=need(raw, "num_hidden_layers", "config.json"),
-            n_heads=heads,
-            n_kv_heads=given(raw, "num_key_value_heads", heads),
-            ffn_dim=need(raw, "intermediate_size", "config.json"),
-            vocab_size=need(raw, "vocab_size", "config.json"),
-            head_dim=given(raw, "head_dim", 0),
-            max_seq_len=given(raw, "max_position_embeddings", 2048),
-            rope_theta=given(rope, "rope_theta", given(raw, "rope_theta", 10000.0)),
-            rope_scaling=RopeScaling.from_hf(rope),
-            norm_eps=given(raw, "rms_norm_eps", 1e-6),
-            tied=given(raw, "tie_word_embeddings", False),
-            qkv_bias=bias or kind == "qwen2",
-            o_bias=bias,
-            name=name or found or str(kind),
-        )
+        fields = from_config_json(raw)
+        return cls(**fields | {"name": name or found or fields["name"]})
 
     @classmethod
     def from_meta(
-        cls, source: str | Path | Mapping[str, Any], name: str = "", vocab_size: int | None = None
+        cls, source: str | Path | Mapping[str, object], name: str = "", vocab_size: int | None = None
     ) -> ModelConfig:
         """From Meta's `params.json`: a path, a folder that holds one, or its dict.
 
@@ -235,47 +219,12 @@ class ModelConfig:
         The FFN width follows llama-models (`ffn_dim_from`). Raises ModelError.
         """
         raw, found = read_object(source, "params.json")
-        dim = whole("dim", need(raw, "dim", "params.json"), 1, MAX_DIM, ModelError)
-        vocab = vocab_size if vocab_size is not None else need(raw, "vocab_size", "params.json")
-        if vocab == -1:
-            raise ModelError(
-                "vocab_size=-1: this params.json leaves the vocabulary to the tokenizer",
-                "Llama 2's tokenizer has 32000 pieces, Llama 3's 128256",
-                [Choice.of(vocab_size=32000)],
-                "vocab_size",
-            )
-        scaled = flag("use_scaled_rope", raw.get("use_scaled_rope", False), ModelError)
-        heads = need(raw, "n_heads", "params.json")
-        unscaled = 8192 if raw.get("rope_theta") else 4096  # Llama 3, and Llama 2, which does not say it
-        return cls(
-            dim=dim,
-            n_layers=need(raw, "n_layers", "params.json"),
-            n_heads=heads,
-            n_kv_heads=given(raw, "n_kv_heads", heads),
-            ffn_dim=ffn_dim_from(dim, given(raw, "ffn_dim_multiplier", None), given(raw, "multiple_of", 256)),
-            vocab_size=vocab,
-            max_seq_len=131072 if scaled else unscaled,
-            rope_theta=given(raw, "rope_theta", 10000.0),
-            rope_scaling=RopeScaling(factor=given(raw, "rope_scaling_factor", 8.0)) if scaled else None,
-            norm_eps=given(raw, "norm_eps", 1e-5),
-            name=name or found or "meta",
-        )
+        fields = from_params_json(raw, vocab_size)
+        return cls(**fields | {"name": name or found or fields["name"]})
 
 
-ModelLike = str | Path | Mapping[str, Any] | ModelConfig
+ModelLike = str | Path | Mapping[str, object] | ModelConfig
 """What a public function takes for a model; `model` reads it: a name, a file or folder, a dict, or itself."""
-
-
-def ffn_dim_from(dim: int, multiplier: float | None, multiple_of: int) -> int:
-    """FFN width from Meta's params.json, with both of its integer truncations.
-
-    llama-models, models/llama3/model.py:214-218 @a9c89c471f793423afd4cc3ca8671d6e56fe64cb.
-    """
-    whole("multiple_of", multiple_of, 1, MAX_DIM, ModelError)
-    width = int(2 * (4 * dim) / 3)
-    if multiplier is not None:
-        width = int(real("ffn_dim_multiplier", multiplier, 1e-6, 1e6, ModelError) * width)
-    return multiple_of * math.ceil(width / multiple_of)
 
 
 def model(source: ModelLike) -> ModelConfig:
@@ -298,8 +247,8 @@ def model(source: ModelLike) -> ModelConfig:
         raw, _ = read_object(source, "config.json", "params.json")
         return _from_any(raw, source)
     name = preset_name(str(source))
-    if name in PRESETS and isinstance(source, str):
-        return PRESETS[name]
+    if isinstance(source, str) and (found := _public(source.lower()) or _public(name)):
+        return found
     near = difflib.get_close_matches(name[:100], PRESETS, n=3, cutoff=0.3)
     raise ModelError(
         f"model={shown(source, 200)} is neither a preset nor a file",
@@ -309,7 +258,7 @@ def model(source: ModelLike) -> ModelConfig:
     )
 
 
-def _from_any(raw: Mapping[str, Any], source: Any) -> ModelConfig:
+def _from_any(raw: Mapping[str, object], source: str | Path | Mapping[str, object]) -> ModelConfig:
     if "hidden_size" in raw:
         return ModelConfig.from_hf(source)
     if "ffn_dim" in raw:  # our own field names
@@ -317,7 +266,7 @@ def _from_any(raw: Mapping[str, Any], source: Any) -> ModelConfig:
             one_of("model field", key, ModelConfig.__dataclass_fields__, ModelError)
         for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size"):
             need(raw, key, "the model's dict")
-        return ModelConfig(**raw)
+        return ModelConfig(**Values(raw))
     if "dim" in raw:
         return ModelConfig.from_meta(source)
     raise ModelError(
@@ -327,45 +276,34 @@ def _from_any(raw: Mapping[str, Any], source: Any) -> ModelConfig:
     )
 
 
-_HF_TYPES = ("llama", "mistral", "qwen2")
+# -- public models -----------------------------------------------------------------------------
 
-
-# -- presets -----------------------------------------------------------------------------------
-
-
-def _presets() -> dict[str, ModelConfig]:
-    """Dimensions as published: llama-models sku_list.py @8c88b8c0, the models' config.json files."""
-    scaled, small = RopeScaling(), RopeScaling(factor=32.0)
-    llama3 = {"vocab_size": 128256}
-    llama31 = {"vocab_size": 128256, "max_seq_len": 131072, "rope_scaling": scaled}
-    llama32 = {"vocab_size": 128256, "max_seq_len": 131072, "rope_scaling": small, "tied": True}
-    llama2 = {"vocab_size": 32000, "max_seq_len": 4096, "rope_theta": 10000.0}
-    mistral = {"vocab_size": 32000, "max_seq_len": 32768, "rope_theta": 10000.0}
-    qwen25 = {"vocab_size": 152064, "max_seq_len": 131072, "rope_theta": 1e6, "qkv_bias": True}
-    rows: list[tuple[str, tuple[int, int, int, int, int], dict[str, Any]]] = [
-        # name, (dim, n_layers, n_heads, n_kv_heads, ffn_dim), the rest
-        ("llama3-8b", (4096, 32, 32, 8, 14336), llama3),
-        ("llama3-70b", (8192, 80, 64, 8, 28672), llama3),
-        ("llama3.1-8b", (4096, 32, 32, 8, 14336), llama31),
-        ("llama3.1-70b", (8192, 80, 64, 8, 28672), llama31),
-        ("llama3.1-405b", (16384, 126, 128, 8, 53248), llama31),
-        ("llama3.1-405b-mp16", (16384, 126, 128, 16, 53248), llama31),
-        ("llama3.2-1b", (2048, 16, 32, 8, 8192), llama32),
-        ("llama3.2-3b", (3072, 28, 24, 8, 8192), llama32),
-        ("llama3.3-70b", (8192, 80, 64, 8, 28672), llama31),
-        ("llama2-7b", (4096, 32, 32, 32, 11008), llama2),
-        ("llama2-13b", (5120, 40, 40, 40, 13824), llama2),
-        ("llama2-70b", (8192, 80, 64, 8, 28672), llama2),
-        ("mistral-7b", (4096, 32, 32, 8, 14336), mistral),
-        ("qwen2.5-7b", (3584, 28, 28, 4, 18944), {**qwen25, "norm_eps": 1e-6}),
-        ("qwen2.5-72b", (8192, 80, 64, 8, 29568), qwen25),
-        ("tiny", (128, 4, 16, 8, 384), {"vocab_size": 1024, "max_seq_len": 4096}),
-    ]
-    return {
-        name: ModelConfig(dim=d, n_layers=n, n_heads=h, n_kv_heads=kv, ffn_dim=f, name=name, **rest)
-        for name, (d, n, h, kv, f), rest in rows
-    }
-
-
-PRESETS: dict[str, ModelConfig] = _presets()
+PRESETS: dict[str, ModelConfig] = {e.name: ModelConfig(**e.fields) for e in entries() if e.preset}
 """Models by name; `tiny` is ours, small enough to run on any machine."""
+
+
+@cache
+def public_models() -> dict[str, ModelConfig]:
+    """Every model of the table but `tiny`, by each of its names: of some the dimensions alone are right."""
+    found: dict[str, ModelConfig] = {}
+    for entry in entries():
+        config = PRESETS.get(entry.name) or ModelConfig(**entry.fields)
+        found |= {name: config for name in (entry.name, *entry.others) if name != "tiny"}
+    return found
+
+
+def _public(name: str) -> ModelConfig | None:
+    """The model that the table has under exactly this name; ModelError for one that is not counted."""
+    entry = next((entry for entry in entries() if entry.name == name), None)
+    if entry is None:
+        return None
+    if entry.counted:
+        return PRESETS.get(name) or public_models()[name]
+    if entry.kind == "mixture":
+        raise ModelError(f"{name} is {MIXTURE}", field="model")
+    raise ModelError(
+        f"of {name} only the dimensions are known here, for lp.explain",
+        "its tensors are not those of Llama, Mistral or Qwen, or its RoPE is not in the table",
+        ["its config.json"],
+        "model",
+    )

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from llamapar.errors import MAX_DEGREE, MAX_SIZE, one_of
 
+from .configfile import Values as Values
 from .hardware import GPUS
 from .layout import AXES, AXIS_TITLES, MAX_WORLD, ORDERS, PAPER_ORDER
 from .splits import LAYER_SPLITS, Padding
-
-Values = dict[str, Any]
-"""Values of options by name, as a person gave them: their types are what is checked next."""
 
 
 @dataclass(frozen=True)

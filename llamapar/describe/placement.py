@@ -55,6 +55,8 @@ PARAMETERS: dict[str, Placement] = {
     "w3": Shard(0, "FFN column"),
     "w2": Shard(1, "FFN column"),
     "norm": REPLICATED,
+    "q_norm": REPLICATED,
+    "k_norm": REPLICATED,
     "output": Shard(0, "vocabulary row"),
 }
 """How TP places each kind of parameter; keys are `model.Parameter.key`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llamapar.errors import MAX_SIZE, ModelError, real, shown, whole
 
@@ -26,7 +25,7 @@ class RopeScaling:
     kind: str = "llama3"
 
     @classmethod
-    def from_hf(cls, rope: Mapping[str, Any]) -> RopeScaling | None:
+    def from_hf(cls, rope: Mapping[str, object]) -> RopeScaling | None:
         """From a config.json's "rope_scaling" or "rope_parameters"; None where nothing is stretched."""
         kind = rope.get("rope_type", rope.get("type"))
         if kind in (None, "default"):

@@ -11,102 +11,12 @@ from typing import Any
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
-from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.models import ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import MAX_DEGREE, LlamaparError, ModelError, whole
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
-
-_ROWS = """
-llama-7b open-llama-7b vicuna-7b|4096 32 32 32 11008 32000
-llama-13b vicuna-13b|5120 40 40 40 13824 32000
-llama-30b llama-33b wizardlm-33b|6656 60 52 52 17920 32000
-llama-65b|8192 80 64 64 22016 32000
-open-llama-3b|3200 26 32 32 8640 32000
-tinyllama-1.1b|2048 22 32 4 5632 32000
-codellama-34b|8192 48 64 8 22016 32000
-llama4-scout llama-4-scout|5120 48 40 8 16384 202048 128
-qwen-7b qwen1.5-7b|4096 32 32 32 11008 151936
-qwen-14b qwen1.5-14b|5120 40 40 40 13696 152064
-qwen-72b qwen1.5-72b|8192 80 64 64 24576 152064
-qwen2-0.5b qwen2.5-0.5b|896 24 14 2 4864 151936
-qwen2-1.5b qwen2.5-1.5b qwen-1.5b|1536 28 12 2 8960 151936
-qwen2.5-3b|2048 36 16 2 11008 151936
-qwen2-7b|3584 28 28 4 18944 152064
-qwen2.5-14b|5120 48 40 8 13824 152064
-qwen2.5-32b qwq-32b|5120 64 40 8 27648 152064
-qwen2-72b|8192 80 64 8 29568 152064
-qwen3-0.6b|1024 28 16 8 3072 151936 128
-qwen3-1.7b|2048 28 16 8 6144 151936 128
-qwen3-4b|2560 36 32 8 9728 151936 128
-qwen3-8b|4096 36 32 8 12288 151936
-qwen3-14b|5120 40 40 8 17408 151936
-qwen3-32b|5120 64 64 8 25600 151936 128
-qwen3-30b-a3b|2048 48 32 4 6144 151936 128
-qwen3-235b-a22b|4096 94 64 4 12288 151936 128
-mixtral-8x7b|4096 32 32 8 14336 32000
-mixtral-8x22b|6144 56 48 8 16384 32768
-codestral-22b|6144 56 48 8 16384 32768
-mistral-nemo mistral-12b|5120 40 32 8 14336 131072 128
-mistral-small-24b|5120 40 32 8 32768 131072 128
-mistral-large-123b|12288 88 96 8 28672 32768
-gemma-2b|2048 18 8 1 16384 256000 256
-gemma-7b|3072 28 16 16 24576 256000 256
-gemma2-9b|3584 42 16 8 14336 256000 256
-gemma2-27b|4608 46 32 16 36864 256000 128
-falcon-7b|4544 32 71 1 18176 65024
-falcon-40b|8192 60 128 8 32768 65024
-gpt2-small gpt2-117m|768 12 12 12 3072 50257
-gpt2-medium|1024 24 16 16 4096 50257
-gpt2-large gpt-large|1280 36 20 20 5120 50257
-gpt2-xl|1600 48 25 25 6400 50257
-gpt-j-6b|4096 28 16 16 16384 50400
-gpt-neox-20b|6144 44 64 64 24576 50432
-pythia-6.9b|4096 32 32 32 16384 50432
-mpt-7b|4096 32 32 32 16384 50432
-mpt-30b|7168 48 64 64 28672 50432
-opt-6.7b|4096 32 32 32 16384 50272
-opt-13b|5120 40 40 40 20480 50272
-opt-30b|7168 48 56 56 28672 50272
-opt-66b|9216 64 72 72 36864 50272
-bloom-560m|1024 24 16 16 4096 250880
-bloom-7b1|4096 30 32 32 16384 250880
-bloom-176b|14336 70 112 112 57344 250880
-starcoder-15b|6144 40 48 1 24576 49152
-starcoder2-15b|6144 40 48 4 24576 49152
-santacoder-1.1b|2048 24 16 1 8192 49280
-chatglm2-6b chatglm3-6b|4096 28 32 2 13696 65024
-glm4-9b glm-4-9b|4096 40 32 2 13696 151552
-yi-6b|4096 32 32 4 11008 64000
-yi-34b|7168 60 56 8 20480 64000
-baichuan-7b|4096 32 32 32 11008 64000
-baichuan2-13b|5120 40 40 40 13696 125696
-internlm2-7b|4096 32 32 8 14336 92544
-internlm2-20b|6144 48 48 8 16384 92544
-internvl2-26b-vision internvit-6b|3200 45 25 25 12800 92553
-phi-2|2560 32 32 32 10240 51200
-phi3-mini|3072 32 32 32 8192 32064
-phi3-medium|5120 40 40 10 17920 32064
-phi-4|5120 40 40 10 17920 100352
-deepseek-7b deepseek-llm-7b|4096 30 32 32 11008 102400
-deepseek-67b|8192 95 64 8 22016 102400
-deepseek-coder-33b|7168 62 56 8 19200 32256
-deepseek-v2-lite deepseek-coder-v2-lite|2048 27 16 16 10944 102400 128
-deepseek-v3 deepseek-r1|7168 61 128 128 18432 129280 128
-dbrx|6144 40 48 8 10752 100352
-command-r|8192 40 64 64 22528 256000
-command-r-plus|12288 64 96 8 33792 256000
-solar-10.7b|4096 48 32 8 14336 32000
-granite-3-8b granite-3.1-8b granite-3.2-8b|4096 40 32 8 12800 49155
-gpt-oss-20b|2880 24 64 8 2880 201088 64
-gpt-oss-120b|2880 36 64 8 2880 201088 64
-"""
-"""Dimensions of public models, from the config.json each is published with (Hugging Face, 2025).
-
-name and other names | dim layers heads kv_heads ffn vocab [head_dim]. Of a mixture the dense widths
-that TP cuts in attention and vocabulary are what counts here.
-"""
 
 _FIELDS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size", "head_dim")
 
@@ -130,16 +40,8 @@ ARGUMENTS = {fact: {"world": "gpus"}.get(fact, fact) for fact in FACTS.values()}
 """A fact's own name → the argument of `explain` for it, which is named as everywhere."""
 
 
-@cache
-def zoo() -> dict[str, ModelConfig]:
-    """The presets and the public models by name, other names included."""
-    models = {name: config for name, config in PRESETS.items() if name != "tiny"}
-    for row in _ROWS.strip().splitlines():
-        names, _, numbers = row.partition("|")
-        dims: dict[str, Any] = dict(zip(_FIELDS, map(int, numbers.split()), strict=False))
-        for name in names.split():
-            models.setdefault(name, ModelConfig(name=names.split()[0], **dims))
-    return models
+zoo = public_models
+"""The presets and the public models by name, other names included."""
 
 
 _DROPPED = re.compile(r"deepseek-r1-distill|meta|instruct|chat|hf|base|vl|omni|coder(?=.*qwen)|[^a-z0-9.]")

@@ -75,6 +75,8 @@ def prepare(
     one_of("cp_method", cp_method, CP_METHODS)
     if fault is not None:
         one_of("fault", fault, FAULTS)
+    if found.qk_norm:
+        raise LlamaparError(f"{found.name} has QK norms, which no program here adds", "", ["tiny"], "model")
     if found.qkv_bias or found.o_bias:
         raise LlamaparError(f"{found.name} has biases, which no program here adds", "", ["tiny"], "model")
     lengths = _lengths(documents, seq)

@@ -14,7 +14,7 @@ from dataclasses import fields
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout, divisors
-from llamapar.describe.modelfile import as_hf, is_qwen
+from llamapar.describe.modelfile import as_hf, family
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import OPTIONS
 from llamapar.describe.rope import RopeScaling
@@ -169,6 +169,8 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
     ]
     if model.qkv_bias or model.o_bias:
         comments.append(_left_out("biases", "its Llama 3 has none"))
+    if model.qk_norm:
+        comments.append(_left_out("QK norms", "its Llama 3 has none"))
     chosen = [
         f'config.model_spec = model_registry("{_plain(model.name)}")',
         f"config.loss.loss_fn.global_vocab_size = {model.vocab_size}",
@@ -313,6 +315,7 @@ def as_megatron(job: Job, framework: str | None = None) -> str:
         "norm-epsilon": m.norm_eps,
         "disable-bias-linear": True,
         "add-qkv-bias": m.qkv_bias,
+        "qk-layernorm": m.qk_norm,
         "untie-embeddings-and-output-weights": not m.tied,
         "tensor-model-parallel-size": lay.tp,
         "context-parallel-size": lay.cp,
@@ -350,7 +353,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         f"{name}={value}" for name, value in _differing(job) if "batch" in name or name == "seq_len"
     ]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
-    kind = "Qwen2Config" if is_qwen(m) else "LlamaConfig"
+    kind = family(m).architecture.replace("ForCausalLM", "Config")
     sizes: dict[str, object] = {
         "tp_size": lay.tp,
         "tp_plan": "auto" if lay.tp > 1 else None,
@@ -360,6 +363,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
     sizes["dp_replicate_size"] = lay.dp_replicate if lay.zero else lay.dp
     off = [
         (m.o_bias and not m.qkv_bias, "o_bias", "attention_bias adds all four biases or none"),
+        (m.qk_norm and m.qkv_bias and not m.o_bias, "qkv_bias", "attention_bias adds all four or none"),
         (lay.cp > 1, f"cp={lay.cp}", "it has no such axis"),
         (lay.sp, "sequence_parallel", "enable_sequence_parallel is not wired up yet"),
         (lay.virtual_stages > 1, f"virtual_stages={lay.virtual_stages}", "its stages are not interleaved"),

@@ -42,8 +42,11 @@ COUNTERS = {"int32": (32, True), "uint32": (32, False), "int64": (64, True)}
 
 MAX_NODES = 2**12
 
-_ORDER = ("wq", "wk", "wv", "wo", "w1", "w2", "w3", "norm", "bq", "bk", "bv", "bo")
+_ORDER = ("wq", "wk", "wv", "wo", "w1", "w2", "w3", "q_norm", "k_norm", "norm", "bq", "bk", "bv", "bo")
 """Tensors of a layer in distributed-llama's file."""
+
+_F32 = ("tok_embeddings", "norm", "q_norm", "k_norm")
+"""Tensors that its file never quantises."""
 
 
 def counted(value: int, counter: str) -> int:
@@ -138,7 +141,7 @@ class Loading(Record):
     def block(self, p: Parameter) -> tuple[int, int]:
         """(weights of a block, its bytes) as the file stores this tensor."""
         if self.framework == "distributed-llama":
-            return BLOCKS["f32"] if p.key in ("tok_embeddings", "norm") else BLOCKS[self.format]
+            return BLOCKS["f32"] if p.key in _F32 else BLOCKS[self.format]
         inner = p.layer is not None and 0 < p.layer < self.model.n_layers - 1
         if self.format == "fp8" and not (p.key in ("w1", "w2", "w3") and inner):
             return BLOCKS["bf16"]

@@ -1,0 +1,225 @@
+"""What a config.json or a params.json says of a model, read whole: what the count does not cover is refused.
+
+A key that is neither read here nor known to add no tensor stands for something that is not counted, unless
+it says nothing: null, false, 0 or empty.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llamapar.errors import Choice, ModelError, flag, one_of, real, shown, whole
+
+from .configfile import Values, given, need
+from .rope import RopeScaling
+
+MAX_DIM = 2**24
+
+
+@dataclass(frozen=True)
+class Family:
+    """A class of huggingface/transformers (v5.23.0): what it takes unless said, and what it adds to Llama.
+
+    n_kv_heads: None for as many as query heads. head_dim: 0 for dim / n_heads. biases: whether
+    attention_bias adds biases to all four projections; qkv_bias: Q, K and V always have them.
+    """
+
+    name: str
+    architecture: str
+    n_kv_heads: int | None
+    head_dim: int
+    max_seq_len: int
+    biases: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("llama", "LlamaForCausalLM", None, 0, 2048, biases=True),
+        Family("mistral", "MistralForCausalLM", 8, 0, 131072),
+        Family("qwen2", "Qwen2ForCausalLM", 32, 0, 32768, qkv_bias=True),
+        Family("qwen3", "Qwen3ForCausalLM", 32, 128, 32768, biases=True, qk_norm=True),
+    )
+}
+"""model_type → the class that transformers makes for it."""
+
+HF_SIZES = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn_dim": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "max_seq_len": "max_position_embeddings",
+}
+"""Field of a ModelConfig → the key of a config.json for it."""
+
+_CONFIG_KEYS = re.compile(
+    rf"""{" | ".join(HF_SIZES.values())} | architectures | model_type | tie_word_embeddings | rms_norm_eps
+    | rope_theta | rope_scaling | rope_parameters | layer_types
+    | _\w* | \w*token_ids? | \w*dropout\w* | \w*version | output_\w+ | use_cache | use_bfloat16 | hidden_act
+    | torch_dtype | dtype | torchscript | return_dict\w* | initializer_range | pretraining_tp | auto_map
+    | attn_implementation | gradient_checkpointing | unsloth_\w+ | tokenizer_class | is_decoder | prefix
+    | id2label | label2id | problem_type | finetuning_task | task_specific_params | chunk_size_feed_forward
+    | (use_)?sliding_window | max_window_layers | max_sequence_length | original_max_position_embeddings
+    | (max|min)_(new_)?(length|tokens) | do_sample | early_stopping | num_beams | num_beam_groups
+    | diversity_penalty | temperature | top_[kp] | typical_p | repetition_penalty | length_penalty
+    | (encoder_)?no_repeat_ngram_size | num_return_sequences""",
+    re.VERBOSE,
+)
+"""Keys of a config.json that are read here, and those that add no tensor, whatever they say."""
+
+_PARAMS_KEYS = re.compile(
+    r"""dim | n_layers | n_heads | n_kv_heads | vocab_size | multiple_of | ffn_dim_multiplier | hidden_dim
+    | head_dim | norm_eps | rope_theta | use_scaled_rope | rope_scaling_factor
+    | max_seq_len | max_batch_size | sliding_window""",
+    re.VERBOSE,
+)
+"""The same of a params.json, Meta's and Mistral's."""
+
+MIXTURE = "a mixture of experts, and only dense models are counted here"
+_EXPERTS = re.compile(r"(^|_)(moe|experts?|router)(_|$)")
+_QUANTISED = re.compile(r"quant.*|compression_config")
+
+
+def from_config_json(raw: Mapping[str, object]) -> Values:
+    """The fields of a ModelConfig that a config.json says, `name` the model_type. Raises ModelError."""
+    unread = _unread(raw, _CONFIG_KEYS)
+    kind = _model_type(raw)
+    family = FAMILIES[kind]
+    bias = flag("attention_bias", raw.get("attention_bias") or False, ModelError)
+    if unread.pop("mlp_bias", None):
+        raise ModelError("mlp_bias=true: biases in the MLP are not laid out here", field="mlp_bias")
+    if family.biases:
+        unread.pop("attention_bias", None)
+    _refuse(unread, "config.json")
+    layers = raw.get("layer_types") or ()
+    for layer in layers if isinstance(layers, (list, tuple)) else (layers,):
+        one_of("layer_types", layer, ("full_attention", "sliding_attention"), ModelError)
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise ModelError(f"rope_scaling={shown(rope)}: an object is needed", field="rope_scaling")
+    heads = need(raw, "num_attention_heads", "config.json")
+    unsaid = None if "num_key_value_heads" in raw else family.n_kv_heads
+    usual: Values = {"n_kv_heads": unsaid or heads, "head_dim": family.head_dim}
+    usual["max_seq_len"] = family.max_seq_len
+    sizes = {
+        field: given(raw, key, usual[field]) if field in usual else need(raw, key, "config.json")
+        for field, key in HF_SIZES.items()
+    }
+    return {
+        "name": kind,
+        **sizes,
+        "rope_theta": given(rope, "rope_theta", given(raw, "rope_theta", 10000.0)),
+        "rope_scaling": RopeScaling.from_hf(rope),
+        "norm_eps": given(raw, "rms_norm_eps", 1e-6),
+        "tied": given(raw, "tie_word_embeddings", False),
+        "qkv_bias": bias or family.qkv_bias,
+        "o_bias": bias,
+        "qk_norm": family.qk_norm,
+    }
+
+
+def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Values:
+    """The fields of a ModelConfig that Meta's or Mistral's params.json says. Raises ModelError."""
+    _refuse(_unread(raw, _PARAMS_KEYS), "params.json")
+    dim = whole("dim", need(raw, "dim", "params.json"), 1, MAX_DIM, ModelError)
+    vocab = vocab_size if vocab_size is not None else need(raw, "vocab_size", "params.json")
+    if vocab == -1:
+        raise ModelError(
+            "vocab_size=-1: this params.json leaves the vocabulary to the tokenizer",
+            "Llama 2's tokenizer has 32000 pieces, Llama 3's 128256",
+            [Choice.of(vocab_size=32000)],
+            "vocab_size",
+        )
+    scaled = flag("use_scaled_rope", raw.get("use_scaled_rope", False), ModelError)
+    rope = {"rope_type": "llama3" if scaled else None, "factor": raw.get("rope_scaling_factor")}
+    heads = need(raw, "n_heads", "params.json")
+    unscaled = 8192 if raw.get("rope_theta") else 4096  # Llama 3, and Llama 2, which does not say it
+    width = raw.get("hidden_dim")  # Mistral says it
+    if width is None:
+        width = ffn_dim_from(dim, raw.get("ffn_dim_multiplier"), given(raw, "multiple_of", 256))
+    return {
+        "name": "meta",
+        "dim": dim,
+        "n_layers": need(raw, "n_layers", "params.json"),
+        "n_heads": heads,
+        "n_kv_heads": given(raw, "n_kv_heads", heads),
+        "head_dim": given(raw, "head_dim", 0),
+        "ffn_dim": width,
+        "vocab_size": vocab,
+        "max_seq_len": 131072 if scaled else unscaled,
+        "rope_theta": given(raw, "rope_theta", 10000.0),
+        "rope_scaling": RopeScaling.from_hf(rope),
+        "norm_eps": given(raw, "norm_eps", 1e-5),
+    }
+
+
+def ffn_dim_from(dim: int, multiplier: object, multiple_of: object) -> int:
+    """FFN width from Meta's params.json, with both of its integer truncations.
+
+    llama-models, models/llama3/model.py:214-218 @a9c89c471f793423afd4cc3ca8671d6e56fe64cb.
+    """
+    multiple = whole("multiple_of", multiple_of, 1, MAX_DIM, ModelError)
+    width = int(2 * (4 * dim) / 3)
+    if multiplier is not None:
+        width = int(real("ffn_dim_multiplier", multiplier, 1e-6, 1e6, ModelError) * width)
+    return multiple * math.ceil(width / multiple)
+
+
+def _model_type(raw: Mapping[str, object]) -> str:
+    """The family that model_type and architectures name; "llama" where neither is said."""
+    kind, classes = raw.get("model_type"), raw.get("architectures")
+    if not classes:
+        return one_of("model_type", "llama" if kind is None else kind, FAMILIES, ModelError)
+    named = classes[0] if isinstance(classes, (list, tuple)) and len(classes) == 1 else classes
+    by_class = {family.architecture.lower(): name for name, family in FAMILIES.items()}
+    found = by_class.get(named.lower()) if isinstance(named, str) else None
+    if kind is None and found is None:
+        one_of("architectures", named, [family.architecture for family in FAMILIES.values()], ModelError)
+    if kind is not None and kind != found:
+        own = FAMILIES[one_of("model_type", kind, FAMILIES, ModelError)].architecture
+        raise ModelError(
+            f"architectures={shown(named)} with model_type={shown(kind)}",
+            f"model_type={shown(kind)} is {own}, and another class may have other tensors",
+            [Choice.of(model_type=found)] if found else [],
+            "architectures",
+        )
+    return found or "llama"
+
+
+def _unread(raw: Mapping[str, object], covered: re.Pattern[str]) -> Values:
+    """What the keys that are not covered say. ModelError for a mixture of experts or a quantised model."""
+    plain = (bool, int, float, str, list, dict, tuple, type(None))
+    says = {str(key)[:60]: v for key, v in raw.items() if v or not isinstance(v, plain)}
+    unread = {name: value for name, value in says.items() if not covered.fullmatch(name)}
+    for name, value in unread.items():
+        if _EXPERTS.search(name):
+            raise ModelError(f"{name}={shown(value)}: {MIXTURE}", field=name)
+    for name, value in unread.items():
+        if _QUANTISED.fullmatch(name):
+            method = value.get("quant_method") if isinstance(value, Mapping) else None
+            raise ModelError(
+                f"{name}={shown(method or value)}: a quantised model, whose packed tensors are not counted",
+                "they are integers with scales beside them, not the tensors of the model that was quantised",
+                ["the config.json of the model before it was quantised"],
+                name,
+            )
+    return unread
+
+
+def _refuse(unread: Values, where: str) -> None:
+    """ModelError for the first key that is not covered."""
+    for name, value in unread.items():
+        raise ModelError(
+            f"{where} says {name}={shown(value)}, which the count does not cover",
+            "it may stand for tensors that are not counted, or for another form of those that are",
+            [f"the file without {name}, where it adds no tensor"],
+            name,
+        )
