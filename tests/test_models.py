@@ -515,6 +515,14 @@ def test_whatever_else_a_config_says_is_refused_by_name(raw: dict[str, Any], key
     )
 
 
+def test_notes_in_a_config_are_passed_over() -> None:
+    notes = {"auto_map": {"AutoModelForCausalLM": "modeling.LlamaForCausalLM"}, "added": {"by": "hand"}}
+    assert lp.model({**GOOD, **notes}) == lp.model(GOOD)
+    assert refused({**GOOD, "added": {"by": 1}}).field == "added"
+    assert refused({**GOOD, "mlp_type": "gelu"}).field == "mlp_type"
+    assert refused({**GOOD, "quantization_config": {"quant_method": "fp8"}}).field == "quantization_config"
+
+
 def test_layers_of_another_attention_are_refused() -> None:
     assert lp.model({**GOOD, "layer_types": ["full_attention", "sliding_attention"] * 16}) == lp.model(GOOD)
     error = refused({**GOOD, "layer_types": ["full_attention", "linear_attention"]})

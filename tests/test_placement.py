@@ -137,11 +137,14 @@ def test_refused_splits_say_why(name: str, layers: int, stages: int, text: str) 
 # -- the placement table ---------------------------------------------------------------------------
 
 
+REPLICATED_KEYS = ["bo", "norm", "q_norm", "k_norm"]
+
+
 def test_the_table_covers_every_parameter_of_every_model() -> None:
     biased = lp.PRESETS["tiny"].replace(qkv_bias=True, o_bias=True, qk_norm=True)
     keys = {p.key for m in (*lp.PRESETS.values(), biased) for p in m.parameters()}
     assert keys == set(PARAMETERS)
-    assert [key for key, how in PARAMETERS.items() if isinstance(how, Replicate)] == ["bo", "norm"]
+    assert [key for key, how in PARAMETERS.items() if isinstance(how, Replicate)] == REPLICATED_KEYS
     dims = {key: how.dim for key, how in PARAMETERS.items() if isinstance(how, Shard)}
     assert {key for key, dim in dims.items() if dim == 1} == {"wo", "w2"}
 

@@ -64,7 +64,7 @@ _CONFIG_KEYS = re.compile(
     rf"""{" | ".join(HF_SIZES.values())} | architectures | model_type | tie_word_embeddings | rms_norm_eps
     | rope_theta | rope_scaling | rope_parameters | layer_types
     | _\w* | \w*token_ids? | \w*dropout\w* | \w*version | output_\w+ | use_cache | use_bfloat16 | hidden_act
-    | torch_dtype | dtype | torchscript | return_dict\w* | initializer_range | pretraining_tp | auto_map
+    | torch_dtype | dtype | torchscript | return_dict\w* | initializer_range | pretraining_tp
     | attn_implementation | gradient_checkpointing | unsloth_\w+ | tokenizer_class | is_decoder | prefix
     | id2label | label2id | problem_type | finetuning_task | task_specific_params | chunk_size_feed_forward
     | (use_)?sliding_window | max_window_layers | max_sequence_length | original_max_position_embeddings
@@ -215,8 +215,10 @@ def _unread(raw: Mapping[str, object], covered: re.Pattern[str]) -> Values:
 
 
 def _refuse(unread: Values, where: str) -> None:
-    """ModelError for the first key that is not covered."""
+    """ModelError for the first key that is not covered. An object of texts alone is a note."""
     for name, value in unread.items():
+        if isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values()):
+            continue
         raise ModelError(
             f"{where} says {name}={shown(value)}, which the count does not cover",
             "it may stand for tensors that are not counted, or for another form of those that are",
