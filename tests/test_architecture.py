@@ -39,7 +39,7 @@ ROOMS = {
     "rules": room(1430),
     "diagnosis": room(3625),  # 360 rows of words are data; texts of collectives, JAX, cut tokens came in
     "spmd": room(995, "torch"),
-    "programs": room(730, "torch"),
+    "programs": room(850, "torch"),
     "execution": room(3085, "torch", "cloudpickle"),
     "checkpoint": room(2740, "torch", "numpy"),
     "figures": room(2000, "plotly"),

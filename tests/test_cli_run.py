@@ -233,7 +233,8 @@ def test_the_help_names_what_there_is() -> None:
 REFUSALS = [
     ("run attenton --model tiny", "program='attenton' is not known", "attention"),
     ("run attention --model tinny", "model='tinny' is neither a preset nor a file", "tiny"),
-    ("run attention --model qwen2.5-7b --shrink", "small qwen2.5-7b has biases", "tiny"),
+    ("run meta_attention --model qwen2.5-7b --shrink", "small qwen2.5-7b has biases", "tiny"),
+    ("run attention --model qwen3-8b --shrink", "small qwen3-8b has QK norms", "tiny"),
     ("run attention --model tiny --tp 0", "tp=0: tp must be a whole number", "--tp 1"),
     ("run attention --model tiny --zero 3", "'--zero' is not an option of llamapar run", "--order"),
     ("run attention --model tiny --engine mpi", "engine='mpi' is not known", "local"),

@@ -22,8 +22,10 @@ from llamapar import Layout, ModelConfig, Padding
 from llamapar.describe.rope import RopeScaling
 from llamapar.execution.engines import pool
 from llamapar.execution.result import RunResult
+from llamapar.programs import BIASED, Program, attention, biased
 from llamapar.programs.parts import rope_frequencies
 from llamapar.spmd import collectives
+from llamapar.spmd.setting import kind
 
 PROGRAMS = list(lp.programs.PROGRAMS)
 HEADS = 16
@@ -148,6 +150,56 @@ def test_degrees_that_are_no_powers_of_two(case: Case) -> None:
     model = case.model.replace(ffn_dim=changed, head_dim=case.model.head_dim)
     result = Case(model, case.layout, case.options).run("llama")
     assert result.ok, result
+
+
+@pytest.mark.parametrize("program", ["attention", "block", "llama"])
+def test_biases_on_q_k_and_v_are_cut_by_heads(
+    program: str, sample: Callable[[list[Case], int], list[Case]]
+) -> None:
+    """As in Qwen2. Zeros change nothing, to the bit."""
+    for case in sample(of_program("attention"), 3):
+        plain = small(case.model.n_kv_heads)
+        biased = Case(plain.replace(qkv_bias=True), case.layout, case.options)
+        result = biased.run(program)
+        assert result.ok, f"{biased}\n{result}"
+        mine = {name: t.shape for name, t in result.gradients[0].items() if kind(name)[0] == "b"}
+        heads = {"bq": HEADS, "bk": plain.n_kv_heads, "bv": plain.n_kv_heads}
+        assert {kind(name) for name in mine} == set(heads)
+        for name, shape in mine.items():
+            assert shape == (max(1, heads[kind(name)] // case.layout.tp) * plain.head_dim,)
+        if program == "attention":
+            zeros = {name: torch.zeros(n * plain.head_dim).double() for name, n in heads.items()}
+            same = biased.run(program, inputs=zeros)
+            for rank, out in Case(plain, case.layout, case.options).run(program).outputs.items():
+                assert torch.equal(out["out"], same.outputs[rank]["out"])
+
+
+def test_a_bias_that_is_not_added_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference adds them by itself."""
+    monkeypatch.setitem(BIASED, "attention", Program(unbiased, biased.attention_reference))
+    result = lp.run("attention", small().replace(qkv_bias=True), Layout(tp=2), dtype="float64")
+    assert not result.ok
+
+
+def unbiased(
+    mesh: Any, setting: Any, x: Tensor, positions: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor,
+    bq: Tensor, bk: Tensor, bv: Tensor,
+) -> Tensor:  # fmt: skip
+    return attention.attention(mesh, setting, x, positions, wq, wk, wv, wo) + 0 * bq.sum()
+
+
+@pytest.mark.parametrize(
+    ("changes", "program", "what"),
+    [
+        ({"qk_norm": True}, "attention", "it has QK norms, which no program here adds"),
+        ({"qkv_bias": True, "o_bias": True}, "attention", "it has biases, which no program here adds"),
+        ({"qkv_bias": True}, "meta_attention", "it has biases, which no program here adds"),
+    ],
+)
+def test_what_no_program_adds_is_refused(changes: dict[str, Any], program: str, what: str) -> None:
+    with pytest.raises(lp.LlamaparError, match="which no program here adds") as refusal:
+        lp.run(program, small(name="it").replace(**changes), Layout(tp=2))
+    assert (refusal.value.what, refusal.value.field) == (what, "model")
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -75,7 +75,7 @@ def transformers() -> Iterator[Any]:
 
 
 def config(transformers: Any, model: lp.ModelConfig) -> Any:
-    """The model as a LlamaConfig."""
+    """The model as a LlamaConfig, or as a Qwen2Config where Q, K and V have biases."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": model.rope_theta}
     if (scaling := model.rope_scaling) is not None:
         rope |= {
@@ -85,7 +85,8 @@ def config(transformers: Any, model: lp.ModelConfig) -> Any:
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position_embeddings": scaling.original_max_seq_len,
         }
-    return transformers.LlamaConfig(
+    kind = transformers.Qwen2Config if model.qkv_bias else transformers.LlamaConfig
+    return kind(
         hidden_size=model.dim,
         num_hidden_layers=model.n_layers,
         num_attention_heads=model.n_heads,
@@ -103,15 +104,14 @@ def config(transformers: Any, model: lp.ModelConfig) -> Any:
 
 
 def half_split(w: Tensor, n_heads: int) -> Tensor:
-    """Rows of wq or wk from Meta's neighbouring pairs to two halves of a head: `permute` of transformers'
-    convert_llama_weights_to_hf.py."""
-    rows, columns = w.shape
-    return w.view(n_heads, rows // n_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+    """Rows of wq or wk, or of their biases, from Meta's neighbouring pairs to two halves of a head:
+    `permute` of transformers' convert_llama_weights_to_hf.py."""
+    return w.view(n_heads, len(w) // n_heads // 2, 2, -1).transpose(1, 2).reshape(w.shape)
 
 
 def to_hf(model: lp.ModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights by transformers' names."""
-    heads = {"wq": model.n_heads, "wk": model.n_kv_heads}
+    heads = dict.fromkeys(("wq", "bq"), model.n_heads) | dict.fromkeys(("wk", "bk"), model.n_kv_heads)
     return {
         p.hf_name: half_split(weights[p.name], heads[p.key]) if p.key in heads else weights[p.name]
         for p in model.parameters()
@@ -144,6 +144,11 @@ HF_CASES = {
         {},
         {"rope_scaling": None, "vocab_size": 96},
     ),
+    "tp4-cp2, KV copies, Qwen2's biases": (
+        {"tp": 4, "cp": 2},
+        {"kv_replication": True, "padding": "4*tp"},
+        {"rope_scaling": None, "qkv_bias": True},
+    ),
 }
 
 
@@ -155,7 +160,8 @@ def test_a_sharded_llama_is_that_of_transformers(transformers: Any, case: str) -
     generator = torch.Generator().manual_seed(2)
     tokens, targets = torch.randint(model.vocab_size, (2, 2, 64), generator=generator)
 
-    theirs = transformers.LlamaForCausalLM(config(transformers, model)).eval()
+    kind = transformers.Qwen2ForCausalLM if model.qkv_bias else transformers.LlamaForCausalLM
+    theirs = kind(config(transformers, model)).eval()
     leaves = {name: w.clone().requires_grad_() for name, w in weights.items()}
     logits = torch.func.functional_call(theirs, to_hf(model, leaves), (tokens,)).logits
     loss = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)

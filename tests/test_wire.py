@@ -89,6 +89,26 @@ def test_a_whole_model(tied: bool) -> None:
     assert any(t.part == "output" for t in said.terms) is not tied
 
 
+@pytest.mark.parametrize("layout", [{"tp": 2, "cp": 2, "dp": 2}, {"tp": 4, "dp": 2}])
+@pytest.mark.parametrize("program", ["attention", "llama"])
+def test_biases_are_summed_like_their_weights(program: str, layout: dict[str, int]) -> None:
+    """tp=4 holds each KV head twice, and sums the gradients of its biases over the copies."""
+    result, said = both(program, layout, SMALL.replace(qkv_bias=True), kv_replication=True)
+    assert result.ok
+    agree(result.trace, said)
+    assert {"bq", "bk", "bv"} <= {t.part for t in said.terms}
+
+
+def test_qk_norms_are_summed_over_tp() -> None:
+    """No program runs them; each rank's heads pass them, with sequence parallelism and without."""
+    for sp in (True, False):
+        layout = {"tp": 2, "cp": 2, "sequence_parallel": sp}
+        said = lp.traffic("block", SMALL.replace(qk_norm=True), layout, seq_len=8)
+        norms = [(t.part, t.axis, t.bytes) for t in said.terms if t.part in ("q_norm", "k_norm")]
+        size = 4 * SMALL.head_dim
+        assert sorted(norms) == [(n, axis, size) for n in ("k_norm", "q_norm") for axis in ("cp", "tp")]
+
+
 @pytest.mark.parametrize("padding", [None, "64"])
 def test_rank_0_where_vocabulary_rows_are_uneven(padding: str | None) -> None:
     """97 rows over tp=2: 49 and 48; padded to 128 both hold 64."""

@@ -44,6 +44,9 @@ PARTS = {
 }
 """Program → what it is made of: parameters by `model.Parameter.key`, and parts that communicate."""
 
+BESIDE = {"wq": ("bq", "q_norm"), "wk": ("bk", "k_norm"), "wv": ("bv",), "wo": ("bo",)}
+"""Parameter → those that stand beside it in a model that has them."""
+
 TENSOR_PARALLEL: dict[bool, dict[str, tuple[tuple[str, str], ...]]] = {
     False: {"column input": (("backward", "all_reduce"),), "row output": (("forward", "all_reduce"),)},
     True: {
@@ -123,6 +126,9 @@ def traffic(
     if program == "llama":
         parts += Counter(PARTS["block"] * m.n_layers)
         parts["output"] = int(not m.tied)
+    shapes = {p.key: p for p in m.parameters()}
+    for weight, others in BESIDE.items():
+        parts.update({key: parts[weight] for key in others if key in shapes})
     cut = Cut(m, lay, rule, flag("kv_replication", kv_replication))
     if parts["K and V"] and cut.heads.reason:
         whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
@@ -152,9 +158,10 @@ def traffic(
             ("backward", "cp", "all_to_all", 2 * lay.cp, kv * wide),  # their gradients, all the way home
         ],
     }[OPTIONS["cp_method"].chosen(cp_method)]
-    for key, p in {p.key: p for p in m.parameters()}.items():
+    for key, p in shapes.items():
         replicated = isinstance(cut.placement(key), Replicate)
         over_tp = lay.sp if replicated else cut.copies(key) > 1
+        over_tp = over_tp or key in ("q_norm", "k_norm")  # each rank's heads pass them
         axes = ("tp", "cp", "dp") if over_tp else ("cp", "dp")
         size = math.prod(cut.local_shape(p)) * item
         rows[key] = [("gradients", axis, "all_reduce", 1, size) for axis in axes]

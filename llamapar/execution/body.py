@@ -117,7 +117,7 @@ def called(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> di
 
 def parameters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What a program gets for "weights": the tensors with the full names of the model's parameters."""
-    return {name: t for name, t in tensors.items() if name.endswith(".weight")}
+    return {name: t for name, t in tensors.items() if name.endswith((".weight", ".bias"))}
 
 
 def placement(program: Program, name: str) -> str | None:

@@ -22,7 +22,7 @@ from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.sequence_map import CHUNKINGS
-from llamapar.programs import FAULTS, ProgramLike
+from llamapar.programs import FAULTS, ProgramLike, for_model
 from llamapar.programs import program as find_program
 from llamapar.records.trace import Tape
 from llamapar.rules.report import Report, check_job
@@ -77,8 +77,9 @@ def prepare(
         one_of("fault", fault, FAULTS)
     if found.qk_norm:
         raise LlamaparError(f"{found.name} has QK norms, which no program here adds", "", ["tiny"], "model")
-    if found.qkv_bias or found.o_bias:
+    if found.o_bias or (found.qkv_bias and chosen.name == "meta_attention"):
         raise LlamaparError(f"{found.name} has biases, which no program here adds", "", ["tiny"], "model")
+    chosen = for_model(chosen, found)
     lengths = _lengths(documents, seq)
     job = Job.of(
         found,

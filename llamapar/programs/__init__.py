@@ -11,11 +11,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from llamapar.describe.models import ModelConfig
 from llamapar.describe.placement import ACTIVATIONS
 from llamapar.errors import LlamaparError, one_of, shown
 from llamapar.spmd import collectives
 
-from . import attention, llama, mlp, parts, saving, vocab
+from . import attention, biased, llama, mlp, parts, saving, vocab
 from .faults import FAULTS
 
 
@@ -52,6 +53,22 @@ PROGRAMS = {
     )
 }
 """Name → program, for `run`, `tape` and `traffic`."""
+
+
+BIASED = {
+    program.name: program
+    for program in (
+        Program(biased.attention, biased.attention_reference),
+        Program(biased.block, biased.block_reference),
+    )
+}
+"""Name → what runs instead for a model with biases on Q, K and V."""
+
+
+def for_model(program: Program, model: ModelConfig) -> Program:
+    """The program as the model has its tensors: with biases on Q, K and V, or without."""
+    ours = PROGRAMS.get(program.name) == program
+    return BIASED.get(program.name, program) if ours and model.qkv_bias else program
 
 
 def program(

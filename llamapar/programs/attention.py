@@ -72,15 +72,20 @@ def attention_reference(
 ) -> Tensor:
     """The same on one device, by torch's scaled_dot_product_attention; documents by a dense mask."""
     q, k, v = (split_heads(x @ w.mT, setting.model.head_dim) for w in (wq, wk, wv))
+    return causal_reference(setting, positions, q, k, v) @ wo.mT
+
+
+def causal_reference(setting: Setting, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """RoPE and attention of all heads on one device: q [batch, seq, n_heads, head_dim] → [batch, seq, …]."""
     q, k = rope(q, positions, setting.model), rope(k, positions, setting.model)
     mask = None
     if setting.documents is not None:
-        ids = torch.arange(len(setting.documents), device=x.device)
-        own = ids.repeat_interleave(torch.tensor(setting.documents, device=x.device))
+        ids = torch.arange(len(setting.documents), device=q.device)
+        own = ids.repeat_interleave(torch.tensor(setting.documents, device=q.device))
         mask = (own[:, None] == own) & (positions[:, None] >= positions)
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     heads = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
-    return heads.transpose(1, 2).flatten(2) @ wo.mT
+    return heads.transpose(1, 2).flatten(2)
 
 
 def meta_attention(

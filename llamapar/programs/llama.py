@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from llamapar.spmd.setting import Setting
+from llamapar.spmd.setting import Setting, short
 
+from . import biased
 from .attention import attention, attention_reference
 from .mlp import mlp, mlp_reference
 from .parts import column_input, rms_norm
@@ -60,8 +61,7 @@ def block_reference(
 def layer_weights(weights: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:
     """The tensors of one layer by the names of `block`'s arguments."""
     start = f"layers.{layer}."
-    own = {name: w for name, w in weights.items() if name.startswith(start)}
-    return {name.removesuffix(".weight").rpartition(".")[2]: w for name, w in own.items()}
+    return {short(name): w for name, w in weights.items() if name.startswith(start)}
 
 
 def llama(
@@ -74,8 +74,9 @@ def llama(
 ) -> dict[str, Tensor]:
     """tokens [batch, seq] → {"loss": [batch], "logits": [batch, seq, vocab/tp]}: the whole model."""
     x = embedding(mesh, setting, tokens, weights["tok_embeddings.weight"])
+    one = biased.block if setting.model.qkv_bias else block
     for layer in range(setting.model.n_layers):
-        x = block(mesh, setting, x, positions, **layer_weights(weights, layer))
+        x = one(mesh, setting, x, positions, **layer_weights(weights, layer))
     x = column_input(rms_norm(x, weights["norm.weight"], setting.model.norm_eps), mesh, setting)
     head = weights["tok_embeddings.weight" if setting.model.tied else "output.weight"]
     logits = x @ head.mT  # [batch, seq, vocab/tp]
@@ -87,8 +88,9 @@ def llama_reference(
 ) -> dict[str, Tensor]:
     """The same on one device."""
     x = torch.nn.functional.embedding(tokens, weights["tok_embeddings.weight"])
+    one = biased.block_reference if setting.model.qkv_bias else block_reference
     for layer in range(setting.model.n_layers):
-        x = block_reference(setting, x, positions, **layer_weights(weights, layer))
+        x = one(setting, x, positions, **layer_weights(weights, layer))
     x = rms_norm(x, weights["norm.weight"], setting.model.norm_eps)
     head = weights["tok_embeddings.weight" if setting.model.tied else "output.weight"]
     return loss_reference(setting, x, head, targets) | {"logits": (x @ head.mT).detach()}

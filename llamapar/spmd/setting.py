@@ -135,9 +135,16 @@ class Setting(Cut):
         return part
 
 
+def short(name: str) -> str:
+    """A parameter's full name as programs call it: "layers.0.attention.wq.bias" is "bq"."""
+    owner, _, what = name.rpartition(".")
+    last = (owner if what in ("weight", "bias") else name).rpartition(".")[2]
+    return f"b{last[1:]}" if what == "bias" else last
+
+
 def kind(name: str) -> str:
     """The row of the placement table for an argument or a parameter's full name."""
-    last = name.removesuffix(".weight").rpartition(".")[2]
+    last = short(name)
     key = ALIASES.get(last, last)
     if key != "positions" and key not in ACTIVATIONS and key not in PARAMETERS:
         raise LlamaparError(
