@@ -16,13 +16,14 @@ from hypothesis import given
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
 from llamapar.describe.catalog import Entry, entries
-from llamapar.describe.families import MAX_DIM, ffn_dim_from
+from llamapar.describe.families import FAMILIES, MAX_DIM, ffn_dim_from
 from llamapar.describe.modelfile import as_hf, config_json
 from llamapar.describe.models import MAX_HEADS, MAX_LAYERS, MAX_VOCAB, public_models
 from llamapar.describe.rope import RopeScaling
 
 DATA = Path(__file__).parent / "data"
 PARAMETERS = {case["model"]: case for case in oracle("parameters")}
+CONFIGS = {case["model"]: case for case in oracle("configs")}
 
 # Parameters as published: the models' pages, Meta's model card, totals of safetensors indices.
 PUBLISHED = {
@@ -107,9 +108,63 @@ def test_preset_facts(name: str) -> None:
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_inventory_is_that_of_transformers(name: str) -> None:
+    same_inventory(lp.model(name), PARAMETERS[name])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_counted_as_transformers_counts_it(name: str) -> None:
+    """Of every class that is read: files in public repositories, published numbers, the classes' defaults."""
+    model = lp.model(CONFIGS[name]["config_json"])
+    assert model.n_params == CONFIGS[name]["total"]
+    same_inventory(model, CONFIGS[name])
+
+
+def test_there_are_configs_of_every_class() -> None:
+    found = [c for c in CONFIGS.values() if not c["source"].startswith("transformers")]
+    assert len(found) > 60
+    assert len([c for c in found if ".json" in c["source"]]) > 25
+    assert {c["config_json"]["model_type"] for c in found} == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in entries() if e.counted and e.name != "tiny"], ids=lambda entry: entry.name
+)
+def test_every_public_model_has_a_witness(entry: Entry) -> None:
+    model = lp.model(entry.name)
+    own = (model.n_params, sorted(list(p.shape) for p in model.parameters() if p.layer == 0))
+    witnesses = [*PARAMETERS.values(), *CONFIGS.values()]
+    assert own in [(c["total"], sorted(shape for _, shape in c["layer"])) for c in witnesses]
+
+
+# Parameters as published: totals of safetensors indices, and the models' pages.
+PUBLISHED_TOO = {
+    "deepseek-7b": 6_910_365_696,
+    "mistral-nemo": 12_247_782_400,
+    "mistral-small-24b": 23_572_403_200,
+    "mistral-large-123b": 122_610_069_504,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "smollm2-135m": 134_515_008,
+    "smollm2-360m": 361_821_120,
+    "smollm2-1.7b": 1_711_376_384,
+    "solar-10.7b": 10_731_524_096,
+    "tinyllama-1.1b": 1_100_048_384,
+    "yi-6b": 6_061_035_520,
+    "yi-34b": 34_388_917_248,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED_TOO)
+def test_public_models_have_their_published_counts(name: str) -> None:
+    assert lp.model(name).n_params == PUBLISHED_TOO[name]
+
+
+def same_inventory(model: lp.ModelConfig, case: dict[str, Any]) -> None:
     """Every name and shape; layer 0's names are those of every layer."""
-    case = PARAMETERS[name]
-    model = lp.model(name)
     ours = [(p.hf_name, list(p.shape), p.layer) for p in model.parameters()]
     assert {(n, tuple(s)) for n, s, layer in ours if layer is None} == {
         (n, tuple(s)) for n, s in case["other"]
