@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 from llamapar.errors import LayoutError, flag, one_of, shown, whole
 
+from .configfile import Values
 from .layout import Layout, LayoutLike
 from .models import ModelConfig, ModelLike
 from .models import model as find_model
@@ -49,7 +49,7 @@ class Job:
     layer_split: str | None = None
 
     @classmethod
-    def of(cls, model: ModelLike, layout: LayoutLike, **known: Any) -> Job:
+    def of(cls, model: ModelLike, layout: LayoutLike, **known: object) -> Job:
         """A Job from what a person gives; LayoutError or ModelError names the field that is off."""
         for name, value in known.items():
             one_of("argument", name, [f for f in cls.__dataclass_fields__ if f not in ("model", "layout")])
@@ -68,11 +68,11 @@ class Job:
             )
         if known.get("layer_split") is not None:
             one_of("layer_split", known["layer_split"], LAYER_SPLITS)
-        return cls(find_model(model), Layout.of(layout), **known)
+        return cls(find_model(model), Layout.of(layout), **Values(known))
 
-    def replace(self, **changes: Any) -> Job:
+    def replace(self, **changes: object) -> Job:
         """A copy with fields changed; unlike `of` it trusts the values."""
-        return replace(self, **changes)
+        return replace(self, **Values(changes))
 
     # -- numbers that rules and messages speak of ----------------------------------------------
 

@@ -10,9 +10,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llamapar.errors import MAX_DEGREE, Choice, LayoutError, flag, one_of, shown, whole
+
+from .configfile import Values
 
 AXES = ("tp", "cp", "pp", "dp")
 """Mesh axes: tensor, context, pipeline and data parallelism."""
@@ -191,12 +193,12 @@ class Layout:
 
     # -- words ---------------------------------------------------------------------------------
 
-    def replace(self, **changes: Any) -> Layout:
+    def replace(self, **changes: object) -> Layout:
         """A copy with some fields changed."""
         unknown = [name for name in changes if name not in self.__dataclass_fields__]
         if unknown:
             one_of("layout field", unknown[0], self.__dataclass_fields__)
-        return replace(self, **changes)
+        return replace(self, **Values(changes))
 
     def __str__(self) -> str:
         return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
@@ -209,7 +211,7 @@ class Layout:
         if isinstance(value, Mapping):
             for name in value:
                 one_of("layout field", name, cls.__dataclass_fields__)
-            return cls(**value)
+            return cls(**Values(value))
         raise LayoutError(
             f"layout={shown(value)}: a layout is needed",
             "",
@@ -218,7 +220,7 @@ class Layout:
         )
 
 
-LayoutLike = Layout | Mapping[str, Any]
+LayoutLike = Layout | Mapping[str, object]
 """What a public function takes for a layout; `Layout.of` reads it: a Layout, or a mapping of its fields."""
 
 ORDERS: tuple[str, ...] = tuple("-".join(names) for names in itertools.permutations(AXES))

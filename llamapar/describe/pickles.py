@@ -48,7 +48,7 @@ class Made:
         self.args = args
         self.state: Any = None
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         self.state = state
 
 
@@ -61,12 +61,12 @@ class Dict(dict[Any, Any]):
 
     __slots__ = ()
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         if not (type(key) in (str, Made) or (type(key) is int and abs(key) < MAX_KEY)):
             raise BadKey(type(key).__name__)
         super().__setitem__(key, value)
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         """Attributes of an OrderedDict are no part of it."""
 
 
@@ -88,7 +88,7 @@ class Name:
             raise TypeError
         return tuple(sizes)
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         raise TypeError
 
 
@@ -108,7 +108,7 @@ class _Reader(pickle.Unpickler):
             )
         return Name(full)
 
-    def persistent_load(self, identity: Any) -> Dict | Made:
+    def persistent_load(self, identity: object) -> Dict | Made:
         if identity is None:
             return Dict()
         if type(identity) is not tuple:
