@@ -219,6 +219,19 @@ def test_a_layer_of_8b_by_hand() -> None:
     assert found.bytes("allocator (assumed)", "CUDA context (assumed)") == ALLOCATOR + CONTEXT
 
 
+def test_qk_norms_keep_their_inputs() -> None:
+    """Of Q and of K as the projections made them, and a number for each row of a head."""
+    s, q, k, hd = 8192, 4096, 1024, 128
+    plain = lp.model(B8).replace(n_layers=1)
+    found = worst(plain.replace(qk_norm=True), {}, recompute="none")
+    norms = 2 * s * (q + k) + 4 * s * (q + k) // hd
+    assert found.bytes("activations: QK norms") == norms
+    states = (2 + 4 + 4 + 8) * 2 * hd  # bfloat16, float32 gradients and master weights, Adam
+    assert found.total_bytes == worst(plain, {}, recompute="none").total_bytes + norms + states
+    eager = worst(plain.replace(qk_norm=True), {}, recompute="none", kernels="eager")
+    assert eager.bytes("activations: QK norms") == (4 + 2) * s * (q + k) + 4 * s * (q + k) // hd
+
+
 def test_sequence_and_context_parallelism_share_tokens() -> None:
     plain = worst(B8, {"tp": 8, "sequence_parallel": False}, recompute="none")
     shared = worst(B8, {"tp": 8}, recompute="none")

@@ -128,6 +128,15 @@ def test_a_block_keeps_what_the_formulas_say(sample: Any) -> None:
         )
 
 
+@pytest.mark.parametrize("layout", [{"tp": 2, "cp": 2}, {"tp": 4, "dp": 2}])
+def test_biases_keep_nothing(layout: dict[str, int]) -> None:
+    biased = SMALL.replace(qkv_bias=True)
+    options = {"seq_len": 32, "global_batch": 2, "kv_replication": True, "dtype": "float32"}
+    said = block_bytes(sized(biased, layout, **options))
+    assert said == block_bytes(sized(SMALL, layout, **options))
+    assert saved_on_ranks("block", biased, layout, **options) == [said] * lp.Layout.of(layout).world
+
+
 WHOLE = list(
     product(
         ({}, {"tp": 2}, {"tp": 2, "cp": 2}, {"tp": 4, "cp": 2}, {"tp": 2, "sequence_parallel": False}),

@@ -110,12 +110,14 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
     return terms
 
 
-def layer_terms(inputs: Mapping[str, float], kernels: str, recompute: str, times: str = "") -> list[Term]:
+def layer_terms(
+    inputs: Mapping[str, float], kernels: str, recompute: str, times: str = "", qk_norm: bool = False
+) -> list[Term]:
     """What autograd keeps of `times` layers and micro-batches (an input's name; one by default)."""
     front = f"{times} * " if times else ""
     return [
         Term(f"activations: {row.part}", f"{front}({row.formula})", inputs, row.source)
-        for row in layer(kernels, recompute)
+        for row in layer(kernels, recompute, qk_norm)
     ]
 
 
@@ -126,12 +128,12 @@ def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> l
     inputs: dict[str, float] = dict(sizes.activations)
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
     inputs["first"], inputs["last"] = flying[0], flying[-1]
-    kernels, recompute = account.kernels, account.recompute
-    terms = layer_terms(inputs, kernels, recompute, "layers")
+    kernels, recompute, normed = account.kernels, account.recompute, sizes.model.qk_norm
+    terms = layer_terms(inputs, kernels, recompute, "layers", normed)
     if hold.embedding:
         row = end("embedding", kernels)
         terms.append(Term("activations: embedding", f"first * ({row.formula})", inputs, row.source))
-    kept, every = (" + ".join(s.formula for s in layer(kernels, r)) for r in (recompute, "none"))
+    kept, every = (" + ".join(s.formula for s in layer(kernels, r, normed)) for r in (recompute, "none"))
     again = f"({every}) - ({kept})" if recompute != "none" else "0"
     work = f"{again} + (3 * ffn + 2 * gathered) * item" if any(hold.layers) else "0"
     source = "gradients of w1, w3 and w2's inputs and of the residual stream, and what is recomputed"

@@ -60,6 +60,12 @@ _SAVED: dict[str, tuple[Saved, ...]] = {
     for kernels, source in (("eager", _OWN), ("fused", _FUSED))
 }
 
+_QK_NORMS = {
+    "eager": Saved("QK norms", "(q + k) * (wide + item) + (lse + lse * k / q) * wide", _OWN),
+    "fused": Saved("QK norms", "(q + k) * item + (lse + lse * k / q) * 4", _FUSED),
+}
+"""The same of the norms over each head of Q and of K, which Qwen3 has; k / q: KV heads to a query head."""
+
 _SELECTIVE = (
     Saved("layer inputs", "residual * item", FULL_SOURCE),
     Saved("attention", "(2 * q + k) * item + lse * wide + residual * item * (gathered > residual)", ""),
@@ -75,13 +81,13 @@ _ENDS = {
 
 
 @cache
-def layer(kernels: str, recompute: str) -> tuple[Saved, ...]:
+def layer(kernels: str, recompute: str, qk_norm: bool = False) -> tuple[Saved, ...]:
     """What is kept of one layer, part by part."""
     if recompute == "full":
         return _SELECTIVE[:1]
     if recompute == "selective":
         return tuple(row._replace(source=row.source or SELECTIVE_SOURCE) for row in _SELECTIVE)
-    return _SAVED[kernels]
+    return (*_SAVED[kernels], _QK_NORMS[kernels]) if qk_norm else _SAVED[kernels]
 
 
 def end(name: str, kernels: str) -> Saved:
