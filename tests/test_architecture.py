@@ -32,7 +32,7 @@ ROOMS = {
     "interrupts": room(95),
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(575),  # equations are records too
-    "describe": room(2210),  # the table of options and the table of dtypes among them
+    "describe": room(2192),  # the table of options and the table of dtypes among them
     "frameworks": room(1675),  # ten frameworks' rules and the settings that five of them take
     "place": room(845),
     "count": room(1180),

@@ -16,41 +16,38 @@ from .configfile import Values
 from .families import FAMILIES
 from .rope import RopeScaling
 
-_FILE = Path(__file__).with_name("models.csv")
-
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table. fields: those of its ModelConfig, name included."""
+    """A row of the table. fields: those of its ModelConfig. counted: whether its parameters are known too."""
 
     name: str
     others: tuple[str, ...]
     kind: str
     preset: bool
     fields: Values
+    counted: bool
 
-    @property
-    def counted(self) -> bool:
-        """Whether its parameters are known exactly, not its dimensions alone."""
-        return self.kind in FAMILIES
+    @classmethod
+    def of(cls, cells: dict[str, str]) -> Entry:
+        """From the cells of a row by the names of their columns."""
+        name, others, kind, preset, factor = (cells.pop(key) for key in _NOT_FIELDS)
+        fields: Values = {"name": name, "tied": cells.pop("tied") == "yes"}
+        for key, cell in cells.items():
+            if cell:
+                fields[key] = float(cell) if key in ("rope_theta", "norm_eps") else int(cell)
+        if factor:
+            fields["rope_scaling"] = RopeScaling(factor=float(factor))
+        if family := FAMILIES.get(kind):
+            fields |= {"qkv_bias": family.qkv_bias, "qk_norm": family.qk_norm}
+        return cls(name, tuple(others.split()), kind, preset == "yes", fields, family is not None)
+
+
+_NOT_FIELDS = ("name", "others", "kind", "preset", "rope_factor")
 
 
 @cache
 def entries() -> tuple[Entry, ...]:
     """The rows of models.csv, in its order."""
-    head, *rows = _FILE.read_text(encoding="utf-8").splitlines()
-    return tuple(_entry(dict(zip(head.split(","), row.split(","), strict=True))) for row in rows)
-
-
-def _entry(cells: dict[str, str]) -> Entry:
-    name, others, kind, preset = (cells.pop(key) for key in ("name", "others", "kind", "preset"))
-    tied, factor = cells.pop("tied") == "yes", cells.pop("rope_factor")
-    fields: Values = {"name": name, "tied": tied}
-    for key, cell in cells.items():
-        if cell:
-            fields[key] = float(cell) if key in ("rope_theta", "norm_eps") else int(cell)
-    if factor:
-        fields["rope_scaling"] = RopeScaling(factor=float(factor))
-    if kind in FAMILIES:
-        fields |= {"qkv_bias": FAMILIES[kind].qkv_bias, "qk_norm": FAMILIES[kind].qk_norm}
-    return Entry(name, tuple(others.split()), kind, preset == "yes", fields)
+    head, *rows = Path(__file__).with_name("models.csv").read_text(encoding="utf-8").splitlines()
+    return tuple(Entry.of(dict(zip(head.split(","), row.split(","), strict=True))) for row in rows)

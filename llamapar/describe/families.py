@@ -1,7 +1,7 @@
 """What a config.json or a params.json says of a model, read whole: what the count does not cover is refused.
 
-A key that is neither read here nor known to add no tensor stands for something that is not counted, unless
-it says nothing: null, false, 0 or empty.
+A key that is not in keys.txt stands for something that is not counted, unless it says nothing: null, false, 0
+or empty.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from llamapar.errors import Choice, ModelError, flag, one_of, real, shown, whole
 
@@ -60,29 +62,6 @@ HF_SIZES = {
 }
 """Field of a ModelConfig → the key of a config.json for it."""
 
-_CONFIG_KEYS = re.compile(
-    rf"""{" | ".join(HF_SIZES.values())} | architectures | model_type | tie_word_embeddings | rms_norm_eps
-    | rope_theta | rope_scaling | rope_parameters | layer_types
-    | _\w* | \w*token_ids? | \w*dropout\w* | \w*version | output_\w+ | use_cache | use_bfloat16 | hidden_act
-    | torch_dtype | dtype | torchscript | return_dict\w* | initializer_range | pretraining_tp
-    | attn_implementation | gradient_checkpointing | unsloth_\w+ | tokenizer_class | is_decoder | prefix
-    | id2label | label2id | problem_type | finetuning_task | task_specific_params | chunk_size_feed_forward
-    | (use_)?sliding_window | max_window_layers | max_sequence_length | original_max_position_embeddings
-    | (max|min)_(new_)?(length|tokens) | do_sample | early_stopping | num_beams | num_beam_groups
-    | diversity_penalty | temperature | top_[kp] | typical_p | repetition_penalty | length_penalty
-    | (encoder_)?no_repeat_ngram_size | num_return_sequences""",
-    re.VERBOSE,
-)
-"""Keys of a config.json that are read here, and those that add no tensor, whatever they say."""
-
-_PARAMS_KEYS = re.compile(
-    r"""dim | n_layers | n_heads | n_kv_heads | vocab_size | multiple_of | ffn_dim_multiplier | hidden_dim
-    | head_dim | norm_eps | rope_theta | use_scaled_rope | rope_scaling_factor
-    | max_seq_len | max_batch_size | sliding_window""",
-    re.VERBOSE,
-)
-"""The same of a params.json, Meta's and Mistral's."""
-
 MIXTURE = "a mixture of experts, and only dense models are counted here"
 _EXPERTS = re.compile(r"(^|_)(moe|experts?|router)(_|$)")
 _QUANTISED = re.compile(r"quant.*|compression_config")
@@ -90,7 +69,7 @@ _QUANTISED = re.compile(r"quant.*|compression_config")
 
 def from_config_json(raw: Mapping[str, object]) -> Values:
     """The fields of a ModelConfig that a config.json says, `name` the model_type. Raises ModelError."""
-    unread = _unread(raw, _CONFIG_KEYS)
+    unread = _unread(raw, "config.json")
     kind = _model_type(raw)
     family = FAMILIES[kind]
     bias = flag("attention_bias", raw.get("attention_bias") or False, ModelError)
@@ -105,10 +84,9 @@ def from_config_json(raw: Mapping[str, object]) -> Values:
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise ModelError(f"rope_scaling={shown(rope)}: an object is needed", field="rope_scaling")
-    heads = need(raw, "num_attention_heads", "config.json")
+    usual: Values = {"head_dim": family.head_dim, "max_seq_len": family.max_seq_len}
     unsaid = None if "num_key_value_heads" in raw else family.n_kv_heads
-    usual: Values = {"n_kv_heads": unsaid or heads, "head_dim": family.head_dim}
-    usual["max_seq_len"] = family.max_seq_len
+    usual["n_kv_heads"] = unsaid or need(raw, "num_attention_heads", "config.json")
     sizes = {
         field: given(raw, key, usual[field]) if field in usual else need(raw, key, "config.json")
         for field, key in HF_SIZES.items()
@@ -128,8 +106,9 @@ def from_config_json(raw: Mapping[str, object]) -> Values:
 
 def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Values:
     """The fields of a ModelConfig that Meta's or Mistral's params.json says. Raises ModelError."""
-    _refuse(_unread(raw, _PARAMS_KEYS), "params.json")
-    dim = whole("dim", need(raw, "dim", "params.json"), 1, MAX_DIM, ModelError)
+    _refuse(_unread(raw, "params.json"), "params.json")
+    sizes = {key: need(raw, key, "params.json") for key in ("dim", "n_layers", "n_heads")}
+    dim = whole("dim", sizes["dim"], 1, MAX_DIM, ModelError)
     vocab = vocab_size if vocab_size is not None else need(raw, "vocab_size", "params.json")
     if vocab == -1:
         raise ModelError(
@@ -140,17 +119,14 @@ def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Value
         )
     scaled = flag("use_scaled_rope", raw.get("use_scaled_rope", False), ModelError)
     rope = {"rope_type": "llama3" if scaled else None, "factor": raw.get("rope_scaling_factor")}
-    heads = need(raw, "n_heads", "params.json")
     unscaled = 8192 if raw.get("rope_theta") else 4096  # Llama 3, and Llama 2, which does not say it
     width = raw.get("hidden_dim")  # Mistral says it
     if width is None:
         width = ffn_dim_from(dim, raw.get("ffn_dim_multiplier"), given(raw, "multiple_of", 256))
     return {
         "name": "meta",
-        "dim": dim,
-        "n_layers": need(raw, "n_layers", "params.json"),
-        "n_heads": heads,
-        "n_kv_heads": given(raw, "n_kv_heads", heads),
+        **sizes,
+        "n_kv_heads": given(raw, "n_kv_heads", sizes["n_heads"]),
         "head_dim": given(raw, "head_dim", 0),
         "ffn_dim": width,
         "vocab_size": vocab,
@@ -194,11 +170,20 @@ def _model_type(raw: Mapping[str, object]) -> str:
     return found or "llama"
 
 
-def _unread(raw: Mapping[str, object], covered: re.Pattern[str]) -> Values:
+@cache
+def _covered(where: str) -> re.Pattern[str]:
+    """The keys of a config.json or a params.json that keys.txt lists."""
+    text = Path(__file__).with_name("keys.txt").read_text(encoding="utf-8")
+    rows = text.partition(f"[{where}]")[2].partition("[")[0].splitlines()
+    words = [word for row in rows if not row.startswith("#") for word in row.split()]
+    return re.compile("|".join(words).replace("*", r"\w*"))
+
+
+def _unread(raw: Mapping[str, object], where: str) -> Values:
     """What the keys that are not covered say. ModelError for a mixture of experts or a quantised model."""
     plain = (bool, int, float, str, list, dict, tuple, type(None))
     says = {str(key)[:60]: v for key, v in raw.items() if v or not isinstance(v, plain)}
-    unread = {name: value for name, value in says.items() if not covered.fullmatch(name)}
+    unread = {name: value for name, value in says.items() if not _covered(where).fullmatch(name)}
     for name, value in unread.items():
         if _EXPERTS.search(name):
             raise ModelError(f"{name}={shown(value)}: {MIXTURE}", field=name)
