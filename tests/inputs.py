@@ -63,7 +63,7 @@ DEGREES = (1, 1, 1, 2, 2, 4, 8, 16, 3, 5, 6, 7, 12, 32, 64)
 
 @st.composite
 def models(draw: st.DrawFn) -> ModelConfig:
-    """A preset, or dimensions that no preset has: odd groups, odd widths, tied or not."""
+    """A preset, or dimensions that no preset has: odd groups, odd widths, tied or not, Qwens."""
     if draw(st.booleans()):
         return PRESETS[draw(st.sampled_from(sorted(PRESETS)))]
     n_kv_heads = draw(st.sampled_from([1, 2, 3, 4, 8, 10, 12]))
@@ -80,7 +80,7 @@ def models(draw: st.DrawFn) -> ModelConfig:
         vocab_size=draw(st.sampled_from([1, 1000, 32000, 32001, 50257, 128256, 152064])),
         max_seq_len=draw(st.sampled_from([2048, 8192, 131072])),
         tied=draw(st.booleans()),
-        qkv_bias=draw(st.booleans()),
+        **dict.fromkeys(draw(st.sampled_from([(), ("qkv_bias",), ("qk_norm",)])), True),
     )
 
 

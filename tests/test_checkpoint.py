@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor import Shard as TorchShard
 
@@ -23,6 +24,7 @@ import llamapar as lp
 from inputs import oracle
 from llamapar import FRAMEWORKS, PRESETS, LayoutError, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, writing
+from llamapar.checkpoint.sharding import reordered
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.models import Parameter
 from llamapar.describe.splits import LAYER_SPLITS, Padding
@@ -658,6 +660,25 @@ def test_a_config_is_kept_with_all_that_it_says(whole: Callable[..., Path], tmp_
     assert json.loads((tmp_path / "back" / "config.json").read_text()) == theirs
     checkpoint.gather(tmp_path / "cut", tmp_path / "wide", n_kv_heads=8)
     assert json.loads((tmp_path / "wide" / "config.json").read_text()) == theirs | {"num_key_value_heads": 8}
+
+
+def test_qk_norms_are_copied_to_every_rank_and_back(tmp_path: Path) -> None:
+    """Norms over each head: a rank holds them whole. In Meta's order their pairs stand as in wq."""
+    model = tiny(qk_norm=True)
+    source = save_hf(tmp_path / "it", model)
+    cut = checkpoint.shard(source, tmp_path / "cut", tp=2)
+    back = checkpoint.gather(cut.path, tmp_path / "back").path
+    assert json.loads((back / "config.json").read_text()) == config_json(model)
+    assert config_json(model)["model_type"] == "qwen3"
+    theirs, mine = (load_file(folder / "model.safetensors") for folder in (source, back))
+    assert theirs.keys() == mine.keys()
+    assert all(theirs[name].view(torch.uint8).equal(mine[name].view(torch.uint8)) for name in theirs)
+    index = reordered(model, "q_norm", "hf", "meta")
+    assert index is not None
+    assert index.tolist() == [0, 2, 1, 3]
+    rows = reordered(model, "wq", "hf", "meta")
+    assert rows is not None
+    assert rows[:4].tolist() == index.tolist()
 
 
 def test_a_config_that_is_not_this_models_is_not_kept(whole: Callable[..., Path], tmp_path: Path) -> None:

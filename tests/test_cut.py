@@ -194,7 +194,8 @@ def test_traffic_of_gradients_is_that_of_the_pieces(model: lp.ModelConfig, tp: i
     terms = lp.traffic("attention", model, layout, seq_len=8, kv_replication=True).terms
     sent = {t.part: t.bytes for t in terms if t.phase == "gradients" and t.axis == "dp"}
     pieces = {p.key: 4 * math.prod(cut.local_shape(p)) for p in one_of_each(model)}
-    assert sent == {key: pieces[key] for key in ("wq", "wk", "wv", "wo")}
+    ends = ("tok_embeddings", "output", "norm", "w1", "w2", "w3")
+    assert sent == {key: size for key, size in pieces.items() if key not in ends}
 
 
 # -- nobody else knows where a KV head lies --------------------------------------------------------

@@ -261,7 +261,8 @@ MEGATRON_FLAGS: dict[Any, tuple[str, ...]] = {
     ),
     bool: (
         *("group-query-attention", "use-rope-scaling", "swiglu", "disable-bias-linear"),
-        *("add-qkv-bias", "untie-embeddings-and-output-weights", "sequence-parallel"),
+        *("add-qkv-bias", "qk-layernorm"),
+        *("untie-embeddings-and-output-weights", "sequence-parallel"),
         *("use-tp-pp-dp-mapping", "use-distributed-optimizer", "use-megatron-fsdp"),
         *("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"),
     ),
@@ -313,6 +314,7 @@ def test_megatron_flags_say_the_numbers(asked: dict[str, Any]) -> None:
     groups = flags.num_query_groups if flags.group_query_attention else flags.num_attention_heads
     assert (flags.num_attention_heads, groups, flags.kv_channels) == (m.n_heads, m.n_kv_heads, m.head_dim)
     assert flags.untie_embeddings_and_output_weights is not m.tied
+    assert (flags.add_qkv_bias, flags.qk_layernorm) == (m.qkv_bias, m.qk_norm)
     assert flags.sequence_parallel is lay.sp
     assert flags.seq_length == job.seq_len
     assert flags.use_distributed_optimizer is (lay.zero > 0)
@@ -348,19 +350,28 @@ def test_megatron_405b_needs_the_account_for_flags() -> None:
 # -- Hugging Face --------------------------------------------------------------------------------
 
 
+def test_qk_norms_in_settings() -> None:
+    job = lp.Job.of("qwen3-8b", {"tp": 2})
+    assert "# left out: QK norms (its Llama 3 has none)" in EXPORTS["torchtitan"](job, None)
+    assert "--qk-layernorm \\\n" in EXPORTS["Megatron-LM"](job, None)
+    assert "config = Qwen3Config(" in EXPORTS["Hugging Face"](job, None)
+
+
 @given(jobs())
 def test_transformers_settings(asked: dict[str, Any]) -> None:
     job, _ = job_of(asked)
     lay, names = job.layout, dict[str, Any]()
     stub = types.ModuleType("transformers")
-    stub.__dict__.update(dict.fromkeys(("LlamaConfig", "Qwen2Config", "DistributedConfig"), dict))
+    stub.__dict__.update(
+        dict.fromkeys(("LlamaConfig", "Qwen2Config", "Qwen3Config", "DistributedConfig"), dict)
+    )
     stub.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=lambda *a, **k: k)  # type: ignore[attr-defined]
     text = export.as_transformers(job)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "transformers", stub)
         exec(text, names)
-    kind = "qwen2" if "import AutoModelForCausalLM, DistributedConfig, Qwen2Config" in text else "llama"
-    again = lp.ModelConfig.from_hf({**names["config"], "model_type": kind}, name=job.model.name)
+    (kind,) = re.findall(r"import AutoModelForCausalLM, DistributedConfig, (\w+)Config", text)
+    again = lp.ModelConfig.from_hf({**names["config"], "model_type": kind.lower()}, name=job.model.name)
     assert again == job.model
     sizes = names["model"]["distributed_config"]
     shared = (lay.dp_replicate, lay.dp_shard) if lay.zero else (lay.dp, 1)

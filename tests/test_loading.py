@@ -205,3 +205,12 @@ def test_rows_that_no_block_divides() -> None:
     with pytest.raises(LayoutError, match=message):
         lp.loading(odd)
     assert lp.loading(odd, format="bf16").file_bytes == odd.n_params * 2
+
+
+def test_qk_norms_are_never_quantised() -> None:
+    """distributed-llama's file has them before the other norms of a layer, in float32 (convert-hf.py)."""
+    fit = lp.loading("qwen3-8b", nodes=2)
+    layer = [p.key for p in fit.tensors if p.layer == 3]
+    assert layer == ["wq", "wk", "wv", "wo", "w1", "w2", "w3", "q_norm", "k_norm", "norm", "norm"]
+    plain = lp.loading(lp.model("qwen3-8b").replace(qk_norm=False), nodes=2)
+    assert fit.file_bytes == plain.file_bytes + 36 * 2 * 128 * 4
