@@ -35,7 +35,7 @@ ROOMS = {
     "describe": room(2192),  # the table of options and the table of dtypes among them
     "frameworks": room(1675),  # ten frameworks' rules and the settings that five of them take
     "place": room(845),
-    "count": room(1180),
+    "count": room(1185),
     "rules": room(1430),
     "diagnosis": room(3625),  # 360 rows of words are data; texts of collectives, JAX, cut tokens came in
     "spmd": room(995, "torch"),
