@@ -11,7 +11,7 @@ from typing import Any
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig, public_models
+from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import MAX_DEGREE, LlamaparError, ModelError, whole
