@@ -38,7 +38,6 @@ from llamapar.diagnosis.vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UN
 
 ORACLES = ROOT / "tests" / "oracles"
 SETS = ("error-cases", "wild", "wordings", "genuine", "raised", "reported")
-SURE = 0.5  # confidence of a cause that is said as likely, where a diagnosis has no level
 Case = dict[str, Any]
 
 COVERS = {
@@ -127,10 +126,7 @@ class Answer:
 
 def sure(diagnosis: Any) -> bool:
     """Whether a diagnosis is said at the surest level."""
-    if diagnosis is None:
-        return False
-    level = getattr(diagnosis, "level", None)
-    return bool(level == "likely" if level is not None else diagnosis.confidence >= SURE)
+    return diagnosis is not None and diagnosis.level is lp.Level.LIKELY
 
 
 def ask(cases: Iterable[Case], alone: bool) -> list[Answer]:

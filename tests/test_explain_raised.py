@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, Level
 from llamapar.diagnosis.vocabulary import CATEGORIES, SUBTYPES, VERDICTS
 
 ORACLES = Path(__file__).parent / "oracles"
@@ -24,6 +25,8 @@ RAISED, REPORTED = (
     [json.loads(line) for line in (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()]
     for name in ("raised", "reported")
 )
+WRONG = {"cbt-expand"}  # a mask of the whole sequence, said to be another tensor of it
+MOST_HELD_OUT = 11  # of 131; the aim is 4
 NEW = {"mesh_mismatch"}  # a kind of "other" that has no name in the vocabulary
 TRUTH = {"sharding": True, "not_sharding": False, "unknown": None}
 
@@ -55,21 +58,21 @@ def test_every_report_is_cited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "category", "confidence", "parallel", "wrong"),
+    ("verdict", "category", "level", "parallel", "wrong"),
     [
-        ("sharding", "fsdp_uneven", 0.9, True, True),
-        ("sharding", "fsdp_uneven", 0.3, True, False),
-        ("sharding", "kv_heads_lt_tp", 0.9, True, False),
-        ("sharding", "kv_heads_lt_tp", 0.9, False, True),
-        ("not_sharding", "kv_heads_lt_tp", 0.3, True, True),
-        ("not_sharding", "fsdp_uneven", 0.9, False, False),
-        ("unknown", "fsdp_uneven", 0.9, True, False),
+        ("sharding", "fsdp_uneven", LIKELY, True, True),
+        ("sharding", "fsdp_uneven", POSSIBLE, True, False),
+        ("sharding", "kv_heads_lt_tp", LIKELY, True, False),
+        ("sharding", "kv_heads_lt_tp", LIKELY, False, True),
+        ("not_sharding", "kv_heads_lt_tp", POSSIBLE, True, True),
+        ("not_sharding", "fsdp_uneven", LIKELY, False, False),
+        ("unknown", "fsdp_uneven", LIKELY, True, False),
     ],
 )
 def test_what_counts_as_asserted_wrong(
-    verdict: str, category: str, confidence: float, parallel: bool, wrong: bool
+    verdict: str, category: str, level: Level, parallel: bool, wrong: bool
 ) -> None:
-    best = SimpleNamespace(category=category, confidence=confidence)
+    best = SimpleNamespace(category=category, level=level)
     told = SimpleNamespace(verdict=verdict, best=best, diagnoses=(best,), needs=("tp",))
     case = {"category": "kv_heads_lt_tp", "parallel_caused": parallel, "diagnosable_from": "text"}
     assert accuracy.Answer(case, told, alone=True, seconds=0).asserted_wrong is wrong
@@ -82,3 +85,20 @@ def test_what_counts_as_asking_for_the_right_fact(needs: tuple[str, ...], asks: 
     told = SimpleNamespace(verdict="unknown", diagnoses=(), needs=needs)
     case = {"category": "kv_heads_lt_tp", "decides": ["tp", "n_kv_heads"], "diagnosable_from": "text+layout"}
     assert accuracy.Answer(case, told, alone=True, seconds=0).asks is asks
+
+
+@pytest.mark.parametrize("path", accuracy.known(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("alone", [False, True], ids=["with context", "message alone"])
+def test_no_wrong_cause_is_called_likely(path: Path, alone: bool) -> None:
+    answers = accuracy.ask(accuracy.read(path), alone)
+    assert [
+        answer.case["id"] for answer in answers if answer.asserted_wrong and answer.case["id"] not in WRONG
+    ] == []
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["with context", "message alone"])
+def test_few_wrong_causes_are_called_likely_of_texts_that_were_kept_apart(alone: bool) -> None:
+    """held_out.jsonl is scored in totals only, so that it stays unseen until patterns are changed by it."""
+    answers = accuracy.ask(accuracy.read(ORACLES / "held_out.jsonl"), alone)
+    assert len(answers) == 131
+    assert sum(answer.asserted_wrong for answer in answers) <= MOST_HELD_OUT
