@@ -37,7 +37,7 @@ ROOMS = {
     "place": room(835),
     "count": room(1195),
     "rules": room(1360),
-    "diagnosis": room(3520),  # 360 rows of words are data; texts of collectives, JAX, cut tokens came in
+    "diagnosis": room(3670),  # 400 rows of words are data; collectives, JAX, cut tokens, shares came in
     "spmd": room(980, "torch"),
     "programs": room(835, "torch"),
     "execution": room(3065, "torch", "cloudpickle"),

@@ -31,6 +31,7 @@ from llamapar.diagnosis import (
     topics,
     views,
     weights,
+    widths,
     words,
 )  # fmt: skip
 from llamapar.diagnosis.reading import LIMIT, Reading, plain
@@ -200,7 +201,20 @@ def test_no_pattern_blows_up(run: str) -> None:
 
 def test_no_pattern_repeats_a_repeat() -> None:
     """The source of every pattern: no unbounded quantifier right after a group that ends in one."""
-    modules = (causes, counts, engine, limits, lines, observations, reading, tokens, topics, views, weights)
+    modules = (
+        causes,
+        counts,
+        engine,
+        limits,
+        lines,
+        observations,
+        reading,
+        tokens,
+        topics,
+        views,
+        weights,
+        widths,
+    )
     patterns = [
         value.pattern
         for module in modules

@@ -231,6 +231,9 @@ def roles(
 ) -> Iterator[tuple[str, str, Level]]:
     """What a bare number may be: (fact, where that is from, how likely)."""
     tp, vocab, m = known.get("tp"), known.get("vocab_size"), known.model
+    batch, dp = known.get("global_batch"), known.get("dp") or 0
+    if batch and dp > 1 and number == batch // dp:
+        yield "global_batch", f"given, over dp={dp}", LIKELY
     for fact in ("world", *_BY_FACT):
         if fact in ("world", "n_layers") and divisor and divisor == tp and divisor != known.get("pp"):
             continue  # a tensor's size rather than a count of ranks or layers
@@ -277,6 +280,10 @@ _BESIDE = (
 def _unnamed(o: Divides, known: Known) -> Iterator[Hypothesis]:
     """`numerator % denominator` without numbers: which of the known sizes does tp not divide?"""
     tp, needs = known.get("tp"), "model, tp"
+    if o.by & {"batch", "microbatch"} and not o.by & {*AXES}:
+        cause = "a size that is dealt out to the batch is no multiple of it"
+        yield found("microbatch_divisibility", POSSIBLE, cause, parallel=None)
+        return
     if o.subject in ("dimension", "hidden"):
         width = known.get("ffn_dim")
         cut = Quotient(width, tp) if width and tp and width % tp else None
@@ -296,7 +303,7 @@ def _unnamed(o: Divides, known: Known) -> Iterator[Hypothesis]:
         )
     if len(fails) > 1 and tp:
         cause = f"tp={tp} divides none of {', '.join(f'{fact} {size}' for fact, size in fails)}"
-        yield found("other", LIKELY, cause, *(Quotient(size, tp) for _, size in fails), needs=needs)
+        yield found("other", POSSIBLE, cause, *(Quotient(size, tp) for _, size in fails), needs=needs)
         return
     cause = "a size that has to be cut is no multiple of the ranks; the text does not say which"
     yield found("other", WEAK, cause, needs=needs)

@@ -19,14 +19,15 @@ from .hypothesis import LIKELY, WEAK, Hypothesis
 from .known import Known
 from .limits import limits
 from .lines import blocks, causes, is_watchdog, pieces, score, strip
-from .observations import Divides, Held, Matmul, Observation, Order, Pair, Unequal, View, observe
+from .observations import Divides, Held, Matmul, Observation, Order, Pair, Split, Unequal, View, observe
 from .quotes import quotes, speakers, spoken
 from .reading import LIMIT, Reading
 from .result import Diagnosis, Explanation
 from .topics import topics
-from .views import explain_matmul, explain_view
+from .views import explain_split, explain_view
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
 from .weights import explain_held, explain_pair
+from .widths import explain_matmul
 
 MOST = 4
 """Diagnoses of one explanation."""
@@ -40,6 +41,7 @@ _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
     Pair: explain_pair,
     Held: explain_held,
     Order: explain_order,
+    Split: explain_split,
     Divides: explain_divides,
     Unequal: explain_unequal,
 }

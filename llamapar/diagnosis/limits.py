@@ -17,6 +17,7 @@ from .words import pattern
 def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Zero division, memory, counters, checkpoints, quantised groups and positions."""
     yield from _zero_division(r, known)
+    yield from _past_the_rows(r, known)
     yield from _collective(r, known)
     yield from _memory(r, known)
     yield from _counter(r, known)
@@ -60,6 +61,32 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 
 _COLLECTIVE = pattern("collective_of_unequal_pieces")
+_PAST = re.compile(
+    r"index (?P<index>\d{1,12}) is out of bounds for dimension \d with size (?P<size>\d{1,12})|"
+    r"target (?P<target>\d{1,12}) is out of bounds|index out of range|srcindex < srcselectdimsize|"
+    r"index_select"
+)
+_TABLE = re.compile(r"embed|vocab|\bwte\b|logits|log_?probs|cross_entropy|\bnll|in self$|token")
+
+
+def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """A token id past the rows of a table: the whole vocabulary's id, and one rank's rows?"""
+    text = "\n".join((r.low, *r.code)).lower()
+    past = _PAST.search(text)
+    if past is None or "position" in r.evident:
+        return
+    vocab, tp, size = known.get("vocab_size"), known.get("tp") or 1, int(past["size"] or 0)
+    index = int(past["index"] or past["target"] or 0)
+    if vocab and tp > 1 and index < vocab and -(-vocab // tp) == (size or -(-vocab // tp)) <= index:
+        cause = f"token {index} of {vocab} is looked up among the {-(-vocab // tp)} rows of one rank"
+        yield found("other: global_dim_not_localized", LIKELY, cause, Quotient(vocab, tp))
+    elif _TABLE.search(text):
+        cause = (
+            "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
+        )
+        yield found("other: global_dim_not_localized", POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
+
+
 _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
 
 
@@ -69,9 +96,9 @@ def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
         return
     cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
     uneven = known.uneven()
-    for category, fact, size, axis, degree in uneven:
-        numbers, facts = Quotient(size, degree), {axis: degree, fact: size}
-        yield found(category, LIKELY, f"{cause}: {fact} {size} over {axis}={degree}", numbers, facts=facts)
+    for cut in uneven:
+        level = LIKELY if len(uneven) == 1 else POSSIBLE
+        yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.size, cut.degree))
     if not uneven:
         keys = any(_KEYS.search(line) for line in r.code)
         names = ("kv_heads_lt_tp", "seq_not_divisible") if keys else ("seq_not_divisible", "kv_heads_lt_tp")

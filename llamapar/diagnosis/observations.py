@@ -73,6 +73,14 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Split:
+    """A dim of `total` is asked to come apart in `parts`, which add up to another number."""
+
+    total: int
+    parts: Shape
+
+
+@dataclass(frozen=True)
 class Unequal:
     """Two counts differ that should be one: ranks, layers, samples."""
 
@@ -80,7 +88,7 @@ class Unequal:
     values: tuple[int, ...]
 
 
-Observation = Divides | View | Matmul | Pair | Held | Order | Unequal
+Observation = Divides | View | Matmul | Pair | Held | Order | Split | Unequal
 
 _LEFT = pattern("is_not_divided")  # the divided thing stands on the left
 _RIGHT = pattern("does_not_divide")  # the divided thing stands on the right
@@ -92,6 +100,7 @@ AXES = ("tp", "pp", "cp", "dp", "ep")
 _WEAK = frozenset(("dimension", "hidden", "checkpoint", "lora", "fused"))
 
 
+_MODULO = re.compile(r"\b(\d{1,12}) % (\d{1,12}) [!=]= ?0")
 _PARTITIONED = re.compile(
     r"array axis (?P<dim>\d) (?:"
     r"is partitioned (?P<ranks>\d{1,6}) times, but the dimension size is (?P<size>\d{1,12})|"
@@ -131,6 +140,8 @@ def _partitioned(r: Reading) -> Divides | None:
 
 def divides(r: Reading) -> Iterator[Divides]:
     """Every divisibility that the text speaks of."""
+    for written in islice(_MODULO.finditer(r.low), MOST):
+        yield Divides("", int(written[1]), frozenset(), int(written[2]))
     partitioned = _partitioned(r)
     if partitioned is not None:
         yield partitioned
@@ -206,6 +217,14 @@ _EXPECTED = re.compile(
 )
 LABELS = "labels"
 _LABELS = re.compile(r"expected input batch_size \((\d{1,20})\) to match target batch_size \((\d{1,20})\)")
+_INT = re.compile(r"\d{1,20}")
+_SPLIT = re.compile(r"sum exactly to (\d{1,20}).{0,80}split_sizes=(\[[\d, ]{1,120}\])")
+_COPIED = re.compile(
+    r"size mismatch for ([\w.]{1,200}): copying a param with shape (?:torch\.Size\()?(\[[\d, ]{0,80}\])\)? "
+    r"from checkpoint, ?(?:where )?the shape in current model is (?:torch\.Size\()?(\[[\d, ]{0,80}\])"
+)
+"""A tensor's name, its shape in the checkpoint, and the one in the model."""
+
 _EXCEEDS = re.compile(r"start \(\d{1,20}\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
 _NAME = re.compile(
     r"[A-Za-z_]\w{0,60}(?:\.\w{1,60}){1,12}|\b[A-Za-z_]\w{0,30}(?:_proj|_embeddings?|_tokens|_head)\b"
@@ -244,6 +263,15 @@ def shapes(r: Reading) -> Iterator[Observation]:
         if a[-1] != b[-2]:
             yield Matmul(a[-1], b[-2], b[-1])
             return
+    split = _SPLIT.search(r.low)
+    if split:
+        yield Split(int(split[1]), tuple(map(int, _INT.findall(split[2]))))
+        return
+    loaded = _COPIED.search(r.text)
+    if loaded:
+        saved, current = (tuple(map(int, _INT.findall(shape))) for shape in loaded.groups()[1:])
+        yield from _pairs([saved or (1,), current or (1,)], loaded[1], r.low)
+        return
     labels = _LABELS.search(r.low)
     if labels:
         yield Pair(int(labels.group(1)), int(labels.group(2)), None, LABELS)

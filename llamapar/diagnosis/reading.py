@@ -74,8 +74,10 @@ _NEAR = 24
 _WHICH = pattern("which_one")
 """What stands before a number that says which one, where or when, and counts nothing."""
 
-_KEYS = re.compile(r"(?:keys|rank|ranks|index|indices|list|layers?|blocks?|param_groups|args)[ :=]?\(?$")
-"""What stands before one number in brackets that is no shape: dict_keys([0]), ranks [3]."""
+_KEYS = re.compile(
+    r"(?:keys|rank|ranks|index|indices|list|layers?|blocks?|param_groups|args)[ :=]?\(?$|[a-z_]$"
+)
+"""What stands before one number in brackets that is no shape: dict_keys([0]), ranks [3], params[0]."""
 
 _MEASURE = re.compile(
     r" ?(?:ms|s|sec|secs|seconds|milliseconds|minutes|min|hours|gib|gb|mib|mb|kib|kb|tb|%)\b"
@@ -109,7 +111,9 @@ class Reading:
         found = []
         for match in _SHAPE.finditer(self.text):
             dims = tuple(int(n) for n in _DIGITS.findall(match.group().replace("x", " ")))
-            if len(dims) > 1 or not _KEYS.search(self.low[max(0, match.start() - _NEAR) : match.start()]):
+            before = self.low[max(0, match.start() - _NEAR) : match.start()]
+            prefix = self.text[match.end() : match.end() + 1] == ":"  # "[1]: …" is what rank 1 says
+            if len(dims) > 1 or not (prefix or _KEYS.search(before)):
                 found.append((dims, match.start()))
         return found
 
@@ -152,6 +156,12 @@ class Reading:
     @cached_property
     def concepts(self) -> frozenset[str]:
         return frozenset(t.concept for t in self.terms)
+
+    @cached_property
+    def evident(self) -> frozenset[str]:
+        """The concepts of the text and of the line of code that failed, which says what the tensor is."""
+        line = " ".join(self.code[-1:]).lower()
+        return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(line)}
 
     def within(self, start: int, end: int) -> list[Term]:
         return [t for t in self.terms if start <= t.start < end]

@@ -12,8 +12,8 @@ from llamapar.describe.models import PRESETS
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Sizes, Stated
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, found
-from .known import Known, degrees, zoo
-from .observations import Matmul, View
+from .known import Known, zoo
+from .observations import Split, View
 from .reading import Reading
 from .tokens import explain_cut
 
@@ -23,7 +23,15 @@ _WIDTH = "hidden_or_ffn_not_divisible"
 
 def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     target = o.target
-    if 0 in target and 0 < target.index(0) < len(target) - 2:
+    if "lora" in r.evident:
+        cause = "an adapter's weight is reshaped, whose rank or width the ranks do not divide"
+        yield found("lora_tp", LIKELY, cause, needs="tp, rank of the adapter")
+    elif (
+        "devices" in " ".join(r.code[-1:]) and o.numel < math.prod(map(abs, target)) * 2 and "array" in r.low
+    ):
+        cause = f"{o.numel} devices do not make a mesh of {' x '.join(map(str, target))}"
+        yield found("world_size_product", LIKELY, cause, Comparison(Product(target), "≠", o.numel))
+    elif 0 in target and 0 < target.index(0) < len(target) - 2:
         cause = "a rank was given 0 tokens: the sequence is cut into more parts than it fills"
         yield found("seq_not_divisible", LIKELY, cause, needs="seq_len, tp, cp")
     elif 0 in target:
@@ -110,6 +118,21 @@ def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
                 return
     cause = f"{width} columns of Q, K and V in one are no whole number of groups of {group}"
     yield found("kv_heads_lt_tp", POSSIBLE, cause, at, needs="tp, n_kv_heads")
+
+
+def explain_split(o: Split, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Q, K and V in one tensor come apart in other widths than a rank holds."""
+    numbers = Stated(f"{' + '.join(map(str, o.parts))} = {sum(o.parts)} ≠ {o.total}")
+    if len(o.parts) == 3 and o.parts[1] == o.parts[2] and o.total > o.parts[0]:
+        held, rest = divmod(o.total - o.parts[0], 2)
+        if not rest and held < o.parts[1] and is_head_dim(o.parts[1]):
+            cause = (
+                f"a rank holds {held} columns of K and of V, {_head_share(held, o.parts[1])} of {o.parts[1]}"
+            )
+            yield found("kv_heads_lt_tp", LIKELY, cause, numbers, needs="tp, n_kv_heads")
+            return
+    cause = "Q, K and V (or gate and up) in one tensor have other widths than the code cuts"
+    yield found("fused_qkv_layout", POSSIBLE, cause, numbers, parallel=None)
 
 
 _KEY = re.compile(r"\b(?:x?[kv]|w[kv]|[kv]_proj|keys?|values?)\b|\b(?:key|value)_|kv|n_rep")
@@ -298,95 +321,3 @@ def _no_factor(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     cause = "the tensor and the view differ by no whole factor of heads: compare batch and sequence"
     numbers = Stated(f"{math.prod(abs(n) for n in o.target)} against {o.numel}")
     yield found("other", WEAK, cause, numbers, parallel=None, needs="model, layout")
-
-
-# -- two widths ------------------------------------------------------------------------------------
-
-_SHARDS = re.compile(r"shard|parallel|dtensor|mesh")
-PACKED = "a packed (quantised) weight is used as if it were plain"
-
-
-def explain_matmul(o: Matmul, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    small, big = sorted((o.a, o.b))
-    if any("lora" in line.lower() for line in r.code[-1:]) and small > 1:
-        cause = f"{small} and {big} columns meet in an adapter: it and the base are cut differently"
-        cut = big % small == 0 and known.get("tp") == big // small
-        numbers = Comparison(o.a, "≠", o.b)
-        yield found("lora_tp", LIKELY, cause, numbers, parallel=True if cut else None, needs="tp")
-        return
-    if small <= 1 or (o.rest == 1 and big % small):
-        yield found("other", POSSIBLE, PACKED, parallel=False)
-    if small > 1:
-        yield from explain_widths(small, big, r, known)
-
-
-def is_width(n: int, known: Known) -> bool:
-    """Whether a model, the known one or else a public one, has such a width or count of heads."""
-    names = ("dim", "ffn_dim", "n_heads", "vocab_size", "q_dim", "kv_dim")
-    own = n in [known.get(fact) for fact in (*names[:4], "seq_len")]
-    return own or (n >= 16 and any(n in [getattr(m, name) for name in names] for m in known.models()))
-
-
-def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Two widths that should agree, one of them perhaps a rank's part of the other."""
-    tp, solo = known.get("tp"), known.alone("tp")
-    k, rest = divmod(big, small)
-    if rest:
-        yield from _rounded(small, big, r, known)
-        return
-    old, new = (int(n) if n.isdecimal() else 1 for n in known.changes.get("tp", ("1", "1")))
-    if k > 1 and k in (old // new, new // old):
-        cause = f"{small} is 1/{k} of {big}: one was cut for tp={old}, the other for tp={new}"
-        yield found("checkpoint_tp_mismatch", LIKELY, cause, Quotient(big, k))
-        return
-    if k == 2 and tp != 2 and small == known.get("ffn_dim"):
-        cause = f"gate and up in one, {big} columns, meet a weight of {small}: one side lacks the gate"
-        swiglu, blame = "fused_qkv_layout: fused_swiglu_order", False if tp == 1 else None
-        yield found(swiglu, LIKELY, cause, Product((2, small)), parallel=blame, needs="tp")
-    heads = known.get("n_heads"), known.get("n_kv_heads")
-    told = all(heads)
-    if (
-        heads == (big, small)
-        if told
-        else any((m.n_heads, m.n_kv_heads) == (big, small) for m in known.models())
-    ):
-        sure = LIKELY if told and tp != k else POSSIBLE
-        cause = f"{small} KV heads meet {big} query heads: code that does not repeat KV heads"
-        blame = False if sure == LIKELY else None
-        yield found(
-            "fused_qkv_layout", sure, cause, Quotient(big, small), parallel=blame, needs="tp, n_kv_heads"
-        )
-    usual = k & (k - 1) == 0 and k <= 64 and is_width(big, known)
-    alike = known.get("world") == k
-    level = first(
-        (solo, WEAK), (tp == k, LIKELY), (tp, WEAK), (alike, LIKELY), (usual, POSSIBLE), otherwise=WEAK
-    )
-    if known.model and not is_width(big, known):
-        level = min(level, POSSIBLE)
-    cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
-    blame = True if level == LIKELY or (level == POSSIBLE and _SHARDS.search(r.low)) else None
-    yield found(_LOCAL, level, cause, Quotient(big, k), parallel=blame, facts={"tp": k})
-
-
-def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Uneven shards: one width is the other's share rounded up, or that share times tp."""
-    shards, tp = bool(_SHARDS.search(r.low)), known.get("tp")
-    for k in degrees(known):
-        if big % k and -(-big // k) == small:
-            sure = shards or (is_width(big, known) and (tp == k or k <= 8))
-            level = LIKELY if sure else WEAK
-            cause = f"{small} is {big}/{k} rounded up: {big} columns do not divide over tp={k}"
-            numbers = Quotient(big, k, after=f" → {small}")
-            yield found(_WIDTH, level, cause, numbers, parallel=sure or None, facts={"tp": k})
-            return
-        if small % k and -(-small // k) * k == big:
-            sure = shards or (tp == k and is_width(small, known))
-            level = POSSIBLE if sure else WEAK
-            cause = f"{small} columns over tp={k} are taken for {big // k} on every rank"
-            both = Quotient(small, k), Comparison(Product((big // k, k)), "≠", small)
-            yield found(_WIDTH, level, cause, *both, parallel=sure or None, facts={"tp": k})
-            if sure:
-                cause = f"local shards of {big // k} on {k} ranks are taken for {big} in all, not {small}"
-                dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute|d_?sharding", r.low)
-                yield found("fsdp_uneven", LIKELY if dtensor else POSSIBLE, cause, both[1])
-            return

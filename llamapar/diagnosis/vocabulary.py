@@ -177,6 +177,7 @@ SUBTYPES: dict[str, str] = {
     "cp_packing_silent": "other: packed sequences cut across their boundaries by CP",
     "zero3_unmaterialised_param": "other: a ZeRO-3 placeholder of shape [0] or [1] is used as the weight",
     "tensor_mixed_with_dtensor": "other: a plain tensor and a DTensor meet in one operator",
+    "mesh_mismatch": "other: a sharding names what its mesh or its array does not have",
     "kernel_limit": "other: a kernel's own limit on a size; no parallelism in it",
     "model_config": "other: the model's own dimensions contradict each other",
 }

@@ -14,10 +14,10 @@ from llamapar.records.equations import Comparison, Equation, Multiples, Padded, 
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
 from .known import Known, degrees, zoo
-from .observations import LABELS, LOADED, Held, Pair
+from .observations import LABELS, LOADED, Held, Pair, names
 from .reading import Reading, Shape
 from .tokens import explain_lengths, explain_uncut
-from .views import PACKED, explain_widths
+from .widths import PACKED, explain_widths, is_width
 
 _KEYS: tuple[tuple[str, str], ...] = (
     ("lora", r"lora"),
@@ -52,7 +52,14 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
     if o.name == LABELS and small:
         yield from explain_uncut(small, big, LABELS, known)
         return
-    if o.name and o.shapes and sum(a != b for a, b in zip(*o.shapes, strict=False)) > 1:
+    adapter = any(key_of(name) == "lora" for name in names(r)) or "lora" in r.evident
+    cuts = list(known.shares(o.a, o.b)) if small != big and not adapter else []
+    for uneven in cuts:
+        cause = f"{o.a} and {o.b} are shares of {uneven}, which does not divide"
+        yield found(uneven.category, LIKELY, cause, Quotient(uneven.size, uneven.degree))
+    if cuts:
+        return
+    if o.name and o.shapes and not adapter and sum(a != b for a, b in zip(*o.shapes, strict=False)) > 1:
         cause = f"{o.name} differs in more than one dim: the weights of two models"
         yield found(
             "other: model_config",
@@ -63,9 +70,9 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         )
         return
     both = Comparison(o.a, "≠", o.b)
-    if key == "lora" or (not key and ("lora" in r.concepts or "lora" in known.name.lower())):
+    if adapter or (not key and "lora" in known.name.lower()):
         yield _lora(o, small, big, known)
-    elif o.shapes and {(0,), (1,)} & set(o.shapes) and len(o.shapes[0]) != len(o.shapes[1]):
+    elif o.shapes and {(0,), (1,)} & set(o.shapes) and LOADED.search(r.low):
         cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
         yield found("other: zero3_unmaterialised_param", LIKELY, cause, both, needs="zero")
     elif small == 0 and (o.shapes is None or (0,) in o.shapes):
@@ -77,9 +84,7 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         if o.dim == 1 and o.shapes and len(o.shapes[0]) > 2:
             cause = f"a rank holds none of the {big} tokens: they are cut into more parts than they fill"
             yield found("seq_not_divisible", LIKELY, cause, both, needs="seq_len, tp, cp")
-    elif key == "position" or (
-        not key and "position" in r.concepts | Reading(" ".join(r.code[-1:])).concepts
-    ):
+    elif key == "position" or (not key and "position" in r.evident):
         cp = known.get("cp")
         cut = cp if cp is None else cp > 1  # of a file that is loaded, no axis cuts the positions
         cause = f"position tables of {o.a} and {o.b} rows: another sequence length"
@@ -87,11 +92,11 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found("position/rope", LIKELY, cause, both, parallel=blame, needs="cp, seq_len")
     elif "collective" in r.low and small * 1.05 > big and small > 64:
         cause = f"ranks gather pieces of {o.a} and {o.b}: a dim that they do not divide, such as the tokens"
-        sure = LIKELY if o.shapes else POSSIBLE
+        sure = LIKELY if o.shapes and len(o.shapes[0]) > 2 else POSSIBLE
         yield found("seq_not_divisible", sure, cause, both, needs="seq_len, cp")
     elif key == "fused":
         yield from _fused(small, big, known)
-    elif small > 2**21:
+    elif small > 2**21 and "collective" not in r.low:
         whole = big % small == 0
         ranks_told = f"{big // small} times as many" if whole else "another number of"
         cause = f"flat partitions of {small} and {big} elements: a state cut for {ranks_told} ranks"
@@ -100,10 +105,19 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield from _plain(o, key, small, big, r, known)
 
 
+_MOST_RANKS = 512
+"""Of an adapter; a larger dim is one of the base model's."""
+
+
 def _lora(o: Pair, small: int, big: int, known: Known) -> Hypothesis:
     """Ranks of two adapters, one of them perhaps a rank's share; else widths that are cut differently."""
     both, tp = Comparison(o.a, "≠", o.b), known.get("tp")
-    if big > 512 or o.shapes is None:
+    rank_dim = 1 if "lora_b" in o.name.lower() else 0
+    width = o.name and (key_of(o.name) != "lora" or o.dim != rank_dim)
+    if big > _MOST_RANKS or o.shapes is None or width:
+        if small > _MOST_RANKS and big % small and is_width(small, known) and is_width(big, known):
+            cause = f"an adapter for a base model of {o.a} columns meets one of {o.b}: two models"
+            return found("lora_tp", LIKELY, cause, both, parallel=False)
         return found("lora_tp", LIKELY, "LoRA and base weights are cut or padded differently", both)
     if small and big % small == 0 and tp in (None, big // small):
         cause = f"LoRA ranks of {small} and {big}: two adapters, or one that is cut over tp={big // small}"
