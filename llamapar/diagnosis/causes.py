@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from llamapar.describe.splits import Padding
-from llamapar.records.equations import Equation, Quotient
+from llamapar.records.equations import Quotient
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, found
-from .known import VOCABULARIES, Known, zoo
+from .known import Known
 from .observations import AXES, Divides, Order
 from .reading import Reading
+from .roles import BY_FACT, explain_unnamed, roles
 from .views import explain_columns, is_head_dim
-from .weights import PADDED
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
 
@@ -38,22 +38,6 @@ _BY_SUBJECT = {
 
 _BY_AXIS = {"cp": "seq_not_divisible", "dp": "microbatch_divisibility", "pp": "layers_not_divisible_pp"}
 """The axis that divides → the category, where what is divided has no name."""
-
-_BY_FACT = {
-    "n_kv_heads": "kv_heads_lt_tp",
-    "kv_dim": "kv_heads_lt_tp",
-    "n_heads": "heads_not_divisible",
-    "q_dim": "heads_not_divisible",
-    "n_layers": "layers_not_divisible_pp",
-    "vocab_size": "vocab_not_divisible",
-    "ffn_dim": "hidden_or_ffn_not_divisible",
-    "dim": "hidden_or_ffn_not_divisible",
-    "seq_len": "seq_not_divisible",
-    "world": "world_size_product",
-    "global_batch": "microbatch_divisibility",
-    "micro_batch": "microbatch_divisibility",
-}
-"""The known number that is divided → the category."""
 
 _WORDS = {
     "kv": "KV heads", "heads": "query heads", "vocab": "vocabulary rows", "layers": "layers", "seq": "tokens",
@@ -85,131 +69,211 @@ def _by_code(o: Divides, r: Reading) -> Divides:
     return o
 
 
+@dataclass(frozen=True)
+class Relation:
+    """A `Divides`, with what its numbers and words come to beside what is known."""
+
+    o: Divides
+    r: Reading
+    known: Known
+
+    @cached_property
+    def by(self) -> frozenset[str]:
+        """What divides, by name: as the text says, or the axis that is known to have the divisor's degree."""
+        divisor = self.o.divisor or 0
+        by = self.o.by | {axis for axis in AXES if divisor > 1 and self.known.numbers.get(axis) == divisor}
+        axes = [axis for axis in AXES if (self.known.get(axis) or 1) > 1]
+        return frozenset(axes) if by <= {"dimension"} and "mesh" in self.r.low and len(axes) == 1 else by
+
+    @property
+    def concepts(self) -> frozenset[str]:
+        return self.o.beside | self.by
+
+    @property
+    def exact(self) -> bool:
+        """Whether both numbers are there and indeed do not divide."""
+        return (
+            self.o.number is not None and bool(self.o.divisor) and self.o.number % (self.o.divisor or 1) != 0
+        )
+
+    @property
+    def level(self) -> Level:
+        return LIKELY if self.exact or self.o.number is None or not self.o.divisor else POSSIBLE
+
+    @property
+    def equation(self) -> Quotient | None:
+        there = self.o.number is not None and self.o.divisor
+        return Quotient(self.o.number or 0, self.o.divisor or 1) if there else None
+
+    @property
+    def ranks(self) -> str:
+        """Over what it is cut, in words."""
+        return str(self.o.divisor or " or ".join(sorted(self.by & {*AXES, "world"})) or "the ranks")
+
+    @property
+    def cause(self) -> str:
+        number = "the" if self.o.number is None else self.o.number
+        return f"{number} {_WORDS.get(self.o.subject, 'units')} cannot be cut evenly over {self.ranks}"
+
+    def found(
+        self, category: str, cause: str = "", parallel: bool | None = True, needs: str = ""
+    ) -> Hypothesis:
+        return found(category, self.level, cause or self.cause, self.equation, parallel=parallel, needs=needs)
+
+
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    o = _by_code(o, r)
-    if _NLL.search(r.low):
+    """What is divided, and by whom: the first of `_IN_TURN` that has something to say is heard."""
+    relation = Relation(_by_code(o, r), r, known)
+    yield from next(filter(None, (list(explain(relation)) for explain in _IN_TURN)), ())
+
+
+_NLL = re.compile(r"nll_loss|cross_entropy")
+
+
+def _loss(it: Relation) -> Iterator[Hypothesis]:
+    if _NLL.search(it.r.low):
         cause = "a loss is taken over shards of the tokens that differ in length"
         yield found("seq_not_divisible", LIKELY, cause, needs="seq_len, tp, cp")
-        return
-    number, divisor, subject = o.number, o.divisor, o.subject
-    by = o.by | {axis for axis in AXES if divisor and divisor > 1 and known.numbers.get(axis) == divisor}
-    axes = [axis for axis in AXES if (known.get(axis) or 1) > 1]
-    if by <= {"dimension"} and "mesh" in r.low and len(axes) == 1:
-        by = frozenset(axes)
-    concepts = o.beside | by
-    exact = number is not None and bool(divisor) and number % (divisor or 1) != 0
-    level = LIKELY if exact or number is None or not divisor else POSSIBLE
-    equation = Quotient(number, divisor) if number is not None and divisor else None
-    ranks = divisor or " or ".join(sorted(by & {*AXES, "world"})) or "the ranks"
-    units = _WORDS.get(subject, "units")
-    width = o.beside & {"hidden", "dimension"} and subject in ("hidden", "dimension")
-    contradiction = ("heads" in by and bool(width)) or (subject == "heads" and "kv" in by)
-    uneven = re.search(r"uneven|flat_?param", r.low) and _MESH.search(r.low) and "unflatten" not in r.low
-    uneven = uneven or (_DIM_0.search(r.low) and by <= {"world", "dp"})
-    cause = f"{'the' if number is None else number} {units} cannot be cut evenly over {ranks}"
 
-    if "expert" in concepts and ("ep" in concepts or subject == "expert"):
-        yield found("other: experts_not_divisible_ep", level, cause, equation)
-    elif subject == "head_dim":
+
+def _experts(it: Relation) -> Iterator[Hypothesis]:
+    if "expert" in it.concepts and ("ep" in it.concepts or it.o.subject == "expert"):
+        yield it.found("other: experts_not_divisible_ep")
+
+
+def _head_size(it: Relation) -> Iterator[Hypothesis]:
+    if it.o.subject == "head_dim":
         cause = "a kernel's rule on the head size; no parallelism is needed for it"
-        yield found("other: kernel_limit", LIKELY, cause, equation, parallel=False)
-    elif "all_to_all" in r.low and number is not None and number <= _FEW:
-        for category in ("kv_heads_lt_tp", "heads_not_divisible"):
-            cause = f"an all-to-all deals {number} heads out to {divisor or 'the'} ranks"
-            yield found(
-                category, POSSIBLE, cause, equation, parallel=None, needs="tp, cp, n_heads, n_kv_heads"
-            )
-    elif _SDPA.search(r.low) and not known.alone("tp"):
-        tp, kv = known.get("tp"), known.get("n_kv_heads")
-        cut = bool(tp and kv and kv % tp)
-        numbers = Quotient(kv, tp) if tp and kv and cut else None
-        cause = "a rank's query heads are no multiple of its KV heads: does tp divide these?"
-        yield found(
-            "kv_heads_lt_tp", LIKELY, cause, numbers, parallel=True if cut else None, needs="tp, n_kv_heads"
-        )
-    elif columns := _columns(o, r, known):
-        yield from columns
-    elif by.isdisjoint({"tp", "world"}) and contradiction:
-        cause = (
-            "the model's own width, heads and KV heads contradict each other; no parallelism is needed for it"
-        )
-        yield found("other: model_config", LIKELY, cause, equation, parallel=False)
-    elif "quant" in concepts:
-        yield _tile(number, exact, level, equation, known)
-    elif subject in ("dimension", "hidden", "dp", "tp", "world", "vocab", "") and uneven:
-        yield found("fsdp_uneven", LIKELY, cause, equation)
-    elif named := _category(o, by, r, known):
-        facts = {"tp": divisor} if divisor and named in ("heads_not_divisible", "kv_heads_lt_tp") else {}
-        yield found(named, level, cause, equation, facts=facts)
-    elif axis := next((axis for axis in _BY_AXIS if axis in by), None):
-        yield found(_BY_AXIS[axis], LIKELY if exact else POSSIBLE, cause, equation)
-    elif number is None:
-        yield from _unnamed(o, known)
-    else:
-        for fact, where, role in roles(number, divisor, r.concepts, known):
-            word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
-            cause = f"{number} ({word}, {where}) cannot be cut evenly over {ranks}"
-            needs = "model"
-            blame = None if needs and _NAMED.search(r.low) and not r.concepts else True
-            yield found(
-                _BY_FACT[fact],
-                role if exact else min(role, WEAK),
-                cause,
-                equation,
-                parallel=blame,
-                needs=needs,
-            )
+        yield found("other: kernel_limit", LIKELY, cause, it.equation, parallel=False)
+
+
+_MOST_HEADS = 256
+"""Of a model; a larger number counts no heads."""
+
+
+def _dealt_heads(it: Relation) -> Iterator[Hypothesis]:
+    """An all-to-all deals the heads out, as Ulysses does."""
+    if "all_to_all" not in it.r.low or it.o.number is None or it.o.number > _MOST_HEADS:
+        return
+    cause = f"an all-to-all deals {it.o.number} heads out to {it.o.divisor or 'the'} ranks"
+    for category, fact in (("kv_heads_lt_tp", "n_kv_heads"), ("heads_not_divisible", "n_heads")):
+        level = LIKELY if it.known.get(fact) == it.o.number else POSSIBLE
+        blame = True if level is LIKELY else None
+        yield found(category, level, cause, it.equation, parallel=blame, needs="tp, cp, n_heads, n_kv_heads")
 
 
 _SDPA = re.compile(r"heads in keys? and values? must divide")
-_FEW = 256
-"""Most heads that a model has; more are no count of heads."""
 
-_NLL = re.compile(r"nll_loss|cross_entropy")
+
+def _queries_over_keys(it: Relation) -> Iterator[Hypothesis]:
+    """torch's attention: a rank's query heads are no multiple of its KV heads."""
+    if not _SDPA.search(it.r.low) or it.known.alone("tp"):
+        return
+    tp, kv = it.known.get("tp"), it.known.get("n_kv_heads")
+    cut = Quotient(kv, tp) if tp and kv and kv % tp else None
+    cause = "a rank's query heads are no multiple of its KV heads: does tp divide these?"
+    yield found("kv_heads_lt_tp", LIKELY, cause, cut, parallel=True if cut else None, needs="tp, n_kv_heads")
+
+
+def _columns(it: Relation) -> Iterator[Hypothesis]:
+    """Two bare numbers that may be the columns of a rank and the size of a head."""
+    o = it.o
+    if (
+        not o.subject
+        and o.number
+        and o.divisor
+        and not it.known.get("quant_group")
+        and is_head_dim(o.divisor)
+    ):
+        yield from explain_columns(o.number, o.divisor, it.r, it.known)
+
+
+def _own_numbers(it: Relation) -> Iterator[Hypothesis]:
+    """Width over heads, or heads over KV heads: numbers of the model, which no axis cuts."""
+    width = it.o.beside & {"hidden", "dimension"} and it.o.subject in ("hidden", "dimension")
+    among = ("heads" in it.by and bool(width)) or (it.o.subject == "heads" and "kv" in it.by)
+    if among and it.by.isdisjoint({"tp", "world"}):
+        cause = (
+            "the model's own width, heads and KV heads contradict each other; no parallelism is needed for it"
+        )
+        yield found("other: model_config", LIKELY, cause, it.equation, parallel=False)
+
+
+def _tile(it: Relation) -> Iterator[Hypothesis]:
+    """A quantised weight against a group or tile: cut by tp, or too odd to begin with?"""
+    if "quant" not in it.concepts:
+        return
+    tp, whole = it.known.get("tp"), _whole_width(it.o.number, it.known)
+    numbers = f": {it.equation}" if it.equation else ""
+    if whole and tp in (None, 1):
+        cause = f"{whole}, not cut at all: the quantised weight itself does not fit the kernel{numbers}"
+        yield it.found("quant_group_vs_tp", cause, False if it.known.model or tp else None)
+        return
+    cause = f"a rank's slice of a quantised weight is no multiple of its group or tile{numbers}"
+    blame = first((it.exact or (tp or 0) > 1, True), (tp, False), otherwise=None)
+    yield it.found("quant_group_vs_tp", cause, blame)
+
+
+def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
+    low = it.r.low
+    uneven = re.search(r"uneven|flat_?param", low) and _MESH.search(low) and "unflatten" not in low
+    rows = _DIM_0.search(low) and it.by <= {"world", "dp"}
+    if (uneven or rows) and it.o.subject in ("dimension", "hidden", "dp", "tp", "world", "vocab", ""):
+        yield found("fsdp_uneven", LIKELY, it.cause, it.equation)
+
+
+def _named(it: Relation) -> Iterator[Hypothesis]:
+    """What is divided has a name, or the axis that divides has."""
+    category = _category(it)
+    axis = next((axis for axis in _BY_AXIS if axis in it.by), None)
+    if category:
+        facts = {"tp": it.o.divisor} if it.o.divisor and category in _HEADS else {}
+        yield replace(it.found(category), facts=facts)
+    elif axis:
+        yield found(_BY_AXIS[axis], LIKELY if it.exact else POSSIBLE, it.cause, it.equation)
+
+
+def _bare(it: Relation) -> Iterator[Hypothesis]:
+    """Numbers without names, or not even these."""
+    if it.o.number is None:
+        yield from explain_unnamed(it.o, it.known)
+        return
+    for fact, where, level in roles(it.o.number, it.o.divisor, it.r.concepts, it.known):
+        word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
+        cause = f"{it.o.number} ({word}, {where}) cannot be cut evenly over {it.ranks}"
+        level = level if it.exact else min(level, WEAK)
+        blame = None if _NAMED.search(it.r.low) and not it.r.concepts else True
+        yield found(BY_FACT[fact], level, cause, it.equation, parallel=blame, needs="model")
+
+
+_IN_TURN = (
+    _loss, _experts, _head_size, _dealt_heads, _queries_over_keys, _columns, _own_numbers, _tile,
+    _uneven_shards, _named, _bare,
+)  # fmt: skip
+
+_HEADS = ("heads_not_divisible", "kv_heads_lt_tp")
 _NAMED = re.compile(r"\b[a-z]{2,30}_[a-z]{2,30}\b")
 """A name of user code, such as num_groups, that none of the concepts knows."""
 
 _KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
 
 
-def _columns(o: Divides, r: Reading, known: Known) -> list[Hypothesis]:
-    """Two bare numbers that may be the columns of a rank and the size of a head."""
-    if o.subject or not o.number or not o.divisor or known.get("quant_group") or not is_head_dim(o.divisor):
-        return []
-    return list(explain_columns(o.number, o.divisor, r, known))
-
-
-def _category(o: Divides, by: frozenset[str], r: Reading, known: Known) -> str | None:
+def _category(it: Relation) -> str | None:
     """The category that the words name, or None."""
+    o, by = it.o, it.by
     category = _BY_SUBJECT.get(o.subject)
     if o.subject in AXES and by & {"kv", "heads"}:  # tp % n_kv_heads: the rule of replicated KV heads
         return "kv_heads_lt_tp" if "kv" in by else "heads_not_divisible"
-    if o.subject == "heads" and _KV_WEIGHT.search(r.low):
+    if o.subject == "heads" and _KV_WEIGHT.search(it.r.low):
         return "kv_heads_lt_tp"
     if o.subject == "tp" and by.isdisjoint({"world", "tp", "pp", "dp", "cp"}):
         return None
-    if category == "layers_not_divisible_pp" and "microbatch" in o.beside | by:
+    if category == "layers_not_divisible_pp" and "microbatch" in it.concepts:
         return "microbatch_divisibility"
     few = o.number is not None and o.divisor is not None and o.number < o.divisor
-    if o.subject == "heads" and few and o.number == known.get("n_kv_heads"):
+    if o.subject == "heads" and few and o.number == it.known.get("n_kv_heads"):
         return "kv_heads_lt_tp"
     return category
-
-
-def _tile(
-    number: int | None, exact: bool, level: Level, equation: Equation | None, known: Known
-) -> Hypothesis:
-    """A quantised weight against a group or tile: cut by tp, or too odd to begin with?"""
-    tp, whole = known.get("tp"), _whole_width(number, known)
-    told = f": {equation}" if equation else ""
-    if whole and tp in (None, 1):
-        cause = f"{whole}, not cut at all: the quantised weight itself does not fit the kernel{told}"
-        proven = known.model or tp
-        blame = False if proven else None
-        return found("quant_group_vs_tp", level, cause, equation, parallel=blame)
-    cause = f"a rank's slice of a quantised weight is no multiple of its group or tile{told}"
-    blame = first((exact or (tp or 0) > 1, True), (tp, False), otherwise=None)
-    return found("quant_group_vs_tp", level, cause, equation, parallel=blame)
 
 
 def _whole_width(number: int | None, known: Known) -> str:
@@ -224,90 +288,6 @@ def _whole_width(number: int | None, known: Known) -> str:
             if width == number:
                 return f"{number} is {name} of {m.name}"
     return ""
-
-
-def roles(
-    number: int, divisor: int | None, concepts: frozenset[str], known: Known
-) -> Iterator[tuple[str, str, Level]]:
-    """What a bare number may be: (fact, where that is from, how likely)."""
-    tp, vocab, m = known.get("tp"), known.get("vocab_size"), known.model
-    batch, dp = known.get("global_batch"), known.get("dp") or 0
-    if batch and dp > 1 and number == batch // dp:
-        yield "global_batch", f"given, over dp={dp}", LIKELY
-    for fact in ("world", *_BY_FACT):
-        if fact in ("world", "n_layers") and divisor and divisor == tp and divisor != known.get("pp"):
-            continue  # a tensor's size rather than a count of ranks or layers
-        if known.get(fact) == number:
-            yield fact, "given", LIKELY
-    if known.get("world") == number:
-        yield "world", "given", LIKELY
-    if vocab and any(p.padded(vocab, tp or 1) == number != vocab for p in PADDED):
-        yield "vocab_size", "given, padded", LIKELY
-    if m:
-        for fact in ("kv_dim", "q_dim"):
-            if getattr(m, fact) == number and not (fact == "kv_dim" and m.kv_dim == m.q_dim):  # Q is first
-                yield fact, f"given by {m.name}", LIKELY
-        return
-    for concept, fact, low, high in _BESIDE:
-        if concept in concepts and low <= number < high:
-            yield fact, "by the words beside it", POSSIBLE
-    if number in VOCABULARIES:
-        yield "vocab_size", "a public vocabulary", POSSIBLE
-    for fact in ("vocab_size", "n_heads", "ffn_dim", "kv_dim", "dim"):
-        models = [m for m in zoo().values() if getattr(m, fact) == number]
-        if fact == "kv_dim":  # of grouped heads, whose number the divisor does not divide
-            models = [m for m in models if m.kv_dim < m.q_dim and m.n_kv_heads % (divisor or 2)]
-        named = [m.name for m in models]
-        if named:
-            yield fact, named[0], POSSIBLE
-    if number <= 256:
-        small = divisor is not None and number < divisor and number <= 16
-        yield ("n_kv_heads" if small else "n_heads"), "by its size", WEAK
-    else:
-        vocabulary = number >= 30000 and number % 1024
-        yield ("vocab_size", "by its size", WEAK) if vocabulary else ("dim", "by its size", WEAK)
-
-
-_BESIDE = (
-    ("vocab", "vocab_size", 5000, 2**22),
-    ("kv", "n_kv_heads", 1, 512),
-    ("heads", "n_heads", 1, 512),
-    ("ffn", "ffn_dim", 512, 2**18),
-)
-"""What is spoken of near a bare number, and how large such a number is."""
-
-
-def _unnamed(o: Divides, known: Known) -> Iterator[Hypothesis]:
-    """`numerator % denominator` without numbers: which of the known sizes does tp not divide?"""
-    tp, needs = known.get("tp"), "model, tp"
-    if o.by & {"batch", "microbatch"} and not o.by & {*AXES}:
-        cause = "a size that is dealt out to the batch is no multiple of it"
-        yield found("microbatch_divisibility", POSSIBLE, cause, parallel=None)
-        return
-    if o.subject in ("dimension", "hidden"):
-        width = known.get("ffn_dim")
-        cut = Quotient(width, tp) if width and tp and width % tp else None
-        cause = "a width cannot be cut evenly over the ranks"
-        yield found(
-            "hidden_or_ffn_not_divisible", LIKELY if cut else POSSIBLE, cause, cut, needs="" if cut else needs
-        )
-        return
-    sizes = {fact: known.get(fact) for fact in ("n_heads", "n_kv_heads", "ffn_dim", "vocab_size")}
-    if sizes["vocab_size"]:
-        sizes["vocab_size"] = Padding(64).padded(sizes["vocab_size"], tp or 1)
-    fails = [(fact, size) for fact, size in sizes.items() if size and tp and size % tp]
-    if len(fails) == 1 and tp:
-        fact, size = fails[0]
-        yield found(
-            _BY_FACT[fact], LIKELY, f"{fact} {size} cannot be cut evenly over tp={tp}", Quotient(size, tp)
-        )
-    if len(fails) > 1 and tp:
-        cause = f"tp={tp} divides none of {', '.join(f'{fact} {size}' for fact, size in fails)}"
-        yield found("other", POSSIBLE, cause, *(Quotient(size, tp) for _, size in fails), needs=needs)
-        return
-    cause = "a size that has to be cut is no multiple of the ranks; the text does not say which"
-    yield found("other", WEAK, cause, needs=needs)
-    yield found("hidden_or_ffn_not_divisible", WEAK, cause, needs=needs)
 
 
 # -- orders, and the numbers alone -----------------------------------------------------------------
@@ -334,7 +314,7 @@ def background(r: Reading, known: Known) -> Iterator[Hypothesis]:
     for fact in ("n_kv_heads", "n_heads"):
         n = known.get(fact)
         if tp and n and n % tp:
-            category = "kv_heads_lt_tp" if n < tp and not known.get("n_kv_heads") else _BY_FACT[fact]
+            category = "kv_heads_lt_tp" if n < tp and not known.get("n_kv_heads") else BY_FACT[fact]
             cause = f"{fact} {n} does not divide over tp={tp}"
             yield found(category, POSSIBLE, cause, Quotient(n, tp), facts={"tp": tp, fact: n})
     if pp > 1 and m and m.tied and r.concepts & {"pp", "vocab", "layers"}:

@@ -20,13 +20,14 @@ from .known import Known
 from .limits import limits
 from .lines import blocks, causes, is_watchdog, pieces, score, strip
 from .observations import Divides, Held, Matmul, Observation, Order, Pair, Split, Unequal, View, observe
+from .pairs import explain_pair
 from .quotes import quotes, speakers, spoken
 from .reading import LIMIT, Reading
 from .result import Diagnosis, Explanation
 from .topics import topics
 from .views import explain_split, explain_view
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
-from .weights import explain_held, explain_pair
+from .weights import explain_held
 from .widths import explain_matmul
 
 MOST = 4

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.describe.splits import Padding
-from llamapar.records.equations import Comparison, Equation, Multiples, Padded, Product, Quotient, Stated
+from llamapar.records.equations import Equation, Multiples, Padded, Product, Quotient, Stated
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
 from .known import Known, degrees, zoo
-from .observations import LABELS, LOADED, Held, Pair, names
-from .reading import Reading, Shape
-from .tokens import explain_lengths, explain_uncut
-from .widths import PACKED, explain_widths, is_width
+from .observations import LOADED, Held, Pair
+from .reading import Reading
+from .widths import explain_widths
 
 _KEYS: tuple[tuple[str, str], ...] = (
     ("lora", r"lora"),
@@ -45,177 +44,12 @@ def key_of(name: str) -> str:
     return next((key for key, pattern in _KEYS if re.search(pattern, low)), "")
 
 
-def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Two sizes of one dim, of a named tensor or of two that meet."""
-    key = key_of(o.name)
-    small, big = sorted((o.a, o.b))
-    if o.name == LABELS and small:
-        yield from explain_uncut(small, big, LABELS, known)
-        return
-    adapter = any(key_of(name) == "lora" for name in names(r)) or "lora" in r.evident
-    cuts = list(known.shares(o.a, o.b)) if small != big and not adapter else []
-    for uneven in cuts:
-        cause = f"{o.a} and {o.b} are shares of {uneven}, which does not divide"
-        yield found(uneven.category, LIKELY, cause, Quotient(uneven.size, uneven.degree))
-    if cuts:
-        return
-    if o.name and o.shapes and not adapter and sum(a != b for a, b in zip(*o.shapes, strict=False)) > 1:
-        cause = f"{o.name} differs in more than one dim: the weights of two models"
-        yield found(
-            "other: model_config",
-            LIKELY,
-            cause,
-            Stated(f"{_told(o.shapes[0])} ≠ {_told(o.shapes[1])}"),
-            parallel=False,
-        )
-        return
-    both = Comparison(o.a, "≠", o.b)
-    if adapter or (not key and "lora" in known.name.lower()):
-        yield _lora(o, small, big, known)
-    elif o.shapes and {(0,), (1,)} & set(o.shapes) and LOADED.search(r.low):
-        cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
-        yield found("other: zero3_unmaterialised_param", LIKELY, cause, both, needs="zero")
-    elif small == 0 and (o.shapes is None or (0,) in o.shapes):
-        cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered?"
-        spoken = known.get("zero") == 3 or re.search(r"zero|deepspeed|ds_", r.low)
-        blame = True if spoken else None
-        yield found("other: zero3_unmaterialised_param", LIKELY, cause, both, parallel=blame, needs="zero")
-    elif small < 1:
-        if o.dim == 1 and o.shapes and len(o.shapes[0]) > 2:
-            cause = f"a rank holds none of the {big} tokens: they are cut into more parts than they fill"
-            yield found("seq_not_divisible", LIKELY, cause, both, needs="seq_len, tp, cp")
-    elif key == "position" or (not key and "position" in r.evident):
-        cp = known.get("cp")
-        cut = cp if cp is None else cp > 1  # of a file that is loaded, no axis cuts the positions
-        cause = f"position tables of {o.a} and {o.b} rows: another sequence length"
-        blame = (cut or False) if LOADED.search(r.low) else cut
-        yield found("position/rope", LIKELY, cause, both, parallel=blame, needs="cp, seq_len")
-    elif "collective" in r.low and small * 1.05 > big and small > 64:
-        cause = f"ranks gather pieces of {o.a} and {o.b}: a dim that they do not divide, such as the tokens"
-        sure = LIKELY if o.shapes and len(o.shapes[0]) > 2 else POSSIBLE
-        yield found("seq_not_divisible", sure, cause, both, needs="seq_len, cp")
-    elif key == "fused":
-        yield from _fused(small, big, known)
-    elif small > 2**21 and "collective" not in r.low:
-        whole = big % small == 0
-        ranks_told = f"{big // small} times as many" if whole else "another number of"
-        cause = f"flat partitions of {small} and {big} elements: a state cut for {ranks_told} ranks"
-        yield found("checkpoint_tp_mismatch", LIKELY if whole else POSSIBLE, cause, Quotient(big, small))
-    else:
-        yield from _plain(o, key, small, big, r, known)
-
-
-_MOST_RANKS = 512
-"""Of an adapter; a larger dim is one of the base model's."""
-
-
-def _lora(o: Pair, small: int, big: int, known: Known) -> Hypothesis:
-    """Ranks of two adapters, one of them perhaps a rank's share; else widths that are cut differently."""
-    both, tp = Comparison(o.a, "≠", o.b), known.get("tp")
-    rank_dim = 1 if "lora_b" in o.name.lower() else 0
-    width = o.name and (key_of(o.name) != "lora" or o.dim != rank_dim)
-    if big > _MOST_RANKS or o.shapes is None or width:
-        if small > _MOST_RANKS and big % small and is_width(small, known) and is_width(big, known):
-            cause = f"an adapter for a base model of {o.a} columns meets one of {o.b}: two models"
-            return found("lora_tp", LIKELY, cause, both, parallel=False)
-        return found("lora_tp", LIKELY, "LoRA and base weights are cut or padded differently", both)
-    if small and big % small == 0 and tp in (None, big // small):
-        cause = f"LoRA ranks of {small} and {big}: two adapters, or one that is cut over tp={big // small}"
-        return found(
-            "lora_tp", LIKELY, cause, Quotient(big, big // small), parallel=None if tp is None else True
-        )
-    return found("lora_tp", LIKELY, "two LoRA ranks differ", both, parallel=False)
-
-
-def _plain(o: Pair, key: str, small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A pair that is no adapter, placeholder, position table, fused or flat tensor."""
-    wide = len(o.shapes[0]) if o.shapes else 0
-    if o.shapes and 1 in (o.shapes[0][-1], o.shapes[1][-1]) and wide == 2:
-        yield found("other", POSSIBLE, PACKED, parallel=False)
-    near = small > 20000 and small % 64 == big % 64 == 0 and small * 1.02 >= big
-    if small > 4000 and big < small * 1.02 and (cut := _two_shards(small, big, known)):
-        tp, vocab, padded = cut
-        cause = f"a vocabulary of {vocab} cut over tp={tp} meets one that was padded to {padded} before"
-        shards = Product((small, tp)), Padded(big, tp, vocab)
-        yield found(
-            "vocab_padding", LIKELY if known.get("tp") else POSSIBLE, cause, *shards, needs="tp, vocab_size"
-        )
-    uneven = "evenly" in r.low and "shard" in r.low and big > 30000
-    dp = known.get("dp") or 1
-    if o.dim == 0 and small % dp and -(-small // dp) * dp == big:
-        cause = f"{small} rows do not divide over dp={dp}: FSDP pads them to {big}"
-        yield found(
-            "fsdp_uneven",
-            LIKELY,
-            cause,
-            Quotient(small, dp),
-            Comparison(Product((big // dp, dp)), "≠", small),
-        )
-    tile = next((unit for unit in (64, 128, 256) if small % unit and -(-small // unit) * unit == big), 0)
-    if tile and (tp := next((tp for tp in degrees(known) if _is_ffn(small * tp, known)), 0)):
-        cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
-        both = Quotient(small * tp, tp), Quotient(small, tile, after=f" → {big}")
-        blame, sure = (True, LIKELY) if known.get("tp") else (None, POSSIBLE)
-        yield found("quant_group_vs_tp", sure, cause, *both, parallel=blame)
-    rows = wide < 3 or o.dim != 1  # else tokens: [batch, seq, …]
-    if key in ("tok_embeddings", "output") or (rows and (near or uneven or _is_vocab(big, known))):
-        yield from _vocabulary(small, big, r, known, bool(key))
-        return
-    if (o.shapes or key in ("wk", "wv")) and isinstance(PARAMETERS.get(key), Shard):
-        yield from _parameter(o, key, small, big, known)
-        return
-    k, seq, cp = big // small, known.get("seq_len"), known.get("cp") or 1
-    tokens = seq is None or any(n == seq or abs(n * cp - seq) < 2 * cp * cp for n in (small, big))  # about
-    if o.dim == 1 and wide > 2 and big % small == 0:
-        yield from explain_uncut(small, big, "another tensor", known)
-        return
-    if o.dim == 1 and wide >= 2 and (wide > 2 or tokens) and (big % small or (seq and tokens)):
-        yield from explain_lengths(small, big, wide, known)
-        if wide > 2 or seq:
-            return
-    if seq in (o.a, o.b) and big % small == 0 and k in (known.get("cp"), known.get("tp")):
-        yield from explain_uncut(small, big, "another tensor", known)
-    yield from explain_widths(small, big, r, known)
-    if small > 1:
-        cause = f"{o.a} and {o.b} differ by no factor that a split would leave"
-        blame = False if big % small else None
-        yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
-
-
-def _is_ffn(n: int, known: Known) -> bool:
-    ffn = known.get("ffn_dim")
-    return n == ffn if ffn else any(m.ffn_dim == n for m in known.models())
-
-
-def _told(shape: Shape) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def _is_vocab(n: int, known: Known) -> bool:
+def is_vocabulary(n: int, known: Known) -> bool:
     public = n > 20000 and any(m.vocab_size == n for m in zoo().values())
     return n == known.get("vocab_size") or public or (60000 < n < 2**20 and n % 1024 > 0)
 
 
-def _fused(small: int, big: int, known: Known) -> Iterator[Hypothesis]:
-    tp, (k, rest) = known.get("tp"), divmod(big, small)
-    equation = Quotient(big, small)
-    if rest == 0 and (tp == k or (tp is None and k in (2, 4, 8, 16) and not known.alone("tp"))):
-        cause = f"a fused weight of {big} rows against {small}: 1/{k} of it"
-        yield found(
-            "checkpoint_tp_mismatch",
-            LIKELY if tp == k else POSSIBLE,
-            cause,
-            equation,
-            facts={"tp": k},
-        )
-    cause = f"Q, K and V in one tensor: {small} against {big} rows"
-    blame = True if (tp or 1) > 1 else None
-    yield found(
-        "fused_qkv_layout", POSSIBLE, cause, equation, parallel=blame, needs="n_heads, n_kv_heads, tp"
-    )
-
-
-def _parameter(o: Pair, key: str, small: int, big: int, known: Known) -> Iterator[Hypothesis]:
+def explain_parameter(o: Pair, key: str, small: int, big: int, known: Known) -> Iterator[Hypothesis]:
     """A named weight in two shapes: which axis or model makes one of the other?"""
     tp, (k, rest) = known.get("tp"), divmod(big, small)
     equation, kv = Quotient(big, small), key in ("wk", "wv")
@@ -280,7 +114,7 @@ def _shards(rows: int, vocab: int, known: Known) -> tuple[int, int] | None:
 _PADS = re.compile(r"\bpad|divisible_by|evenly")
 
 
-def _two_shards(small: int, big: int, known: Known) -> tuple[int, int, int] | None:
+def two_shards(small: int, big: int, known: Known) -> tuple[int, int, int] | None:
     """(tp, vocabulary, padded) such that `small` is its share and `big` the padded one's."""
     vocab, public = known.get("vocab_size"), {m.vocab_size for m in known.models()}
     for tp in degrees(known):
@@ -292,7 +126,7 @@ def _two_shards(small: int, big: int, known: Known) -> tuple[int, int, int] | No
     return None
 
 
-def _vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> Iterator[Hypothesis]:
+def explain_vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> Iterator[Hypothesis]:
     tp = known.get("tp")
     if small * 1.02 >= big:  # two paddings of nearly the same vocabulary
         lora = "lora" in r.concepts or "lora" in known.name.lower() or _adapter_rows(small, big)

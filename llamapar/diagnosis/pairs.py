@@ -1,0 +1,271 @@
+"""Hypotheses from two sizes of one dim that should agree: of a named tensor, or of two that meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.records.equations import Comparison, Padded, Product, Quotient, Stated
+
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, found
+from .known import Known, degrees
+from .observations import LABELS, LOADED, Pair, names
+from .reading import Reading, Shape
+from .tokens import explain_lengths, explain_uncut
+from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
+from .widths import PACKED, explain_widths, is_width
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A `Pair`, with what its tensor is and what is known."""
+
+    o: Pair
+    r: Reading
+    known: Known
+
+    @property
+    def small(self) -> int:
+        return min(self.o.a, self.o.b)
+
+    @property
+    def big(self) -> int:
+        return max(self.o.a, self.o.b)
+
+    @cached_property
+    def key(self) -> str:
+        """The row of the placement table that the tensor's name means."""
+        return key_of(self.o.name)
+
+    @property
+    def dims(self) -> int:
+        return len(self.o.shapes[0]) if self.o.shapes else 0
+
+    @cached_property
+    def adapter(self) -> bool:
+        """Whether LoRA is spoken of: by a tensor's name, by the failing line, or by the model's name."""
+        spoken = any(key_of(name) == "lora" for name in names(self.r)) or "lora" in self.r.evident
+        return spoken or (not self.key and "lora" in self.known.name.lower())
+
+    @property
+    def both(self) -> Comparison:
+        return Comparison(self.o.a, "≠", self.o.b)
+
+
+def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Why two sizes differ: the first of `_IN_TURN` that has something to say is heard."""
+    meeting = Meeting(o, r, known)
+    yield from next(filter(None, (list(explain(meeting)) for explain in _IN_TURN)), ())
+
+
+def _labels(it: Meeting) -> Iterator[Hypothesis]:
+    if it.o.name == LABELS and it.small:
+        yield from explain_uncut(it.small, it.big, LABELS, it.known)
+
+
+def _shares(it: Meeting) -> Iterator[Hypothesis]:
+    """Both are shares of a size that is known and does not divide over a degree that is known."""
+    for cut in it.known.shares(it.o.a, it.o.b) if it.small != it.big and not it.adapter else ():
+        cause = f"{it.o.a} and {it.o.b} are shares of {cut}, which does not divide"
+        yield found(cut.category, LIKELY, cause, Quotient(cut.size, cut.degree))
+
+
+def _two_models(it: Meeting) -> Iterator[Hypothesis]:
+    shapes = it.o.shapes
+    if it.o.name and shapes and not it.adapter and sum(a != b for a, b in zip(*shapes, strict=False)) > 1:
+        cause = f"{it.o.name} differs in more than one dim: the weights of two models"
+        numbers = Stated(f"{_written(shapes[0])} ≠ {_written(shapes[1])}")
+        yield found("other: model_config", LIKELY, cause, numbers, parallel=False)
+
+
+def _written(shape: Shape) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+_MOST_RANKS = 512
+"""Of an adapter; a larger dim is one of the base model's."""
+
+
+def _lora(it: Meeting) -> Iterator[Hypothesis]:
+    """Ranks of two adapters, one of them perhaps a rank's share; else widths that are cut differently."""
+    if not it.adapter:
+        return
+    small, big, tp = it.small, it.big, it.known.get("tp")
+    rank_dim = 1 if "lora_b" in it.o.name.lower() else 0
+    width = it.o.name and (it.key != "lora" or it.o.dim != rank_dim)
+    if big > _MOST_RANKS or it.o.shapes is None or width:
+        bases = small > _MOST_RANKS and is_width(small, it.known) and is_width(big, it.known)
+        if bases and big % small:
+            cause = f"an adapter for a base model of {it.o.a} columns meets one of {it.o.b}: two models"
+            yield found("lora_tp", LIKELY, cause, it.both, parallel=False)
+        else:
+            yield found("lora_tp", LIKELY, "LoRA and base weights are cut or padded differently", it.both)
+    elif small and big % small == 0 and tp in (None, big // small):
+        cause = f"LoRA ranks of {small} and {big}: two adapters, or one that is cut over tp={big // small}"
+        blame = True if tp else None
+        yield found("lora_tp", LIKELY, cause, Quotient(big, big // small), parallel=blame)
+    else:
+        yield found("lora_tp", LIKELY, "two LoRA ranks differ", it.both, parallel=False)
+
+
+def _placeholder(it: Meeting) -> Iterator[Hypothesis]:
+    """No element, or one, where a weight should be."""
+    cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
+    loaded = it.o.shapes and {(0,), (1,)} & set(it.o.shapes) and LOADED.search(it.r.low)
+    if not loaded and (it.small or (it.o.shapes and (0,) not in it.o.shapes)):
+        return
+    spoken = loaded or it.known.get("zero") == 3 or re.search(r"zero|deepspeed|ds_", it.r.low)
+    blame = True if spoken else None
+    yield found("other: zero3_unmaterialised_param", LIKELY, cause, it.both, parallel=blame, needs="zero")
+
+
+def _no_tokens(it: Meeting) -> Iterator[Hypothesis]:
+    if it.small == 0 and it.o.dim == 1 and it.dims > 2:
+        cause = f"a rank holds none of the {it.big} tokens: they are cut into more parts than they fill"
+        yield found("seq_not_divisible", LIKELY, cause, it.both, needs="seq_len, tp, cp")
+
+
+def _positions(it: Meeting) -> Iterator[Hypothesis]:
+    if it.key == "position" or (not it.key and "position" in it.r.evident):
+        cp = it.known.get("cp")
+        cut = cp if cp is None else cp > 1
+        blame = (cut or False) if LOADED.search(it.r.low) else cut  # of a file, no axis cuts the positions
+        cause = f"position tables of {it.o.a} and {it.o.b} rows: another sequence length"
+        yield found("position/rope", LIKELY, cause, it.both, parallel=blame, needs="cp, seq_len")
+
+
+_NEARLY = 1.05
+"""Two pieces of one size at most so far apart are uneven shares of it."""
+
+
+def _gathered(it: Meeting) -> Iterator[Hypothesis]:
+    if "collective" in it.r.low and it.small * _NEARLY > it.big and it.small > 64:
+        cause = (
+            f"ranks gather pieces of {it.o.a} and {it.o.b}: a dim that they do not divide, such as the tokens"
+        )
+        level = LIKELY if it.dims > 2 else POSSIBLE
+        yield found("seq_not_divisible", level, cause, it.both, needs="seq_len, cp")
+
+
+def _fused(it: Meeting) -> Iterator[Hypothesis]:
+    """Q, K and V in one tensor: a shard of it, or another layout."""
+    if it.key != "fused":
+        return
+    tp, (k, rest) = it.known.get("tp"), divmod(it.big, it.small)
+    equation = Quotient(it.big, it.small)
+    if rest == 0 and (tp == k or (tp is None and k in (2, 4, 8, 16) and not it.known.alone("tp"))):
+        cause = f"a fused weight of {it.big} rows against {it.small}: 1/{k} of it"
+        level = LIKELY if tp == k else POSSIBLE
+        yield found("checkpoint_tp_mismatch", level, cause, equation, facts={"tp": k})
+    cause = f"Q, K and V in one tensor: {it.small} against {it.big} rows"
+    blame = True if (tp or 1) > 1 else None
+    yield found(
+        "fused_qkv_layout", POSSIBLE, cause, equation, parallel=blame, needs="n_heads, n_kv_heads, tp"
+    )
+
+
+_FLAT = 2**21
+"""More elements than a dim has: a flat partition of an optimizer's state."""
+
+
+def _flat(it: Meeting) -> Iterator[Hypothesis]:
+    if it.small > _FLAT and "collective" not in it.r.low:
+        whole = it.big % it.small == 0
+        ranks = f"{it.big // it.small} times as many" if whole else "another number of"
+        cause = f"flat partitions of {it.small} and {it.big} elements: a state cut for {ranks} ranks"
+        yield found(
+            "checkpoint_tp_mismatch", LIKELY if whole else POSSIBLE, cause, Quotient(it.big, it.small)
+        )
+
+
+# -- a pair of which nothing of that can be said ---------------------------------------------------
+
+
+def _plain(it: Meeting) -> Iterator[Hypothesis]:
+    if it.o.shapes and 1 in (it.o.shapes[0][-1], it.o.shapes[1][-1]) and it.dims == 2:
+        yield found("other", POSSIBLE, PACKED, parallel=False)
+    if it.small < 1:
+        return
+    yield from _padded_shares(it)
+    yield from _tiles(it)
+    if _of_a_vocabulary(it):
+        yield from explain_vocabulary(it.small, it.big, it.r, it.known, bool(it.key))
+    elif (it.o.shapes or it.key in ("wk", "wv")) and isinstance(PARAMETERS.get(it.key), Shard):
+        yield from explain_parameter(it.o, it.key, it.small, it.big, it.known)
+    else:
+        yield from _lengths_or_widths(it)
+
+
+_VOCABULARY = 20000
+"""Rows from which on two sizes that nearly agree are vocabularies."""
+
+
+def _of_a_vocabulary(it: Meeting) -> bool:
+    if it.key in ("tok_embeddings", "output"):
+        return True
+    near = it.small > _VOCABULARY and it.small % 64 == it.big % 64 == 0 and it.small * 1.02 >= it.big
+    uneven = "evenly" in it.r.low and "shard" in it.r.low and it.big > 30000
+    tokens = it.dims > 2 and it.o.dim == 1  # [batch, seq, …]
+    return not tokens and (near or uneven or is_vocabulary(it.big, it.known))
+
+
+def _padded_shares(it: Meeting) -> Iterator[Hypothesis]:
+    """A vocabulary's share beside the padded one's; rows that FSDP pads."""
+    small, big, dp = it.small, it.big, it.known.get("dp") or 1
+    if small > 4000 and big < small * 1.02 and (cut := two_shards(small, big, it.known)):
+        tp, vocab, padded = cut
+        cause = f"a vocabulary of {vocab} cut over tp={tp} meets one that was padded to {padded} before"
+        shards = Product((small, tp)), Padded(big, tp, vocab)
+        level = LIKELY if it.known.get("tp") else POSSIBLE
+        yield found("vocab_padding", level, cause, *shards, needs="tp, vocab_size")
+    if it.o.dim == 0 and small % dp and -(-small // dp) * dp == big:
+        cause = f"{small} rows do not divide over dp={dp}: FSDP pads them to {big}"
+        numbers = Quotient(small, dp), Comparison(Product((big // dp, dp)), "≠", small)
+        yield found("fsdp_uneven", LIKELY, cause, *numbers)
+
+
+def _tiles(it: Meeting) -> Iterator[Hypothesis]:
+    """A rank's FFN columns, padded for groups or tiles."""
+    small, big = it.small, it.big
+    tile = next((unit for unit in (64, 128, 256) if small % unit and -(-small // unit) * unit == big), 0)
+    tp = next((tp for tp in degrees(it.known) if _is_ffn(small * tp, it.known)), 0) if tile else 0
+    if tp:
+        cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
+        both = Quotient(small * tp, tp), Quotient(small, tile, after=f" → {big}")
+        blame, level = (True, LIKELY) if it.known.get("tp") else (None, POSSIBLE)
+        yield found("quant_group_vs_tp", level, cause, *both, parallel=blame)
+
+
+def _is_ffn(n: int, known: Known) -> bool:
+    ffn = known.get("ffn_dim")
+    return n == ffn if ffn else any(m.ffn_dim == n for m in known.models())
+
+
+def _lengths_or_widths(it: Meeting) -> Iterator[Hypothesis]:
+    """Two lengths of a sequence, or two widths of which one may be a rank's part."""
+    small, big, seq, cp = it.small, it.big, it.known.get("seq_len"), it.known.get("cp") or 1
+    tokens = seq is None or any(n == seq or abs(n * cp - seq) < 2 * cp * cp for n in (small, big))  # about
+    k, rest = divmod(big, small)
+    if it.o.dim == 1 and it.dims > 2 and not rest:
+        yield from explain_uncut(small, big, "another tensor", it.known)
+        return
+    if it.o.dim == 1 and it.dims >= 2 and (it.dims > 2 or tokens) and (rest or (seq and tokens)):
+        yield from explain_lengths(small, big, it.dims, it.known)
+        if it.dims > 2 or seq:
+            return
+    if seq in (small, big) and not rest and k in (it.known.get("cp"), it.known.get("tp")):
+        yield from explain_uncut(small, big, "another tensor", it.known)
+    yield from explain_widths(small, big, it.r, it.known)
+    if small > 1:
+        cause = f"{it.o.a} and {it.o.b} differ by no factor that a split would leave"
+        blame = False if rest else None
+        yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
+
+
+_IN_TURN = (
+    _labels, _shares, _two_models, _lora, _placeholder, _no_tokens, _positions, _gathered, _fused, _flat,
+    _plain,
+)  # fmt: skip
