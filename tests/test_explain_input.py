@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import pkgutil
 import random
 import re
 import subprocess
@@ -19,22 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.diagnosis import (
-    causes,
-    counts,
-    engine,
-    limits,
-    lines,
-    observations,
-    reading,
-    tokens,
-    topics,
-    views,
-    weights,
-    widths,
-    words,
-)  # fmt: skip
+from llamapar import diagnosis
+from llamapar.diagnosis import lines
 from llamapar.diagnosis.reading import LIMIT, Reading, plain
+from llamapar.diagnosis.words import table
 
 PROJECT = Path(__file__).resolve().parent.parent
 KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
@@ -201,27 +191,14 @@ def test_no_pattern_blows_up(run: str) -> None:
 
 def test_no_pattern_repeats_a_repeat() -> None:
     """The source of every pattern: no unbounded quantifier right after a group that ends in one."""
-    modules = (
-        causes,
-        counts,
-        engine,
-        limits,
-        lines,
-        observations,
-        reading,
-        tokens,
-        topics,
-        views,
-        weights,
-        widths,
-    )
+    names = [module.name for module in pkgutil.iter_modules(diagnosis.__path__)]
     patterns = [
         value.pattern
-        for module in modules
-        for value in vars(module).values()
+        for name in names
+        for value in vars(importlib.import_module(f"llamapar.diagnosis.{name}")).values()
         if isinstance(value, re.Pattern)
     ]
-    rows = words.table("topics.toml")["topic"]
+    rows = table("topics.toml")["topic"]
     patterns += [one for row in rows for ones in (*row["words"], row.get("unless", ())) for one in ones]
     assert len(patterns) > 200
     assert [p for p in patterns if re.search(r"[*+]\)[*+{]", p)] == []

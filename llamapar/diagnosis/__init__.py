@@ -44,7 +44,7 @@ def explain(
         ("Llama-2-70b-hf") also does. layout: a Layout or a dict of degrees, in part if need be.
     framework: whose wording and rules to prefer.
     facts: what else is known: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its
-        name; a change is told as "1->2".
+        name; a change is given as "1->2".
     context: the same, and model, layout and framework, in the names of whoever reports it ("heads",
         "num_attention_heads": `known.FACTS` lists all); names that nobody knows are ignored.
 
@@ -65,9 +65,9 @@ def explain(
     if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
         words = "".join(traceback.format_exception_only(what))[:_LONGEST]
         code = tuple(f.line or "" for f in traceback.extract_tb(what.__traceback__, limit=-4))
-        told = explain_text(words, known, code)
-        if told.diagnoses:
-            return told
+        found = explain_text(words, known, code)
+        if found.diagnoses:
+            return found
         what = "".join(traceback.format_exception(what, limit=-12))
     elif isinstance(what, bytes | bytearray):
         what = bytes(what).decode("utf-8", "replace")

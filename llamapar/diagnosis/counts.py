@@ -62,15 +62,15 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
     degrees = [t.number for t in o.terms if t.concept in AXES and t.number]
     for row, value in ((row, value) for row, value in r.products if value > 0):
         others = [n for n in o.values if n not in row and n not in (value, 1)]
-        told = next((n for n in (*others, known.get("world")) if n and n != value), None)
-        if told and value not in (2**31, 2**32) and (ranks or told % value == 0 or value % told == 0):
-            cause = f"the degrees multiply to {value}, not to {told}"
+        stated = next((n for n in (*others, known.get("world")) if n and n != value), None)
+        if stated and value not in (2**31, 2**32) and (ranks or stated % value == 0 or value % stated == 0):
+            cause = f"the degrees multiply to {value}, not to {stated}"
             yield found(
                 "world_size_product",
                 LIKELY,
                 cause,
-                Comparison(Product(row), "≠", told),
-                facts={"world": told},
+                Comparison(Product(row), "≠", stated),
+                facts={"world": stated},
             )
     if ranks and (concepts & set(AXES) or re.search(r"mesh|process|gpus?\b|devices", r.low)):
         have = next((t.number for t in ranks if t.number), None) or known.get("world")

@@ -116,11 +116,11 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Does the allocation equal a weight of the model, or do the weights alone not fit?"""
     if not _OOM.search(r.low):
         return
-    told = list(_allocated(r, known))
-    blame = True if told or _ASKED.search(r.low) or known.changes else None
-    cause = "a rank holds more than its memory" + (f": {told[0]}" if told else "")
+    numbers = list(_allocated(r, known))
+    blame = True if numbers or _ASKED.search(r.low) or known.changes else None
+    cause = "a rank holds more than its memory" + (f": {numbers[0]}" if numbers else "")
     needs = "model, layout, memory of a GPU"
-    yield found("memory_oom_layout", LIKELY, cause, *told, parallel=blame, needs=needs)
+    yield found("memory_oom_layout", LIKELY, cause, *numbers, parallel=blame, needs=needs)
 
 
 def _allocated(r: Reading, known: Known) -> Iterator[Equation]:

@@ -88,20 +88,20 @@ class Candidate:
     @property
     def message(self) -> str:
         """The line, the source line above a bare assert, and the lines that continue it."""
-        told = [self.line]
+        words = [self.line]
         above = [s for s in (strip(x)[0] for x in self.before.splitlines()[-6:]) if s]
         if len(self.line) < 40 and above:
             code = next((s for s in reversed(above) if not _FRAME.match(s) and set(s) - set("^~ ")), "")
-            told.insert(0, code)
+            words.insert(0, code)
         for row in self.after.splitlines()[:12]:
             text, _ = strip(row)
             if not text or _EXCEPTION.match(text) or _FRAME.match(text):
                 break
             if row[:1] in " \t" or _EXACT.search(text[:400]):
-                told.append(text)
+                words.append(text)
             else:
                 break
-        return "\n".join(told)[:LIMIT]
+        return "\n".join(words)[:LIMIT]
 
 
 def strip(line: str) -> tuple[str, int | None]:
@@ -140,18 +140,18 @@ def score(text: str) -> float:
 
 def blocks(lines: Iterable[str]) -> Iterator[str]:
     """Lines joined into blocks of about a megabyte, over-long ones cut."""
-    held: list[str] = []
+    block: list[str] = []
     size = 0
     for line in lines:
         if len(line) > _BLOCK:
             line = line[:LIMIT] + "\n" + line[-LIMIT:]
-        held.append(line if line.endswith("\n") else line + "\n")
+        block.append(line if line.endswith("\n") else line + "\n")
         size += len(line)
         if size >= _BLOCK:
-            yield "".join(held)
-            held, size = [], 0
-    if held:
-        yield "".join(held)
+            yield "".join(block)
+            block, size = [], 0
+    if block:
+        yield "".join(block)
 
 
 def pieces(text: str) -> Iterator[str]:

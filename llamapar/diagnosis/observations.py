@@ -166,9 +166,9 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     subject = next(iter(strong + widths + ranks + ours), None)
     number = subject.number if subject else None
     nearest = -1 if left < right else 0  # of the numbers of a side, the one next to the relation
-    told = _FOUND.search(r.low, *right) if left < right else None
+    written = _FOUND.search(r.low, *right) if left < right else None
     if number is None:
-        inside = [int(told.group(1))] if told else _counts(r, *left)
+        inside = [int(written.group(1))] if written else _counts(r, *left)
         number = inside[nearest] if inside else None
     divisor = next((t.number for t in theirs if t.number is not None and t.concept != "dimension"), None)
     if divisor is None:
@@ -252,9 +252,9 @@ def shapes(r: Reading) -> Iterator[Observation]:
         if len(target) == 2 and (width := _UNFLATTEN.search(r.low)):
             yield View((1, *target), int(width.group(1)))
             return
-        told = _INPUT.search(r.low)
+        size = _INPUT.search(r.low)
         numel = math.prod(wide[0]) if len(wide) > 1 else max(free, default=0)
-        numel = int(told.group(1)) if told else numel
+        numel = int(size.group(1)) if size else numel
         if numel > 0 or 0 in target:
             yield View(target, numel)
             return
@@ -297,8 +297,8 @@ def _pairs(found: list[Shape], name: str, low: str) -> Iterator[Pair]:
             second = second[:-1]
         if len(first) == len(second) and first != second:
             off = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
-            said = _AT.search(low)
-            off = [i for i in off if said is None or i == int(said.group(1))] or off
+            at = _AT.search(low)
+            off = [i for i in off if at is None or i == int(at.group(1))] or off
             if len(off) > (2 if loaded else 1):
                 continue
             dim = off[0]

@@ -125,6 +125,6 @@ def speakers(
             for judge in [framework] if framework else FRAMEWORKS.values():
                 ruling = judge.judge(code, job)
                 if ruling.fails and ruling.source:
-                    said = Said(judge.name, ruling.message or ruling.note, ruling.source)
-                    rows.setdefault(judge.name, said)
+                    row = Said(judge.name, ruling.message or ruling.note, ruling.source)
+                    rows.setdefault(judge.name, row)
     return tuple(rows.values())[:_MOST]

@@ -85,7 +85,7 @@ class Diagnosis:
         lines = [f"{self.title} ({self.level})  {self.cause}"]
         rows = [("", equation) for equation in self.equations]
         rows += [("try" if i == 0 else "or", str(fix)) for i, fix in enumerate(self.fixes)]
-        rows += [("says", str(said)) for said in self.frameworks]
+        rows += [("says", str(speaker)) for speaker in self.frameworks]
         rows += [("tell", ", ".join(self.needs))] if self.needs else []
         for word, text in rows:
             lines += textwrap.wrap(text, _WIDTH, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9,
@@ -97,7 +97,7 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         equations = "".join(f"<br><code>{escape(equation)}</code>" for equation in self.equations)
         fixes = ", or ".join(f"<code>{escape(str(fix))}</code>" for fix in self.fixes)
-        said = "".join(
+        rows = "".join(
             f"<tr><td>{escape(FRAMEWORKS[s.framework].title)}</td><td>{escape(s.message)}</td>"
             f"<td>{s.source._repr_html_()}</td></tr>"
             for s in self.frameworks
@@ -107,7 +107,11 @@ class Diagnosis:
             + (f"<br>try {fixes}" if fixes else "")
             + (f"<br><i>tell {escape(', '.join(self.needs))}</i>" if self.needs else "")
             + "</p>"
-            + (f"<details><summary>who says so</summary><table>{said}</table></details>" if said else "")
+            + (
+                f"<details><summary>who says so</summary><table>{speakers}</table></details>"
+                if speakers
+                else ""
+            )
         )
 
 

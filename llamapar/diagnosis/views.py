@@ -100,10 +100,10 @@ def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
     group = o.target[-2] * head_dim
     if o.numel % lead or (o.numel // lead) % group == 0:
         return
-    width, told = o.numel // lead, known.get("tp")
+    width, given = o.numel // lead, known.get("tp")
     at = Stated(f"{lead} × {width} = {o.numel}")
     for heads, kv_heads, _ in sorted(_pairs_of(head_dim, known), key=lambda pair: -pair[2]):
-        for tp in [told] if told else {-(-kv_heads * group // width), kv_heads * group // width} - {0}:
+        for tp in [given] if given else {-(-kv_heads * group // width), kv_heads * group // width} - {0}:
             each = -(-kv_heads * group // tp)
             ends = each, kv_heads * group - (tp - 1) * each
             if heads == n_rep * kv_heads and kv_heads % tp and width in ends:
@@ -124,11 +124,10 @@ def explain_split(o: Split, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Q, K and V in one tensor come apart in other widths than a rank holds."""
     numbers = Stated(f"{' + '.join(map(str, o.parts))} = {sum(o.parts)} ≠ {o.total}")
     if len(o.parts) == 3 and o.parts[1] == o.parts[2] and o.total > o.parts[0]:
-        held, rest = divmod(o.total - o.parts[0], 2)
-        if not rest and held < o.parts[1] and is_head_dim(o.parts[1]):
-            cause = (
-                f"a rank holds {held} columns of K and of V, {_head_share(held, o.parts[1])} of {o.parts[1]}"
-            )
+        columns, rest = divmod(o.total - o.parts[0], 2)
+        if not rest and columns < o.parts[1] and is_head_dim(o.parts[1]):
+            share = _head_share(columns, o.parts[1])
+            cause = f"a rank holds {columns} columns of K and of V, {share} of {o.parts[1]}"
             yield found("kv_heads_lt_tp", LIKELY, cause, numbers, needs="tp, n_kv_heads")
             return
     cause = "Q, K and V (or gate and up) in one tensor have other widths than the code cuts"
@@ -159,19 +158,19 @@ def _cuts(
     code rounds down to.
     """
     weights: Counter[tuple[str, int, int]] = Counter()
-    told, tps = side(r), [tp] if (tp := known.get("tp")) else []
+    spoken, tps = side(r), [tp] if (tp := known.get("tp")) else []
     for heads, kv_heads, common in _pairs_of(head_dim, known):
         for fact, n in (("n_heads", heads), ("n_kv_heads", kv_heads)):
             for tp in tps or {-(-n * head_dim // width), n * head_dim // width} - {0}:
                 ends = _on_a_rank(n * head_dim, tp)
-                earliest = fact == "n_heads" or told == fact or (heads % tp == 0 and kv_heads < heads)
+                earliest = fact == "n_heads" or spoken == fact or (heads % tp == 0 and kv_heads < heads)
                 if width in ends and tp > 1 and n % tp and earliest and floor in (0, n // tp):
                     weights[fact, n, tp] += common * _likely(tp)
     given = known.get("tp") is not None or known.model is not None
     alone = len({fact for fact, _, _ in weights}) == 1
     best: dict[str, tuple[str, Level, int, int]] = {}
-    for fact, n, tp in sorted(weights, key=lambda key: (key[0] != told, -weights[key])):
-        best.setdefault(fact, (fact, LIKELY if fact == told or (given and alone) else POSSIBLE, n, tp))
+    for fact, n, tp in sorted(weights, key=lambda key: (key[0] != spoken, -weights[key])):
+        best.setdefault(fact, (fact, LIKELY if fact == spoken or (given and alone) else POSSIBLE, n, tp))
     return list(best.values())
 
 

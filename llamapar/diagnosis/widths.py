@@ -57,13 +57,13 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
         swiglu, blame = "fused_qkv_layout: fused_swiglu_order", False if tp == 1 else None
         yield found(swiglu, LIKELY, cause, Product((2, small)), parallel=blame, needs="tp")
     heads = known.get("n_heads"), known.get("n_kv_heads")
-    told = all(heads)
+    given = all(heads)
     if (
         heads == (big, small)
-        if told
+        if given
         else any((m.n_heads, m.n_kv_heads) == (big, small) for m in known.models())
     ):
-        sure = LIKELY if told and tp != k else POSSIBLE
+        sure = LIKELY if given and tp != k else POSSIBLE
         cause = f"{small} KV heads meet {big} query heads: code that does not repeat KV heads"
         blame = False if sure == LIKELY else None
         yield found(
