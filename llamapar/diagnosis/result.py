@@ -107,11 +107,7 @@ class Diagnosis:
             + (f"<br>try {fixes}" if fixes else "")
             + (f"<br><i>tell {escape(', '.join(self.needs))}</i>" if self.needs else "")
             + "</p>"
-            + (
-                f"<details><summary>who says so</summary><table>{speakers}</table></details>"
-                if speakers
-                else ""
-            )
+            + (f"<details><summary>who says so</summary><table>{rows}</table></details>" if rows else "")
         )
 
 
