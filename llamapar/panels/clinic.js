@@ -10,14 +10,26 @@ function cut(text) {
   return [`${text.slice(0, MOST / 3)}\n${text.slice((-MOST / 3) * 2)}`, note];
 }
 
-function diagnosisCard(one, index, fix) {
+// What an answer asks for: a box for each fact that a field knows, its name for another.
+function asked(asks, send) {
+  if (!asks.length) return null;
+  const fact = ([need, field]) => {
+    if (!field) return make("span", {}, need);
+    const size = field === "model" ? 16 : 7;
+    const tell = (event) => send({ [field]: event.target.value.trim() || null });
+    return make("label", {}, need, make("input", { type: "text", "data-tell": field, size, onchange: tell }));
+  };
+  return make("div", { class: "lp-why lp-asked" }, "to be sure, tell ", asks.map(fact));
+}
+
+function diagnosisCard(one, index, fix, send) {
   const says = one.says.map(([framework, message, links]) => [framework, [make("code", {}, message), sources(links)]]);
   return card(index ? "note" : "error", { "data-category": one.category },
     [make("b", {}, one.title), make("span", { class: "lp-sure" }, one.sure), make("span", {}, one.cause)],
     one.equations.length ? make("pre", {}, one.equations.join("\n")) : null,
     tries(fixes(one.fixes, "open the Explorer on this layout", (k) => fix(index, k))),
     why(one.words.length && `try ${one.words.join(", or ")}`),
-    why(one.needs.length && `tell ${one.needs.join(", ")}, to be sure`),
+    asked(one.asks, send),
     says.length ? fold("who says so", { class: "lp-more" }, frameworksTable(says)) : null);
 }
 
@@ -67,7 +79,7 @@ function render({ model, el }) {
     line.textContent = now.line;
     line.hidden = !now.line || now.line === box.value.trim();
     refill(cards, [now.diagnoses, now.problem], () => {
-      const [best, ...others] = now.diagnoses.map((one, index) => diagnosisCard(one, index, fix));
+      const [best, ...others] = now.diagnoses.map((one, index) => diagnosisCard(one, index, fix, send));
       const more = others.length && fold(`or else: ${others.length} more`, { class: "lp-folded" }, others);
       return [now.problem && problemCard(now.problem, send), best, more].filter(Boolean);
     });
