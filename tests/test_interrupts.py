@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -56,8 +57,10 @@ class Command:
     def interrupted(self, reached: Callable[[], object]) -> tuple[int, str]:
         """Exit status and stderr, after an interrupt as soon as `reached` is true; nothing lives on."""
         until(lambda: reached() or self.process.poll() is not None)
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        os.killpg(self.process.pid, signal.SIGINT)
+        children = []
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # it may have answered by then
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            os.killpg(self.process.pid, signal.SIGINT)
         try:
             _, err = self.process.communicate(timeout=SOON)
         except subprocess.TimeoutExpired:
