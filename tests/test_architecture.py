@@ -37,13 +37,13 @@ ROOMS = {
     "place": room(835),
     "count": room(1195),
     "rules": room(1360),
-    "diagnosis": room(3670),  # 400 rows of words are data; collectives, JAX, cut tokens, shares came in
+    "diagnosis": room(3880),  # a reader for each cause; collectives, JAX, cut tokens, shares came in
     "spmd": room(980, "torch"),
     "programs": room(835, "torch"),
     "execution": room(3065, "torch", "cloudpickle"),
     "checkpoint": room(2640, "torch", "numpy"),
     "figures": room(1955, "plotly"),
-    "panels": room(2380, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
+    "panels": room(2400, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
     "cli": room(1190),
     "jupyter": room(190, "IPython"),
     "__main__": room(30),

@@ -17,7 +17,8 @@ function asked(asks, send) {
     if (!field) return make("span", {}, need);
     const size = field === "model" ? 16 : 7;
     const tell = (event) => send({ [field]: event.target.value.trim() || null });
-    return make("label", {}, need, make("input", { type: "text", "data-tell": field, size, onchange: tell }));
+    const onkeydown = (event) => { if (event.key === "Enter") tell(event); };
+    return make("label", {}, need, make("input", { type: "text", "data-tell": field, size, onchange: tell, onkeydown }));
   };
   return make("div", { class: "lp-why lp-asked" }, "to be sure, tell ", asks.map(fact));
 }
