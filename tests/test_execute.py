@@ -356,6 +356,12 @@ def test_more_ranks_than_a_machine_runs(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+def test_a_small_copy_does_not_divide_where_the_model_does_not() -> None:
+    """11008 FFN columns over tp=3 leave one; a copy whose columns 3 divides would run where it does not."""
+    small = lp.shrink("llama2-7b", Layout(tp=3)).model
+    assert 11008 % 3 == small.ffn_dim % 3 == 1
+
+
 def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "memory_available", lambda: 2**30)
     layout = Layout(tp=8)
