@@ -9,7 +9,7 @@ from functools import cached_property
 
 from llamapar.records.equations import Quotient
 
-from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, first_heard, found
 from .known import Known
 from .observations import AXES, Divides, Order
 from .reading import Reading
@@ -123,8 +123,7 @@ class Relation:
 
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """What is divided, and by whom: the first of `_IN_TURN` that has something to say is heard."""
-    relation = Relation(_by_code(o, r), r, known)
-    yield from next(filter(None, (list(explain(relation)) for explain in _IN_TURN)), ())
+    yield from first_heard(_IN_TURN, Relation(_by_code(o, r), r, known))
 
 
 _NLL = re.compile(r"nll_loss|cross_entropy")

@@ -10,7 +10,7 @@ from typing import Any
 
 from llamapar.describe.job import Job
 from llamapar.rules.fixes import find_fixes
-from llamapar.rules.search import Fix, severities
+from llamapar.rules.search import Fix, severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
 
 from .causes import background, explain_divides, explain_order
@@ -169,16 +169,17 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     failing: set[str] = set()
     saying: set[str] = set()
     if job is not None:
-        failing = {
-            CODES[code] for code, severity in severities(job, known.framework).items() if severity == ERROR
-        }
+        broken = severities_again(job, known.framework)
+        failing = {CODES[code] for code, severity in broken.items() if severity == ERROR}
         saying = {CODES[code] for code in spoken(r, job, known.framework)}
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # one wording of several rules proves none of them
     found = [h if h.category in saying else acquitted(h, known) for h in hypotheses(r, observed, known)]
     sized = any(isinstance(o, View | Matmul | Pair) for o in observed)  # torch's words: the sizes decide
-    for category in (saying if sized else saying | named) - {h.category for h in found}:
-        found.append(Hypothesis(category, CATEGORIES[category].what, LIKELY))
+    missing = (saying if sized else saying | named) - {h.category for h in found}
+    for name, category in CATEGORIES.items():  # in their order, not in that of a set
+        if name in missing:
+            found.append(Hypothesis(name, category.what, LIKELY))
     best = ranked(found, saying, named, failing)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(
@@ -218,7 +219,7 @@ def _fixes(h: Hypothesis, known: Known, job: Job | None) -> tuple[Fix | str, ...
     if h.parallel is False:
         return ()
     category = CATEGORIES[h.category]
-    failing = severities(job, known.framework) if job is not None else {}
+    failing = severities_again(job, known.framework) if job is not None else {}
     for code in category.rules:
         fixes = (
             find_fixes(job, RULE_BY_CODE[code], known.framework) if job and failing.get(code) == ERROR else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
@@ -34,6 +34,11 @@ LIKELY, POSSIBLE, WEAK = Level.LIKELY, Level.POSSIBLE, Level.WEAK
 def first(*cases: tuple[object, _T], otherwise: _T) -> _T:
     """What stands beside the first condition that holds: a level, or a verdict."""
     return next((value for holds, value in cases if holds), otherwise)
+
+
+def first_heard(readers: Iterable[Callable[[_T], Iterator[Hypothesis]]], it: _T) -> Iterable[Hypothesis]:
+    """What the first of the readers that has something to say of `it` says."""
+    return next(filter(None, (list(reader(it)) for reader in readers)), ())
 
 
 @dataclass(frozen=True)

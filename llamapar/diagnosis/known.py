@@ -40,10 +40,6 @@ ARGUMENTS = {fact: {"world": "gpus"}.get(fact, fact) for fact in FACTS.values()}
 """A fact's own name → the argument of `explain` for it, which is named as everywhere."""
 
 
-zoo = public_models
-"""The presets and the public models by name, other names included."""
-
-
 _DROPPED = re.compile(r"deepseek-r1-distill|meta|instruct|chat|hf|base|vl|omni|coder(?=.*qwen)|[^a-z0-9.]")
 
 
@@ -54,7 +50,7 @@ def _folded(name: str) -> str:
 @cache
 def _by_folded() -> list[tuple[str, ModelConfig]]:
     """Longest name first, so that llama3.1-70b is not read as llama3.1-7."""
-    rows = [(_folded(name), config) for name, config in zoo().items()]
+    rows = [(_folded(name), config) for name, config in public_models().items()]
     return sorted(rows, key=lambda row: -len(row[0]))
 
 
@@ -76,6 +72,12 @@ VOCABULARIES = frozenset(
     (30522, 32000, 50257, 50265, 50280, 50304, 50432, 51200, 65024, 250880, 256000, 262144)
 )
 """Vocabulary sizes of public models of other families: BERT, GPT-2, NeoX, Bloom, Gemma and others."""
+
+
+def on_a_rank(width: int, degree: int) -> tuple[int, int, int]:
+    """What a rank holds of a width: rounded up, what is left for the last one, or rounded down on each."""
+    most = -(-width // degree)
+    return most, width - (degree - 1) * most, width // degree
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class Known:
             yield self.model
             return
         seen = set()
-        for config in zoo().values():
+        for config in public_models().values():
             key = tuple(getattr(config, name) for name in _FIELDS)
             if key not in seen and self.fits(**dict(zip(_FIELDS, key, strict=True))):
                 seen.add(key)
@@ -202,10 +204,9 @@ class Known:
         for cut in self.uneven(*_CUT_OVER, *_SHARDED_OVER):
             for unit in {1, columns if cut.fact == "n_kv_heads" else 1}:
                 whole = cut.size * unit
-                most = -(-whole // cut.degree)
-                parts = {most, whole - (cut.degree - 1) * most, whole // cut.degree}
-                if set(sizes) <= parts | {whole, most * cut.degree} and set(sizes) & parts:
-                    yield replace(cut, size=whole) if unit == 1 else replace(cut, size=whole, unit=unit)
+                parts = on_a_rank(whole, cut.degree)
+                if set(sizes) <= {*parts, whole, parts[0] * cut.degree} and set(sizes) & {*parts}:
+                    yield replace(cut, size=whole, unit=unit)
 
     def memory_command(self) -> str:
         """The `llamapar memory` that counts what a rank holds, with what is known filled in."""

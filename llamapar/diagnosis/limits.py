@@ -170,7 +170,7 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
     named = _COUNTER.search(r.low)
     cause = f"a size {'passes' if equations else 'or an address may pass'} what 32 bits can count"
     blame = True if equations or (named and "illegal" not in r.low) else None
-    score = first((equations, LIKELY), (named, LIKELY), otherwise=WEAK)
+    score = LIKELY if equations or named else WEAK
     needs = "shapes and element size"
     yield found(
         "counter_overflow: scale_not_layout", score, cause, *equations[:3], parallel=blame, needs=needs
@@ -188,10 +188,10 @@ _LAYOUTS = "layout of the checkpoint, layout of this run"
 
 def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A checkpoint that was cut for one layout and is read under another."""
-    spoken = bool(_CHECKPOINT.search(r.low) or _SLICED.search(r.low))
+    sliced = _SLICED.search(r.low)
+    spoken = bool(sliced or _CHECKPOINT.search(r.low))
     if not spoken and not (known.changes and PARALLEL.search(r.low)):
         return
-    sliced = _SLICED.search(r.low)
     if sliced and int(sliced[2]) == int(sliced[3]) <= int(sliced[1]):
         cause = f"a slice of {sliced[2]} rows is asked of a weight that holds no more: it was cut before"
         yield found("checkpoint_tp_mismatch", LIKELY, cause, needs=_LAYOUTS)

@@ -10,7 +10,7 @@ from functools import cached_property
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.records.equations import Comparison, Padded, Product, Quotient, Stated
 
-from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
 from .known import Known, degrees
 from .observations import LABELS, LOADED, Pair, names
 from .reading import Reading, Shape
@@ -57,8 +57,7 @@ class Meeting:
 
 def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Why two sizes differ: the first of `_IN_TURN` that has something to say is heard."""
-    meeting = Meeting(o, r, known)
-    yield from next(filter(None, (list(explain(meeting)) for explain in _IN_TURN)), ())
+    yield from first_heard(_IN_TURN, Meeting(o, r, known))
 
 
 def _labels(it: Meeting) -> Iterator[Hypothesis]:

@@ -10,7 +10,7 @@ from functools import cache
 from llamapar.describe.job import Job
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks.base import Case, Framework
-from llamapar.rules.search import severities
+from llamapar.rules.search import severities_again
 from llamapar.rules.table import RULE_BY_CODE
 
 from .reading import Reading
@@ -120,7 +120,7 @@ def speakers(
             source = quote.framework.source(quote.case)
             rows.setdefault(quote.framework.name, Said(quote.framework.name, quote.words, source))
     if not rows and job is not None:
-        broken = severities(job, framework)
+        broken = severities_again(job, framework)
         for code in (code for code in rules if code in broken):
             for judge in [framework] if framework else FRAMEWORKS.values():
                 ruling = judge.judge(code, job)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llamapar.describe.models import public_models
 from llamapar.describe.splits import Padding
 from llamapar.records.equations import Quotient
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found
-from .known import VOCABULARIES, Known, zoo
+from .known import VOCABULARIES, Known
 from .observations import AXES, Divides
 from .weights import PADDED
 
@@ -57,7 +58,7 @@ def roles(
     if number in VOCABULARIES:
         yield "vocab_size", "a public vocabulary", POSSIBLE
     for fact in ("vocab_size", "n_heads", "ffn_dim", "kv_dim", "dim"):
-        models = [m for m in zoo().values() if getattr(m, fact) == number]
+        models = [m for m in public_models().values() if getattr(m, fact) == number]
         if fact == "kv_dim":  # of grouped heads, whose number the divisor does not divide
             models = [m for m in models if m.kv_dim < m.q_dim and m.n_kv_heads % (divisor or 2)]
         named = [m.name for m in models]

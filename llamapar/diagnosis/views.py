@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
-from llamapar.describe.models import PRESETS
+from llamapar.describe.models import PRESETS, public_models
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Sizes, Stated
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, found
-from .known import Known, zoo
+from .known import Known, on_a_rank
 from .observations import Split, View
 from .reading import Reading
 from .tokens import explain_cut
@@ -104,8 +104,7 @@ def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
     at = Stated(f"{lead} × {width} = {o.numel}")
     for heads, kv_heads, _ in sorted(_pairs_of(head_dim, known), key=lambda pair: -pair[2]):
         for tp in [given] if given else {-(-kv_heads * group // width), kv_heads * group // width} - {0}:
-            each = -(-kv_heads * group // tp)
-            ends = each, kv_heads * group - (tp - 1) * each
+            ends = on_a_rank(kv_heads * group, tp)[:2]
             if heads == n_rep * kv_heads and kv_heads % tp and width in ends:
                 share = f"{width / group:.4g} of a KV head's group"
                 cause = f"a rank holds {width} columns of Q, K and V in one, {share}: {kv_heads} over tp={tp}"
@@ -162,7 +161,7 @@ def _cuts(
     for heads, kv_heads, common in _pairs_of(head_dim, known):
         for fact, n in (("n_heads", heads), ("n_kv_heads", kv_heads)):
             for tp in tps or {-(-n * head_dim // width), n * head_dim // width} - {0}:
-                ends = _on_a_rank(n * head_dim, tp)
+                ends = on_a_rank(n * head_dim, tp)
                 earliest = fact == "n_heads" or spoken == fact or (heads % tp == 0 and kv_heads < heads)
                 if width in ends and tp > 1 and n % tp and earliest and floor in (0, n // tp):
                     weights[fact, n, tp] += common * _likely(tp)
@@ -172,12 +171,6 @@ def _cuts(
     for fact, n, tp in sorted(weights, key=lambda key: (key[0] != spoken, -weights[key])):
         best.setdefault(fact, (fact, LIKELY if fact == spoken or (given and alone) else POSSIBLE, n, tp))
     return list(best.values())
-
-
-def _on_a_rank(width: int, tp: int) -> tuple[int, int, int]:
-    """The columns of a rank: rounded up, what is left for the last rank, or rounded down on every one."""
-    most = -(-width // tp)
-    return most, width - (tp - 1) * most, width // tp
 
 
 def _pairs_of(head_dim: int, known: Known) -> list[tuple[int, int, int]]:
@@ -199,7 +192,7 @@ def _likely(tp: int) -> int:
 
 @cache
 def _head_dims() -> set[int]:
-    return {m.head_dim for m in (*zoo().values(), *PRESETS.values())}
+    return {m.head_dim for m in (*public_models().values(), *PRESETS.values())}
 
 
 def _whole(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -233,7 +226,7 @@ def _whole(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
 def _weights() -> dict[int, str]:
     """Elements of wq and of wk of the public models → model and shape."""
     sizes: dict[int, str] = {}
-    for m in zoo().values():
+    for m in public_models().values():
         for rows in (m.q_dim, m.kv_dim):
             sizes.setdefault(rows * m.dim, f"{m.name} ({rows}×{m.dim})")
     return sizes
@@ -249,12 +242,8 @@ def _too_few(o: View, k: int, lead: int, known: Known) -> Iterator[Hypothesis]:
     kv = heads // k
     proven = known.get("n_kv_heads") == kv
     if by_head and heads % k == 0 and (proven or solo or known.fits(n_heads=heads, n_kv_heads=kv)):
-        own = (heads, kv, head_dim)
-        seen = any((m.n_heads, m.n_kv_heads, m.head_dim) == own for m in known.models())
-        if proven:
-            score = POSSIBLE if tp == k else LIKELY
-        else:
-            score = first((solo, LIKELY), (seen, POSSIBLE), otherwise=POSSIBLE)
+        certain = tp != k if proven else solo
+        score = LIKELY if certain else POSSIBLE
         cause = (
             f"{kv} heads of {head_dim} are read as {heads}: the whole K or V of a grouped-query model, "
             "in code that expects as many KV heads as query heads"

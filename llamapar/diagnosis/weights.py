@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from llamapar.describe.models import public_models
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.describe.splits import Padding
 from llamapar.records.equations import Equation, Multiples, Padded, Product, Quotient, Stated
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
-from .known import Known, degrees, zoo
+from .known import Known, degrees
 from .observations import LOADED, Held, Pair
 from .reading import Reading
 from .widths import explain_widths
@@ -45,7 +46,7 @@ def key_of(name: str) -> str:
 
 
 def is_vocabulary(n: int, known: Known) -> bool:
-    public = n > 20000 and any(m.vocab_size == n for m in zoo().values())
+    public = n > 20000 and any(m.vocab_size == n for m in public_models().values())
     return n == known.get("vocab_size") or public or (60000 < n < 2**20 and n % 1024 > 0)
 
 
@@ -92,7 +93,7 @@ PADDED = (
 
 def _adapter_rows(small: int, big: int) -> bool:
     """Whether both are a public vocabulary plus EXTRA rows, padded before or after."""
-    for m in zoo().values():
+    for m in public_models().values():
         after = {-(-(m.vocab_size + EXTRA) // unit) * unit for unit in (64, 128, 256)}
         before = {-(-m.vocab_size // unit) * unit + EXTRA for unit in (64, 128, 256)}
         if {small, big} <= after | before:

@@ -17,11 +17,11 @@ from llamapar.describe.arguments import keywords, named
 from llamapar.describe.counts import number
 from llamapar.describe.counts import typed as read_typed
 from llamapar.describe.layout import AXES
-from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
-from llamapar.diagnosis.known import ARGUMENTS, model_named, zoo
+from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS
@@ -60,7 +60,7 @@ NOTHING = Explanation(UNKNOWN, "nothing pasted yet", ())
 @cache
 def _names() -> re.Pattern[str]:
     """Public models as logs name them: "Llama-3.1-8B", "llama3 8B"."""
-    families = "|".join(sorted({re.split(r"[^a-z]", name)[0] for name in zoo()}))
+    families = "|".join(sorted({re.split(r"[^a-z]", name)[0] for name in public_models()}))
     return re.compile(rf"\b(?:{families})[\w.-]{{0,24}} ?\d{{1,3}}(?:\.\d)?b\b", re.IGNORECASE)
 
 
