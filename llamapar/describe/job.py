@@ -52,7 +52,7 @@ class Job:
     def of(cls, model: ModelLike, layout: LayoutLike, **known: object) -> Job:
         """A Job from what a person gives; LayoutError or ModelError names the field that is off."""
         for name, value in known.items():
-            one_of("argument", name, [f for f in cls.__dataclass_fields__ if f not in ("model", "layout")])
+            one_of("argument", name, _FACTS)
             if name in _COUNTS and value is not None:
                 known[name] = whole(name, value, 1, _COUNTS[name])
         if known.get("gpus_per_node", 8) is None:
@@ -190,6 +190,9 @@ class Job:
             "sequences_got": (self.batch_per_dp or 0) * lay.dp,
             "global_tokens": (self.global_batch or 0) * seq,
         }
+
+
+_FACTS = [name for name in Job.__dataclass_fields__ if name not in ("model", "layout")]
 
 
 def _decimal(value: float) -> str:

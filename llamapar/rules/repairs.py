@@ -19,12 +19,13 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 
 def product(*factors: int | None) -> int:
     """All factors multiplied; 0 where one of them is not known."""
-    return math.prod([factor or 0 for factor in factors])
+    known = [factor for factor in factors if factor]
+    return math.prod(known) if len(known) == len(factors) else 0
 
 
 def unequal(total: int | None, *factors: int | None) -> bool:
     """Whether the factors, all of them known, multiply to another number than the total, if that is known."""
-    return bool(total) and product(*factors) not in (0, total)
+    return bool(total and product(*factors) not in (0, total))
 
 
 def indivisible(total: int | None, unit: int | None) -> bool:
@@ -81,8 +82,8 @@ def smaller_padding(job: Job) -> Iterator[Changes]:
 def off_the_unit(job: Job, _: Padding) -> bool:
     """CP and TP each cut the sequence evenly, but not one inside the other."""
     lay, seq = job.layout, job.seq_len
-    even = bool(seq and lay.cp > 1 and seq % (2 * lay.cp) == 0 and not sequence_sp(job, _))
-    return even and (job.micro_batch or 1) * (seq or 0) % job.token_unit != 0
+    even = bool(seq and lay.cp > 1 and seq % (2 * lay.cp) == 0)
+    return even and (job.micro_batch or 1) * (seq or 0) % job.token_unit != 0 and not sequence_sp(job, _)
 
 
 def ends_do_not_fit(job: Job, _: Padding) -> bool:
