@@ -41,7 +41,8 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
             assert {code for code, s in left.items() if s == "warning"} <= warned
             changes = dict(fix.changes)
             assert changes, "a fix changes something"
-            if arguments.get("gpus") is not None:
+            idle = left.get("LP001") == "note"  # unproven: vLLM may leave some idle
+            if arguments.get("gpus") is not None and not idle:
                 assert fix.layout.world == changes.get("gpus", arguments["gpus"])
     assert report.fixes == next((f.fixes for f in report.findings if f.fixes), ())
 

@@ -386,7 +386,7 @@ def test_the_rule_is_silent_on_its_passing_example(code: str) -> None:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_severity_under_each_framework(code: str, name: str) -> None:
-    """A failure is an error, what works is at most a note, what is not known is the paper's judgement."""
+    """A failure is an error, what works is at most a note, and of what is not known no error is made."""
     example = EXAMPLES[code]
     report = asked(code, framework=name)
     finding = found(code, report)
@@ -403,13 +403,45 @@ def test_severity_under_each_framework(code: str, name: str) -> None:
         assert severity == ERROR
     elif code == "LP502" and name == "distributed-llama":
         assert severity == NOTE  # its README promises, its code does not check
-    else:
+    elif code in OF_FACTS or example.severity != ERROR or verdict.verdict != UNKNOWN:
         assert severity == example.severity
+    else:
+        assert severity == NOTE
+        assert finding.unproven
+        assert str(finding).endswith(": not known, so unproven: the paper's own semantics would refuse it")
+        assert "so unproven" in finding._repr_html_()
     if finding and verdict.verdict != UNKNOWN:
         assert finding.frameworks[name] == verdict
         assert next(iter(finding.frameworks)) == name  # the judge comes first
         assert re.fullmatch(r"\S+/\S+: \S.* @(v[\d.]+|[0-9a-f]{10})", str(verdict.source))
         assert verdict.message or verdict.note
+
+
+OF_FACTS = ("LP002", "LP402", "LP404")
+"""Numbers that contradict one another, whoever is to run them."""
+
+
+def test_what_is_unproven_refuses_nothing() -> None:
+    unknown = {"model": B8, **layout(tp=8, cp=4), "seq_len": 8188, "framework": "vllm"}
+    report = lp.check(**unknown)
+    assert report.ok
+    assert [(f.code, f.severity, f.unproven, f.fixes) for f in report.findings] == [
+        ("LP201", NOTE, True, ()),
+        ("LP202", NOTE, True, ()),
+    ]
+    assert not lp.check(**{**unknown, "framework": None}).ok
+    assert not any(f.unproven for f in lp.check(**{**unknown, "framework": None}).findings)
+    assert {rule.code for rule in RULES if rule.of_facts} == set(OF_FACTS)
+
+
+def test_no_fix_brings_something_unproven() -> None:
+    """What vLLM does with 8,192 tokens over cp=3 is not known, so tp=4 cp=3 is not offered."""
+    report = lp.check(B8, {"tp": 12}, gpus=12, seq_len=8192, framework="vllm")
+    offered = [fix for finding in report.findings for fix in finding.fixes]
+    assert offered
+    for fix in offered:
+        after = lp.check(B8, fix.layout, gpus=fix.job.gpus, seq_len=fix.job.seq_len, framework="vllm")
+        assert "LP201" not in {f.code for f in after.findings}, fix.text
 
 
 def test_kv_heads_are_a_note_once_replication_is_asked_for() -> None:

@@ -20,7 +20,7 @@ from llamapar.frameworks import framework as find_framework
 from llamapar.records.tables import Plain, fold, plural
 
 from .fixes import find_fixes
-from .search import Fix, severities
+from .search import Fix, is_unproven, severities
 from .table import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, Rule
 
 _WIDTH = 100
@@ -88,6 +88,19 @@ class Finding:
             "frameworks": {name: v.as_dict() for name, v in self.frameworks.items()},
         }
 
+    @property
+    def unproven(self) -> bool:
+        """Whether the paper calls it an error, and of the judge there is no evidence."""
+        return is_unproven(self.rule, self.job, self.judge)
+
+    def _judged(self, judge: Framework) -> str:
+        """What the judge does here, in one line."""
+        if self.unproven:
+            return f"{judge.title}: {UNKNOWN}, so unproven: the paper's own semantics would refuse it"
+        verdict = self.frameworks[judge.name]
+        words = (verdict.verdict, verdict.message or verdict.note)
+        return f"{judge.title}: {': '.join(filter(None, words))}"
+
     def by_verdict(self) -> dict[str, list[str]]:
         """Titles of the frameworks by what they do here."""
         groups: dict[str, list[str]] = {}
@@ -102,9 +115,7 @@ class Finding:
         for word, fix in zip(("try", "or", "or"), self.fixes, strict=False):
             lines += _folded(word, fix.text, most)
         if self.judge:
-            verdict = self.frameworks[self.judge.name]
-            words = (verdict.verdict, verdict.message or verdict.note)
-            lines.append(f"    {self.judge.title}: {': '.join(filter(None, words))}")
+            lines.append(f"    {self._judged(self.judge)}")
         else:
             groups = self.by_verdict()
             groups.pop(UNKNOWN, None)
@@ -129,9 +140,10 @@ class Finding:
         silent = ", ".join(self.by_verdict().get(UNKNOWN, []))
         unknown = f"<tr><td>{escape(silent)}</td><td>{UNKNOWN}</td><td></td></tr>" if silent else ""
         tried = f"<br>try {fixes}" if fixes else ""
+        judged = f"<br>{escape(self._judged(self.judge))}" if self.judge and self.unproven else ""
         return (
             f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
-            f"<i>{escape(self.why)}</i>{tried}</p>"
+            f"<i>{escape(self.why)}</i>{tried}{judged}</p>"
             f"<details><summary>what each framework does</summary><table>"
             f"<tr><th>framework</th><th>verdict</th><th>what it says or does</th></tr>"
             f"{rows}{unknown}</table></details>"

@@ -14,7 +14,7 @@ from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
 from llamapar.records.tables import Plain
 
 from .repairs import Changes
-from .table import ERROR, NOTE, RULES, WARNING, Rule
+from .table import ERROR, NOTE, RULE_BY_CODE, RULES, WARNING, Rule
 
 _LAYOUT_FIELDS = Layout.__dataclass_fields__.keys()
 
@@ -80,10 +80,25 @@ def changed(job: Job, changes: Changes) -> Job | None:
 # -- judging ---------------------------------------------------------------------------------------
 
 
+def is_unproven(rule: Rule, job: Job, judge: Framework | None) -> bool:
+    """Whether the paper calls it an error, and of the judge there is no evidence."""
+    if judge is None or rule.of_facts or rule.severity(job) != ERROR:
+        return False
+    case = judge.case(rule.code, job)
+    return case is None or case.verdict == UNKNOWN
+
+
 def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
-    """How bad a rule that applies is: the judge's verdict where there is one, else the paper's."""
+    """How bad a rule that applies is: the paper's judgement, or that of the judge where there is one.
+
+    What the paper calls an error and of which the judge has no evidence is unproven: a note.
+    """
     own = rule.severity(job)
-    case = judge.case(rule.code, job) if judge else None
+    if judge is None or rule.of_facts:
+        return own
+    if is_unproven(rule, job, judge):
+        return NOTE
+    case = judge.case(rule.code, job)
     if case is None:
         return own
     if case.verdict in FAILS:
@@ -92,7 +107,7 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
         return NOTE if own or case.verdict == ADAPTS else None
     if case.verdict == NA:
         return rule.if_na or own
-    return own or (NOTE if case.verdict == UNKNOWN else None)
+    return own or NOTE
 
 
 def severities(job: Job, judge: Framework | None) -> dict[str, str]:
@@ -114,18 +129,25 @@ def codes(found: dict[str, str], severity: str) -> set[str]:
     return {code for code, how_bad in found.items() if how_bad == severity}
 
 
+def doubts(job: Job, judge: Framework | None) -> set[str]:
+    """The rules of which `check` warns, and those that are unproven."""
+    found = severities_again(job, judge)
+    unproven = {code for code in codes(found, NOTE) if is_unproven(RULE_BY_CODE[code], job, judge)}
+    return codes(found, WARNING) | unproven
+
+
 def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = "") -> Iterator[Fix]:
     """Those of `tries` that pass, each once, in their order: what is tried first is offered first.
 
-    One passes `check` without an error and brings no warning that `job` has not; nor does it keep the
-    finding of the rule `ends`. `tries` is read as far as its user asks for more.
+    One passes `check` without an error and brings no warning that `job` has not, nor anything unproven;
+    nor does it keep the finding of the rule `ends`. `tries` is read as far as its user asks for more.
     """
-    accepted = codes(severities_again(job, judge), WARNING) - {ends}
+    accepted = doubts(job, judge) - {ends}
     seen = {Fix(job, ())}
     for fix in tries:
         if fix in seen:
             continue
         seen.add(fix)
         left = severities_again(fix.job, judge)
-        if not codes(left, ERROR) and codes(left, WARNING) <= accepted:
+        if not codes(left, ERROR) and doubts(fix.job, judge) <= accepted:
             yield fix

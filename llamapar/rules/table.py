@@ -31,6 +31,7 @@ class Rule:
     repairs: changes of single fields that mend it, the nearest first.
     layouts_first: whether other layouts of the same number of ranks come before those.
     if_na: severity where the chosen framework has no such thing at all.
+    of_facts: whether the facts given contradict one another, whoever would run them.
     """
 
     code: str
@@ -42,6 +43,7 @@ class Rule:
     repairs: Repairs = lambda job: ()
     layouts_first: bool = False
     if_na: str | None = None
+    of_facts: bool = False
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -65,6 +67,7 @@ RULES: tuple[Rule, ...] = (
         "each of the dp groups reads its own sequences; CP and TP ranks share them",
         repairs=repairs.products("batch_tokens", ("dp", "batch_per_dp", "seq_len"), ("dp", "batch_per_dp")),
         layouts_first=True,
+        of_facts=True,
     ),
     Rule(
         "LP003",
@@ -287,6 +290,7 @@ RULES: tuple[Rule, ...] = (
         "both count the sequences of one step",
         repairs=repairs.products("global_batch", ("dp", "batch_per_dp"), ("dp",)),
         layouts_first=True,
+        of_facts=True,
     ),
     Rule(
         "LP403",
@@ -304,6 +308,7 @@ RULES: tuple[Rule, ...] = (
         "but the batch has {batch_tokens}",
         "both count the tokens of one step",
         repairs=repairs.products("batch_tokens", ("global_batch", "seq_len")),
+        of_facts=True,
     ),
     Rule(
         "LP501",
