@@ -1,9 +1,9 @@
 """llamapar: how Llama-style transformers are cut across GPUs, checked, drawn and explained.
 
 One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
-`ranks`, `view`, `explorer`), executed (`run`, `step_through`, `tape`, `record`) and explained (`explain`,
-`clinic`). Importing this needs no third-party package: what needs torch, plotly or ipywidgets is
-imported when it is first used.
+`ranks`, `schedule`, `view`, `explorer`), executed (`run`, `step_through`, `tape`, `record`) and
+explained (`explain`, `clinic`). Importing this needs no third-party package: what needs torch, plotly
+or ipywidgets is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from .place import (
     stages,
     vocab,
 )
+from .place.orders import Action
+from .place.schedule import Schedule, schedule
 from .records.trace import Tape, Trace
 from .rules.machines import Loading, loading
 from .rules.report import Finding, Report, check, require
@@ -84,6 +86,7 @@ __all__ = [
     "AXES",
     "FRAMEWORKS",
     "PRESETS",
+    "Action",
     "Cancelled",
     "Checkpoint",
     "CheckpointError",
@@ -117,6 +120,7 @@ __all__ = [
     "Report",
     "RopeScaling",
     "RunResult",
+    "Schedule",
     "SequenceMap",
     "Shrunk",
     "StageMap",
@@ -142,6 +146,7 @@ __all__ = [
     "record",
     "require",
     "run",
+    "schedule",
     "sequence",
     "shrink",
     "stages",

@@ -38,7 +38,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     for name in ("inspect", "shard", "gather", "reshard", "verify")
 }
 
-SUBJECTS = {"model", "layout", "program", "what", "record", "mesh", "source", "target", "path", "text"}
+SUBJECTS = {
+    "model",
+    "layout",
+    "name",
+    "program",
+    "what",
+    "record",
+    "mesh",
+    "source",
+    "target",
+    "path",
+    "text",
+}
 """What a function is about: no option, and a command's own word where it is one."""
 
 OF_PYTHON = {"context", "inputs", "reference", "cancel", "progress", "ranks", "layers", "ep", "preset", "tab"}

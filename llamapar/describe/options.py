@@ -88,6 +88,7 @@ _ENGINE = "local (default), processes (one a rank), or torchrun (default under t
 _CP_METHOD = "attention under CP: all_gather (default, Llama 3's) or ring"
 _DOCUMENTS = "tokens of each document of a sequence, which attend to their own"
 _SHRINK = "a model with narrow heads and few layers, on at most 64 ranks: same cuts, same faults"
+_NC = "micro-batches that a stage takes in a row in the flexible schedule (default: pp)"
 _CONTEXT = 'what is known besides: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'
 
 _TABLE = (
@@ -147,6 +148,7 @@ _TABLE = (
     # memory
     Option("recompute", str, "selective", "what the backward computes again: {choices}"),
     Option("schedule", str, "1f1b", "of the pipeline: {choices}"),
+    Option("nc", int, None, _NC, "micro-batches"),
     Option("accounting", str, "exact", "who counts: {choices}"),
     Option("gpu", str, "h100-80gb", "whose memory there is: {choices}", choices=tuple(GPUS)),
     Option("grad_dtype", str, "float32", "of the sums of gradients over micro-batches"),
@@ -180,6 +182,7 @@ OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "loading": {"seq_len": 4096},
     "memory": _MEMORY,
     "reconcile": _MEMORY,
+    "schedule": {"virtual_stages": None},
     "stages": {"layer_split": "balanced ends"},
 }
 """Public function → the defaults that are its own."""

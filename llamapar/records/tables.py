@@ -41,8 +41,9 @@ def span(units: range) -> str:
 
 
 def plural(n: int, word: str) -> str:
-    """ "1 rank", "16,384 ranks"."""
-    return f"{n:,} {word}{'' if n == 1 else 's'}"
+    """ "1 rank", "16,384 ranks", "8 micro-batches"."""
+    many = "es" if word.endswith("ch") else "s"
+    return f"{n:,} {word}{'' if n == 1 else many}"
 
 
 def units(word: str, numbers: range) -> str:

@@ -1,0 +1,191 @@
+"""The pipeline schedules of the field: for each rank the order of its operations, as a table.
+
+Each follows its paper in the form that torch 2.13 gives it (torch/distributed/pipelining/schedules.py), but
+for Llama 3's, which torch does not have. Pauses are left out: a rank waits for what its next operation needs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Action(NamedTuple):
+    """One operation of a rank on one micro-batch at one of its stages.
+
+    kind: F forward, B whole backward, or its halves I (gradients of the inputs) and W (of the weights).
+    """
+
+    kind: str
+    stage: int
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro_batch}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a schedule is made for. round: micro-batches that a stage takes in a row, where one has rounds."""
+
+    pp: int
+    virtual_stages: int
+    micro_batches: int
+    round: int
+
+    def stages(self, rank: int) -> range:
+        """The stages of a rank in loop placement."""
+        return range(rank, self.pp * self.virtual_stages, self.pp)
+
+    def hops(self, rank: int) -> int:
+        """Ranks from this one to the last."""
+        return self.pp - 1 - rank
+
+    def in_rounds(self, kind: str, stages: Iterable[int]) -> list[Action]:
+        """Operations round by round, within a round stage by stage."""
+        many, held = self.micro_batches, list(stages)
+        starts = range(0, many, self.round)
+        rounds = [range(first, min(first + self.round, many)) for first in starts]
+        return [Action(kind, stage, number) for part in rounds for stage in held for number in part]
+
+
+Row = list[Action]
+
+
+def _gpipe(plan: Plan, rank: int) -> Row:
+    """All forward, then all backward (arXiv:1811.06965)."""
+    each = range(plan.micro_batches)
+    return [Action(kind, rank, number) for kind in "FB" for number in each]
+
+
+def _looped_bfs(plan: Plan, rank: int) -> Row:
+    """Breadth first: a stage takes all micro-batches before the rank's next one does (arXiv:2211.05953)."""
+    forward = [Action("F", stage, n) for stage in plan.stages(rank) for n in range(plan.micro_batches)]
+    return forward + [Action("B", stage, n) for _, stage, n in reversed(forward)]
+
+
+def _alternating(plan: Plan, rank: int, warm_up: int, kind: str = "B") -> Row:
+    """Some forwards, then one forward and one backward in turn, then the backwards that are left.
+
+    kind: I for split backwards. Weight gradients then follow as many backwards later as the rank's number,
+    which fills the pauses at the end.
+    """
+    forward = plan.in_rounds("F", plan.stages(rank))
+    backward = plan.in_rounds(kind, reversed(plan.stages(rank)))
+    weights = [Action("W", stage, number) for _, stage, number in backward] if kind == "I" else []
+    warm_up = min(warm_up, len(forward))
+    row = forward[:warm_up]
+    for place, action in enumerate(backward):
+        row += forward[warm_up + place : warm_up + place + 1]
+        row.append(action)
+        if place >= rank:
+            row += weights[place - rank : place - rank + 1]
+    return row + weights[max(0, len(weights) - rank) :]
+
+
+def _one_f_one_b(plan: Plan, rank: int) -> Row:
+    """One forward, one backward, as soon as there is a backward (arXiv:2006.09503)."""
+    return _alternating(plan, rank, plan.hops(rank))
+
+
+def _interleaved(plan: Plan, rank: int) -> Row:
+    """1F1B over several stages a rank, in rounds (arXiv:2104.04473 section 2.2)."""
+    return _alternating(plan, rank, (plan.virtual_stages - 1) * plan.round + 2 * plan.hops(rank))
+
+
+def _interleaved_zero_bubble(plan: Plan, rank: int) -> Row:
+    """Interleaved, with backwards split in two halves: ZB-H1 (arXiv:2401.10241)."""
+    return _alternating(plan, rank, (plan.virtual_stages - 1) * plan.round + plan.hops(rank), "I")
+
+
+def _flexible(plan: Plan, rank: int) -> Row:
+    """Llama 3's: rounds of nc micro-batches ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1).
+
+    Rounds shorter than the pipeline leave nothing to alternate: all forward, then all backward. The number of
+    forwards at first is Megatron-LM's; the paper prints (v-1)·nc + 2(pp - r·v - 1), negative for late ranks.
+    """
+    if plan.round < plan.pp:
+        whole = Plan(plan.pp, plan.virtual_stages, plan.micro_batches, plan.micro_batches)
+        return _alternating(whole, rank, plan.virtual_stages * plan.micro_batches)
+    return _interleaved(plan, rank)
+
+
+def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int) -> Row:
+    """Operations from words such as "F0", the forward of a rank's first stage, each on its next micro-batch.
+
+    W is the weights of the oldest input gradients that wait, W0 of the oldest of the first stage.
+    """
+    row: Row = []
+    numbers: Counter[tuple[bool, str]] = Counter()
+    waiting: list[tuple[str, int]] = []
+    for word in words:
+        kind, chunk = word[0], word[1:]
+        if kind == "W":
+            found = next((one for one in waiting if chunk in ("", one[0])), None)
+            if found is None:
+                continue
+            waiting.remove(found)
+            chunk, number = found
+        else:
+            number = numbers[kind == "F", chunk]
+            numbers[kind == "F", chunk] += 1
+            waiting += [(chunk, number)] if kind == "I" else []
+        row.append(Action(kind, stages[int(chunk)], number))
+    return [action for action in row if action.micro_batch < micro_batches]
+
+
+def _zbv(plan: Plan, rank: int) -> Row:
+    """Zero bubble on a V of two stages a rank (arXiv:2401.10241 section 6), made for a full pipeline.
+
+    With fewer micro-batches than fill it, those that there are not are left out.
+    """
+    left, many = plan.pp - rank, max(2 * plan.pp - 1, plan.micro_batches)
+    words = ["F0"] * (2 * left - 1) + ["F1", "F0"] * rank + ["F1", "I1", "W1"] * left
+    for turn in range(many - plan.pp):
+        words += ["F0"] * (turn < many - plan.pp - left + 1)
+        words += ["I0", "W0", "F1", "I1", "W1"]
+    words += ["I0", "I1"] * rank + ["I0", "W0"] * left + ["W1"] * rank + ["W0"] * rank
+    return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)
+
+
+def _dualpipev(plan: Plan, rank: int) -> Row:
+    """DeepSeek's on a V of two stages a rank (arXiv:2412.19437; github.com/deepseek-ai/DualPipe).
+
+    A forward and a backward that it overlaps stand side by side as two entries.
+    """
+    hops, half = plan.hops(rank), rank + 1
+    words = ["F0"] * (2 * hops) + ["F0", "F1"] * half + ["I1", "W", "F1"] * hops
+    words += ["F0", "B1", "F1", "B0"] * (plan.micro_batches - 2 * plan.pp + half)
+    words += ["B1", "F1", "B0"] * hops
+    ending = ["B1", "B0"] * half
+    words += ending[:half] + [word.replace("B", "I") for word in ending[half:]]
+    words += ["W", "I0"] * hops + ["W"] * half
+    return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A schedule: how it orders a rank's operations, and what it is made for.
+
+    virtual_stages: the stages of a rank that it asks for, None for any number.
+    """
+
+    title: str
+    row: Callable[[Plan, int], Row]
+    virtual_stages: int | None = None
+    placement: str = "loop"
+
+
+ORDERS = {
+    "gpipe": Order("GPipe", _gpipe, 1),
+    "1f1b": Order("1F1B", _one_f_one_b, 1),
+    "interleaved-1f1b": Order("interleaved 1F1B", _interleaved),
+    "looped-bfs": Order("looped breadth-first", _looped_bfs),
+    "interleaved-zero-bubble": Order("interleaved zero bubble", _interleaved_zero_bubble),
+    "zbv": Order("ZBV", _zbv, 2, "v"),
+    "dualpipev": Order("DualPipeV", _dualpipev, 2, "v"),
+    "flexible": Order("Llama 3's flexible schedule", _flexible),
+}
+"""Every schedule by the name that Python, the command and the panel call it."""

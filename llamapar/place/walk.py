@@ -1,0 +1,166 @@
+"""Walking a schedule's table as its ranks would: when each operation runs, or why it never does."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from llamapar.errors import LayoutError
+from llamapar.records.tables import plural
+
+from .orders import Action
+
+Rows = Sequence[Sequence[Action]]
+RankOf = Callable[[int], int]
+
+Result = tuple[bool, int, int]
+"""What an operation leaves for others: whether forward, stage, micro-batch. B and I leave the same."""
+
+WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
+"""Kinds of operations, as a sentence names them."""
+
+
+def called(action: Action) -> str:
+    """ "0F3, the forward of micro-batch 3 at stage 0"."""
+    return f"{action}, the {WORDS[action.kind]} of micro-batch {action.micro_batch} at stage {action.stage}"
+
+
+def needs(action: Action, last: int) -> tuple[Result, ...]:
+    """What an operation waits for, in a pipeline whose last stage is `last`."""
+    kind, stage, number = action
+    if kind == "F":
+        return ((True, stage - 1, number),) if stage else ()
+    if kind == "W":
+        return ((False, stage, number),)
+    own = (True, stage, number)
+    return (own,) if stage == last else (own, (False, stage + 1, number))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The times at which operations start and end, row by row; shorter than the row where its rank is stuck.
+
+    missing: what a stuck rank waits for.
+    """
+
+    starts: list[list[float]]
+    ends: list[list[float]]
+    missing: dict[int, Result] = field(default_factory=dict)
+
+
+def walk(rows: Rows, last: int, durations: dict[str, float], p2p: float = 0.0) -> Walk:
+    """Each rank runs its row in order, an operation as soon as the rank is free and what it needs is there.
+
+    p2p: time from the end of an operation to its use on another rank; nobody is busy meanwhile.
+    """
+    made: dict[Result, tuple[float, int]] = {}
+    waiting: defaultdict[Result, list[int]] = defaultdict(list)
+    walked = Walk([[] for _ in rows], [[] for _ in rows])
+    ready = list(range(len(rows)))
+    while ready:
+        rank = ready.pop()
+        row, starts, ends = rows[rank], walked.starts[rank], walked.ends[rank]
+        walked.missing.pop(rank, None)
+        while len(ends) < len(row):
+            action = row[len(ends)]
+            start = ends[-1] if ends else 0.0
+            for need in needs(action, last):
+                if need not in made:
+                    waiting[need].append(rank)
+                    walked.missing[rank] = need
+                    break
+                end, sender = made[need]
+                start = max(start, end if sender == rank else end + p2p)
+            if rank in walked.missing:
+                break
+            starts.append(start)
+            ends.append(start + durations[action.kind])
+            if action.kind != "W":
+                result = (action.kind == "F", action.stage, action.micro_batch)
+                made[result] = (ends[-1], rank)
+                ready += waiting.pop(result, [])
+    return walked
+
+
+def problem_of(rows: Rows, rank_of: RankOf, pp: int, stages: int, micro_batches: int) -> LayoutError | None:
+    """Why a table is no schedule, as an error to raise; None where it is one.
+
+    Every operation stands once and on the rank of its stage, and every rank comes to the end of its row.
+    """
+    if len(rows) != pp:
+        return _refusal(f"a table of {plural(len(rows), 'row')}", f"pp={pp} ranks have a row each")
+    problem = _misplaced(rows, rank_of, stages, micro_batches)
+    return problem or _uncounted(rows, stages, micro_batches) or _stuck(rows, stages)
+
+
+def _misplaced(rows: Rows, rank_of: RankOf, stages: int, micro_batches: int) -> LayoutError | None:
+    for rank, row in enumerate(rows):
+        for action in row:
+            kind, stage, number = action
+            if kind not in WORDS:
+                return _refusal(f"rank {rank} has {action}: kind {kind!r} is none", "kinds are F, B, I and W")
+            if not 0 <= stage < stages or not 0 <= number < micro_batches:
+                there = f"stages are 0 to {stages - 1}, micro-batches 0 to {micro_batches - 1}"
+                return _refusal(f"rank {rank} has {action}, which there is not", there)
+            if rank_of(stage) != rank:
+                home = f"stage {stage} lies on rank {rank_of(stage)}"
+                return _refusal(f"rank {rank} cannot run {called(action)}", home)
+    return None
+
+
+def _uncounted(rows: Rows, stages: int, micro_batches: int) -> LayoutError | None:
+    """Operations that stand twice or not at all."""
+    found = Counter(action for row in rows for action in row)
+    for stage in range(stages):
+        for number in range(micro_batches):
+            forward, whole, inputs, weights = (found[Action(kind, stage, number)] for kind in "FBIW")
+            where = f"micro-batch {number} at stage {stage}"
+            if forward != 1:
+                return _refusal(f"{plural(forward, 'forward')} of {where}", "every operation runs once")
+            if (whole, inputs, weights) not in ((1, 0, 0), (0, 1, 1)):
+                counted = f"{whole} B, {inputs} I and {weights} W of {where}"
+                return _refusal(counted, "a backward is one B, or one I and one W")
+    return None
+
+
+def _stuck(rows: Rows, stages: int) -> LayoutError | None:
+    """The ranks that wait for ever, and for what: a ring of them, or one whose own row has it later."""
+    walked = walk(rows, stages - 1, dict.fromkeys(WORDS, 0.0))
+    if not walked.missing:
+        return None
+    holder = {
+        (action.kind == "F", action.stage, action.micro_batch): (rank, place)
+        for rank, row in enumerate(rows)
+        for place, action in enumerate(row)
+        if action.kind != "W"
+    }
+    rank = min(walked.missing)
+    chain: list[int] = []
+    while rank not in chain:
+        chain.append(rank)
+        rank = holder[walked.missing[rank]][0]
+    ring = chain[chain.index(rank) :]
+    if len(ring) == 1:
+        late, early = _waits(rows, walked, holder, ring[0])
+        what = f"rank {ring[0]} cannot run {called(late)} before {early}"
+        return _refusal(what, f"its row has {early} after it")
+    lines = []
+    for one in ring:
+        late, early = _waits(rows, walked, holder, one)
+        lines.append(
+            f"rank {one} stands before {late} until rank {holder[walked.missing[one]][0]} ran {early}"
+        )
+    return _refusal(f"ranks {', '.join(map(str, ring))} wait for one another", "; ".join(lines))
+
+
+def _waits(
+    rows: Rows, walked: Walk, holder: dict[Result, tuple[int, int]], rank: int
+) -> tuple[Action, Action]:
+    """What a stuck rank would run next, and what that waits for."""
+    peer, place = holder[walked.missing[rank]]
+    return rows[rank][len(walked.ends[rank])], rows[peer][place]
+
+
+def _refusal(what: str, why: str) -> LayoutError:
+    return LayoutError(what, why, field="ranks")

@@ -1,0 +1,300 @@
+"""Pipeline schedules: tables equal to torch's, and what is said of tables that cannot run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.frameworks.base import TORCH_1F1B, TORCH_ROUNDS
+from llamapar.place.orders import ORDERS, Action
+
+ORACLE = json.loads((Path(__file__).parent / "oracles" / "schedules.json").read_text())["cases"]
+
+
+def digest(schedule: lp.Schedule) -> str:
+    text = "\n".join(" ".join(map(str, row)) for row in schedule.ranks)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def refused(message: str) -> bool:
+    return " " in message
+
+
+# -- torch's own tables ----------------------------------------------------------------------------
+
+
+def test_tables_are_torchs(sample: Callable[[Any, int], Any]) -> None:
+    """Its listing of Schedule1F1B corrected, as tests/oracles/make_schedules.py says."""
+    assert sum(not refused(told) for *_, told in ORACLE) > 1400
+    for name, pp, v, many, told in sample([case for case in ORACLE if not refused(case[-1])], 160):
+        made = lp.schedule(name, pp=pp, virtual_stages=v, micro_batches=many)
+        assert digest(made) == told, (name, pp, v, many)
+
+
+def test_every_table_can_run(sample: Callable[[Any, int], Any]) -> None:
+    for name, pp, v, many, _ in sample([case for case in ORACLE if not refused(case[-1])], 60):
+        assert lp.schedule(name, pp=pp, virtual_stages=v, micro_batches=many).ok, (name, pp, v, many)
+
+
+def test_what_torch_refuses_is_refused() -> None:
+    """1F1B with fewer micro-batches than stages can run, and torch's refusal is its own: it is evidence."""
+    cases = [case for case in ORACLE if refused(case[-1])]
+    assert len(cases) > 500
+    for name, pp, v, many, told in cases:
+        if name == "1f1b":
+            assert TORCH_1F1B.message.format(micro_batches=many, stages=pp) == told
+            assert lp.schedule(name, pp=pp, micro_batches=many).ok
+            continue
+        with pytest.raises(lp.LayoutError, match=r"micro-batch|virtual_stages") as refusal:
+            lp.schedule(name, pp=pp, virtual_stages=v, micro_batches=many)
+        for choice in refusal.value.choices:
+            changes = {"name": name, "pp": pp, "virtual_stages": v, "micro_batches": many}
+            values = dict(choice.values)
+            changes |= {"name" if key == "schedule" else key: value for key, value in values.items()}
+            assert lp.schedule(**changes).pp == pp, choice
+        if name == "interleaved-1f1b":
+            assert TORCH_ROUNDS.message.format(micro_batches=many, rounds=max(1, many // pp)) == told
+
+
+def test_the_evidence_speaks_of_the_same_jobs() -> None:
+    for name, pp, v, many, told in ORACLE:
+        if name == "interleaved-1f1b":
+            job = lp.Job.of("llama3-8b", lp.Layout(pp=pp, virtual_stages=v), micro_batches=many)
+            assert TORCH_ROUNDS.when(job) == refused(told), (pp, v, many)
+
+
+def test_another_table_would_be_noticed() -> None:
+    schedule = lp.schedule("1f1b", pp=2, micro_batches=2)
+    told = next(told for *case, told in ORACLE if case == ["1f1b", 2, 1, 2])
+    assert digest(schedule) == told
+    turned = lp.Schedule.read(["0F0 0F1 0B1 0B0", "1F0 1B0 1F1 1B1"])
+    assert digest(turned) != told
+
+
+# -- Llama 3's own ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [8, 12, 16, 24, 40])
+@pytest.mark.parametrize("v", [1, 2, 3, 4])
+@pytest.mark.parametrize("pp", [2, 4])
+def test_flexible_with_rounds_of_pp_is_interleaved(pp: int, v: int, many: int) -> None:
+    ours = lp.schedule("flexible", pp=pp, virtual_stages=v, micro_batches=many)
+    assert ours.nc == pp
+    assert ours.ranks == lp.schedule("interleaved-1f1b", pp=pp, virtual_stages=v, micro_batches=many).ranks
+
+
+@pytest.mark.parametrize(("v", "nc"), [(2, 5), (2, 8), (3, 6), (4, 8)])
+def test_longer_rounds_keep_more_in_flight(v: int, nc: int) -> None:
+    """ISCA 2025 section 3.1.1: (nc - pp)(v - 1) more on each rank."""
+    pp, many = 4, 40
+    longer = lp.schedule("flexible", pp=pp, virtual_stages=v, micro_batches=many, nc=nc)
+    shorter = lp.schedule("flexible", pp=pp, virtual_stages=v, micro_batches=many, nc=pp)
+    more = [a - b for a, b in zip(longer.in_flight, shorter.in_flight, strict=True)]
+    assert more == [(nc - pp) * (v - 1)] * pp
+
+
+def test_shorter_rounds_are_all_forward_all_backward() -> None:
+    made = lp.schedule("flexible", pp=4, virtual_stages=2, micro_batches=6, nc=3)
+    for row in made.ranks:
+        assert [action.kind for action in row] == ["F"] * 12 + ["B"] * 12
+    assert made.in_flight == (12,) * 4
+
+
+def test_flexible_is_refused_only_where_ranks_would_wait(sample: Callable[[Any, int], Any]) -> None:
+    every = [
+        (pp, v, many, nc)
+        for pp in range(1, 9)
+        for v in range(1, 5)
+        for many in range(1, 25)
+        for nc in range(1, many + 1)
+    ]
+    stuck = 0
+    for pp, v, many, nc in sample(every, 300):
+        try:
+            made = lp.schedule("flexible", pp=pp, virtual_stages=v, micro_batches=many, nc=nc)
+        except lp.LayoutError as refusal:
+            assert 0 < many % nc < pp <= nc
+            for choice in refusal.choices:
+                near = dict(choice.values)["nc"]
+                assert isinstance(near, int)
+                assert lp.schedule("flexible", pp=pp, virtual_stages=v, micro_batches=many, nc=near).ok
+            stuck += 1
+        else:
+            assert made.ok
+    assert stuck
+
+
+# -- placement and chunks in flight ----------------------------------------------------------------
+
+
+def test_stages_lie_in_a_loop_or_a_v() -> None:
+    loop = lp.schedule("looped-bfs", pp=4, virtual_stages=2, micro_batches=4)
+    assert [loop.rank_of(stage) for stage in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert loop.stages_of(1) == [1, 5]
+    v = lp.schedule("zbv", pp=4, micro_batches=4)
+    assert (v.placement, v.virtual_stages) == ("v", 2)
+    assert [v.rank_of(stage) for stage in range(8)] == [0, 1, 2, 3, 3, 2, 1, 0]
+    assert v.stages_of(1) == [1, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "flying"),
+    [
+        ("1f1b", (4, 3, 2, 1)),
+        ("gpipe", (8, 8, 8, 8)),
+        ("interleaved-1f1b", (11, 9, 7, 5)),
+        ("looped-bfs", (16, 16, 16, 16)),
+    ],
+)
+def test_chunks_in_flight(name: str, flying: tuple[int, ...]) -> None:
+    assert lp.schedule(name, pp=4, micro_batches=8).in_flight == flying
+
+
+def test_stages_on_a_rank_unless_said() -> None:
+    chosen = {name: lp.schedule(name, pp=2, micro_batches=4).virtual_stages for name in ORDERS}
+    assert chosen == {name: 1 if name in ("gpipe", "1f1b") else 2 for name in ORDERS}
+
+
+# -- what cannot be --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"name": "1f1b", "pp": 4, "virtual_stages": 2, "micro_batches": 8},
+            "1F1B with virtual_stages=2\n"
+            "  why  it has 1 on each rank\n"
+            "  try  virtual_stages=1, or schedule='interleaved-1f1b'",
+        ),
+        (
+            {"name": "zbv", "pp": 4, "virtual_stages": 3, "micro_batches": 8},
+            "ZBV with virtual_stages=3\n  why  it has 2 on each rank\n  try  virtual_stages=2",
+        ),
+        (
+            {"name": "dualpipev", "pp": 4, "micro_batches": 7},
+            "DualPipeV with 7 micro-batches for 8 stages\n"
+            "  why  it needs at least one for every stage\n"
+            "  try  micro_batches=8",
+        ),
+        (
+            {"name": "interleaved-1f1b", "pp": 4, "micro_batches": 9},
+            "interleaved 1F1B with 9 micro-batches for pp=4\n"
+            "  why  its 2 rounds, of at least pp each, have to be equal\n"
+            "  try  micro_batches=8, or micro_batches=12",
+        ),
+        (
+            {"name": "gpipe", "pp": 4, "micro_batches": 8, "nc": 4},
+            "nc=4 with GPipe\n"
+            "  why  nc is of the flexible schedule; the others choose their rounds themselves\n"
+            "  try  schedule='flexible'",
+        ),
+        (
+            {"name": "flexible", "pp": 4, "virtual_stages": 3, "micro_batches": 9, "nc": 4},
+            "Llama 3's flexible schedule with 9 micro-batches in rounds of nc=4\n"
+            "  why  the last round has 1, fewer than pp=4: ranks would wait for one another\n"
+            "  try  nc=9",
+        ),
+        (
+            {"name": "gpipe", "pp": 1024, "micro_batches": 1024},
+            "1,024 micro-batches over pp·virtual_stages = 1,024 stages\n"
+            "  why  a table has at most 1,048,576 entries",
+        ),
+        (
+            {"name": "1f1", "pp": 4, "micro_batches": 8},
+            f"schedule='1f1' is not known\n  why  known are {', '.join(ORDERS)}\n  try  1f1b",
+        ),
+    ],
+)
+def test_a_schedule_that_is_not_defined(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(lp.LayoutError, match=r"with|over|known") as refusal:
+        lp.schedule(**given)
+    assert str(refusal.value) == told
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (["0F0 0B0", "1F0 1B0"], ""),
+        (["0F0 0I0 0W0", "1F0 1I0 1W0"], ""),
+        (
+            ["0F0 0B0 0F1 0B1", "1F0 1B0 1B1 1F1"],
+            "rank 1 cannot run 1B1, the backward of micro-batch 1 at stage 1 before 1F1\n"
+            "  why  its row has 1F1 after it",
+        ),
+        (
+            ["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"],
+            "ranks 0, 1 wait for one another\n"
+            "  why  rank 0 stands before 0B0 until rank 1 ran 1B0; "
+            "rank 1 stands before 1F1 until rank 0 ran 0F1",
+        ),
+        (
+            ["0F0 0W0 0I0", "1F0 1B0"],
+            "rank 0 cannot run 0W0, the weight gradients of micro-batch 0 at stage 0 before 0I0\n"
+            "  why  its row has 0I0 after it",
+        ),
+        (
+            ["0F0 0F0 0B0", "1F0 1B0"],
+            "2 forwards of micro-batch 0 at stage 0\n  why  every operation runs once",
+        ),
+        (
+            ["0F0", "1F0 1B0"],
+            "0 B, 0 I and 0 W of micro-batch 0 at stage 0\n  why  a backward is one B, or one I and one W",
+        ),
+        (
+            ["0F0 0B0 0W0", "1F0 1B0"],
+            "1 B, 0 I and 1 W of micro-batch 0 at stage 0\n  why  a backward is one B, or one I and one W",
+        ),
+        (
+            ["0F0 0B0 0F1 0B1", "1F0 1B0 1B1"],
+            "0 forwards of micro-batch 1 at stage 1\n  why  every operation runs once",
+        ),
+        (
+            ["0F0 0B0 1F0 1B0", ""],
+            "rank 0 cannot run 1F0, the forward of micro-batch 0 at stage 1\n  why  stage 1 lies on rank 1",
+        ),
+    ],
+)
+def test_a_table_of_ones_own(rows: list[str], told: str) -> None:
+    table = lp.Schedule.read(rows)
+    assert (table.reason, table.ok) == (told, not told)
+    if told:
+        with pytest.raises(lp.LayoutError, match=r"rank|forward|backward"):
+            table.check()
+    else:
+        assert table.check() is table
+
+
+def test_a_table_made_of_what_there_is_not() -> None:
+    rows = ((Action("F", 0, 0), Action("B", 0, 0)), (Action("F", 1, 0), Action("X", 1, 0)))
+    table = lp.Schedule("own", 2, 1, 1, "loop", rows)
+    assert table.reason == "rank 1 has 1X0: kind 'X' is none\n  why  kinds are F, B, I and W"
+    table = lp.Schedule("own", 2, 1, 1, "loop", (rows[0], (Action("F", 1, 0), Action("B", 1, 1))))
+    assert table.reason == (
+        "rank 1 has 1B1, which there is not\n  why  stages are 0 to 1, micro-batches 0 to 0"
+    )
+    table = lp.Schedule("own", 2, 1, 1, "loop", rows[:1])
+    assert table.reason == "a table of 1 row\n  why  pp=2 ranks have a row each"
+
+
+@pytest.mark.parametrize("rows", [["0F0 0Q0"], ["F0"], ["0F-1"], ["0F0 0B" + "9" * 10]])
+def test_an_entry_that_is_none(rows: list[str]) -> None:
+    with pytest.raises(lp.LayoutError, match="is no operation\n  why  an entry is a stage, F, B, I or W"):
+        lp.Schedule.read(rows)
+
+
+def test_rows_are_texts() -> None:
+    with pytest.raises(lp.LayoutError, match=r"^rows='0F0 0B0': a text for each rank$"):
+        lp.Schedule.read("0F0 0B0")
+    assert lp.Schedule.read(["0F0, 0B0"]).ok
+
+
+def test_all_generators_are_short() -> None:
+    source = Path(lp.__file__).parent / "place" / "orders.py"
+    assert len(source.read_text().splitlines()) <= 200
