@@ -39,7 +39,7 @@ STEP = {"seq_len": 8192, "micro_batch": 1, "global_batch": 2048}
 def test_megatrons_published_totals(run: Any, layout: str, mib: float) -> None:
     status, out, err = run(f"memory {layout} --seq-len 8192 --micro-batch 1 --accounting megatron --json")
     told = json.loads(out)
-    assert (list(told), err) == (["stages", "worst", "fits"], "")
+    assert (list(told)[:3], err) == (["stages", "worst", "fits"], "")
     assert told["worst"]["total_bytes"] / MIB == pytest.approx(mib, abs=0.01)
     assert sum(told["worst"]["terms"].values()) == told["worst"]["total_bytes"]
     assert (status, told["fits"]) == ((0, True) if mib < 81559 else (1, False))
@@ -229,7 +229,7 @@ def test_help(run: Any, command: str) -> None:
     assert (status, err) == (0, "")
     assert out.isascii()
     assert f"example:\n  llamapar {command} --model llama3.1-405b" in out
-    assert "exit status: 0 it fits, 1 it does not fit, 2 bad usage or bad input\n" in out
+    assert "exit status: 0 it fits, 1 it does not or may not fit, 2 bad usage or bad input\n" in out
     assert f"\n    {command} " in run("--help")[1]
 
 

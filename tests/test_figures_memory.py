@@ -91,7 +91,8 @@ def test_summary_of_memory() -> None:
         "recompute selective\n"
         "  stage 0: 49.43 GiB: parameters 7.48, gradients 14.96, optimizer 11.22, activations 10.86, "
         "logits and loss 3.91, assumed 1.00\n"
-        "worst: stage 0, 49.43 GiB ≤ 79.65 GiB of h100-80gb: fits"
+        "worst: stage 0, 49.43 GiB ≤ 79.65 GiB of h100-80gb: fits; "
+        "49.40 to 49.43 GiB until framework or regather is said"
     )
     hover = next(t for t in bars(MEMORY["8b"]) if t["name"] == "optimizer")["hovertext"]
     assert hover == ["stage 0 · optimizer 11.22 GiB<br>master weights 3.74 GiB<br>optimizer states 7.48 GiB"]

@@ -75,7 +75,7 @@ def test_text_shows_formula_inputs_and_source() -> None:
     ]
     text = str(lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192))
     assert text.startswith("llama3.1-8b, tp=2 cp=1 pp=1 dp=4, seq_len=8192, micro_batch=1: exact accounting")
-    assert text.endswith("of h100-80gb: fits")
+    assert "of h100-80gb: fits; " in text.splitlines()[-1]
 
 
 # -- the JSON --------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_text_shows_formula_inputs_and_source() -> None:
 def test_json_is_the_form_of_the_command() -> None:
     found = lp.memory(B405, PAPER, seq_len=8192, micro_batch=1, global_batch=2048)
     said = json.loads(json.dumps(found.as_dict()))
-    assert list(said) == ["stages", "worst", "fits"]
+    assert list(said) == ["stages", "worst", "fits", "low_bytes", "high_bytes", "outcome", "open_facts"]
     assert [s["stage"] for s in said["stages"]] == list(range(16))
     for stage in [*said["stages"], said["worst"]]:
         assert list(stage) == ["stage", "total_bytes", "terms"]
@@ -119,6 +119,60 @@ def test_a_gpu_holds_as_many_bytes_as_it_has(monkeypatch: pytest.MonkeyPatch, sp
     found = lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192)
     monkeypatch.setitem(GPUS, found.gpu, found.worst.total_bytes + spare)
     assert found.fits == fits
+
+
+# -- ranges ----------------------------------------------------------------------------------------
+
+
+def test_a_mode_that_is_not_known_gives_both_ends() -> None:
+    """Inputs of column-parallel matmuls, of all layers: kept whole, or as a rank's share."""
+    options: dict[str, Any] = {"seq_len": 8192, "recompute": "none"}
+    low, high = (
+        lp.memory(B8, {"tp": 8}, **options, regather=regather).worst.total_bytes for regather in (True, False)
+    )
+    found = lp.memory(B8, {"tp": 8}, **options)
+    assert (found.low_bytes, found.high_bytes, found.worst.total_bytes) == (low, high, high)
+    assert low < high
+    assert "regather" in found.open_facts
+    told = f"worst: stage 0, {high / 2**30:.2f} GiB ≤ 79.65 GiB of h100-80gb: fits; "
+    told += f"{low / 2**30:.2f} to {high / 2**30:.2f} GiB until framework or regather is said"
+    assert found.verdict == told
+
+
+def test_a_stated_mode_is_one_account() -> None:
+    for stated in ({"regather": True}, {"regather": False}):
+        found = lp.memory(B8, {"tp": 8}, seq_len=8192, recompute="none", **stated)
+        assert found.low_bytes == found.high_bytes == found.worst.total_bytes
+        assert found.open_facts == ()
+    one = lp.memory(B8, {}, seq_len=8192, recompute="none")  # nothing is gathered over one rank
+    assert (one.low_bytes, one.open_facts) == (one.high_bytes, ())
+
+
+@pytest.mark.parametrize(
+    ("end", "spare", "outcome"),
+    [
+        ("high_bytes", 0, "fits"),
+        ("high_bytes", -1, "undecided"),
+        ("low_bytes", 0, "undecided"),
+        ("low_bytes", -1, "does not fit"),
+    ],
+)
+def test_both_ends_decide(monkeypatch: pytest.MonkeyPatch, end: str, spare: int, outcome: str) -> None:
+    found = lp.memory(B8, {"tp": 8}, seq_len=8192, recompute="none")
+    monkeypatch.setitem(GPUS, found.gpu, getattr(found, end) + spare)
+    assert found.outcome == outcome
+    assert found.fits == (outcome == "fits")
+    assert f" of h100-80gb: {outcome}; " in found.verdict
+    assert found.as_dict()["outcome"] == outcome
+
+
+def test_a_framework_states_its_mode_its_padding_and_its_split() -> None:
+    options: dict[str, Any] = {"seq_len": 8192, "recompute": "none"}
+    found = lp.memory(B8, {"tp": 8}, **options, framework="megatron")
+    said = lp.memory(B8, {"tp": 8}, **options, regather=True, padding="megatron")
+    assert found.as_dict() == said.as_dict()
+    kept = lp.memory(B8, {"tp": 8}, **options, framework="torchtitan")
+    assert kept.as_dict() == lp.memory(B8, {"tp": 8}, **options, regather=False).as_dict()
 
 
 # -- states ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llamapar.describe.job import Job
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
-from llamapar.frameworks import FRAMEWORKS, padding_rule
+from llamapar.frameworks import padding_rule
 from llamapar.records.tables import cut
 from llamapar.rules.machines import Count, counted, loading
 from llamapar.rules.remedies import memory_of
@@ -15,7 +15,7 @@ from .writing import as_text
 
 _STEP = ("recompute", "schedule", "accounting", "gpu", "cp_method")
 _LOADING_OPTIONS = ("format", "nodes", "memory_gib", "seq_len")
-_EXITS = "0 it fits, 1 it does not fit"
+_EXITS = "0 it fits, 1 it does not or may not fit"
 
 
 def _memory(given: Given) -> Answer:
@@ -26,11 +26,7 @@ def _memory(given: Given) -> Answer:
     if "padding" in facts:
         facts["padding"] = padding_rule(facts["padding"])
     job = Job.of(model, layout, **facts)
-    if given["framework"] is not None:
-        judge = FRAMEWORKS[given["framework"]]
-        split = job.layer_split or judge.layer_split
-        job = job.replace(padding=job.padding or judge.padding, layer_split=split)
-    found = memory_of(job, **given.of(*_STEP))
+    found = memory_of(job, **given.of("framework", *_STEP))
     return answer(found, found.fits)
 
 
@@ -65,7 +61,7 @@ MEMORY = Command(
             ("order", "gpus", "gpus_per_node", "batch_tokens", "quant_group"),
             "as for `llamapar check`; no byte depends on it",
         ),
-        "framework": "whose padding and layer split there are, where they are not given",
+        "framework": "whose habits, padding and layer split there are, where they are not given",
         "global_batch": "sequences of a step, all DP groups together (default: enough for a full pipeline)",
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from llamapar.describe.arguments import named
 from llamapar.describe.dtypes import TRAINED
@@ -13,6 +14,9 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of
+from llamapar.frameworks import Framework
+from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks.habits import HABITS, UNKNOWN_TRAINER
 
 from .exact import LOSSES, Account, exact
 from .published import korthikanti, megatron, ultrascale
@@ -44,11 +48,15 @@ def memory(
     grad_buckets: bool = False,
     kv_replication: bool = False,
     padding: str | Padding | None = None,
-    layer_split: str | Sequence[int] = "balanced ends",
+    layer_split: str | Sequence[int] | None = None,
     cp_method: str = "all_gather",
-    regather: bool = False,
+    regather: bool | None = None,
+    framework: str | Framework | None = None,
 ) -> Memory:
     """Bytes of memory on the worst rank of every pipeline stage, term by term, beside a GPU's HBM.
+
+    A mode that neither is said nor follows from `framework` makes the answer a range, `low_bytes` to
+    `high_bytes`; the terms are those of its upper end.
 
     seq_len: tokens of a sequence. micro_batch: sequences of a micro-batch. global_batch: sequences of a step
         over all dp ways; without it there are as many micro-batches as keep the pipeline full.
@@ -60,8 +68,10 @@ def memory(
     loss: "vocab_parallel", "torch" for torch.nn.functional.cross_entropy, or "loss_parallel" for DTensor's.
     grad_buckets: gradients of a micro-batch are kept in dtype beside their sums, as in torch's DDP.
     regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
-        backward rather than kept, as Megatron-LM does (arXiv:2205.05198 section 4.2.2).
-    padding, kv_replication, cp_method: as in `run`. layer_split: as `split` in `stages`, or layers per stage.
+        backward rather than kept, as Megatron-LM does (arXiv:2205.05198 section 4.2.2). None: not known.
+    framework: whose habits (`llamapar.frameworks.habits`), padding and layer split there are, unless said.
+    padding, kv_replication, cp_method: as in `run`. layer_split: as `split` in `stages`, or layers per stage;
+        "balanced ends" unless it is said or the framework's.
 
     ZeRO and sequence parallelism are the layout's: by default ZeRO 1, and on where tp > 1.
     Raises LayoutError for bad input, where tp cuts through a head, and for a layer split that refuses.
@@ -81,22 +91,36 @@ def memory(
     m, lay = job.model, job.layout
     many = _micro_batches(job)
     how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {recompute}"
+    judge = None if framework is None else find_framework(framework)
+    habits = HABITS.get(judge.name, UNKNOWN_TRAINER) if judge else UNKNOWN_TRAINER
+    if regather is None:
+        regather = habits.regather
     if accounting == "exact":
-        sizes = Sizes(
+        sizes = partial(
+            Sizes,
             m,
             lay,
             seq_len=seq_len,
             micro_batch=micro_batch,
             kv_replication=flag("kv_replication", kv_replication),
-            padding=padding,
-            layer_split=layer_split,
+            padding=judge.padding if judge and padding is None else padding,
+            layer_split=layer_split or (judge and judge.layer_split) or "balanced ends",
             cp_method=cp_method,
             dtype=dtype,
-            regather=regather,
         )
         buckets = flag("grad_buckets", grad_buckets)
         account = Account(grad_dtype, recompute, kernels, schedule, many, buckets, loss)
-        stages = exact(sizes, account)
+        stages = exact(sizes(regather=bool(regather)), account)
+        if regather is None and lay.sp:
+            return Memory(
+                m,
+                lay,
+                how,
+                tuple(stages),
+                gpu,
+                lambda: exact(sizes(regather=True), account),
+                ("framework", "regather"),
+            )
     elif accounting == "megatron":
         stages = [megatron(m, lay, seq_len, micro_batch, many, recompute)]
     else:

@@ -6,7 +6,7 @@ The formula that is shown is the one that is evaluated, so the two cannot part w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import CodeType
@@ -76,11 +76,16 @@ class Breakdown(Record):
         return title, ["term", "bytes", "formula", "inputs", "source"], rows, ""
 
 
+FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"
+"""Outcomes: both ends of the range within the GPU's HBM, one of them, neither."""
+
+
 @dataclass(frozen=True, repr=False)
 class Memory(Record):
     """Every pipeline stage's breakdown beside the HBM of one GPU. how: the step and the accounting.
 
-    stages: by PP rank.
+    stages: by PP rank, at the upper end where a mode is not known. lighter: the same at the lower end.
+    open_facts: what would decide between the ends, as arguments of `memory`; empty where there is one.
     """
 
     model: ModelConfig
@@ -88,6 +93,8 @@ class Memory(Record):
     how: str
     stages: tuple[Breakdown, ...]
     gpu: str
+    lighter: Callable[[], Sequence[Breakdown]] | None = field(default=None, compare=False)
+    open_facts: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -95,12 +102,17 @@ class Memory(Record):
 
     @property
     def verdict(self) -> str:
-        """The worst stage's total against the GPU's HBM, in words."""
-        return (
-            f"worst: stage {self.worst.stage}, {self.worst.total_bytes / GIB:.2f} GiB "
-            f"{'≤' if self.fits else '>'} {self.hbm_bytes / GIB:.2f} GiB of {self.gpu}: "
-            f"{'fits' if self.fits else 'does not fit'}"
+        """The worst stage's total against the GPU's HBM, in words; both ends where they differ."""
+        total = self.worst.total_bytes
+        sign = "≤" if total <= self.hbm_bytes else ">"
+        told = (
+            f"worst: stage {self.worst.stage}, {total / GIB:.2f} GiB {sign} {self.hbm_bytes / GIB:.2f} GiB "
+            f"of {self.gpu}: {self.outcome}"
         )
+        if not self.open_facts:
+            return told
+        ends = f"{self.low_bytes / GIB:.2f} to {self.high_bytes / GIB:.2f} GiB"
+        return f"{told}; {ends} until {' or '.join(self.open_facts)} is said"
 
     @property
     def hbm_bytes(self) -> int:
@@ -112,9 +124,28 @@ class Memory(Record):
         return max(self.stages, key=lambda stage: stage.total_bytes)
 
     @property
+    def high_bytes(self) -> int:
+        """The worst stage's bytes at the upper end of what is not known."""
+        return self.worst.total_bytes
+
+    @cached_property
+    def low_bytes(self) -> int:
+        """The same at the lower end."""
+        if self.lighter is None:
+            return self.high_bytes
+        return max(stage.total_bytes for stage in self.lighter())
+
+    @property
+    def outcome(self) -> str:
+        """FITS, UNDECIDED or TOO_MUCH: the range against the GPU's HBM."""
+        if self.high_bytes <= self.hbm_bytes:
+            return FITS
+        return UNDECIDED if self.low_bytes <= self.hbm_bytes else TOO_MUCH
+
+    @property
     def fits(self) -> bool:
-        """Whether the worst stage stays within the GPU's HBM."""
-        return self.worst.total_bytes <= self.hbm_bytes
+        """Whether the worst stage surely stays within the GPU's HBM."""
+        return self.outcome == FITS
 
     @property
     def names(self) -> list[str]:
@@ -122,11 +153,15 @@ class Memory(Record):
         return list(dict.fromkeys(term.name for stage in self.stages for term in stage.terms))
 
     def as_dict(self) -> Plain:
-        """{"stages": [...], "worst": ..., "fits": ...}, the form of `llamapar memory --json`."""
+        """{"stages": [...], "worst": ..., "fits": ..., ...}, the form of `llamapar memory --json`."""
         return {
             "stages": [stage.as_dict() for stage in self.stages],
             "worst": self.worst.as_dict(),
             "fits": self.fits,
+            "low_bytes": self.low_bytes,
+            "high_bytes": self.high_bytes,
+            "outcome": self.outcome,
+            "open_facts": list(self.open_facts),
         }
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:

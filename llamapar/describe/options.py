@@ -155,7 +155,7 @@ _TABLE = (
     Option("kernels", str, "fused", "fused, or eager as this project's programs are"),
     Option("loss", str, "vocab_parallel", "how the loss is computed"),
     Option("grad_buckets", bool, False, "gradients of a micro-batch are kept beside their sums"),
-    Option("regather", bool, False, "gather the inputs of column-parallel matmuls again in the backward"),
+    Option("regather", bool, None, "gather the inputs of column-parallel matmuls again in the backward"),
     # files and machines
     Option("format", str, "q40", "of the file: {choices}"),
     Option("nodes", int, 1, "machines, which are TP ranks", "machines"),
@@ -174,7 +174,7 @@ _TABLE = (
 OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
 """Every option by name."""
 
-_MEMORY = {"micro_batch": 1, "dtype": "bfloat16", "layer_split": "balanced ends"}
+_MEMORY = {"micro_batch": 1, "dtype": "bfloat16"}
 
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},

@@ -44,7 +44,7 @@ class Remedy(Fix):
 def memory_of(job: Job, **options: object) -> Memory:
     """`memory` of a Job: its own facts, and options that it does not hold. Raises LayoutError."""
     many, batch = job.n_micro_batches, job.micro_batch or 1
-    settings: Plain = {"padding": job.padding, "layer_split": job.layer_split or "balanced ends", **options}
+    settings: Plain = {"padding": job.padding, "layer_split": job.layer_split, **options}
     return memory(
         job.model,
         job.layout,
