@@ -33,9 +33,9 @@ ROOMS = {
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(580),  # equations are records too
     "describe": room(2195),  # the table of options and the table of dtypes among them
-    "frameworks": room(1670),  # ten frameworks' rules and the settings that five of them take
+    "frameworks": room(1710),  # ten frameworks' rules and the settings that five of them take
     "place": room(1480),  # the pipeline's schedules as tables, and the walk that checks them
-    "count": room(1195),
+    "count": room(1255),
     "rules": room(1400),  # what is unproven, told and kept out of fixes
     "diagnosis": room(3880),  # a reader for each cause; collectives, JAX, cut tokens, shares came in
     "spmd": room(980, "torch"),
