@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -347,3 +348,81 @@ def test_other_failures_are_not_blamed_on_sharding(soak: bool) -> None:
                 blamed[how].append(f"{name}: {str(error)[:150]} {context}")
     for rows in blamed.values():
         assert len(rows) <= 0.02 * n, rows
+
+
+@pytest.mark.parametrize(
+    ("text", "subtype"),
+    [
+        ("RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float", "types_differ"),
+        ("Expected all tensors to be on the same device, but found cpu and cuda:0!", "types_differ"),
+        ("ImportError: cannot import name 'Cache' from 'transformers.cache_utils'", "not_there"),
+        ("TypeError: forward() got an unexpected keyword argument 'num_items_in_batch'", "not_there"),
+        ("OSError: model does not appear to have a file named config.json", "not_there"),
+        ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "bad_data"),
+        ("stack expects each tensor to be equal size, but got [9] at entry 0 and [7] at entry 1", "bad_data"),
+        ("ValueError: Asking to pad but the tokenizer does not have a padding token.", "bad_data"),
+        ("weight of size [8, 3, 3, 3], expected input[2, 4, 8, 8] to have 3 channels", "operator_rule"),
+        ("ValueError: not enough values to unpack (expected 4, got 3)", "operator_rule"),
+        ("RuntimeError: Trying to backward through the graph a second time", "operator_rule"),
+        ("ValueError: Target modules {'q_proj'} not found in the base model.", "model_config"),
+    ],
+)  # fmt: skip
+def test_families_of_errors_that_no_cut_makes(text: str, subtype: str) -> None:
+    told = lp.explain(text)
+    assert (told.verdict, told.best.title) == ("not_sharding", f"other / {subtype}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pipeline stage 1: Expected all tensors to be on the same device, but found cuda:3 and cuda:0!",
+        "TP rank 1: stack expects each tensor to be equal size, but got [512] at entry 0 and [498]",
+        "KeyError: 'tp_group'",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'ckpt/mp_rank_03/model.pt'",
+    ],
+)
+def test_words_that_a_layout_may_lead_to_prove_nothing(text: str) -> None:
+    assert lp.explain(text).verdict != "not_sharding"
+
+
+def test_what_a_cut_explains_is_not_called_another_error() -> None:
+    told = lp.explain("AttributeError: 'PPMissingLayer' object has no attribute 'weight'")
+    assert (told.verdict, told.best.category) == ("sharding", "tied_embeddings")
+
+
+PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (16x{} and {}x4096)"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        (5120, 4096, "not_sharding"),  # no degree makes one of the other
+        (1024, 4096, "unknown"),  # a quarter
+        (1408, 4096, "unknown"),  # 11 heads of 128 of 32, over 3
+        (3670, 3668, "unknown"),  # parts of 11008 over 3
+        (2050, 2049, "unknown"),  # 683 on each of 3 ranks is 2049
+    ],
+)
+def test_widths_that_no_degree_relates(a: int, b: int, verdict: str) -> None:
+    assert lp.explain(PRODUCT.format(a, b)).verdict == verdict
+
+
+def test_one_rank_cuts_nothing() -> None:
+    text = PRODUCT.format(1024, 4096)
+    assert lp.explain(text, gpus=4).verdict == "sharding"
+    alone = lp.explain(text, gpus=1)
+    assert (alone.verdict, alone.reason) == ("not_sharding", "one rank holds every tensor whole")
+    assert lp.explain("IndexError: list index out of range", gpus=1).verdict == "not_sharding"
+    shard = (
+        "copying a param with shape torch.Size([16032, 4096]) from checkpoint, the shape in current model is "
+    )
+    shard = f"size mismatch for tok_embeddings.weight: {shard}torch.Size([128256, 4096])."
+    assert lp.explain(shard, gpus=1).verdict == "sharding"  # cut by the run that saved it
+
+
+def test_a_tensor_that_every_rank_holds_whole_is_another_model_s() -> None:
+    loaded = "size mismatch for {}: copying a param with shape torch.Size({}) from checkpoint, the shape in current model is torch.Size({})."  # noqa: E501
+    for name, a, b in (("score.weight", "[2, 4096]", "[1, 4096]"), ("norm.weight", "[4096]", "[5120]")):
+        told = lp.explain(loaded.format(name, a, b))
+        assert (told.verdict, told.best.title) == ("not_sharding", "other / model_config"), name
+    assert lp.explain(loaded.format("norm.weight", "[512]", "[4096]")).verdict != "not_sharding"

@@ -19,12 +19,25 @@ from .hypothesis import LIKELY, WEAK, Hypothesis
 from .known import Known
 from .limits import limits
 from .lines import blocks, causes, is_watchdog, pieces, score, strip
-from .observations import Divides, Held, Matmul, Observation, Order, Pair, Split, Unequal, View, observe
+from .observations import (
+    AXES,
+    LOADED,
+    Divides,
+    Held,
+    Matmul,
+    Observation,
+    Order,
+    Pair,
+    Split,
+    Unequal,
+    View,
+    observe,
+)
 from .pairs import explain_pair
 from .quotes import quotes, speakers, spoken
 from .reading import LIMIT, Reading
 from .result import Diagnosis, Explanation
-from .topics import topics
+from .topics import elsewhere, topics
 from .views import explain_split, explain_view
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
 from .weights import explain_held
@@ -61,12 +74,23 @@ def hypotheses(r: Reading, observed: list[Observation], known: Known) -> Iterato
 # -- ranking ---------------------------------------------------------------------------------------
 
 
-def acquitted(h: Hypothesis, known: Known) -> Hypothesis:
-    """`h`, which blames no sharding where its axis is known to be 1."""
-    axes = CATEGORIES[h.category].axes
-    if axes and known.alone(*(axis for axis in axes if axis != "world")) and not known.changes:
-        return replace(h, parallel=False)
-    return h
+_BEYOND = frozenset(
+    (
+        "checkpoint_tp_mismatch", "embed_checkpoint_shape", "world_size_product", "microbatch_divisibility",
+        "counter_overflow", "memory_oom_layout",
+    )
+)  # fmt: skip
+"""Causes that one rank may meet too: of the run that saved, of the counts, or of a size alone."""
+
+
+def acquitted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
+    """`h`, which blames no sharding where its axes, or those that would prove it, are known to be 1. What is
+    read from a file may have been cut by another run, whatever the axes of this one."""
+    if known.changes or h.category in _BEYOND:
+        return h
+    asked = () if LOADED.search(r.low) else h.needs
+    axes = [axis for axis in CATEGORIES[h.category].axes or asked if axis in AXES]
+    return replace(h, parallel=False) if known.alone(*axes) else h
 
 
 def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
@@ -95,8 +119,11 @@ def ranked(
     return merged(sorted(found, key=support, reverse=True))[:MOST]
 
 
-def verdict_of(found: list[Hypothesis]) -> tuple[str, str]:
+def verdict_of(found: list[Hypothesis], known: Known) -> tuple[str, str]:
     """Sharding, not sharding or unknown, and why."""
+    if known.alone() and not any(h.parallel is not False and h.level > WEAK for h in found):
+        cause = f": {found[0].cause}" if found and found[0].level > WEAK else ""
+        return NOT_SHARDING, f"one rank holds every tensor whole{cause}"
     if not found:
         return UNKNOWN, "no shape, count or relation in it that a layout could explain"
     best, *others = found
@@ -174,7 +201,8 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
         saying = {CODES[code] for code in spoken(r, job, known.framework)}
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # one wording of several rules proves none of them
-    found = [h if h.category in saying else acquitted(h, known) for h in hypotheses(r, observed, known)]
+    found = [h if h.category in saying else acquitted(h, r, known) for h in hypotheses(r, observed, known)]
+    found += elsewhere(found, r, known)
     sized = any(isinstance(o, View | Matmul | Pair) for o in observed)  # torch's words: the sizes decide
     missing = (saying if sized else saying | named) - {h.category for h in found}
     for name, category in CATEGORIES.items():  # in their order, not in that of a set
@@ -197,7 +225,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
         )
         for h in best
     )
-    return Explanation(*verdict_of(best), diagnoses, line, ranks, known)
+    return Explanation(*verdict_of(best, known), diagnoses, line, ranks, known)
 
 
 _GIVEN = {"layout": "tp", "layout of this run": "tp", "model": "dim"}

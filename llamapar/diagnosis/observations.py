@@ -212,9 +212,18 @@ _SIZES = re.compile(
     r"\((\d{1,20})\)(?: at non-singleton dimension (\d{1,2}))?"
 )
 _EXPECTED = re.compile(
-    r"expected (?:input |hidden |tensor )?(?:size|dim\w{0,7}|length)? ?\(?(\d{1,20})\)?,? "
-    r"(?:but )?(?:got|found|received|was) (?:tensor )?(?:size|of size)? ?\(?(\d{1,20})"
+    r"expected (?:input |hidden |tensor )?(?:size|dim\w{0,7}|length)? ?\(?(\d{1,20})\)?"
+    r"(?: in dimension \d)?,? (?:but )?"
+    r"(?:got|found|received|was) (?:tensor )?(?:size|of size)? ?\(?(\d{1,20})"
 )
+_LAST = re.compile(
+    r"subscript \w has size (\d{1,20}) for operand \d which does not broadcast with "
+    r"previously seen size (\d{1,20})|"
+    r"normalized_shape=\[(\d{1,20})\].{1,60}input of size ?(?:torch\.size\()?\[[\d, ]{0,60}?\b(\d{1,20})\]|"
+    r"core dimension \d.{1,80}\(size (\d{1,20}) is different from (\d{1,20})\)"
+)
+"""The widths of two tensors that a contraction or a norm wants to be one."""
+
 LABELS = "labels"
 _LABELS = re.compile(r"expected input batch_size \((\d{1,20})\) to match target batch_size \((\d{1,20})\)")
 _INT = re.compile(r"\d{1,20}")
@@ -275,6 +284,10 @@ def shapes(r: Reading) -> Iterator[Observation]:
     labels = _LABELS.search(r.low)
     if labels:
         yield Pair(int(labels.group(1)), int(labels.group(2)), None, LABELS)
+        return
+    widths = _LAST.search(r.low)
+    if widths:
+        yield Matmul(*(int(n) for n in widths.groups() if n))
         return
     sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low) or _EXCEEDS.search(r.low)
     name = next(iter(names(r)), "")

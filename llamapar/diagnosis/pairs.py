@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.describe.placement import PARAMETERS, REPLICATED, Shard
 from llamapar.records.equations import Comparison, Padded, Product, Quotient, Stated
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
@@ -17,6 +17,7 @@ from .reading import Reading, Shape
 from .tokens import explain_lengths, explain_uncut
 from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
 from .widths import PACKED, explain_widths, is_width
+from .words import pattern
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,18 @@ def _fused(it: Meeting) -> Iterator[Hypothesis]:
     )
 
 
+_OF_NOBODY = pattern("cut_by_nobody")
+
+
+def _cut_by_nobody(it: Meeting) -> Iterator[Hypothesis]:
+    """A tensor that every rank holds whole: no axis makes two sizes of it, but FSDP may, into equal parts."""
+    parts = it.small > 0 and it.big % it.small == 0 and it.known.get("world") in (None, it.big // it.small)
+    head = _OF_NOBODY.search(it.o.name.lower())
+    if LOADED.search(it.r.low) and (head or (PARAMETERS.get(it.key) == REPLICATED and not parts)):
+        cause = f"{it.o.name} is whole on every rank, and its two sizes are those of two models"
+        yield found("other: model_config", LIKELY, cause, it.both, parallel=False)
+
+
 _FLAT = 2**21
 """More elements than a dim has: a flat partition of an optimizer's state."""
 
@@ -229,7 +242,7 @@ def _padded_shares(it: Meeting) -> Iterator[Hypothesis]:
 def _tiles(it: Meeting) -> Iterator[Hypothesis]:
     """A rank's FFN columns, padded for groups or tiles."""
     small, big = it.small, it.big
-    tile = next((unit for unit in (64, 128, 256) if small % unit and -(-small // unit) * unit == big), 0)
+    tile = next((n for n in (64, 128, 256) if small > n and small % n and -(-small // n) * n == big), 0)
     tp = next((tp for tp in degrees(it.known) if _is_ffn(small * tp, it.known)), 0) if tile else 0
     if tp:
         cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
@@ -265,6 +278,6 @@ def _lengths_or_widths(it: Meeting) -> Iterator[Hypothesis]:
 
 
 _IN_TURN = (
-    _labels, _shares, _two_models, _lora, _placeholder, _no_tokens, _positions, _gathered, _fused, _flat,
-    _plain,
+    _labels, _shares, _two_models, _lora, _placeholder, _no_tokens, _positions, _cut_by_nobody, _gathered,
+    _fused, _flat, _plain,
 )  # fmt: skip

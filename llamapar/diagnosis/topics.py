@@ -1,19 +1,21 @@
 """Hypotheses from what a text is about, where its numbers do not say it: hangs, adapters, ties, order, …
 
-The causes are the rows of topics.toml. Causes that words name and numbers support are in `limits`.
+The causes are the rows of topics.toml, errors that no cut makes those of elsewhere.toml. Causes that words
+name and numbers support are in `limits`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from .hypothesis import Hypothesis, Level, found
+from .hypothesis import WEAK, Hypothesis, Level, found
 from .known import Known
+from .observations import AXES
 from .reading import Reading
-from .vocabulary import SHARDING
+from .vocabulary import NOT_SHARDING, SHARDING
 from .words import either, table
 
 PARALLEL = re.compile(r"parallel|shard|\btp\b|\bmp\b|ranks?\b|world|\bgpus?\b|nccl|dist|numel|collective")
@@ -39,8 +41,11 @@ class Topic:
         )
 
 
+_BLAME = {SHARDING: True, NOT_SHARDING: False}
+
+
 @cache
-def _topics() -> tuple[Topic, ...]:
+def _topics(file: str) -> tuple[Topic, ...]:
     return tuple(
         Topic(
             row["category"],
@@ -49,21 +54,28 @@ def _topics() -> tuple[Topic, ...]:
             either(row["unless"]) if "unless" in row else None,
             Level[row["level"].upper()],
             Level[row.get("alone", row["level"]).upper()],
-            row["blame"] == SHARDING if "blame" in row else None,
+            _BLAME.get(row.get("blame", "")),
             row.get("sure", False),
             row.get("needs", ""),
         )
-        for row in table("topics.toml")["topic"]
+        for row in table(file)["topic"]
     )
 
 
-def topics(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Causes that words name."""
+def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Causes that no cut makes, where nothing of what was found blames one."""
+    if not any(h.parallel and h.level > WEAK for h in found):
+        yield from topics(r, known, "elsewhere.toml")
+
+
+def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypothesis]:
+    """Causes that words name: the rows of a file."""
     beside = bool(PARALLEL.search(r.low))
     sharded = beside or any((known.get(axis) or 1) > 1 for axis in ("tp", "cp", "pp"))
     text = "\n".join((r.low, *r.code[-1:])).lower()
-    for topic in _topics():
+    for topic in _topics(file):
         if topic.matches(text):
             level = topic.level if beside else topic.alone
-            blame = topic.blame if topic.sure or sharded else None
+            proven = sharded if topic.blame else not (sharded or r.concepts & {*AXES, "world"})
+            blame = topic.blame if topic.sure or proven else None
             yield found(topic.category, level, topic.cause, parallel=blame, needs=topic.needs)

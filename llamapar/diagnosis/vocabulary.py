@@ -180,6 +180,10 @@ SUBTYPES: dict[str, str] = {
     "mesh_mismatch": "other: a sharding names what its mesh or its array does not have",
     "kernel_limit": "other: a kernel's own limit on a size; no parallelism in it",
     "model_config": "other: the model's own dimensions contradict each other",
+    "types_differ": "other: dtypes or devices do not fit; no cut changes them",
+    "not_there": "other: a file, a module, a name or an argument is not there",
+    "bad_data": "other: samples, labels or a file's bytes are not of the form that the code reads",
+    "operator_rule": "other: an operator's own rule on its arguments",
 }
 """Subtypes and the category that each refines."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from llamapar.records.equations import Comparison, Product, Quotient
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
-from .known import Known, degrees
+from .known import Known, degrees, on_a_rank
 from .observations import Matmul
 from .reading import Reading
 
@@ -44,7 +44,8 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
     tp, solo = known.get("tp"), known.alone("tp")
     k, rest = divmod(big, small)
     if rest:
-        yield from _rounded(small, big, r, known)
+        rounded = list(_rounded(small, big, r, known))
+        yield from rounded or _unrelated(small, big, r, known)
         return
     for axis, change in known.changes.items():
         old, new = (int(n) if n.isdecimal() and int(n) else 1 for n in change)
@@ -78,7 +79,7 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
         level = min(level, POSSIBLE)
     cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
     blame = True if level == LIKELY or (level == POSSIBLE and _SHARDS.search(r.low)) else None
-    yield found(_LOCAL, level, cause, Quotient(big, k), parallel=blame, facts={"tp": k})
+    yield found(_LOCAL, level, cause, Quotient(big, k), parallel=blame, needs="tp", facts={"tp": k})
 
 
 def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -103,3 +104,31 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
                 dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute|d_?sharding", r.low)
                 yield found("fsdp_uneven", LIKELY if dtensor else POSSIBLE, cause, both[1])
             return
+
+
+_MOST = 1024
+"""Of a degree that is thought of where none is known."""
+
+_WIDEST = 2**21
+"""Of a dim of a weight; what is larger is the number of its elements."""
+
+
+_UNITS = (1, 64, 96, 128, 256)
+"""Columns that are not parted: one, or those of a head."""
+
+
+def _unrelated(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """No degree makes one of the two from the other. The uneven parts of one width differ by less than the
+    degree, so that what is far apart is no pair of these either."""
+    near = big - small < _MOST
+    if _SHARDS.search(r.low) or near or big > _WIDEST or any(_from(small, big, k) for k in range(2, _MOST)):
+        return
+    cause = f"no degree cuts {big} into {small}, nor one width into both: they are of two models"
+    yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
+
+
+def _from(small: int, big: int, degree: int) -> bool:
+    """Whether ranks hold `small` of `big`, or `big` is what equal pieces of `small` make together."""
+    units = (unit for unit in _UNITS if small % unit == big % unit == 0)
+    shares = any(small // unit in on_a_rank(big // unit, degree) for unit in units)
+    return shares or -(-small // degree) * degree == big
