@@ -40,7 +40,7 @@ ROOMS = {
     "diagnosis": room(3880),  # a reader for each cause; collectives, JAX, cut tokens, shares came in
     "spmd": room(980, "torch"),
     "programs": room(835, "torch"),
-    "execution": room(3065, "torch", "cloudpickle"),
+    "execution": room(3275, "torch", "cloudpickle"),  # where ranks stand; what counts as progress
     "checkpoint": room(2640, "torch", "numpy"),
     "figures": room(1955, "plotly"),
     "panels": room(2400, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS

@@ -33,7 +33,7 @@ from llamapar.execution.answers import (
 )
 from llamapar.execution.engines import pool as pool_module
 from llamapar.execution.engines.pool import Pool, close_pool, pool
-from llamapar.execution.engines.rank import Note, Reply, Slots
+from llamapar.execution.engines.rank import Note, Quiet, Reply, Slots
 from llamapar.execution.engines.server import Server
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that ranks need not import pytest
@@ -72,6 +72,14 @@ def meet(context: Any) -> float:
 
 def pids(ranks: Pool) -> list[int]:
     return [answer.value for answer in ranks.run(lambda context: os.getpid())]
+
+
+def on(code: str, name: str) -> str:
+    """The words for a line of this file, in the function of that name."""
+    lines = Path(__file__).read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if f"def {name}(" in line)
+    line = next(i for i in range(start, len(lines)) if lines[i].strip() == code)
+    return f"line {line + 1} of test_pool.py, in {name}: {code}"
 
 
 def in_order(ranks: Pool) -> None:
@@ -382,6 +390,7 @@ def test_a_time_out_says_who_arrived_where(times: range) -> None:
         assert str(error) == (
             "time-out: no rank made progress for 0.8 s\n"
             f"  why  {HERE}: ranks 0, 1, 3 arrived; rank 2 never did, it finished\n"
+            f"       ranks 0, 1, 3 stand on {on('dist.all_reduce(x)', 'meet')}\n"
             "  try  timeout=1.6 if a rank only computes for long"
         )
         assert error.first == 2
@@ -395,7 +404,7 @@ def test_a_time_out_knows_the_groups() -> None:
         groups = {0: ("tp", [0, 1]), 1: ("cp", [1, 3]), 2: ("cp", [0, 2])}
         axis, group = groups[context.rank]
         context.note(f"all_gather over {axis}, [4]", group)
-        time.sleep(60)
+        time.sleep(61)
 
     error = failure(pool(4), cross, timeout=0.8)
     assert error.args[0].splitlines()[1:4] == [
@@ -405,11 +414,71 @@ def test_a_time_out_knows_the_groups() -> None:
         "       all_gather over cp, [4]: rank 2 arrived; rank 0 never did, "
         "it is waiting in all_gather over tp, [4]",
     ]
+    assert error.args[0].splitlines()[4:] == [
+        f"       ranks 0, 1, 2 stand on {on('time.sleep(61)', 'cross')}",
+        f"       rank 3 stands on {on('time.sleep(60)', 'cross')}",
+        "  try  timeout=1.6 if a rank only computes for long",
+    ]
 
 
-def test_computing_for_long_is_no_time_out() -> None:
-    answers = pool(2).run(lambda context: time.sleep(0.6), timeout=0.2)
+def test_a_rank_that_never_returns_is_given_up_though_none_waits(times: range) -> None:
+    def sleep(context: Any) -> None:
+        if context.rank == 1:
+            return
+        if context.rank == 0:
+            time.sleep(1e9)
+        while True:
+            pass
+
+    for _ in times:
+        ranks = pool(3)
+        old, started = pids(ranks), time.monotonic()
+        error = failure(ranks, sleep, timeout=0.8)
+        assert time.monotonic() - started < 5
+        *lines, spinning, last = str(error).splitlines()
+        assert lines == [
+            "time-out: no rank made progress for 0.8 s",
+            "  why  ranks 0, 2: computing; rank 1: finished; "
+            "progress is to enter or leave a collective, to print, to end",
+            f"       rank 0 stands on {on('time.sleep(1e9)', 'sleep')}",
+        ]
+        assert spinning.removeprefix("       rank 2 stands on ") in (
+            on("while True:", "sleep"),
+            on("pass", "sleep"),
+        )
+        assert last == "  try  timeout=1.6 if a rank only computes for long"
+        assert (error.first, error.ranks) == (0, {0: "computing", 1: "finished", 2: "computing"})
+        assert gone(old)
+        in_order(ranks)
+
+
+def test_a_higher_timeout_lets_a_rank_compute() -> None:
+    with pytest.raises(RankFailure, match=r"\n  try  timeout=0\.8 if a rank only computes for long$"):
+        pool(2).run(lambda context: time.sleep(0.7), timeout=0.4)
+    answers = pool(2).run(lambda context: time.sleep(0.7), timeout=0.8)
     assert [answer.error for answer in answers] == [None, None]
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_to_print_is_progress(name: str) -> None:
+    def talk(context: Any) -> int:
+        for step in range(8 if context.rank else 0):
+            print(step, file=getattr(sys, name))
+            time.sleep(0.2)
+        return context.rank
+
+    answers = pool(2).run(talk, timeout=0.6)
+    assert [answer.value for answer in answers] == [0, 1]
+    told = "".join(f"{step}\n" for step in range(8))
+    assert [answer.output for answer in answers] == ["", told if name == "stdout" else ""]
+
+
+def test_a_kernel_that_was_stopped_has_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.0, 0.5, 1.0, 900.0, 900.5, 901.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    still = Quiet()
+    assert [still.look("the same") for _ in range(5)] == [0, 0.5, 1.0, 1.0, 1.5]
+    assert still.look("another") == 0
 
 
 def test_progress_puts_the_time_out_off() -> None:
@@ -735,6 +804,8 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (notes, ranks) == (4, tuple(range(64)))
     assert set(text) == {"×"}
     assert reader.read(62) == (0, (), "")
+    slots.move(63)
+    assert reader.read(63) == (5, ranks, text)
 
 
 def test_the_words_for_an_end() -> None:

@@ -51,6 +51,7 @@ for _ in range(TIMES):
     print("\\n".join(told), flush=True)
 """
 HERE = "all_reduce over tp, [1, 8, 128] float32"
+SUM = 'collectives.all_reduce(collectives.copy(x, mesh, "tp") / setting.layout.tp, mesh, "tp")'
 
 
 @pytest.fixture
@@ -222,11 +223,31 @@ def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None
     text = (
         "RankFailure: time-out: no rank made progress for 3 s\n"
         f"  why  {HERE}: {arrived} arrived; rank 1 never did, it is computing\n"
+        f"       {arrived} stand{'' if world > 2 else 's'} on line 14 of body.py, in mean: return {SUM}\n"
+        "       rank 1 stands on line 10 of body.py, in body: time.sleep(100)\n"
         "  try  timeout=6 if a rank only computes for long\n"
     )
     for _ in few:
         told = ranks(tmp_path, world, "time.sleep(100)")
         assert [(status, out) for status, out, _ in told] == [(1, text)] * world, told
+
+
+def test_ranks_that_never_end(tmp_path: Path, few: range, world: int) -> None:
+    """Printing puts the time-out off; then nobody waits for anybody, and it comes."""
+    fault = "[(print(step), time.sleep(0.7)) for step in range(6)]\n    while True: pass"
+    numbers = ", ".join(map(str, range(world)))
+    text = (
+        "RankFailure: time-out: no rank made progress for 3 s\n"
+        f"  why  ranks {numbers}: computing; "
+        "progress is to enter or leave a collective, to print, to end\n"
+        f"       ranks {numbers} stand on line 11 of body.py, in body: while True: pass\n"
+        "  try  timeout=6 if a rank only computes for long\n"
+    )
+    steps = "".join(f"{step}\n" for step in range(6))
+    for _ in few:
+        told = ranks(tmp_path, world, fault)
+        expected = [(1, steps * (rank == 1) + text) for rank in range(world)]
+        assert [(status, out) for status, out, _ in told] == expected, told
 
 
 def test_a_rank_that_is_killed(tmp_path: Path, few: range, world: int) -> None:

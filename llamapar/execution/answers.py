@@ -120,9 +120,12 @@ class Scene:
         choose = ["torchrun's own report, which says how they ended"]
         return RankFailure(what, _by_state(states), choose, states, absent[0])
 
-    def timeout(self, seconds: float) -> RankFailure:
-        """The error for a collective that some rank never joins: who arrived where."""
-        states, waiting, lines, absent = self.states(), self.waiting(), [], []
+    def timeout(self, seconds: float, places: Mapping[int, str]) -> RankFailure:
+        """The error for ranks that do not get on: who arrived where, and on which line each stands."""
+        states, waiting, lines, absent = self.states(), self.waiting(), list[str](), list[int]()
+        if not waiting:
+            lines = [f"{_by_state(states)}; progress is to enter or leave a collective, to print, to end"]
+            absent = [rank for rank in states if rank not in self.replies]
         for place in dict.fromkeys((note.text, note.ranks) for note in waiting.values()):
             text, group = place
             here = [rank for rank, note in waiting.items() if (note.text, note.ranks) == place]
@@ -133,6 +136,9 @@ class Scene:
                 it, is_ = ("it", "is ") if len(ranks) == 1 else ("they", "are ")
                 line += f"; {named(ranks)} never did, {it} {'' if what == 'finished' else is_}{what}"
             lines.append(line)
+        standing = {rank: line for rank, line in places.items() if line and rank not in self.replies}
+        for line, ranks in grouped(standing):
+            lines.append(f"{named(ranks)} stand{'' if len(ranks) > 1 else 's'} on {line}")
         return RankFailure(
             f"time-out: no rank made progress for {seconds:g} s",
             "\n       ".join(lines),

@@ -179,7 +179,8 @@ def run(
     program: "attention", "embedding", "loss", "mlp", "block", "llama", or a function
         (mesh, setting, …tensors by name…) of your own.
     engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun".
-    device: "auto", "cpu" or "cuda". timeout: seconds without progress. cancel: stops the run once it is true.
+    device: "auto", "cpu" or "cuda". cancel: stops the run once it is true.
+    timeout: seconds in which no rank enters or leaves a collective, prints, or ends, for ranks to be given up.
 
     Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
 
@@ -195,7 +196,8 @@ def run(
         table for a returned tensor. backward=True: gradients too.
 
     Raises LayoutError with the report for a layout that check refuses, LlamaparError for bad input or a
-    run that does not fit the machine, RankFailure for a killed rank or one that never comes, Cancelled.
+    run that does not fit the machine, RankFailure for a killed rank or one that never comes or never ends,
+    Cancelled.
     What ranks raise is in `errors`.
     """
     task, notes, report = prepare(program, model, layout, **options)

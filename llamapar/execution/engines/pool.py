@@ -20,18 +20,21 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from llamapar.errors import Choice, LlamaparError, one_of, real, whole
 from llamapar.execution.answers import RankAnswer, RankFailure, Scene
+from llamapar.execution.stacks import place, written
 
-from .rank import MAX_WORLD, Reply, Slots, Spec, dumps, send
+from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, send, stack_file
 from .server import Server, frames
 
 POLL = 0.05  # seconds between two looks at the ranks
 SETTLE = 0.3  # without progress for this long after an error, the others are taken to be stuck
 PATIENCE = 3.0  # and at most this long is waited for them
 START = 120.0  # seconds without progress within which the process group has to be there
+LOOK = 1.0  # seconds within which ranks write down where they stand
 
 
 class Pool:
@@ -69,9 +72,9 @@ class Pool:
     ) -> list[RankAnswer]:
         """Call `function(context, *args)` on every rank and return an answer of each, in rank order.
 
-        What ranks raise is in the answers. Raises RankFailure if a rank died, or if some wait in a
-        collective and for `timeout` seconds no rank made progress (reached or left a collective, or
-        finished); Cancelled once `cancel()`, asked some twenty times a second, is true.
+        What ranks raise is in the answers. Raises RankFailure if a rank died, or if for `timeout` seconds
+        no rank made progress (entered or left a collective, printed, or finished); Cancelled once
+        `cancel()`, asked some twenty times a second, is true.
         """
         timeout = real("timeout", timeout, 0.1, 1e6, LlamaparError)
         if self.closed or self._owner != os.getpid():
@@ -151,8 +154,8 @@ class Pool:
         speaking = dict(zip(self._connections, world, strict=True))
         buffers = [bytearray() for _ in world]
         replies: dict[int, Reply] = {}
-        seen: list[tuple[int, int]] = []
-        since = failed_at = time.monotonic()
+        still = Quiet()
+        failed_at = time.monotonic()
 
         def listen(seconds: float) -> None:
             for connection in server.wait(seconds, *speaking):
@@ -168,9 +171,7 @@ class Pool:
             notes = [self._slots.read(rank) for rank in world]
             listen(0)  # a rank replies before its note goes: none that raised seems to compute
             scene = Scene(notes, replies, server.ended.get(self._folder, {}))
-            progress = [(note.notes, len(buffers[rank])) for rank, note in enumerate(notes)]
-            if progress != seen:
-                seen, since = progress, now
+            quiet = still.look([(note.notes, len(buffers[rank])) for rank, note in enumerate(notes)])
             failed = not all(reply.ok for reply in replies.values())
             failed_at = failed_at if failed else now
             if len(replies) == len(world) and (not failed or now - failed_at > 2 * POLL):
@@ -182,13 +183,25 @@ class Pool:
                 raise RankFailure(what, server.failed, choose, scene.states())
             if cancel is not None and cancel():
                 raise scene.cancelled()
-            quiet, left = now - since, len(world) - len(replies)
+            left = len(world) - len(replies)
             if failed:  # give the others time to answer, or to reach the call where they get stuck
                 if (quiet > SETTLE and len(scene.waiting()) == left) or now - failed_at > PATIENCE:
                     break
-            elif quiet > timeout and scene.waiting():
-                raise scene.timeout(timeout)
+            elif quiet > timeout:
+                raise scene.timeout(timeout, self._places())
         return scene.answers()
+
+    def _places(self) -> dict[int, str]:
+        """Rank → the line that it stands on, of those that tell at once."""
+        assert self._server is not None
+        self._server.look(self._folder)
+        files = [Path(stack_file(self._folder, rank)) for rank in range(self.spec.world)]
+        end = time.monotonic() + LOOK
+        while time.monotonic() < end and not all(file.exists() and file.stat().st_size for file in files):
+            time.sleep(POLL)
+        time.sleep(POLL)  # for the last of them to be written to its end
+        found = {rank: file for rank, file in enumerate(files) if file.exists()}
+        return {rank: place(written(file.read_text(errors="replace"))) for rank, file in found.items()}
 
 
 def _spec(world: int, device: str, backend: str, threads: int | None, devices: Sequence[int] | None) -> Spec:

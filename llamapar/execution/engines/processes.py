@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.layout import Layout
@@ -31,7 +32,13 @@ def run_here(context: Context, task: Task) -> RankReport:
     mesh = mesh_of(task.setting.layout, context.device.type)
     coord = compat.coord_of(mesh, context.rank)
     recorder = Recorder(context.rank, note=context.note)
-    made = run_rank(mesh, task, recorder, cut_at(task.setting, coord, str(context.device)))
+    own = cut_at(task.setting, coord, str(context.device))
+
+    def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
+        context.moved()  # tensors may be large and many
+        return own(name, make)
+
+    made = run_rank(mesh, task, recorder, cut)
     return RankReport.of(context.rank, made, recorder.traces[context.rank])
 
 

@@ -2,31 +2,34 @@
 
 The idea: whatever happens to a rank can be told. A job's return, or anything it raises, is a `Reply`;
 where the rank is meanwhile is a `Note` in memory that it shares with the kernel, which can read it while
-the rank is stuck in a collective, or dead.
+the rank is stuck in a collective, or dead. On which line it stands it writes down when it is sent a signal.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import faulthandler
 import io
 import mmap
 import os
 import pickle
+import signal
 import socket
 import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 MAX_WORLD = 64  # the ranks of a note are the bits of one word; also about what one machine bears
+STOPPED = 5.0  # seconds between two looks after which whoever looks was stopped itself (Ctrl-Z)
 
 # -- messages --------------------------------------------------------------------------------------
 
@@ -67,7 +70,10 @@ def receive(source: socket.socket) -> Any:
 
 
 class Note(NamedTuple):
-    """Where a rank is: `text` ("" while it computes), the `ranks` it waits with, how many `notes` so far."""
+    """Where a rank is: `text` ("" while it computes), the `ranks` it waits with.
+
+    notes: grows with each note and each sign of progress.
+    """
 
     notes: int
     ranks: tuple[int, ...]
@@ -75,10 +81,14 @@ class Note(NamedTuple):
 
 
 class Slots:
-    """One note a rank, written by the rank and read by the kernel at any time."""
+    """One note a rank, written by the rank and read by the kernel at any time.
+
+    The last word of a slot counts signs of progress, by itself: threads may print while a note is written.
+    """
 
     SIZE = 256
     HEAD = struct.Struct("<QQH")
+    MOVES = SIZE - WORD.size
 
     def __init__(self, path: str, world: int):
         with open(path, "a+b") as file:
@@ -87,7 +97,7 @@ class Slots:
         self.world = world
 
     def write(self, rank: int, text: str, ranks: Iterable[int] | None = None) -> None:
-        at, data = rank * self.SIZE, text.encode()[: self.SIZE - self.HEAD.size]
+        at, data = rank * self.SIZE, text.encode()[: self.MOVES - self.HEAD.size]
         count: int = WORD.unpack_from(self.memory, at)[0]
         mask = sum(1 << r for r in (range(self.world) if ranks is None else set(ranks)))
         WORD.pack_into(self.memory, at, count + 1)  # odd: being written
@@ -95,15 +105,38 @@ class Slots:
         self.HEAD.pack_into(self.memory, at, count + 1, mask, len(data))
         WORD.pack_into(self.memory, at, count + 2)
 
+    def move(self, rank: int) -> None:
+        """Count a sign of progress."""
+        at = rank * self.SIZE + self.MOVES
+        WORD.pack_into(self.memory, at, WORD.unpack_from(self.memory, at)[0] + 1)
+
     def read(self, rank: int) -> Note:
-        at, count = rank * self.SIZE, 0
+        at, count, moves = rank * self.SIZE, 0, 0
         for _ in range(100):  # a rank killed while it wrote leaves an odd count for good
             data = self.memory[at : at + self.SIZE]
             count, mask, length = self.HEAD.unpack_from(data)
+            moves = WORD.unpack_from(data, self.MOVES)[0]
             if count % 2 == 0 and count == WORD.unpack_from(self.memory, at)[0]:
                 text = data[self.HEAD.size : self.HEAD.size + length].decode(errors="ignore")
-                return Note(count, tuple(r for r in range(self.world) if mask >> r & 1), text)
-        return Note(count, (), "")
+                return Note(count + moves, tuple(r for r in range(self.world) if mask >> r & 1), text)
+        return Note(count + moves, (), "")
+
+
+class Quiet:
+    """For how many seconds nothing has changed, those apart in which this process was stopped."""
+
+    def __init__(self) -> None:
+        self.seconds, self._seen, self._looked = 0.0, object(), time.monotonic()
+
+    def look(self, progress: object) -> float:
+        """The seconds, with `progress` as it is now."""
+        now = time.monotonic()
+        passed, self._looked = now - self._looked, now
+        if progress != self._seen:
+            self._seen, self.seconds = progress, 0.0
+        elif passed < STOPPED:
+            self.seconds += passed
+        return self.seconds
 
 
 # -- a job ----------------------------------------------------------------------------------------
@@ -137,6 +170,50 @@ class Context:
         """
         self._slots.write(self.rank, text, ranks)
 
+    def moved(self) -> None:
+        """Say that this rank got on, wherever it is."""
+        self._slots.move(self.rank)
+
+
+class Heard:
+    """A stream that calls `told` whenever something is written to it."""
+
+    def __init__(self, stream: TextIO, told: Callable[[], None]):
+        self._stream, self._told = stream, told
+
+    def write(self, text: str) -> int:
+        self._told()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Imports:
+    """A finder of modules that finds none, and calls `told`: the first use of torch imports for seconds."""
+
+    def __init__(self, told: Callable[[], None]):
+        self._told = told
+
+    def find_spec(self, *_: object) -> None:
+        self._told()
+
+
+@contextlib.contextmanager
+def heard(told: Callable[[], None], out: TextIO) -> Iterator[None]:
+    """Calls `told` when this process prints, to `out` now, or imports."""
+    imports, err = Imports(told), sys.stderr  # the streams are None where a process has none
+    sys.meta_path.insert(0, imports)
+    try:
+        with (
+            contextlib.redirect_stdout(out and Heard(out, told)),
+            contextlib.redirect_stderr(err and Heard(err, told)),
+        ):
+            yield
+    finally:
+        with contextlib.suppress(ValueError):  # the program may have made a list of its own
+            sys.meta_path.remove(imports)
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -155,11 +232,11 @@ class Reply:
 def replied(context: Context, function: Callable[[], object], capture: bool = True) -> Reply:
     """Call `function` and tell how it went; whatever it raises is an answer too.
 
-    capture: take what is printed into the reply. Not for a thread: stdout is the whole process's.
+    Whatever it prints counts as progress. capture: take what is printed to stdout into the reply.
     """
     ok, data, error, trace, printed = True, None, "", "", io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed) if capture else contextlib.nullcontext():
+        with heard(context.moved, printed if capture else sys.stdout):
             data = dumps(function())
     except BaseException as problem:
         ok, error = False, "".join(traceback.format_exception_only(problem)).strip()
@@ -173,12 +250,15 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
     return Reply(ok, data, error, trace, at, where, printed.getvalue())
 
 
+STARTING = "the start of the process group"
+
+
 def enter_group(context: Context, backend: str, store: Store) -> None:
     """Make this process a rank of the process group that meets in `store`."""
     import torch
     import torch.distributed as dist
 
-    context.note("the start of the process group")
+    context.note(STARTING)
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
     dist.init_process_group(
@@ -208,8 +288,15 @@ def join(context: Context, spec: Spec, folder: str) -> None:
         torch.cuda.synchronize()
 
 
+def stack_file(folder: str, rank: int) -> str:
+    """Where a rank writes down, at SIGUSR2, on which lines of code it stands."""
+    return os.path.join(folder, f"stack-{rank}")
+
+
 def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     """Join the group, then answer one job after another until the kernel closes `connection`."""
+    stack = open(stack_file(folder, rank), "w")  # noqa: SIM115 (faulthandler's, as long as the rank lives)
+    faulthandler.register(signal.SIGUSR2, stack, all_threads=False)
     context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))
     send(connection, replied(context, lambda: join(context, spec, folder)))
     from llamapar.spmd.compat import groups

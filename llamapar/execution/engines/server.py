@@ -158,8 +158,12 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
                     os.setpgid(pid, pid)  # in both, so that a kill at once finds the group
             for fd in fds:
                 os.close(fd)
+            continue
+        ours = [pid for pid, (of, _) in children.items() if of == folder]
+        if request == "look":
+            for pid in ours:
+                os.kill(pid, signal.SIGUSR2)
         else:
-            ours = [pid for pid, (of, _) in children.items() if of == folder]
             for pid in ours:
                 kill(pid)
             for pid in ours:
@@ -302,6 +306,11 @@ class Server:
         for _, theirs in pairs:
             theirs.close()
         return [ours for ours, _ in pairs]
+
+    def look(self, folder: str) -> None:
+        """Let the ranks that belong to `folder` write down where they stand."""
+        with self._whole(), contextlib.suppress(OSError):
+            send(self.control, ("look", folder, None))
 
     def stop(self, folder: str) -> None:
         """Kill the ranks that belong to `folder`, and return when they are gone."""

@@ -1,7 +1,7 @@
 """The engine of ranks that torchrun started: every rank runs this program, and rank 0 tells what came of it.
 
-The idea: a thread of each rank runs the task, and the main thread watches it. A rank that raises, or that
-waits in one collective for too long, says so in the store that torchrun's ranks share; the others read it
+The idea: a thread of each rank runs the task, and the main thread watches it. A rank that raises, or that has
+seen no rank make progress for too long, says so in the store that torchrun's ranks share; the others read it
 there within a moment, tell where they are, and stop, so that no rank waits for one that will never come.
 What each of them had to tell is put together on rank 0 as for a pool, and all ranks return or raise the same.
 Each also counts up in the store while it lives: a rank whose count stands still is gone.
@@ -18,7 +18,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -29,9 +29,10 @@ from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: 
 from llamapar.errors import Choice, LlamaparError
 from llamapar.execution.answers import RankFailure, Scene
 from llamapar.execution.body import RankReport, Task
+from llamapar.execution.stacks import of_thread, place
 
 from . import processes
-from .rank import Context, Note, Reply, Slots, Spec, dumps, enter_group, replied
+from .rank import STARTING, Context, Note, Quiet, Reply, Slots, Spec, dumps, enter_group, replied
 
 T = TypeVar("T")
 
@@ -67,8 +68,9 @@ def run(
 ) -> T:
     """What `finish` makes, on rank 0, of the reports of all ranks; the others return `lighter` of it.
 
-    Raises, on every rank alike, what `finish` raises, and RankFailure for a rank that is gone or waits in
-    vain for `timeout` seconds. Raises LlamaparError where torchrun did not start the ranks of the layout.
+    Raises, on every rank alike, what `finish` raises, and RankFailure for a rank that is gone, or where for
+    `timeout` seconds no rank entered or left a collective, printed, or ended. Raises LlamaparError where
+    torchrun did not start the ranks of the layout.
     """
     world, started = task.setting.layout.world, launched()
     if started is None:
@@ -92,21 +94,22 @@ def run(
             here.work(task, device, backend, timeout)
             if here.rank:
                 return here.outcome()
-            scene = here.scene()
+            scene, places = here.scene()
         except RuntimeError as problem:  # out of the store, where it was rank 0's own
             raise RankFailure("rank 0 is gone", str(problem).partition("\n")[0], (), {}, 0) from problem
-        return here.publish(lambda: finish(_reports(scene, here.meeting.lost(), timeout)), lighter)
+        lost = here.meeting.lost()
+        return here.publish(lambda: finish(_reports(scene, places, lost, timeout)), lighter)
     finally:
         here.end()
 
 
-def _reports(scene: Scene, lost: list[int], timeout: float) -> list[RankReport]:
+def _reports(scene: Scene, places: Mapping[int, str], lost: list[int], timeout: float) -> list[RankReport]:
     """A report of each rank, or RankFailure."""
     absent = [rank for rank in lost if rank not in scene.replies]
     if absent:
         raise scene.gone(absent, LOST)
-    if all(reply.ok for reply in scene.replies.values()) and scene.waiting():
-        raise scene.timeout(timeout)
+    if all(reply.ok for reply in scene.replies.values()) and len(scene.replies) < len(scene.notes):
+        raise scene.timeout(timeout, places)
     return processes.reports(scene.answers())
 
 
@@ -126,11 +129,14 @@ class _OwnNote(Slots):
     """The note of this rank, in its own memory."""
 
     def __init__(self, world: int) -> None:
-        self.world, self.now, self.since = world, Note(0, (), ""), time.monotonic()
+        self.world, self.now, self.moves = world, Note(0, (), ""), 0
 
     def write(self, rank: int, text: str, ranks: Iterable[int] | None = None) -> None:
         group = tuple(range(self.world) if ranks is None else ranks)
-        self.now, self.since = Note(self.now.notes + 1, group, text), time.monotonic()
+        self.now = Note(self.now.notes + 1, group, text)
+
+    def move(self, rank: int) -> None:
+        self.moves += 1
 
     def read(self, rank: int) -> Note:
         return self.now
@@ -197,6 +203,23 @@ class Meeting:
         return self._lost
 
 
+class _Progress:
+    """For how long no rank has got on: each counts in the store, which is asked once in `every` seconds."""
+
+    def __init__(self, store: Store, every: float) -> None:
+        self._store, self._every, self._still = store, every, Quiet()
+        self._own: object = None
+        self._looked = 0.0
+
+    def quiet(self, own: object) -> float:
+        """The seconds, with this rank's own progress as it is now."""
+        moved, self._own = own != self._own, own
+        if moved or time.monotonic() - self._looked >= self._every:
+            self._looked = time.monotonic()
+            self._still.look(self._store.add("progress", int(moved)))
+        return self._still.seconds
+
+
 class _Run:
     """One run: what the ranks tell each other in it."""
 
@@ -216,6 +239,7 @@ class _Run:
 
         def in_group() -> RankReport:
             enter_group(context, backend, self.group_store)
+            processes.mesh_of(task.setting.layout, context.device.type)  # takes long where ranks are many
             context.note("")
             return processes.run_here(context, task)
 
@@ -225,35 +249,37 @@ class _Run:
             daemon=True,
         )
         self.worker.start()
-        failed = False
+        failed, at, progress = False, "", _Progress(self.store, min(PULSE, timeout / 4))
         while self.worker.is_alive() and not failed:
             self.worker.join(POLL)
-            limit = timeout if dist.is_initialized() else max(timeout, START)
-            stuck = bool(note.now.text) and time.monotonic() - note.since > limit
+            limit = max(timeout, START) if note.now.text == STARTING else timeout
+            stuck = progress.quiet((note.now.notes, note.moves)) > limit
             failed = stuck or self.store.check(["failed"]) or (self.rank == 0 and bool(self.meeting.lost()))
+        self.store.add("progress", 1)  # to end is progress too
         if failed:
             self.store.set("failed", "")
+            at = place(of_thread(self.worker.ident))
             self.worker.join(SETTLE)
         own = replies[0] if replies else None
         if own is not None and not own.ok:
             self.store.set("failed", "")  # clocks of machines differ, so the order in the store counts
             own = replace(own, at=float(self.store.add("raised", 1)))
-        _put(self.store, f"notes/{self.rank}", pickle.dumps((note.now, own)))
+        _put(self.store, f"notes/{self.rank}", pickle.dumps((note.now, own, at)))
 
-    def scene(self) -> Scene:
-        """What every rank told; nothing of those that are gone."""
-        notes, replies = [Note(0, (), "")] * self.world, dict[int, Reply]()
+    def scene(self) -> tuple[Scene, dict[int, str]]:
+        """What every rank told, and the line that it stood on; nothing of those that are gone."""
+        notes, replies, places = [Note(0, (), "")] * self.world, dict[int, Reply](), dict[int, str]()
         missing = set(range(self.world))
         while missing:
             for rank in sorted(missing):
                 if self.store.check([f"notes/{rank}"]):
-                    notes[rank], reply = pickle.loads(_get(self.store, f"notes/{rank}"))
+                    notes[rank], reply, places[rank] = pickle.loads(_get(self.store, f"notes/{rank}"))
                     missing.discard(rank)
                     if reply is not None:
                         replies[rank] = reply
             missing -= set(self.meeting.lost())
             time.sleep(POLL if missing else 0)
-        return Scene(notes, replies, {})
+        return Scene(notes, replies, {}), dict(sorted(places.items()))
 
     def publish(self, make: Callable[[], T], lighter: Callable[[T], T]) -> T:
         """What `make` returns or raises, put in the store for the other ranks before it goes on here."""

@@ -1,0 +1,64 @@
+"""On which line of its code a rank stands: from what faulthandler wrote, or from a thread of this process."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = Path(__file__).parent.parent
+CALLER = str(PACKAGE / "execution" / "engines" / "rank.py")
+"""What calls a program on a rank: it and its callers are no news."""
+
+_INSTALLED = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+LIBRARIES = (*_INSTALLED, str(PACKAGE), "<frozen")
+"""Where code lies that nobody wrote for a run; the programs apart."""
+
+_CALL = re.compile(r'^  File "(.*)", line (\d+) in (.+)$', re.MULTILINE)
+_ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+
+
+class Call(NamedTuple):
+    """A call that has not returned: the line where it stands."""
+
+    file: str
+    line: int
+    name: str
+
+
+def written(dump: str) -> list[Call]:
+    """The calls that faulthandler wrote down, the innermost first."""
+    text = _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), dump)
+    return [Call(file, int(line), name) for file, line, name in _CALL.findall(text)]
+
+
+def of_thread(thread: int | None) -> list[Call]:
+    """The calls that a thread of this process is in, the innermost first."""
+    frame = sys._current_frames().get(thread or 0)
+    return [Call(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_stack(frame))]
+
+
+def place(calls: Iterable[Call]) -> str:
+    """The line that they stand on, of the program's own code where it has some; "" without calls."""
+    of_program = []
+    for call in calls:
+        if call.file == CALLER:
+            break
+        of_program.append(call)
+    own = [call for call in of_program if _is_own(call.file)]
+    if not of_program:
+        return ""
+    file, line, name = (own or of_program)[0]
+    in_notebook = Path(file).parent.name.startswith("ipykernel_")
+    where = f"line {line} of {'a cell' if in_notebook else Path(file).name}, in {name}"
+    source = linecache.getline(file, line).strip()
+    return f"{where}: {source}" if source else where
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(str(PACKAGE / "programs")) or not file.startswith(LIBRARIES)
