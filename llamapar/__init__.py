@@ -38,7 +38,8 @@ from .place import (
     vocab,
 )
 from .place.orders import Action
-from .place.schedule import Schedule, schedule
+from .place.pipeline import Moment, Schedule, Timeline, Timelines
+from .place.schedule import schedule
 from .records.trace import Tape, Trace
 from .rules.machines import Loading, loading
 from .rules.report import Finding, Report, check, require
@@ -111,6 +112,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "ModelLike",
+    "Moment",
     "Padding",
     "PeerError",
     "RankFailure",
@@ -125,6 +127,8 @@ __all__ = [
     "Shrunk",
     "StageMap",
     "Tape",
+    "Timeline",
+    "Timelines",
     "Trace",
     "Traffic",
     "Verification",

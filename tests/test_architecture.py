@@ -34,7 +34,7 @@ ROOMS = {
     "records": room(580),  # equations are records too
     "describe": room(2195),  # the table of options and the table of dtypes among them
     "frameworks": room(1710),  # ten frameworks' rules and the settings that five of them take
-    "place": room(1480),  # the pipeline's schedules as tables, and the walk that checks them
+    "place": room(1680),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1255),
     "rules": room(1400),  # what is unproven, told and kept out of fixes
     "diagnosis": room(3880),  # a reader for each cause; collectives, JAX, cut tokens, shares came in

@@ -1,134 +1,18 @@
-"""Pipeline schedules as data: which rank runs what, in which order, and whether that can be."""
+"""`schedule`: the pipeline schedules of the field by name, and what is said where one is not defined."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-
 from llamapar.describe.arguments import named
 from llamapar.errors import MAX_DEGREE, Choice, LayoutError, one_of, shown, whole
-from llamapar.records.tables import Record, cut, plural
+from llamapar.records.tables import plural
 
 from .orders import ORDERS, Action, Order, Plan
-from .walk import problem_of
+from .pipeline import Schedule
+
+__all__ = ["MAX_ACTIONS", "Action", "Schedule", "schedule"]
 
 MAX_ACTIONS = 2**20
 """Operations in a table at most: a few hundred MB of Python objects."""
-
-_WRITTEN = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
-PLACEMENTS = ("loop", "v")
-
-
-@dataclass(frozen=True, repr=False)
-class Schedule(Record):
-    """The order in which each pipeline rank runs its operations: a table with one row a rank.
-
-    placement: "loop" puts stage s on rank s % pp; "v" goes up the ranks and down again.
-    ranks: each rank's operations in order. An overlapped forward and backward are two entries.
-    nc: micro-batches that a stage takes in a row, of the flexible schedule.
-
-    A table is not checked when it is made: `problem` says whether it can run.
-    """
-
-    name: str
-    pp: int
-    virtual_stages: int
-    micro_batches: int
-    placement: str
-    ranks: tuple[tuple[Action, ...], ...]
-    nc: int | None = None
-
-    @classmethod
-    def read(cls, rows: Sequence[str], placement: str = "loop", name: str = "own") -> Schedule:
-        """A schedule of one's own, a text for each rank: "0F0 0F1 0B0 0B1", as stage, kind, micro-batch.
-
-        Raises LayoutError for an entry that is none; whether the table can run says `problem`.
-        """
-        if isinstance(rows, str) or not rows:
-            raise LayoutError(f"rows={shown(rows)}: a text for each rank", field="ranks")
-        table = tuple(tuple(map(_read, row.replace(",", " ").split())) for row in rows)
-        every = [action for row in table for action in row]
-        stages = max((action.stage for action in every), default=0) + 1
-        many = max((action.micro_batch for action in every), default=0) + 1
-        one_of("placement", placement, PLACEMENTS)
-        return cls(name, len(table), -(-stages // len(table)), many, placement, table)
-
-    @property
-    def stages(self) -> int:
-        """How many stages the pipeline has: pp·virtual_stages."""
-        return self.pp * self.virtual_stages
-
-    @property
-    def title(self) -> str:
-        """What it is called in a sentence."""
-        return ORDERS[self.name].title if self.name in ORDERS else self.name
-
-    def rank_of(self, stage: int) -> int:
-        """The PP rank that holds a stage."""
-        lap, place = divmod(stage, self.pp)
-        return self.pp - 1 - place if self.placement == "v" and lap % 2 else place
-
-    def stages_of(self, rank: int) -> list[int]:
-        """The stages that a PP rank holds, in the order of the pipeline."""
-        return [stage for stage in range(self.stages) if self.rank_of(stage) == rank]
-
-    @cached_property
-    def problem(self) -> LayoutError | None:
-        """Why the table cannot run, as an error to raise; None where it can.
-
-        Every operation has to stand once, on the rank of its stage, after what it needs, and no ranks may
-        wait for one another.
-        """
-        return problem_of(self.ranks, self.rank_of, self.pp, self.stages, self.micro_batches)
-
-    @property
-    def ok(self) -> bool:
-        return self.problem is None
-
-    @property
-    def reason(self) -> str:
-        """Why it cannot run, in words; empty where it can."""
-        return str(self.problem or "")
-
-    def check(self) -> Schedule:
-        """Itself if it can run; raises the LayoutError that says why not."""
-        if self.problem:
-            raise self.problem
-        return self
-
-    @cached_property
-    def in_flight(self) -> tuple[int, ...]:
-        """The most chunks in flight on each rank: forwards whose backward, or whose W, has not run yet."""
-        return tuple(max(self.flying(rank), default=0) for rank in range(self.pp))
-
-    def flying(self, rank: int) -> list[int]:
-        """Chunks in flight on a rank while each of its operations runs."""
-        now, counts = 0, list[int]()
-        for kind, _, _ in self.ranks[rank]:
-            now += kind == "F"
-            counts.append(now)
-            now -= kind in "BW"
-        return counts
-
-    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        v = f"·{self.virtual_stages}" if self.virtual_stages > 1 else ""
-        title = f"{self.title}: {plural(self.micro_batches, 'micro-batch')} over pp={self.pp}{v}"
-        rows: list[list[object]] = []
-        for rank in cut(self.pp):
-            stages = ", ".join(map(str, self.stages_of(rank)))
-            rows.append([rank, stages, self.in_flight[rank], " ".join(map(str, self.ranks[rank]))])
-        return title, ["pp rank", "stages", "in flight", "operations"], rows, self.reason
-
-
-def _read(text: str) -> Action:
-    found = _WRITTEN.fullmatch(text)
-    if found is None:
-        why = "an entry is a stage, F, B, I or W, and a micro-batch"
-        raise LayoutError(f"{shown(text)} is no operation", why, ["0F0", "3B1"], "ranks")
-    stage, kind, number = found.groups()
-    return Action(kind, int(stage), int(number))
 
 
 @named()

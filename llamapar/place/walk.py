@@ -26,6 +26,11 @@ def called(action: Action) -> str:
     return f"{action}, the {WORDS[action.kind]} of micro-batch {action.micro_batch} at stage {action.stage}"
 
 
+def result_of(action: Action) -> Result:
+    """What an operation leaves for others; W leaves nothing."""
+    return action.kind == "F", action.stage, action.micro_batch
+
+
 def needs(action: Action, last: int) -> tuple[Result, ...]:
     """What an operation waits for, in a pipeline whose last stage is `last`."""
     kind, stage, number = action
@@ -77,7 +82,7 @@ def walk(rows: Rows, last: int, durations: dict[str, float], p2p: float = 0.0) -
             starts.append(start)
             ends.append(start + durations[action.kind])
             if action.kind != "W":
-                result = (action.kind == "F", action.stage, action.micro_batch)
+                result = result_of(action)
                 made[result] = (ends[-1], rank)
                 ready += waiting.pop(result, [])
     return walked
@@ -130,7 +135,7 @@ def _stuck(rows: Rows, stages: int) -> LayoutError | None:
     if not walked.missing:
         return None
     holder = {
-        (action.kind == "F", action.stage, action.micro_batch): (rank, place)
+        result_of(action): (rank, place)
         for rank, row in enumerate(rows)
         for place, action in enumerate(row)
         if action.kind != "W"

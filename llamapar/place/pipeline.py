@@ -1,0 +1,348 @@
+"""A pipeline schedule as a table, and in time: when each operation runs, and how much of it is bubble."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from string import ascii_lowercase
+
+from llamapar.describe.arguments import named
+from llamapar.errors import LayoutError, one_of, real, shown
+from llamapar.records.tables import Plain, Record, cut, fold, plural
+
+from .orders import ORDERS, Action
+from .walk import WORDS, Result, needs, problem_of, result_of, walk
+
+LONGEST = 1e9
+"""Most of a duration, in whatever unit."""
+
+_WRITTEN = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
+PLACEMENTS = ("loop", "v")
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule(Record):
+    """The order in which each pipeline rank runs its operations: a table with one row a rank.
+
+    placement: "loop" puts stage s on rank s % pp; "v" goes up the ranks and down again.
+    ranks: each rank's operations in order. An overlapped forward and backward are two entries.
+    nc: micro-batches that a stage takes in a row, of the flexible schedule.
+
+    A table is not checked when it is made: `problem` says whether it can run.
+    """
+
+    name: str
+    pp: int
+    virtual_stages: int
+    micro_batches: int
+    placement: str
+    ranks: tuple[tuple[Action, ...], ...]
+    nc: int | None = None
+
+    @classmethod
+    def read(cls, rows: Sequence[str], placement: str = "loop", name: str = "own") -> Schedule:
+        """A schedule of one's own, a text for each rank: "0F0 0F1 0B0 0B1", as stage, kind, micro-batch.
+
+        Raises LayoutError for an entry that is none; whether the table can run says `problem`.
+        """
+        if isinstance(rows, str) or not rows:
+            raise LayoutError(f"rows={shown(rows)}: a text for each rank", field="ranks")
+        table = tuple(tuple(map(_read, row.replace(",", " ").split())) for row in rows)
+        every = [action for row in table for action in row]
+        stages = max((action.stage for action in every), default=0) + 1
+        many = max((action.micro_batch for action in every), default=0) + 1
+        one_of("placement", placement, PLACEMENTS)
+        return cls(name, len(table), -(-stages // len(table)), many, placement, table)
+
+    @property
+    def stages(self) -> int:
+        """How many stages the pipeline has: pp·virtual_stages."""
+        return self.pp * self.virtual_stages
+
+    @property
+    def title(self) -> str:
+        """What it is called in a sentence."""
+        return ORDERS[self.name].title if self.name in ORDERS else self.name
+
+    def rank_of(self, stage: int) -> int:
+        """The PP rank that holds a stage."""
+        lap, place = divmod(stage, self.pp)
+        return self.pp - 1 - place if self.placement == "v" and lap % 2 else place
+
+    def stages_of(self, rank: int) -> list[int]:
+        """The stages that a PP rank holds, in the order of the pipeline."""
+        return [stage for stage in range(self.stages) if self.rank_of(stage) == rank]
+
+    @cached_property
+    def problem(self) -> LayoutError | None:
+        """Why the table cannot run, as an error to raise; None where it can.
+
+        Every operation has to stand once, on the rank of its stage, after what it needs, and no ranks may
+        wait for one another.
+        """
+        return problem_of(self.ranks, self.rank_of, self.pp, self.stages, self.micro_batches)
+
+    @property
+    def ok(self) -> bool:
+        return self.problem is None
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot run, in words; empty where it can."""
+        return str(self.problem or "")
+
+    def check(self) -> Schedule:
+        """Itself if it can run; raises the LayoutError that says why not."""
+        if self.problem:
+            raise self.problem
+        return self
+
+    @cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """The most chunks in flight on each rank: forwards whose backward, or whose W, has not run yet."""
+        return tuple(max(self.flying(rank), default=0) for rank in range(self.pp))
+
+    def flying(self, rank: int) -> list[int]:
+        """Chunks in flight on a rank while each of its operations runs."""
+        now, counts = 0, list[int]()
+        for kind, _, _ in self.ranks[rank]:
+            now += kind == "F"
+            counts.append(now)
+            now -= kind in "BW"
+        return counts
+
+    @named()
+    def timeline(
+        self,
+        *,
+        forward: float = 1.0,
+        backward: float = 2.0,
+        inputs: float = 1.0,
+        weights: float = 1.0,
+        p2p: float = 0.0,
+    ) -> Timeline:
+        """When each operation runs, in forwards of one stage unless said in seconds.
+
+        inputs, weights: the halves of a split backward. Two calls of autograd.grad cost more than one
+        backward, for the second computes the gradients of inputs again. p2p: from the end of an operation to
+        its use on another rank; nobody is busy meanwhile. Overlapped pairs run one after the other.
+
+        Raises LayoutError for a table that cannot run.
+        """
+        durations = {"F": forward, "B": backward, "I": inputs, "W": weights}
+        for kind, value in durations.items():
+            real(WORDS[kind], value, 0.0, LONGEST)
+        real("p2p", p2p, 0.0, LONGEST)
+        self.check()
+        walked = walk(self.ranks, self.stages - 1, durations, p2p)
+        starts, ends = (tuple(map(tuple, each)) for each in (walked.starts, walked.ends))
+        return Timeline(self, durations, p2p, starts, ends)
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        v = f"·{self.virtual_stages}" if self.virtual_stages > 1 else ""
+        title = f"{self.title}: {plural(self.micro_batches, 'micro-batch')} over pp={self.pp}{v}"
+        rows: list[list[object]] = []
+        for rank in cut(self.pp):
+            stages = ", ".join(map(str, self.stages_of(rank)))
+            rows.append([rank, stages, self.in_flight[rank], " ".join(map(str, self.ranks[rank]))])
+        return title, ["pp rank", "stages", "in flight", "operations"], rows, self.reason
+
+
+def _read(text: str) -> Action:
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        why = "an entry is a stage, F, B, I or W, and a micro-batch"
+        raise LayoutError(f"{shown(text)} is no operation", why, ["0F0", "3B1"], "ranks")
+    stage, kind, number = found.groups()
+    return Action(kind, int(stage), int(number))
+
+
+@dataclass(frozen=True, repr=False)
+class Timeline(Record):
+    """When each operation of a schedule starts and ends: rows as in the schedule, times from 0."""
+
+    schedule: Schedule
+    durations: dict[str, float]
+    p2p: float
+    starts: tuple[tuple[float, ...], ...]
+    ends: tuple[tuple[float, ...], ...]
+
+    @cached_property
+    def end(self) -> float:
+        """When the last operation ends."""
+        return max((row[-1] for row in self.ends if row), default=0.0)
+
+    @cached_property
+    def compute(self) -> tuple[float, ...]:
+        """The time that each rank computes."""
+        each = self.durations
+        return tuple(sum(each[action.kind] for action in row) for row in self.schedule.ranks)
+
+    @property
+    def idle(self) -> tuple[float, ...]:
+        """The time that each rank waits, from the start of the step to its end."""
+        return tuple(self.end - busy for busy in self.compute)
+
+    @property
+    def bubble(self) -> float:
+        """Idle time over compute time of all ranks ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1)."""
+        return sum(self.idle) / (sum(self.compute) or 1.0)
+
+    @property
+    def idle_share(self) -> float:
+        """Idle time over all the time of all ranks."""
+        return sum(self.idle) / (self.end * len(self.ends) or 1.0)
+
+    def running(self, rank: int, time: float) -> int | None:
+        """The place in its row of what a rank runs at a time; None where it waits or is done."""
+        place = bisect_right(self.starts[rank], time) - 1
+        return place if place >= 0 and time < self.ends[rank][place] else None
+
+    def flying(self, rank: int, time: float) -> int:
+        """Chunks in flight on a rank at a time."""
+        place = bisect_right(self.starts[rank], time) - 1
+        if place < 0:
+            return 0
+        count = self._flying[rank][place]
+        over = time >= self.ends[rank][place] and self.schedule.ranks[rank][place].kind in "BW"
+        return count - over
+
+    @cached_property
+    def ended(self) -> dict[Result, tuple[float, int, Action]]:
+        """By what it leaves for others: when an operation ends, on which rank, and which it is."""
+        return {
+            result_of(action): (end, rank, action)
+            for rank, (row, ends) in enumerate(zip(self.schedule.ranks, self.ends, strict=True))
+            for action, end in zip(row, ends, strict=True)
+            if action.kind != "W"
+        }
+
+    @cached_property
+    def _flying(self) -> list[list[int]]:
+        return [self.schedule.flying(rank) for rank in range(self.schedule.pp)]
+
+    def at(self, time: float) -> Moment:
+        """What every rank does at a time, and what it waits for. Raises LayoutError past the end."""
+        return Moment(self, real("time", time, 0.0, self.end))
+
+    def beside(self, other: Timeline) -> Timelines:
+        """Both, to be seen on one time axis."""
+        return Timelines((self, other))
+
+    @property
+    def title(self) -> str:
+        s = self.schedule
+        v = f"·{s.virtual_stages}" if s.virtual_stages > 1 else ""
+        nc = f", nc={s.nc}" if s.nc else ""
+        many = plural(s.micro_batches, "micro-batch")
+        return f"{s.title}, pp={s.pp}{v}, {many}{nc}: bubble {self.bubble:.2%} of compute"
+
+    def as_dict(self) -> Plain:
+        """The table and what comes of it as plain values for JSON."""
+        s = self.schedule
+        ranks = [[list(action) for action in row] for row in s.ranks]
+        return {"bubble": self.bubble, "in_flight": list(s.in_flight), "ranks": ranks}
+
+    # -- as text -------------------------------------------------------------------------------
+
+    def text(self, width: int | None = None) -> str:
+        """A row a rank and time to the right, in blocks where `width` is less than all of it."""
+        s = self.schedule
+        heads = [f"rank {rank}" for rank in range(s.pp)]
+        left = max(map(len, heads)) + 1
+        lines = [self._drawn(rank) for rank in range(s.pp)]
+        longest = max(map(len, lines), default=0)
+        most = longest or 1
+        if width is not None:
+            most = max(self._cell, (width - left) // self._cell * self._cell)
+        blocks = []
+        for start in range(0, longest, most):
+            parts = [
+                f"{head:{left}}{line[start : start + most]}" for head, line in zip(heads, lines, strict=True)
+            ]
+            blocks.append("\n".join(part.rstrip() for part in parts))
+        flying = ", ".join(map(str, s.in_flight))
+        split = any(action.kind == "W" for row in s.ranks for action in row)
+        halves = ", I and W its halves for inputs and weights" if split else ""
+        foot = [
+            f"idle {self.idle_share:.2%} of the time; chunks in flight at most, by rank: {flying}",
+            f"F forward, B backward{halves}, each with its micro-batch; dots are bubbles",
+        ]
+        if s.virtual_stages > 1:
+            foot.append("the letter is the rank's stage, a its first")
+        told = [fold(line, width) for line in foot]
+        return "\n".join([fold(self.title, width), "\n\n".join(blocks), *told])
+
+    @property
+    def _cell(self) -> int:
+        """Characters of the shortest operation, its label and a space."""
+        return len(str(self.schedule.micro_batches - 1)) + 2 + (self.schedule.virtual_stages > 1)
+
+    def _label(self, action: Action) -> str:
+        s = self.schedule
+        letter = ascii_lowercase[action.stage // s.pp % 26] if s.virtual_stages > 1 else ""
+        return f"{action.kind}{action.micro_batch}{letter}"
+
+    def _drawn(self, rank: int) -> str:
+        """A rank's row: each operation's label and dashes as long as it runs, dots where it waits."""
+        row = self.schedule.ranks[rank]
+        column = self._cell / min((d for d in self.durations.values() if d), default=1.0)
+        line = ""
+        for action, start, end in zip(row, self.starts[rank], self.ends[rank], strict=True):
+            line = line.ljust(round(start * column), ".")
+            line += self._label(action).ljust(round(end * column) - len(line) - 1, "-") + " "
+        return line.ljust(round(self.end * column), ".")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.text())}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class Timelines(Record):
+    """Timelines of several schedules, on one time axis."""
+
+    timelines: tuple[Timeline, ...]
+
+    def text(self, width: int | None = None) -> str:
+        return "\n\n".join(one.text(width) for one in self.timelines)
+
+
+@dataclass(frozen=True, repr=False)
+class Moment(Record):
+    """What every rank does at one time of a timeline, and what those that wait are waiting for."""
+
+    timeline: Timeline
+    time: float
+
+    def doing(self, rank: int) -> tuple[str, str]:
+        """What a rank runs, and what it waits for; empty where it does not."""
+        line = self.timeline
+        row = line.schedule.ranks[rank]
+        place = line.running(rank, self.time)
+        if place is not None:
+            return str(row[place]), ""
+        later = bisect_right(line.starts[rank], self.time)
+        if later == len(row):
+            return "", "done"
+        return "", f"{row[later]} waits for {self._awaited(rank, row[later])}"
+
+    def _awaited(self, rank: int, action: Action) -> str:
+        """The operation that comes last of those that `action` needs."""
+        line = self.timeline
+        found = [line.ended[need] for need in needs(action, line.schedule.stages - 1)]
+        end, peer, other = max(found)
+        sent = ", which is on its way" if end <= self.time else ""
+        return f"{other} of rank {peer}{sent}"
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        line = self.timeline
+        rows: list[list[object]] = []
+        for rank in range(line.schedule.pp):
+            runs, waits = self.doing(rank)
+            rows.append([rank, runs or "-", waits, line.flying(rank, self.time)])
+        title = f"{line.schedule.title} at time {self.time:g} of {line.end:g}"
+        return title, ["pp rank", "runs", "waits", "in flight"], rows, ""

@@ -1,0 +1,218 @@
+"""A schedule in time: known bubbles, chunks in flight, what ranks wait for, and the same as text."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+import llamapar as lp
+from llamapar.place.orders import ORDERS, Action
+
+
+def small(name: str, **given: int) -> lp.Schedule:
+    return lp.schedule(name, **{"pp": 4, "micro_batches": 8, **given})
+
+
+# -- what others have counted ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("many", "bubble"), [(16, 0.1171875), (32, 0.05859375)])
+def test_the_bubble_of_llama_3(many: int, bubble: float) -> None:
+    """ISCA 2025 section 3.1.1 prints 12 and 5 %; the formula is (pp - 1) / (v·m)."""
+    made = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=many).timeline()
+    assert made.bubble == bubble == 15 / (8 * many)
+    assert made.idle_share == pytest.approx(bubble / (1 + bubble))
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("pp", "many"), [(2, 2), (4, 8), (8, 8), (5, 20)])
+def test_one_stage_a_rank_has_the_known_bubble(name: str, pp: int, many: int) -> None:
+    assert lp.schedule(name, pp=pp, micro_batches=many).timeline().bubble == pytest.approx((pp - 1) / many)
+
+
+@pytest.mark.parametrize(
+    ("name", "bubble"),
+    [
+        ("zbv", 0.0625),
+        ("dualpipev", 0.0625),
+        ("interleaved-zero-bubble", 0.0625),
+        ("interleaved-1f1b", 0.1875),
+        ("looped-bfs", 0.1875),
+    ],
+)
+def test_a_name_promises_nothing(name: str, bubble: float) -> None:
+    """torch's ZBV has bubbles at its ends even where the halves of a backward take as long as a forward."""
+    assert small(name).timeline().bubble == bubble
+
+
+def test_the_order_of_the_paper_when_sending_takes_time() -> None:
+    """ISCA 2025 figure 9, pp=4 and 12 micro-batches: 401.9, 401.7, 398.5 TFLOPs; 49.1, 46.4, 42.4 GB."""
+    given = {"pp": 4, "virtual_stages": 2, "micro_batches": 12}
+    made = [
+        lp.schedule("flexible", **given, nc=3).timeline(p2p=0.5),  # all forward, then all backward
+        lp.schedule("flexible", **given, nc=6).timeline(p2p=0.5),
+        lp.schedule("interleaved-1f1b", **given).timeline(p2p=0.5),
+    ]
+    throughput = [1 / one.end for one in made]
+    assert throughput[0] >= throughput[1] > throughput[2]
+    chunks = [max(one.schedule.in_flight) for one in made]
+    assert chunks == [24, 13, 11]
+
+
+def test_it_is_quick() -> None:
+    schedule = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=128)
+    assert sum(map(len, schedule.ranks)) == 32_768
+    start = time.process_time()
+    schedule.timeline()
+    assert time.process_time() - start <= 0.5
+
+
+# -- what a timeline is ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("p2p", [0.0, 0.3])
+def test_nothing_runs_before_what_it_needs(name: str, p2p: float) -> None:
+    """Each operation starts at the latest of its rank's last end and what it needs, read here by itself."""
+    made = small(name).timeline(forward=1.5, backward=2.5, inputs=1.25, weights=0.75, p2p=p2p)
+    s = made.schedule
+    ends = {
+        action: end
+        for row, each in zip(s.ranks, made.ends, strict=True)
+        for action, end in zip(row, each, strict=True)
+    }
+    for rank, row in enumerate(s.ranks):
+        free = 0.0
+        for action, start, end in zip(row, made.starts[rank], made.ends[rank], strict=True):
+            _, stage, number = action
+            before = [("F", stage - 1)] if action.kind == "F" else [("F", stage)]
+            before += [(kind, stage + 1) for kind in "BI" if action.kind in "BI"]
+            before += [("I", stage)] if action.kind == "W" else []
+            found = [Action(kind, where, number) for kind, where in before]
+            ready = [ends[one] + p2p * (s.rank_of(one.stage) != rank) for one in found if one in ends]
+            assert start == max([free, *ready])
+            assert end == start + {"F": 1.5, "B": 2.5, "I": 1.25, "W": 0.75}[action.kind]
+            free = end
+
+
+def test_a_walk_ends_exactly_where_something_can_go_on() -> None:
+    """Shuffled tables: `problem` and a search that runs whatever is ready say the same."""
+    drawn = random.Random(14)
+    fine = 0
+    for _ in range(300):
+        schedule = lp.schedule("1f1b", pp=2, micro_batches=3)
+        rows = [list(row) for row in schedule.ranks]
+        for row in rows:
+            i = drawn.randrange(len(row) - 1)
+            row[i], row[i + 1] = row[i + 1], row[i]
+        table = lp.Schedule("own", 2, 1, 3, "loop", tuple(map(tuple, rows)))
+        done: set[tuple[str, int, int]] = set()
+        left = rows
+        while any(row and needed(row[0]) <= done and (done.add(tuple(row.pop(0))) or True) for row in left):
+            pass
+        assert table.ok == (not any(left)), table.reason
+        fine += table.ok
+    assert 0 < fine < 300
+
+
+def needed(action: Action) -> set[tuple[str, int, int]]:
+    kind, stage, number = action
+    if kind == "F":
+        return {("F", stage - 1, number)} if stage else set()
+    return {("F", stage, number), *([("B", 1, number)] if stage == 0 else [])}
+
+
+def test_a_table_that_cannot_run_has_no_timeline() -> None:
+    with pytest.raises(lp.LayoutError, match=r"^rank 0 cannot run 0B0"):
+        lp.Schedule.read(["0B0 0F0", "1F0 1B0"]).timeline()
+
+
+@pytest.mark.parametrize("given", [{"forward": -1.0}, {"p2p": float("nan")}])
+def test_a_duration_that_is_none(given: dict[str, float]) -> None:
+    with pytest.raises(lp.LayoutError, match=r"must be a number from 0 to 1e\+09"):
+        small("1f1b").timeline(**given)
+
+
+# -- at a time -------------------------------------------------------------------------------------
+
+
+def test_what_ranks_do_at_a_time() -> None:
+    made = small("1f1b").timeline()
+    assert str(made.at(4)) == (
+        "1F1B at time 4 of 33\n"
+        "pp rank  runs  waits                        in flight\n"
+        "0        -     0B0 waits for 1B0 of rank 1  4\n"
+        "1        -     1B0 waits for 2B0 of rank 2  3\n"
+        "2        -     2B0 waits for 3B0 of rank 3  2\n"
+        "3        3B0                                1"
+    )
+    assert made.at(33).doing(0) == ("", "done")
+    sent = small("1f1b").timeline(p2p=0.5)
+    assert sent.at(1.25).doing(1) == ("", "1F0 waits for 0F0 of rank 0, which is on its way")
+    with pytest.raises(lp.LayoutError, match=r"^time=34: time must be a number from 0 to 33"):
+        made.at(34)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_chunks_over_time_peak_where_the_table_says(name: str) -> None:
+    made = small(name).timeline()
+    for rank in range(4):
+        times = [*made.starts[rank], *made.ends[rank]]
+        assert max(made.flying(rank, at) for at in times) == made.schedule.in_flight[rank]
+        assert (made.flying(rank, made.end), made.running(rank, made.end)) == (0, None)
+
+
+# -- as text ---------------------------------------------------------------------------------------
+
+
+def test_a_timeline_as_text() -> None:
+    made = lp.schedule("1f1b", pp=2, micro_batches=2).timeline()
+    assert made.text() == (
+        "1F1B, pp=2, 2 micro-batches: bubble 50.00% of compute\n"
+        "rank 0 F0 F1 ......B0--- ...B1---\n"
+        "rank 1 ...F0 B0--- F1 B1--- ......\n"
+        "idle 33.33% of the time; chunks in flight at most, by rank: 2, 1\n"
+        "F forward, B backward, each with its micro-batch; dots are bubbles"
+    )
+    assert repr(made) == made.text()
+    assert made._repr_html_().startswith("<pre>1F1B, pp=2")
+
+
+def test_a_timeline_in_a_narrow_terminal() -> None:
+    made = lp.schedule("zbv", pp=2, micro_batches=3).timeline()
+    assert made.text(40) == (
+        "ZBV, pp=2·2, 3 micro-batches: bubble\n"
+        "  5.56% of compute\n"
+        "rank 0 F0a F1a F2a F0b I0b W0b F1b I1b\n"
+        "rank 1 ....F0a F0b F1a F1b I0b W0b F2a\n"
+        "\n"
+        "rank 0 W1b I0a W0a F2b I2b W2b I1a W1a\n"
+        "rank 1 I0a W0a F2b I1b W1b I1a I2b I2a\n"
+        "\n"
+        "rank 0 I2a W2a ....\n"
+        "rank 1 W1a W2b W2a\n"
+        "idle 5.26% of the time; chunks in flight\n"
+        "  at most, by rank: 4, 4\n"
+        "F forward, B backward, I and W its\n"
+        "  halves for inputs and weights, each\n"
+        "  with its micro-batch; dots are bubbles\n"
+        "the letter is the rank's stage, a its\n"
+        "  first"
+    )
+    assert all(len(line) <= 40 for line in made.text(40).splitlines())
+
+
+def test_two_timelines_on_one_axis() -> None:
+    one, other = (lp.schedule(name, pp=2, micro_batches=2).timeline() for name in ("gpipe", "1f1b"))
+    assert one.beside(other).text() == f"{one.text()}\n\n{other.text()}"
+
+
+def test_a_table_as_text() -> None:
+    assert str(lp.schedule("zbv", pp=2, micro_batches=1)) == (
+        "ZBV: 1 micro-batch over pp=2·2\n"
+        "pp rank  stages  in flight  operations\n"
+        "0        0, 3    2          0F0 3F0 3I0 3W0 0I0 0W0\n"
+        "1        1, 2    2          1F0 2F0 2I0 2W0 1I0 1W0"
+    )
