@@ -35,12 +35,12 @@ ROOMS = {
     "describe": room(2195),  # the table of options and the table of dtypes among them
     "frameworks": room(1710),  # ten frameworks' rules and the settings that five of them take
     "place": room(1680),  # the pipeline's schedules as tables, the walk that checks them, their times
-    "count": room(1255),
+    "count": room(1345),
     "rules": room(1400),  # what is unproven, told and kept out of fixes
-    "diagnosis": room(3880),  # a reader for each cause; collectives, JAX, cut tokens, shares came in
-    "spmd": room(980, "torch"),
-    "programs": room(835, "torch"),
-    "execution": room(3275, "torch", "cloudpickle"),  # where ranks stand; what counts as progress
+    "diagnosis": room(3965),  # a reader for each cause; collectives, JAX, cut tokens, shares came in
+    "spmd": room(1075, "torch"),
+    "programs": room(860, "torch"),
+    "execution": room(3975, "torch", "cloudpickle"),  # where ranks stand; what counts as progress
     "checkpoint": room(2640, "torch", "numpy"),
     "figures": room(1955, "plotly"),
     "panels": room(2400, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS

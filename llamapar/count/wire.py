@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llamapar.describe.arguments import named
@@ -26,7 +27,10 @@ from llamapar.describe.placement import Replicate
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
+from llamapar.place import schedule as schedules
 from llamapar.place.cut import Cut
+from llamapar.place.schedule import Schedule
+from llamapar.place.stage_map import Stage
 from llamapar.records.tables import Record
 from llamapar.records.trace import PHASES
 
@@ -114,28 +118,36 @@ def traffic(
     kv_replication: bool = False,
     padding: str | Padding | None = None,
     cp_method: str = "all_gather",
+    schedule: str | Schedule = "1f1b",
+    micro_batches: int | None = None,
+    nc: int | None = None,
+    rank: int = 0,
 ) -> Traffic:
-    """What rank 0 sends in a forward and backward of `program`, one of PARTS; arguments as in `run`.
+    """What a rank sends in a forward and backward of `program`, one of PARTS; arguments as in `run`.
 
-    global_batch: sequences over all dp ways, by default one each. Where shards are even every rank sends as
-    much. pp sends nothing here: "llama" is all of its stages. LayoutError for bad input, and where heads,
-    batch or seq_len do not divide.
+    global_batch: sequences over all dp ways, by default one each and micro-batch. Where shards are even every
+    rank of a stage sends as much. micro_batches: "llama" is then the pipeline of `schedule`, of which `rank`
+    has its own stages; without them it is all stages, one after another, and pp sends nothing.
+    LayoutError for bad input, and where heads, batch or seq_len do not divide.
     """
     m, lay, rule = find_model(model), Layout.of(layout), padding_rule(padding)
-    parts = Counter(PARTS[one_of("program", program, PARTS)])
-    if program == "llama":
-        parts += Counter(PARTS["block"] * m.n_layers)
-        parts["output"] = int(not m.tied)
+    one_of("program", program, PARTS)
+    table = None
+    if micro_batches is not None:
+        table, lay = _pipeline(program, lay, schedule, micro_batches, nc)
     shapes = {p.key: p for p in m.parameters()}
-    for weight, others in BESIDE.items():
-        parts.update({key: parts[weight] for key in others if key in shapes})
     cut = Cut(m, lay, rule, flag("kv_replication", kv_replication))
-    if parts["K and V"] and cut.heads.reason:
+    if table is None:
+        works = [_Work(_parts(program, cut), dict.fromkeys(PHASES, 1))]
+    else:
+        works = _works(cut, table, lay.coord_of(rank).pp)
+    if any(work.parts["K and V"] for work in works) and cut.heads.reason:
         whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
         raise LayoutError(cut.heads.reason, "a rank computes with whole heads", whole_heads, "tp")
     item = BYTES[OPTIONS["dtype"].chosen(dtype)]
     wide = max(item, 4)  # the loss, and gradients on their way around a ring, are in float32 at least
-    sequences = _share("global_batch", lay.dp if global_batch is None else global_batch, lay.dp)
+    shares = lay.dp * (micro_batches or 1)
+    sequences = _share("global_batch", shares if global_batch is None else global_batch, shares)
     chunk = _share("seq_len", seq_len, lay.cp * (lay.tp if lay.sp else 1)) * (lay.tp if lay.sp else 1)
     tokens = sequences * chunk
     kv = tokens * len(cut.along("kv_dim", 0))  # numbers in a rank's own K, or V
@@ -166,14 +178,96 @@ def traffic(
         size = math.prod(cut.local_shape(p)) * item
         rows[key] = [("gradients", axis, "all_reduce", 1, size) for axis in axes]
     rows.setdefault("output", rows["tok_embeddings"])  # tied
-    found = [
-        Term(part, phase, axis, kind, times * count, size)
-        for part, times in parts.items()
-        for phase, axis, kind, count, size in rows[part]
-        if times and lay.size(axis) > 1
+    size = math.prod(cut.local_shape(shapes["tok_embeddings"])) * item
+    residual = tokens * m.dim * item // (lay.tp if lay.sp else 1)
+    rows["stage"] = [(phase, "pp", "send", 1, residual) for phase in ("forward", "backward")]
+    rows["the other end"] = [("gradients", "pp", "send", 1, size)]
+    found = Counter[tuple[str, str, str, str, int]]()
+    for work in works:
+        for part, times in work.parts.items():
+            for phase, axis, kind, count, size in rows[part]:
+                if lay.size(axis) > 1:
+                    found[part, phase, axis, kind, size] += times * work.passes[phase] * count
+    terms = [
+        Term(part, phase, axis, kind, count, size)
+        for (part, phase, axis, kind, size), count in found.items()
+        if count
     ]
-    found.sort(key=lambda t: (PHASES.index(t.phase), AXES.index(t.axis)))
-    return Traffic(f"{program}, {m.name}, {lay}: what a rank sends", tuple(found))
+    terms.sort(key=lambda t: (PHASES.index(t.phase), AXES.index(t.axis)))
+    of = "what a rank sends" if table is None else f"what rank {rank} sends by {table.title}"
+    return Traffic(f"{program}, {m.name}, {lay}: {of}", tuple(terms))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a rank has of a program, and how often it passes through in each phase."""
+
+    parts: Counter[str]
+    passes: Mapping[str, int]
+
+
+def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
+    """What a program is made of, or one stage of the whole model."""
+    m = cut.model
+    parts = Counter(PARTS[program])
+    if program == "llama":
+        first, last = PARTS["llama"][:2], PARTS["llama"][2:]
+        stage = stage or Stage(0, 0, range(m.n_layers), embedding=True, head=True)
+        parts = Counter(first * stage.embedding + PARTS["block"] * len(stage.layers) + last * stage.head)
+        parts["output"] = int(stage.head and not (m.tied and stage.embedding))
+    keys = {p.key for p in m.parameters()}
+    for weight, others in BESIDE.items():
+        parts.update({key: parts[weight] for key in others if key in keys})
+    return parts
+
+
+def _pipeline(
+    program: str, layout: Layout, schedule: str | Schedule, micro_batches: int, nc: int | None
+) -> tuple[Schedule, Layout]:
+    """The table of the schedule, and the layout with its stages."""
+    if program != "llama":
+        why = "micro_batches are of the whole model's pipeline"
+        raise LayoutError(f"{program} has no stages", why, [Choice.of(program="llama")], "program")
+    table = schedule
+    if not isinstance(table, Schedule):
+        stages = layout.virtual_stages if layout.virtual_stages > 1 else None
+        table = schedules.schedule(
+            table, pp=layout.pp, virtual_stages=stages, micro_batches=micro_batches, nc=nc
+        )
+    return table, layout.replace(virtual_stages=table.virtual_stages)
+
+
+def _works(cut: Cut, table: Schedule, pp_rank: int) -> list[_Work]:
+    """What a PP rank does of a pipeline: each stage's passes, what it sends to others, and its gradients.
+
+    Input gradients (I) and weight gradients (W) are a pass each through all that communicates, but for the
+    stage with the embedding, whose tokens have no gradient.
+    """
+    if cut.stages.problem is not None:
+        raise cut.stages.problem
+    found = list[_Work]()
+    parameters = Counter[str]()
+    stages = cut.stages.stages
+    for stage in (stages[number] for number in table.stages_of(pp_rank)):
+        kinds = Counter(kind for kind, number, _ in table.ranks[pp_rank] if number == stage.stage)
+        halves = kinds["W"] + kinds["I"] * (not stage.embedding)
+        passes = {"forward": kinds["F"], "backward": kinds["B"] + halves, "gradients": 0}
+        parts = _parts("llama", cut, stage)
+        found.append(_Work(parts, passes))
+        parameters += parts
+        for phase, other in (("forward", stage.stage + 1), ("backward", stage.stage - 1)):
+            if 0 <= other < len(stages) and table.rank_of(other) != pp_rank:
+                found.append(
+                    _Work(Counter(["stage"]), dict.fromkeys(PHASES, 0) | {phase: table.micro_batches})
+                )
+    ends = {table.rank_of(0), table.rank_of(len(stages) - 1)}
+    if cut.model.tied and pp_rank in ends:
+        if len(ends) == 1:
+            parameters["output"] = 0  # the same tensor
+        else:
+            found.append(_Work(Counter(["the other end"]), dict.fromkeys(PHASES, 1)))
+    found.append(_Work(parameters, {"forward": 0, "backward": 0, "gradients": 1}))
+    return found
 
 
 def _share(name: str, n: int, ranks: int) -> int:

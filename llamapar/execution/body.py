@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.placement import ACTIVATIONS
 from llamapar.errors import Choice, LlamaparError
+from llamapar.place.orders import Action
 from llamapar.programs import Program, faults
 from llamapar.records.trace import Trace
 from llamapar.spmd import compat
@@ -45,6 +47,24 @@ class Task:
     backward: bool = True
 
 
+class Operation(NamedTuple):
+    """An operation of a pipeline's schedule that was done: when it began and ended, in seconds of a clock."""
+
+    action: Action
+    start: float
+    end: float
+
+
+class Work(NamedTuple):
+    """What a rank of a pipeline did: its operations in order, and its most micro-batches in flight."""
+
+    operations: tuple[Operation, ...] = ()
+    in_flight: int = 0
+
+
+NO_PIPELINE = Work()
+
+
 @dataclass(frozen=True)
 class RankReport:
     """What came of a rank: outputs and gradients by name, its trace, and the error where one was raised."""
@@ -56,12 +76,13 @@ class RankReport:
     error: BaseException | None = None
     traceback: str = ""
     at: float = 0.0  # when it raised, on a clock that all ranks share
+    work: Work = NO_PIPELINE
 
     @classmethod
-    def of(cls, rank: int, made: Results, trace: Trace) -> RankReport:
+    def of(cls, rank: int, made: Results, trace: Trace, work: Work = NO_PIPELINE) -> RankReport:
         """The report of a rank that came to the end; of LocalTensors its own."""
         outputs, gradients = ({n: compat.of_rank(t, rank).cpu() for n, t in of.items()} for of in made)
-        return cls(rank, outputs, gradients, trace)
+        return cls(trace.rank, outputs, gradients, trace, work=work)
 
 
 def wants(function: Callable[..., object]) -> list[str]:
@@ -90,14 +111,23 @@ def shapes(task: Task) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def inputs(task: Task, cut: Cut, device: str = "cpu") -> dict[str, Tensor]:
-    """Name → piece of all that the program asks for; of the whole model for "weights"."""
+def inputs(
+    task: Task, cut: Cut, device: str = "cpu", wanted: Container[str] | None = None
+) -> dict[str, Tensor]:
+    """Name → piece of all that the program asks for; of the whole model for "weights".
+
+    wanted: the names to make, where not all.
+    """
     setting = task.setting
 
     def whole(name: str, shape: tuple[int, ...]) -> Tensor:
         return task.given[name].to(device) if name in task.given else setting.make(name, shape, device)
 
-    return {name: cut(name, partial(whole, name, shape)) for name, shape in shapes(task).items()}
+    return {
+        name: cut(name, partial(whole, name, shape))
+        for name, shape in shapes(task).items()
+        if wanted is None or name in wanted
+    }
 
 
 def called(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -159,6 +189,17 @@ def differentiated(
     return {n: g for n, g in zip(leaves, made, strict=True) if g is not None}
 
 
+def unpiped(task: Task) -> Task:
+    """The task as one micro-batch through all stages, on the ranks of one stage."""
+    setting = task.setting
+    if setting.schedule is None:
+        return task
+    each = setting.micro_batch * setting.layout.dp
+    given = {n: t[:each] if kind(n) in ACTIVATIONS else t for n, t in task.given.items()}
+    alone = replace(setting, layout=setting.of_one_stage, global_batch=each, schedule=None)
+    return replace(task, setting=alone, given=given)
+
+
 def computed(
     task: Task, function: Callable[..., object], given: Mapping[str, Tensor], sequences: int, cut: Cut
 ) -> Results:
@@ -172,7 +213,7 @@ def run_rank(mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device:
     """What this rank makes (or, as LocalTensors, what all of them make)."""
     setting = task.setting
     program = partial(task.program.function, mesh, setting)
-    with faults.injected(task.fault), _groups_kept():
+    with faults.injected(task.fault), groups_kept():
         own = inputs(task, cut, device)
         recorder.axes = compat.axis_names(mesh)
         with recorder:
@@ -182,7 +223,7 @@ def run_rank(mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device:
 
 
 @contextmanager
-def _groups_kept() -> Iterator[None]:
+def groups_kept() -> Iterator[None]:
     """Says of an error that it came after the program had destroyed a process group."""
     before = compat.groups()
     try:

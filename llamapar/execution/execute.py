@@ -21,6 +21,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from llamapar.frameworks import padding_rule
+from llamapar.place.schedule import Schedule
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.programs import FAULTS, ProgramLike, for_model
 from llamapar.programs import program as find_program
@@ -30,12 +31,13 @@ from llamapar.spmd.setting import DTYPES, Setting, kind
 
 from . import answers
 from . import tape as tapes
-from .body import RankReport, Task, shapes
+from .body import RankReport, Task, shapes, unpiped
 from .capacity import choose_device, require_room
 from .engines import local as local_engine
 from .engines import processes, torchrun
 from .engines.local import LocalRanks
 from .result import RunResult, compare
+from .scheduling import pipeline
 from .watch import Watch, few_threads
 
 ENGINES = ("local", "processes", "torchrun")
@@ -63,13 +65,18 @@ def prepare(
     reference: Callable[..., Any] | None = None,
     out: str = "residual",
     backward: bool = True,
+    schedule: str | Schedule = "1f1b",
+    micro_batches: int | None = None,
+    nc: int | None = None,
 ) -> tuple[Task, tuple[str, ...], Report]:
     """The task, what to say about it, and check's report. Arguments and errors as in `run`."""
     chosen, found, given = find_program(program, reference, out), find_model(model), Layout.of(layout)
     rule = padding_rule(padding) if padding is not None else NO_PADDING
     unit = given.cp * (2 if given.tp % 2 and given.cp > 1 else 1) * (given.tp if given.sp else 1)
     seq = whole("seq_len", seq_len) if seq_len is not None else -(-64 // (2 * unit)) * 2 * unit
-    sequences = whole("global_batch", global_batch) if global_batch is not None else given.dp
+    staged = pipeline(chosen, given, schedule, micro_batches, nc, global_batch)
+    if staged.schedule is not None:
+        given = staged.layout
     one_of("dtype", dtype, DTYPES)
     one_of("chunking", chunking, CHUNKINGS)
     one_of("cp_method", cp_method, CP_METHODS)
@@ -86,7 +93,7 @@ def prepare(
         given,
         seq_len=seq,
         micro_batch=1,
-        global_batch=sequences,
+        global_batch=staged.global_batch,
         kv_replication=flag("kv_replication", kv_replication),
         padding=rule,
     )
@@ -95,23 +102,24 @@ def prepare(
         raise report.refusal()
     setting = Setting(
         found,
-        given.replace(pp=1, virtual_stages=1),
+        staged.layout,
         rule,
         kv_replication,
         chunking=chunking,
         seq_len=seq,
-        global_batch=sequences,
+        global_batch=staged.global_batch,
         dtype=dtype,
         seed=whole("seed", seed, 0),
         cp_method=cp_method,
         documents=lengths,
         pads_in_softmax=flag("pads_in_softmax", pads_in_softmax),
+        schedule=staged.schedule,
     )
     if fault is not None:
         setting = replace(setting, **FAULTS[fault].changes)
     task = Task(chosen, setting, fault, backward=flag("backward", backward))
     task = replace(task, given=_inputs(inputs, task))  # an argument that is not known is refused now
-    notes = [f"pp={given.pp}: the ranks of one stage are run"] if given.pp > 1 else []
+    notes = [*staged.notes]
     notes += [f"forced past {f.code}: {f.message}" for f in report.errors]
     return task, tuple(notes), report
 
@@ -174,13 +182,13 @@ def run(
     cancel: Callable[[], bool] | None = None,
     **options: Any,
 ) -> RunResult:
-    """Run `program` on every rank of one pipeline stage of `layout`, and compare with the reference.
+    """Run `program` on every rank of `layout`, and compare with the reference.
 
     program: "attention", "embedding", "loss", "mlp", "block", "llama", or a function
         (mesh, setting, …tensors by name…) of your own.
     engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun".
     device: "auto", "cpu" or "cuda". cancel: stops the run once it is true.
-    timeout: seconds in which no rank enters or leaves a collective, prints, or ends, for ranks to be given up.
+    timeout: seconds in which no rank enters or leaves a collective, prints, or ends, until they are given up.
 
     Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
 
@@ -192,6 +200,9 @@ def run(
         "contiguous", exchanged by cp_method="all_gather" or "ring". documents: lengths, for a document mask.
     pads_in_softmax=False: True is Megatron-LM's loss. fault: a name of `lp.programs.FAULTS`, broken on
         purpose.
+    schedule="1f1b", micro_batches=None, nc=None: of the pipeline in which "llama" is run where pp > 1, or
+        micro_batches are said; a name or a table, see `lp.schedule`. Every other program is a part of a
+        stage, and run on the ranks of one.
     reference: (setting, …) to compare your own program with; out="residual": the row of the placement
         table for a returned tensor. backward=True: gradients too.
 
@@ -246,7 +257,7 @@ def tape(program: ProgramLike, model: ModelLike, layout: LayoutLike, **options: 
     Arguments as in `run`; layouts that check refuses are taped up to the line that raises.
     """
     task, _, report = prepare(program, model, layout, force=True, **options)
-    return tapes.tape(task, _reason(report))
+    return tapes.tape(unpiped(task), _reason(report))
 
 
 @named(keywords_of(prepare))
@@ -257,7 +268,7 @@ def step_through(program: ProgramLike, model: ModelLike, layout: LayoutLike, **o
     """
     task, _, _ = prepare(program, model, layout, **options)
     require_room(task, "local")
-    return local_engine.local(task)
+    return local_engine.local(unpiped(task))
 
 
 def _reason(report: Report) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from llamapar.describe.layout import Layout
 from llamapar.records.tables import Plain
 from llamapar.records.trace import AttentionCall, CollectiveEvent, Trace
 from llamapar.spmd import compat
@@ -73,7 +74,8 @@ def _collective(func: OpOverload, args: Arguments) -> tuple[str, object, dist.Pr
 class Recorder(TorchDispatchMode):
     """Writes down what ranks do while it is entered.
 
-    world: in the local engine the number of ranks, whose events are written down for each of them.
+    world: in the local engine the number of ranks, whose events are written down for each of them. places:
+    the global rank of each, where this is not its number.
     note: called with a text and the group before each collective, and with "" once the rank is past it.
     tick: called before each operation that makes tensors; raises to stop the run.
     """
@@ -84,9 +86,12 @@ class Recorder(TorchDispatchMode):
         world: int = 0,
         note: Callable[[str, tuple[int, ...] | None], None] | None = None,
         tick: Callable[[], None] | None = None,
+        places: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.ranks = range(world) if world else (rank,)
+        self.places = places or {}
+        self.raised = False
         self.axes: dict[str, str] = {}
         """Names of groups whose axis is known from a mesh → axis."""
         self.note, self.tick = note, tick
@@ -105,9 +110,13 @@ class Recorder(TorchDispatchMode):
     def traces(self) -> dict[int, Trace]:
         """rank → what it did so far."""
         return {
-            r: Trace(r, tuple(self._events[r]), tuple(self._attention[r]), frozenset(self._shapes[r]))
-            for r in self.ranks
+            r: Trace(self._place(r), tuple(self._events[r]), tuple(self._attention[r]), frozenset(shapes))
+            for r, shapes in self._shapes.items()
         }
+
+    def _place(self, r: int) -> int:
+        """The global rank of one of the recorder's."""
+        return self.places.get(r, r)
 
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: Arguments = (), kwargs: Plain | None = None
@@ -172,7 +181,8 @@ class Recorder(TorchDispatchMode):
         if key not in self._groups:
             members = tuple(dist.get_process_group_ranks(group))
             of = compat.translates(members, len(self.ranks)) if len(self.ranks) > 1 else {}
-            self._groups[key] = self.axes.get(key) or compat.axis_of(group), of or {self.ranks[0]: members}
+            placed = {r: tuple(map(self._place, own)) for r, own in (of or {self.ranks[0]: members}).items()}
+            self._groups[key] = self.axes.get(key) or compat.axis_of(group), placed
         return self._groups[key]
 
     def _add_event(self, kind: str, sent: object, group: dist.ProcessGroup) -> None:
@@ -194,6 +204,15 @@ class Recorder(TorchDispatchMode):
         self._last = str(event) if event else kind, event.group if event else None
         self._set_note(*self._last)
 
+    def add_send(self, sent: Tensor, layout: Layout, to: int, phase: str) -> None:
+        """Write down that every rank sends its `sent` to the one of its place on PP rank `to`."""
+        for r, own in self._parts(sent):
+            place = self._place(r)
+            peer = layout.rank_of(**layout.coord_of(place)._replace(pp=to)._asdict())
+            dtype, size = str(own.dtype).removeprefix("torch."), own.numel() * own.element_size()
+            event = CollectiveEvent("send", "pp", (place, peer), tuple(own.shape), dtype, size, phase)
+            self._events[r].append(event)
+
     def _set_note(self, text: str, group: tuple[int, ...] | None = None) -> None:
         """Note where the rank is, where somebody reads it; the same is not noted twice."""
         if self.note is not None and text != self._noted:
@@ -201,7 +220,8 @@ class Recorder(TorchDispatchMode):
             self.note(text, group)
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None:  # an error out of a collective leaves its note, which tells where
+        self.raised = error[0] is not None
+        if not self.raised:  # an error out of a collective leaves its note, which tells where
             self._set_note("")
         super().__exit__(*error)
 

@@ -17,7 +17,7 @@ from llamapar.spmd.setting import DTYPES
 
 from . import tape as tapes
 from .answers import PeerError
-from .body import RankReport, Task, piece, reference
+from .body import RankReport, Task, piece, reference, unpiped
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +88,7 @@ class RunResult(Record):
     @cached_property
     def tape(self) -> Tape:
         """Shapes after each assignment, from the meta device."""
-        return tapes.tape(self.task, self.why)
+        return tapes.tape(unpiped(self.task), self.why)
 
     @property
     def max_error(self) -> float | None:
@@ -170,7 +170,7 @@ def compare(task: Task, reports: list[RankReport]) -> tuple[dict[str, float], di
         for errors, (wholes, own) in zip(found, sides, strict=True):
             for name, whole_one in wholes.items():
                 expected = piece(task, name, whole_one, coord)
-                if expected is not None:
+                if expected is not None and task.setting.holds(name, coord["pp"]):
                     errors[name] = max(errors.get(name, 0.0), _distance(own.get(name), expected, whole_one))
     return found
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation, explain
-from llamapar.programs import BIASED, PROGRAMS, vocab
+from llamapar.programs import BIASED, PROGRAMS, llama, vocab
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Tape, TapeStep
 
@@ -70,8 +70,10 @@ class _Note:
 
 def _traced(function: Callable[..., object]) -> Callable[[CodeType, FrameType], bool]:
     """Which frames are the program: of ours the programs themselves, of a person's own all of its module."""
-    ours = {p.function.__code__ for p in (*PROGRAMS.values(), *BIASED.values())} | {
-        vocab.cross_entropy.__code__
+    programs = (*PROGRAMS.values(), *BIASED.values())
+    ours = {p.function.__code__ for p in programs} | {
+        llama.llama_stage.__code__,
+        vocab.cross_entropy.__code__,
     }
     if function.__code__ in ours:
         return lambda code, frame: code in ours

@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.placement import ACTIVATIONS
 from llamapar.errors import LlamaparError, one_of, shown
@@ -24,12 +26,14 @@ from .faults import FAULTS
 class Program:
     """function(mesh, setting, …) with reference(setting, …), the same on one device.
 
-    out: the row of the placement table for a returned tensor; dicts name theirs.
+    out: the row of the placement table for a returned tensor; dicts name theirs. stage: the same cut into
+    pipeline stages, (mesh, setting, stage, x, positions, targets, weights), where it can be.
     """
 
     function: Callable[..., object]
     reference: Callable[..., object] | None = None
     out: str = "residual"
+    stage: Callable[..., Tensor | dict[str, Tensor]] | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +51,7 @@ PROGRAMS = {
         Program(vocab.loss, vocab.loss_reference),
         Program(mlp.mlp, mlp.mlp_reference),
         Program(llama.block, llama.block_reference),
-        Program(llama.llama, llama.llama_reference),
+        Program(llama.llama, llama.llama_reference, stage=llama.llama_stage),
         Program(attention.meta_attention, attention.attention_reference),
         Program(mlp.mlp_unfused, mlp.mlp_reference),
     )

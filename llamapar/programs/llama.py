@@ -1,4 +1,4 @@
-"""A transformer block and a whole small Llama, put together from the other programs."""
+"""A transformer block, a pipeline stage and a whole small Llama, put together from the other programs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from llamapar.place.stage_map import Stage
 from llamapar.spmd.setting import Setting, short
 
 from . import biased
@@ -73,10 +74,34 @@ def llama(
     weights: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """tokens [batch, seq] → {"loss": [batch], "logits": [batch, seq, vocab/tp]}: the whole model."""
-    x = embedding(mesh, setting, tokens, weights["tok_embeddings.weight"])
+    whole = Stage(0, 0, range(setting.model.n_layers), embedding=True, head=True)
+    made = llama_stage(mesh, setting, whole, tokens, positions, targets, weights)
+    assert not isinstance(made, Tensor)
+    return made
+
+
+def llama_stage(
+    mesh: DeviceMesh,
+    setting: Setting,
+    stage: Stage,
+    x: Tensor,
+    positions: Tensor,
+    targets: Tensor | None,
+    weights: Mapping[str, Tensor],
+) -> Tensor | dict[str, Tensor]:
+    """One pipeline stage: what the stage before made → what the next one takes, or loss and logits.
+
+    x: [batch, seq(/tp), dim], but on the stage with the embedding the tokens [batch, seq]. targets: for the
+    stage with the head. weights: of this stage.
+    """
+    if stage.embedding:
+        x = embedding(mesh, setting, x, weights["tok_embeddings.weight"])
     one = biased.block if setting.model.qkv_bias else block
-    for layer in range(setting.model.n_layers):
+    for layer in stage.layers:
         x = one(mesh, setting, x, positions, **layer_weights(weights, layer))
+    if not stage.head:
+        return x
+    assert targets is not None
     x = column_input(rms_norm(x, weights["norm.weight"], setting.model.norm_eps), mesh, setting)
     head = weights["tok_embeddings.weight" if setting.model.tied else "output.weight"]
     logits = x @ head.mT  # [batch, seq, vocab/tp]

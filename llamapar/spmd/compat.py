@@ -218,9 +218,9 @@ def raising_rank(error: BaseException) -> int | None:
 
 
 def make_mesh(layout: Layout, device: str) -> DeviceMesh:
-    """The ranks of one pipeline stage as a DeviceMesh, slowest axis first, by the names "dp", "cp", "tp"."""
-    names = [axis for axis in reversed(layout.axes) if axis != "pp"]
-    ranks = torch.arange(layout.world // layout.pp).view([layout.size(axis) for axis in names])
+    """The ranks as a DeviceMesh, slowest axis first, by the names "dp", "cp", "tp", and "pp" where pp > 1."""
+    names = [axis for axis in reversed(layout.axes) if axis != "pp" or layout.pp > 1]
+    ranks = torch.arange(layout.world).view([layout.size(axis) for axis in names])
     return DeviceMesh(device, ranks, mesh_dim_names=tuple(names))
 
 

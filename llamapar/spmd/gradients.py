@@ -34,11 +34,19 @@ def _reduce(mesh: DeviceMesh, setting: Setting, name: str, gradient: Tensor) -> 
 
 def sum_copies(mesh: DeviceMesh, setting: Setting, gradient: Tensor) -> Tensor:
     """The sum over the ranks that hold the same KV head; tp is ranks by (KV head, copy)."""
+    by_copy = kv_copies(mesh, setting)
+    return gradient if by_copy is None else compat.all_reduce(gradient, by_copy, "tp")
+
+
+def kv_copies(mesh: DeviceMesh, setting: Setting) -> DeviceMesh | None:
+    """The mesh whose axis "tp" is the copies of a KV head; None where there is one of each.
+
+    All ranks have to ask for it, for it is made together.
+    """
     copies = setting.heads.replicas
     if copies == 1:
-        return gradient
-    by_copy = compat.split_axis(mesh, "tp", (setting.model.n_kv_heads, copies), ("kv_head", "tp"))
-    return compat.all_reduce(gradient, by_copy, "tp")
+        return None
+    return compat.split_axis(mesh, "tp", (setting.model.n_kv_heads, copies), ("kv_head", "tp"))
 
 
 def sum_tokens(mesh: DeviceMesh, gradient: Tensor) -> Tensor:

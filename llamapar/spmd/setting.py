@@ -14,9 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llamapar.describe.layout import Layout
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
 from llamapar.errors import LlamaparError
 from llamapar.place.cut import Cut
+from llamapar.place.schedule import Schedule
+from llamapar.place.stage_map import Stage
 
 from .compat import Coord
 
@@ -26,6 +29,9 @@ DTYPES = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 5e-2}
 ALIASES = {"x": "residual", "targets": "tokens", "attention_norm": "norm", "ffn_norm": "norm"}
 """Argument names of programs → their rows in the placement table."""
 
+TIED = "tok_embeddings.weight"
+"""What the first stage and the last share in a tied model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(Cut):
@@ -33,7 +39,7 @@ class Setting(Cut):
 
     global_batch: sequences over all dp ways. cp_method: "all_gather" (Llama 3's) or "ring". documents:
     lengths of the documents of each sequence; a token attends to its own. pads_in_softmax: pad rows count in
-    the loss, as in Megatron-LM.
+    the loss, as in Megatron-LM. schedule: of the pipeline whose stages are run; without one, layout.pp is 1.
     """
 
     seq_len: int
@@ -43,6 +49,7 @@ class Setting(Cut):
     cp_method: str = "all_gather"
     documents: tuple[int, ...] | None = None
     pads_in_softmax: bool = False
+    schedule: Schedule | None = None
 
     @property
     def sp(self) -> bool:
@@ -52,6 +59,45 @@ class Setting(Cut):
     @property
     def torch_dtype(self) -> torch.dtype:
         return getattr(torch, self.dtype)
+
+    # -- a pipeline ----------------------------------------------------------------------------
+
+    @property
+    def micro_batches(self) -> int:
+        """Into how many a dp way cuts its sequences."""
+        return self.schedule.micro_batches if self.schedule is not None else 1
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences of a micro-batch."""
+        return self.global_batch // self.layout.dp // self.micro_batches
+
+    @property
+    def of_one_stage(self) -> Layout:
+        """The layout of the ranks that share a stage."""
+        return self.layout.replace(pp=1, virtual_stages=1)
+
+    def stages_on(self, pp_rank: int) -> list[Stage]:
+        """The stages that a PP rank runs, in the order of the model. LayoutError where the split refuses."""
+        if self.stages.problem is not None:
+            raise self.stages.problem
+        assert self.schedule is not None
+        return [stage for stage in self.stages.stages if self.schedule.rank_of(stage.stage) == pp_rank]
+
+    def parameters_on(self, stage: Stage) -> list[str]:
+        """Full names of the parameters of a stage; the head of a tied model has the embedding."""
+        own = [p.name for p in self.model.parameters() if self.stage(p) == stage.stage]
+        tied = self.model.tied and stage.head and not stage.embedding
+        return [*own, TIED] if tied else own
+
+    def holds(self, name: str, pp_rank: int) -> bool:
+        """Whether a PP rank has a parameter, by its full name, or an output, which are those of the head."""
+        if self.schedule is None:
+            return True
+        stages = self.stages_on(pp_rank)
+        if name in self.weights():
+            return any(name in self.parameters_on(stage) for stage in stages)
+        return any(stage.head for stage in stages)
 
     # -- global tensors ------------------------------------------------------------------------
 

@@ -12,8 +12,19 @@ from typing import Any
 from torch import Tensor
 
 from llamapar.errors import LlamaparError
-from llamapar.execution.answers import Cancelled
-from llamapar.execution.body import RankReport, Results, Task, inputs, parameters, run_rank, wants
+from llamapar.execution.answers import Cancelled, RankFailure
+from llamapar.execution.body import (
+    NO_PIPELINE,
+    RankReport,
+    Results,
+    Task,
+    Work,
+    inputs,
+    parameters,
+    run_rank,
+    wants,
+)
+from llamapar.execution.pipeline import run_pipeline
 from llamapar.execution.recorder import Recorder
 from llamapar.spmd import compat
 from llamapar.spmd.compat import LocalMode, LocalTensor
@@ -38,12 +49,12 @@ class LocalRanks:
                 "a local run inside another one", "it would end the ranks that it runs on", field="engine"
             )
         end()
-        size = setting.layout.world
+        size = setting.of_one_stage.world
         self.setting, self.device = setting, device
         self.tensors: dict[str, Any] = {}
         self._stack = ExitStack()
         self._stack.enter_context(compat.fake_world(size))
-        self.mesh = compat.make_mesh(setting.layout, "cpu")
+        self.mesh = compat.make_mesh(setting.of_one_stage, "cpu")
         self._mode = LocalMode(size)
         self._open = True
         _open = self
@@ -63,7 +74,7 @@ class LocalRanks:
         """A global tensor as a LocalTensor of the ranks' pieces, at which gradients end."""
         with self._mode.disable():
             whole = make().to(self.device)
-            ranks = range(self.setting.layout.world)
+            ranks = range(self.setting.of_one_stage.world)
             pieces = {r: self.setting.part(name, whole, compat.coord_of(self.mesh, r)) for r in ranks}
         return LocalTensor(pieces).requires_grad_(whole.is_floating_point())
 
@@ -103,26 +114,43 @@ def local(task: Task, device: str = "cpu") -> LocalRanks:
 
 
 def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None) -> list[RankReport]:
-    """The task on all ranks of its layout. Errors are told by rank; a Cancelled of tick is raised."""
-    everyone = range(task.setting.layout.world)
-    recorder = Recorder(world=len(everyone), tick=tick)
+    """The task on all ranks of its layout. Errors are told by rank; a Cancelled of tick is raised.
+
+    The stages of a pipeline take turns on the ranks of one; RankFailure where none of them can go on.
+    """
+    layout, one = task.setting.layout, task.setting.of_one_stage
+    recorders = []
+    for pp_rank in range(layout.pp):
+        coords = [one.coord_of(r)._replace(pp=pp_rank) for r in range(one.world)]
+        places = {r: layout.rank_of(*coord) for r, coord in enumerate(coords)}
+        recorders.append(Recorder(world=one.world, tick=tick, places=places))
 
     def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
         if tick is not None:
             tick()
         return ranks.cut(name, make)
 
-    made: Results = ({}, {})
+    made: list[tuple[Results, Work]] = [(({}, {}), NO_PIPELINE)] * layout.pp
     errors: Mapping[int, BaseException] = {}
     text = ""
     with one_run, closing(LocalRanks(task.setting, device)) as ranks, ranks:
         try:
-            made = run_rank(ranks.mesh, task, recorder, cut)
-        except Cancelled:
+            if task.setting.schedule is None:
+                made = [(run_rank(ranks.mesh, task, recorders[0], cut), NO_PIPELINE)]
+            else:
+                made = run_pipeline(ranks.mesh, task, recorders, cut)
+        except (Cancelled, RankFailure):
             raise
         except Exception as error:
             where = compat.raising_rank(error)
-            errors = recorder.errors or dict.fromkeys(everyone if where is None else [where], error)
+            acting = next((recorder for recorder in recorders if recorder.raised), recorders[0])
+            found = acting.errors or dict.fromkeys(acting.ranks if where is None else [where], error)
+            errors = {acting.places[r]: raised for r, raised in found.items()}
             text = "".join(traceback.format_exception(error))
-    reports = [RankReport.of(rank, made, trace) for rank, trace in recorder.traces.items()]
+    reports = [
+        RankReport.of(r, results, trace, work)
+        for recorder, (results, work) in zip(recorders, made, strict=True)
+        for r, trace in recorder.traces.items()
+    ]
+    reports.sort(key=lambda report: report.rank)
     return [replace(r, error=errors[r.rank], traceback=text) if r.rank in errors else r for r in reports]

@@ -10,11 +10,13 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.layout import Layout
 from llamapar.execution.answers import RankAnswer
-from llamapar.execution.body import RankReport, Task, cut_at, run_rank
+from llamapar.execution.body import NO_PIPELINE, RankReport, Task, cut_at, run_rank
+from llamapar.execution.pipeline import run_pipeline
 from llamapar.execution.recorder import Recorder
 from llamapar.spmd import compat
 
 from . import pool
+from .carrier import Lanes, run_stages
 from .rank import Context
 
 PRELOAD = ("llamapar.execution.engines.processes",)
@@ -27,19 +29,36 @@ def mesh_of(layout: Layout, device: str) -> DeviceMesh:
     return compat.make_mesh(layout, device)
 
 
+@functools.cache
+def lanes_of(layout: Layout, device: str) -> Lanes:
+    """The meshes on which the ranks of a pipeline meet, made once as `mesh_of`."""
+    return Lanes(mesh_of(layout, device), compat.make_mesh(layout, device))
+
+
+def forget_meshes() -> None:
+    """The process group has ended."""
+    mesh_of.cache_clear()
+    lanes_of.cache_clear()
+
+
 def run_here(context: Context, task: Task) -> RankReport:
     """The task on this rank."""
-    mesh = mesh_of(task.setting.layout, context.device.type)
-    coord = compat.coord_of(mesh, context.rank)
+    setting, device = task.setting, context.device.type
+    mesh = mesh_of(setting.layout, device)
+    own = cut_at(setting, compat.coord_of(mesh, context.rank), str(context.device))
     recorder = Recorder(context.rank, note=context.note)
-    own = cut_at(task.setting, coord, str(context.device))
 
     def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
         context.moved()  # tensors may be large and many
         return own(name, make)
 
-    made = run_rank(mesh, task, recorder, cut)
-    return RankReport.of(context.rank, made, recorder.traces[context.rank])
+    if setting.layout.pp > 1:
+        made, work = run_stages(lanes_of(setting.layout, device), task, recorder, cut, context)
+    elif setting.schedule is not None:
+        ((made, work),) = run_pipeline(mesh, task, [recorder], cut)
+    else:
+        made, work = run_rank(mesh, task, recorder, cut), NO_PIPELINE
+    return RankReport.of(context.rank, made, recorder.traces[context.rank], work)
 
 
 def run(

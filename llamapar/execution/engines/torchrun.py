@@ -325,7 +325,7 @@ class _Run:
         if self.worker.is_alive():
             self.meeting.stuck = True
         elif dist.is_initialized():
-            processes.mesh_of.cache_clear()
+            processes.forget_meshes()
             dist.destroy_process_group()
 
 

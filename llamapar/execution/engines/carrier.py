@@ -1,0 +1,141 @@
+"""What real ranks of a pipeline send one another: isend and irecv over the mesh's axis pp."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from llamapar.execution.body import Cut, Results, Task, Work, groups_kept, inputs
+from llamapar.execution.pipeline import Message, PipelineRank, Post, Turns, posts, shape_of
+from llamapar.execution.recorder import Recorder
+from llamapar.programs import faults
+from llamapar.spmd import compat, gradients
+from llamapar.spmd.setting import Setting
+
+from .rank import Context
+
+
+class Lanes(NamedTuple):
+    """The mesh for messages to a later PP rank, and its twin for those to an earlier one.
+
+    Two, so that with NCCL, which goes by order alone, a send and a receive of one pair do not wait in line.
+    """
+
+    later: DeviceMesh
+    earlier: DeviceMesh
+
+    def group(self, message: Message) -> dist.ProcessGroup:
+        return (self.later if message.to > message.source else self.earlier).get_group("pp")
+
+
+class _Coming(NamedTuple):
+    """A receive that was begun, and the memory that it fills."""
+
+    content: Tensor
+    work: dist.Work
+
+
+class Carrier:
+    """Sends and receives of one rank. Receives are begun in the order in which their sender sends."""
+
+    def __init__(self, lanes: Lanes, setting: Setting, context: Context) -> None:
+        self.lanes, self.setting, self.context = lanes, setting, context
+        self.coord = compat.coord_of(lanes.later, context.rank)
+        self.ahead = {
+            pp_rank: deque(m for m in posts(setting, pp_rank) if m.to == self.coord["pp"])
+            for pp_rank in range(setting.layout.pp)
+        }
+        self.coming: dict[Message, _Coming] = {}
+        self.sent: list[tuple[Message, dist.Work, Tensor]] = []
+
+    def send(self, post: Post) -> None:
+        """Begin to send, and go on."""
+        content = self._carried(post.content)
+        group = self.lanes.group(post.message)
+        work = dist.isend(content, group=group, group_dst=post.message.to)
+        assert work is not None
+        self.sent.append((post.message, work, content))  # what is sent has to stay
+
+    def receive(self, message: Message) -> Tensor:
+        """Wait for a message."""
+        ahead = self.ahead[message.source]
+        while message not in self.coming:
+            self._begin(ahead.popleft())
+        content, work = self.coming.pop(message)
+        self._wait(work, f"the {message.name} from rank {self._place(message.source)}", message.source)
+        return content.to(self.context.device)
+
+    def finish(self) -> None:
+        """Wait until all that was sent is taken."""
+        for message, work, _ in self.sent:
+            self._wait(work, f"sending the {message.name} to rank {self._place(message.to)}", message.to)
+
+    def _begin(self, message: Message) -> None:
+        setting = self.setting
+        empty = torch.empty(
+            shape_of(setting, message, self.coord), dtype=setting.torch_dtype, device=self.context.device
+        )
+        content = self._carried(empty)
+        work = dist.irecv(content, group=self.lanes.group(message), group_src=message.source)
+        assert work is not None
+        self.coming[message] = _Coming(content, work)
+
+    def _carried(self, t: Tensor) -> Tensor:
+        """A tensor as the backend takes it: gloo's sends are of host memory."""
+        by_host = t.is_cuda and dist.get_backend() == "gloo"
+        return t.cpu() if by_host else t
+
+    def _place(self, pp_rank: int) -> int:
+        """The global rank of this rank's place on another PP rank."""
+        coord = self.setting.layout.coord_of(self.context.rank)
+        return self.setting.layout.rank_of(*coord._replace(pp=pp_rank))
+
+    def _wait(self, work: dist.Work, text: str, peer: int) -> None:
+        self.context.note(text, (self.context.rank, self._place(peer)))
+        work.wait()
+        self.context.note("")
+
+
+def run_stages(
+    lanes: Lanes, task: Task, recorder: Recorder, cut: Cut, context: Context
+) -> tuple[Results, Work]:
+    """This rank's row of the pipeline."""
+    mesh, setting = lanes.later, task.setting
+    with faults.injected(task.fault), groups_kept():
+        gradients.kv_copies(mesh, setting)  # by all ranks, those without layers too
+        carrier = Carrier(lanes, setting, context)
+        recorder.axes = compat.axis_names(mesh)
+        pp_rank = carrier.coord["pp"]
+        given = inputs(task, cut, wanted=wanted(setting, pp_rank))
+        own = PipelineRank(mesh, task, pp_rank, recorder, given)
+        return _carry(own.turns(), carrier), own.work
+
+
+def wanted(setting: Setting, pp_rank: int) -> set[str]:
+    """Names of the tensors that a PP rank is given: its parameters, and what its stages read."""
+    stages = setting.stages_on(pp_rank)
+    found = {name for stage in stages for name in setting.parameters_on(stage)} | {"positions"}
+    found |= {"tokens"} if any(stage.embedding for stage in stages) else set()
+    return found | ({"targets"} if any(stage.head for stage in stages) else set())
+
+
+def _carry(turns: Turns, carrier: Carrier) -> Results:
+    """Bring and take what the rank asks for and hands out, until it is done."""
+    content = None
+    try:
+        while True:
+            said = turns.send(content)
+            content = None
+            if isinstance(said, Post):
+                carrier.send(said)
+            else:
+                content = carrier.receive(said)
+    except StopIteration as end:
+        carrier.finish()
+        results: Results = end.value
+        return results

@@ -1,0 +1,338 @@
+"""A rank of a pipeline: its row of the schedule, operation by operation, the same in every engine.
+
+The idea: a rank is a generator. It computes, hands out what another rank needs as a `Post`, and asks with
+a `Message` for what it needs itself; the engine carries. In the local engine one loop goes on with any rank
+whose message is there; elsewhere each process goes on with its own and waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from llamapar.place.orders import Action
+from llamapar.place.schedule import Schedule
+from llamapar.programs import faults
+from llamapar.spmd import compat, microbatches
+from llamapar.spmd.gradients import reduce_gradients
+from llamapar.spmd.setting import TIED, Setting
+
+from .answers import RankFailure
+from .body import Cut, Operation, Results, Task, Work, groups_kept, inputs, leaf
+from .recorder import Recorder
+
+ACTIVATIONS, GRADIENTS, EMBEDDING = "activations", "gradients", "the embedding's gradient"
+
+
+class Message(NamedTuple):
+    """What one stage sends another: activations downwards, gradients upwards, a tied embedding's gradient."""
+
+    what: str
+    stage: int  # that takes it
+    micro_batch: int
+    source: int
+    to: int
+
+    @property
+    def name(self) -> str:
+        """In words: "gradients of micro-batch 2 for stage 0"."""
+        of = "" if self.what == EMBEDDING else f" of micro-batch {self.micro_batch}"
+        return f"{self.what}{of} for stage {self.stage}"
+
+
+class Post(NamedTuple):
+    """A message, and what it carries."""
+
+    message: Message
+    content: Tensor
+
+
+Turns = Generator[Message | Post, Tensor | None, Results]
+"""A rank at work: takes in what it asks for by a Message, and returns outputs and gradients."""
+
+
+def needed(schedule: Schedule, action: Action) -> Message | None:
+    """What must have come from another stage before the operation; None where nothing has to."""
+    kind, stage, number = action
+    to = schedule.rank_of(stage)
+    if kind == "F" and stage > 0:
+        return Message(ACTIVATIONS, stage, number, schedule.rank_of(stage - 1), to)
+    if kind in "BI" and stage + 1 < schedule.pp * schedule.virtual_stages:
+        return Message(GRADIENTS, stage, number, schedule.rank_of(stage + 1), to)
+    return None
+
+
+def made(schedule: Schedule, action: Action) -> Message | None:
+    """What another stage takes of the operation; None where none does."""
+    kind, stage, number = action
+    source = schedule.rank_of(stage)
+    if kind == "F" and stage + 1 < schedule.pp * schedule.virtual_stages:
+        return Message(ACTIVATIONS, stage + 1, number, source, schedule.rank_of(stage + 1))
+    if kind in "BI" and stage > 0:
+        return Message(GRADIENTS, stage - 1, number, source, schedule.rank_of(stage - 1))
+    return None
+
+
+def ends(setting: Setting, pp_rank: int) -> list[Message]:
+    """The gradients of a tied embedding that a PP rank sends to the other end of the pipeline."""
+    assert setting.schedule is not None
+    last = setting.layout.stages - 1
+    first_rank, last_rank = setting.schedule.rank_of(0), setting.schedule.rank_of(last)
+    if not setting.model.tied or first_rank == last_rank:
+        return []
+    there = Message(EMBEDDING, last, 0, first_rank, last_rank)
+    back = Message(EMBEDDING, 0, 0, last_rank, first_rank)
+    return [message for message in (there, back) if message.source == pp_rank]
+
+
+def posts(setting: Setting, pp_rank: int) -> list[Message]:
+    """Everything that a PP rank sends to others, in the order in which it does."""
+    assert setting.schedule is not None
+    schedule = setting.schedule
+    found = [made(schedule, action) for action in microbatches.row(schedule, pp_rank)]
+    return [m for m in (*found, *ends(setting, pp_rank)) if m is not None and m.source != m.to]
+
+
+@dataclass
+class _Pass:
+    """A micro-batch between the forward of a stage and the last part of its backward."""
+
+    given: Tensor
+    out: Tensor
+    incoming: Tensor | None = None
+
+
+@dataclass
+class PipelineRank:
+    """What a PP rank holds: its stages' parameters, micro-batches in flight, sums of gradients, outputs.
+
+    given: its tensors by name, of its stages at least. A backward in two halves (I, W) is two calls of
+    `torch.autograd.grad` on one graph, which is kept between them: what lies between weights and inputs, the
+    gradients of activations, is computed in both, so the halves together take longer than the whole.
+    """
+
+    mesh: DeviceMesh
+    task: Task
+    pp_rank: int
+    recorder: Recorder
+    given: Mapping[str, Tensor]
+    flying: dict[tuple[int, int], _Pass] = field(default_factory=dict)
+    sums: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+    outputs: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+    most: int = 0
+    """The most micro-batches of stages in flight at once."""
+
+    @property
+    def work(self) -> Work:
+        return Work(tuple(self.operations), self.most)
+
+    def __post_init__(self) -> None:
+        setting, program = self.task.setting, self.task.program
+        assert setting.schedule is not None
+        assert program.stage is not None
+        self.setting, self.program, self.schedule = setting, program.stage, setting.schedule
+        self.stages = {stage.stage: stage for stage in setting.stages_on(self.pp_rank)}
+        self.weights = {
+            number: {name: self.given[name] for name in setting.parameters_on(stage)}
+            for number, stage in self.stages.items()
+        }
+
+    def turns(self) -> Turns:
+        """Do the row, then make the gradients the whole batch's."""
+        at_home: dict[Message, Tensor] = {}  # from one stage of this rank to another, which sends nothing
+        for action in microbatches.row(self.schedule, self.pp_rank):
+            if not self.task.backward and action.kind != "F":
+                continue
+            arrived = None
+            message = needed(self.schedule, action)
+            if message is not None:
+                here = message.source == message.to
+                arrived = at_home.pop(message) if here else (yield message)
+            start = time.monotonic()
+            out = self.do(action, arrived)
+            self.operations.append(Operation(action, start, time.monotonic()))
+            message = made(self.schedule, action)
+            if message is not None and out is not None:
+                if message.source == message.to:
+                    at_home[message] = out
+                else:
+                    yield self._posted(message, out, "forward" if action.kind == "F" else "backward")
+        yield from self._tie()
+        with self.recorder:
+            self.recorder.phase = "gradients"
+            gradients = reduce_gradients(self.mesh, self.setting, self._gradients())
+            outputs = {
+                name: torch.cat([parts[number] for number in sorted(parts)])
+                for name, parts in self.outputs.items()
+            }
+        return outputs, gradients
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def do(self, action: Action, arrived: Tensor | None) -> Tensor | None:
+        """One operation, and what the neighbouring stage takes of it."""
+        with self.recorder:
+            if action.kind == "F":
+                return self._forward(action, arrived)
+            return self._backward(action, arrived)
+
+    def _forward(self, action: Action, arrived: Tensor | None) -> Tensor | None:
+        _, number, micro_batch = action
+        stage, setting = self.stages[number], self.setting
+        if arrived is None:
+            x = microbatches.tokens_of(self.given["tokens"], setting, micro_batch)
+        else:
+            x = leaf(arrived)
+        targets = None
+        if stage.head:
+            targets = microbatches.targets_of(self.given["targets"], setting, micro_batch)
+        out = self.program(
+            self.mesh, setting, stage, x, self.given["positions"], targets, self.weights[number]
+        )
+        sent = None
+        if isinstance(out, Tensor):
+            sent = out.detach()
+        else:
+            for name, part in out.items():
+                self.outputs.setdefault(name, {})[micro_batch] = part.detach()
+            out = microbatches.objective(out["loss"], setting)
+        if self.task.backward:
+            self.flying[number, micro_batch] = _Pass(x, out)
+            self.most = max(self.most, len(self.flying))
+        return sent
+
+    def _backward(self, action: Action, arrived: Tensor | None) -> Tensor | None:
+        kind, number, micro_batch = action
+        flight = self.flying[number, micro_batch]
+        incoming = flight.incoming if kind == "W" else arrived
+        wanted: dict[str, Tensor] = {} if kind == "I" else dict(self.weights[number])
+        inputs = [] if kind == "W" or not flight.given.requires_grad else [flight.given]
+        flight.incoming = arrived
+        if kind != "I":
+            del self.flying[number, micro_batch]
+        if not (inputs or wanted):
+            return None
+        found = torch.autograd.grad(
+            flight.out, [*inputs, *wanted.values()], incoming, retain_graph=kind == "I"
+        )
+        for name, own in zip(wanted, found[len(inputs) :], strict=True):
+            total = self.sums.get((number, name))
+            self.sums[number, name] = microbatches.added(total, own, self.setting, micro_batch)
+        return found[0] if inputs else None
+
+    # -- gradients -----------------------------------------------------------------------------
+
+    def _gradients(self) -> dict[str, Tensor]:
+        """Name → sum over micro-batches; of a tied embedding with both ends on this rank over these too."""
+        found: dict[str, Tensor] = {}
+        for (_, name), own in self.sums.items():
+            found[name] = microbatches.both_ends(found[name], own) if name in found else own
+        return found
+
+    def _tie(self) -> Turns:
+        """Exchange a tied embedding's gradient with the other end, and add it."""
+        for message in ends(self.setting, self.pp_rank) if self.task.backward else ():
+            own = next(key for key in self.sums if key[1] == TIED)
+            yield self._posted(message, self.sums[own], "gradients")
+            here = 0 if message.stage else self.setting.layout.stages - 1
+            other = yield Message(EMBEDDING, here, 0, message.to, message.source)
+            assert other is not None
+            with self.recorder:
+                self.recorder.phase = "gradients"
+                self.sums[own] = microbatches.both_ends(self.sums[own], other)
+        return {}, {}
+
+    def _posted(self, message: Message, content: Tensor, phase: str) -> Post:
+        content = content.contiguous()
+        self.recorder.add_send(content, self.setting.layout, message.to, phase)
+        return Post(message, content)
+
+
+def shape_of(setting: Setting, message: Message, coord: Mapping[str, int]) -> tuple[int, ...]:
+    """What a rank at `coord` gets: [micro-batch, seq(/tp), dim], or its own shape of an embedding."""
+    if message.what == EMBEDDING:
+        embedding = next(p for p in setting.model.parameters() if p.name == TIED)
+        return setting.local_shape(embedding, coord["tp"])
+    tokens = setting.sequence.rank(coord["cp"]).tokens
+    if setting.sp:
+        tokens = len(setting.tokens(tokens, coord["tp"]))
+    return setting.micro_batch, tokens, setting.model.dim
+
+
+def walk(ranks: list[PipelineRank]) -> list[Results]:
+    """All ranks of a pipeline in one process: any whose next operation is ready goes on.
+
+    Raises RankFailure, by rank, operation and peer, where none can.
+    """
+    mail: dict[Message, Tensor] = {}
+    turns = [rank.turns() for rank in ranks]
+    asked: dict[int, Message | None] = dict.fromkeys(range(len(ranks)))
+    done: dict[int, Results] = {}
+    while len(done) < len(ranks):
+        before = len(done), tuple(asked.items())
+        for rank in list(asked):
+            if asked[rank] is None or asked[rank] in mail:
+                _go_on(rank, turns[rank], asked, mail, done)
+        if before == (len(done), tuple(asked.items())):
+            raise stuck({rank: message for rank, message in asked.items() if message is not None})
+    return [done[rank] for rank in range(len(ranks))]
+
+
+def _go_on(
+    rank: int,
+    turns: Turns,
+    asked: dict[int, Message | None],
+    mail: dict[Message, Tensor],
+    done: dict[int, Results],
+) -> None:
+    """One rank until it asks for what is not there, or has come to its end."""
+    message = asked[rank]
+    content = mail.pop(message) if message is not None else None
+    try:
+        while True:
+            said = turns.send(content)
+            content = None
+            if isinstance(said, Post):
+                mail[said.message] = said.content
+            elif said in mail:
+                content = mail.pop(said)
+            else:
+                asked[rank] = said
+                return
+    except StopIteration as end:
+        done[rank] = end.value
+        del asked[rank]
+
+
+def stuck(waiting: Mapping[int, Message]) -> RankFailure:
+    """The error for ranks of a pipeline that wait for one another."""
+    states = {rank: f"waiting for {m.name}, from pp rank {m.source}" for rank, m in waiting.items()}
+    lines = [f"pp rank {rank} is {text}" for rank, text in states.items()]
+    return RankFailure(
+        "the pipeline stands still: no rank can go on",
+        "\n       ".join(lines),
+        ["lp.schedule(...), whose tables are checked"],
+        states,
+        min(states, default=None),
+    )
+
+
+def run_pipeline(
+    mesh: DeviceMesh, task: Task, recorders: Sequence[Recorder], cut: Cut, device: str = "cpu"
+) -> list[tuple[Results, Work]]:
+    """What each PP rank makes, all in this process, their stages one after another on one mesh."""
+    with faults.injected(task.fault), groups_kept():
+        given = inputs(task, cut, device)
+        for recorder in recorders:
+            recorder.axes = compat.axis_names(mesh)
+        ranks = [
+            PipelineRank(mesh, task, number, recorder, given) for number, recorder in enumerate(recorders)
+        ]
+        return [(results, rank.work) for rank, results in zip(ranks, walk(ranks), strict=True)]

@@ -1,0 +1,102 @@
+"""Which pipeline a run has: its schedule, its stages and its micro-batches, from what was asked for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llamapar.describe.layout import Layout
+from llamapar.errors import Choice, LayoutError, LlamaparError, shown, whole
+from llamapar.place.schedule import Schedule
+from llamapar.place.schedule import schedule as make
+from llamapar.programs import PROGRAMS, Program
+
+
+class Pipeline(NamedTuple):
+    """What is run: the layout with the stages that are run, the schedule where it has any, the batch."""
+
+    layout: Layout
+    schedule: Schedule | None
+    global_batch: int
+    notes: tuple[str, ...] = ()
+
+
+def pipeline(
+    program: Program,
+    layout: Layout,
+    schedule: str | Schedule,
+    micro_batches: int | None,
+    nc: int | None,
+    global_batch: int | None,
+) -> Pipeline:
+    """The pipeline of a program in a layout.
+
+    Without pp and micro_batches there is none, and for a program that is no whole model either: the ranks of
+    one stage are run. Raises LayoutError for what the schedule refuses, and for sequences that do not divide.
+    """
+    asked = micro_batches is not None or nc is not None or schedule != "1f1b"
+    if program.stage is None:
+        if asked:
+            names = [Choice.of(program=name) for name, known in PROGRAMS.items() if known.stage is not None]
+            what = f"{program.name} has no stages"
+            raise LlamaparError(what, "a schedule and micro-batches are a whole model's", names, "program")
+        notes = (f"pp={layout.pp}: the ranks of one stage are run",) if layout.pp > 1 else ()
+        one = layout.replace(pp=1, virtual_stages=1)
+        return Pipeline(one, None, _batch(global_batch, layout.dp), notes)
+    if layout.stages == 1 and not asked:
+        return Pipeline(layout, None, _batch(global_batch, layout.dp))
+    table = _table(layout, schedule, micro_batches, nc, global_batch)
+    stages = f"{table.name}: virtual_stages={table.virtual_stages}"
+    notes = (stages,) if table.virtual_stages != layout.virtual_stages else ()
+    layout = layout.replace(virtual_stages=table.virtual_stages)
+    shares = layout.dp * table.micro_batches
+    sequences = _batch(global_batch, shares)
+    if sequences % shares:
+        low = sequences // shares * shares
+        raise LayoutError(
+            f"global_batch={sequences} for dp·micro_batches = {layout.dp}·{table.micro_batches} = {shares}",
+            "every micro-batch has as many sequences",
+            [Choice.of(global_batch=n) for n in (low, low + shares) if n],
+            "global_batch",
+        )
+    return Pipeline(layout, table, sequences, notes)
+
+
+def _table(
+    layout: Layout,
+    schedule: str | Schedule,
+    micro_batches: int | None,
+    nc: int | None,
+    global_batch: int | None,
+) -> Schedule:
+    """The table; where the layout has one stage a rank, with as many as the schedule has of itself."""
+    if not isinstance(schedule, Schedule):
+        stages = layout.virtual_stages if layout.virtual_stages > 1 else None
+        number = _micro_batches(micro_batches, global_batch, layout)
+        return make(schedule, pp=layout.pp, virtual_stages=stages, micro_batches=number, nc=nc)
+    if schedule.pp != layout.pp or layout.virtual_stages not in (1, schedule.virtual_stages):
+        raise LayoutError(
+            f"a schedule for pp={schedule.pp} virtual_stages={schedule.virtual_stages} in a layout of "
+            f"pp={layout.pp} virtual_stages={layout.virtual_stages}",
+            "each rank has a row of it",
+            [Choice.of(pp=schedule.pp, virtual_stages=schedule.virtual_stages)],
+            "schedule",
+        )
+    if micro_batches not in (None, schedule.micro_batches):
+        what = f"micro_batches={shown(micro_batches)} for a schedule of {schedule.micro_batches}"
+        choices = [Choice.of(micro_batches=schedule.micro_batches)]
+        raise LayoutError(what, "its rows say how many", choices, "micro_batches")
+    return schedule.check()
+
+
+def _batch(global_batch: int | None, shares: int) -> int:
+    """Sequences in all, one a share unless said."""
+    return whole("global_batch", global_batch) if global_batch is not None else shares
+
+
+def _micro_batches(micro_batches: int | None, global_batch: int | None, layout: Layout) -> int:
+    """How many there are: as said, or one of each sequence, or twice as many as ranks, which suits all."""
+    if micro_batches is not None:
+        return whole("micro_batches", micro_batches)
+    if global_batch is not None:
+        return max(1, whole("global_batch", global_batch) // layout.dp)
+    return 2 * layout.pp
