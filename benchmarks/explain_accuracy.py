@@ -223,10 +223,13 @@ def main() -> None:
     parser.add_argument("--only", action="store_true", help="the files given, not the sets of the tests")
     parser.add_argument("--misses", action="store_true", help="name every case that was missed")
     parser.add_argument("--half", choices=("even", "odd"), help="only cases of even or odd place, from 0")
+    parser.add_argument("--split", choices=("seen", "unseen"), help="only this half of *_again.jsonl")
     args = parser.parse_args()
     lp.explain("AssertionError: 25 is not divisible by 4")  # the first call compiles the patterns
     for path in [*([] if args.only else known()), *args.file]:
         cases = read(path)
+        if args.split:
+            cases = [case for case in cases if case.get("split") == args.split]
         if args.half:
             cases = cases[args.half == "odd" :: 2]
         for alone in (False, True):

@@ -6,6 +6,10 @@
     python tests/oracles/make_raised.py torch
     python tests/oracles/make_raised.py jax     (in another environment: jax[cpu]==0.10.2)
 
+raised_again.jsonl came later and in two halves (--halved --recipes raised_again.toml --out ...); it wants
+also, without their dependencies: gguf==0.19.0 compressed-tensors==0.20.0 torchao==0.14.1 datasets==5.2.0
+(with dill multiprocess xxhash pyarrow pandas), and picotron of github.com/huggingface/picotron at 59714b1.
+
 A recipe is a piece of a user's code with the fault in it, how it is run, what of the traceback is kept, and
 its labels. They follow from the fault; no answer of `explain` was looked at for them. Cases keep the form of
 wild.jsonl and add: verdict (what can be said from the text alone), decides (facts that would decide where it
@@ -18,6 +22,7 @@ libraries wrote to stderr). Paths are cut to the package.
 """
 
 import argparse
+import hashlib
 import json
 import linecache
 import multiprocessing
@@ -156,7 +161,7 @@ def raised(recipe: Recipe) -> str:
     if recipe.get("show") == "log":
         return "\n".join(
             f"[rank{r}]: {line}" if part is text and world > 1 else shortened(line)
-            for r, text in found.items()
+            for r, text in ((r, found.get(r, "")) for r in ranks if r in found or r not in texts)
             for part in (written[r], text)
             for line in part.splitlines()
         )
@@ -173,6 +178,11 @@ def versioned(library: str) -> str:
         return f"{library} {version(names.get(library, library)).split('+')[0]}"
     except PackageNotFoundError:
         return library
+
+
+def half(name: str) -> str:
+    """Which half of the cases an id falls into: one to learn from, one to be scored at first sight."""
+    return ("seen", "unseen")[hashlib.sha256(name.encode()).digest()[0] % 2]
 
 
 def case(recipe: Recipe, text: str) -> dict[str, Any]:
@@ -207,6 +217,7 @@ def main() -> None:
     parser.add_argument("env", choices=("torch", "jax"))
     parser.add_argument("--recipes", type=Path, default=HERE.with_name("raised.toml"))
     parser.add_argument("--out", type=Path, default=HERE.with_name("raised.jsonl"))
+    parser.add_argument("--halved", action="store_true", help="mark the half that each case falls into")
     parser.add_argument("--new", action="store_true", help="only recipes without a text")
     parser.add_argument("--only", help="ids that match this pattern; printed, not written")
     args = parser.parse_args()
@@ -232,6 +243,8 @@ def main() -> None:
             cases.pop(recipe["id"], None)
             print(f"!! {recipe['id']}: {error}", file=sys.stderr)
             continue
+        if args.halved:
+            cases[recipe["id"]]["split"] = half(recipe["id"])
         if args.only:
             print(f"## {recipe['id']}\n{cases[recipe['id']]['message']}\n")
     if not args.only:
