@@ -1,15 +1,18 @@
 """Predicted against measured peak memory, for every row of a file that says enough.
 
-    .venv/bin/python benchmarks/memory_accuracy.py FILE.json [FILE.json ...] [--all]
+    .venv/bin/python benchmarks/memory_accuracy.py [FILE.json ...] [--rows]
 
 A file is a list of rows, or holds one under any name; rows as in tests/oracles/peaks_*.json: either with
 `dims`, `tp`, `cp`, `pp`, `dp`, `seq_len`, `micro_batch` or `global_batch_seqs`, `peak_mem` and its
 `peak_mem_unit`, or the Ultra-Scale Playbook's (`mbs`, `grad_acc`, `zero`, `gpu_mem_gb`; dims by the name of
 the model beside them). NAMES has what else a field may be called; without dims a known model's name will do.
-Rows with `fits_dims` other than true are left out unless --all. A row left out is told with its reason.
+A row left out is told with its reason; rows that a file marks (`fits_dims`, `half`, `doubtful`) count, and
+are shown by themselves below the whole.
 
-One set of constants for all rows (`llamapar.count`). What a source's rows leave open is told once in
-SETTINGS: what was recomputed, in which numbers, what its counter counts. Nothing there was fitted.
+Every row gets a range (`Memory.counted`): both ends of every mode that it does not tell, and of its counter.
+Printed are how often the range holds the measurement and how wide it is; the error of the nearer end of the
+modes; and the error of the account at each end alone. Nothing is chosen by the measured value, but which end
+is the nearer. One set of constants for all rows; what a source's rows leave open is told once in SETTINGS.
 """
 
 from __future__ import annotations
@@ -30,11 +33,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import llamapar as lp
-from llamapar.count.exact import CONTEXT
+from llamapar.count.terms import COUNTERS
 from llamapar.describe.hardware import GPUS
-
-RESERVED = 1.08
-"""Assumed, as ALLOCATOR and CONTEXT are: what torch's caching allocator has reserved over its peak of use."""
 
 ORACLES = Path(__file__).resolve().parent.parent / "tests" / "oracles"
 UNITS = {"gib": 2**30, "mib": 2**20, "kib": 2**10, "gb": 10**9, "mb": 10**6, "kb": 10**3, "bytes": 1, "b": 1}
@@ -64,58 +64,75 @@ NAMES = {
 """What is asked of a row or of its dims → the fields that may tell it."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    # nanotron: no recomputation by default (config/parallelism_config.py); gradients summed in float32 beside
-    # DDP's bfloat16 buckets (optim/gradient_accumulator.py, scripts/scaling_benchmarks.py); cross-entropy
-    # over vocabulary rows; stages by compute (models/base.py); "Mem Alloc (GB)" divides by 1024**3
-    # (helpers.py:643); all @2411b022a7. Its runs took turns between modes of TP, and the rows do not tell:
-    # gathered inputs are taken as kept, and as gathered again (tp_recompute_allgather) where keeping them
-    # would not have fitted the GPU that the row ran on.
+    # nanotron's defaults: no recomputation (config/parallelism_config.py); gradients summed in float32 beside
+    # DDP's bfloat16 buckets (optim/gradient_accumulator.py); stages by compute (models/base.py); written by
+    # rank 0, so the first stage's (helpers.py:795), in units of 1024**3 (helpers.py:643); all @2411b022a7.
+    # Whether its runs kept gathered inputs is not told, nor which of torch's two counters the figure shows:
+    # the range of what is reserved begins where that of what is allocated does.
     "Ultra-Scale": {
         "unit": "GiB",
+        "trainer": "nanotron",
+        "counter": "reserved",
         "recompute": "none",
-        "grad_buckets": True,
-        "loss": "vocab_parallel",
-        "split": "nanotron",
         "seq_len": 4096,
         "zero": 1,
-        "regather": "to fit",
     },
-    # torchtitan: its counter is max_reserved (metrics.py); FSDP2; cross-entropy by torch, by DTensor's
-    # loss_parallel where tp > 1; under PP parameters stay gathered and gradients whole until the last
-    # micro-batch, as in ZeRO 1, and a micro-batch is the local batch over the stages (parallelisms/
-    # parallelize_llama.py, pipeline_llama.py @004b3148a9). seq_len 8192 in its train_configs @9dec370.
+    # torchtitan: its counter is max_reserved (metrics.py); FSDP2; under PP parameters stay gathered and
+    # gradients whole until the last micro-batch, as in ZeRO 1, and a micro-batch is the local batch over the
+    # stages (parallelisms/parallelize_llama.py, pipeline_llama.py @004b3148a9). seq_len 8192 in its
+    # train_configs @9dec370.
     "torchtitan": {
         "unit": "GiB",
+        "trainer": "torchtitan",
         "counter": "reserved",
         "recompute": "selective",
         "zero": 3,
-        "loss": "torch",
         "split": "remainder middle",
         "seq_len": 8192,
     },
-    # Anything else: our own defaults, and what the row's own words say.
-    "": {
-        "unit": "GiB",
-        "zero": 1,
-        "recompute": "selective",
-        "loss": "vocab_parallel",
-        "split": "balanced ends",
-    },
+    # Anything else: what the row's own words say.
+    "": {"unit": "GiB", "zero": 1},
 }
+"""Part of a row's id or source → what its rows leave open."""
+
+TRAINERS = {
+    "torchtitan": "torchtitan",
+    "nanotron": "nanotron",
+    "megatron": "megatron-lm",
+    "deepspeed": "deepspeed",
+    "hf trainer": "transformers",
+    "trl": "transformers",
+    "accelerate": "transformers",
+    "atorch fsdp": "transformers",
+}
+"""Word of a row's trainer → whose habits it has: a library that trains with Hugging Face's loop has its."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One row: GiB predicted and measured."""
+    """One row, in GiB: the range, the accounts at both ends of the modes, and what was measured."""
 
     name: str
-    predicted: float
+    low: float
+    high: float
+    least: float
+    most: float
     measured: float
+    marks: tuple[str, ...] = ()
 
     @property
     def error(self) -> float:
-        """Signed: predicted over measured, minus one."""
-        return self.predicted / self.measured - 1
+        """Signed: the account at the upper end over measured, minus one."""
+        return self.most / self.measured - 1
+
+    @property
+    def nearer(self) -> float:
+        """The error of the account that is nearer, as it is counted."""
+        return min(abs(self.least / self.measured - 1), abs(self.error))
+
+    @property
+    def held(self) -> bool:
+        return self.low <= self.measured <= self.high
 
 
 def nanotron_split(m: lp.ModelConfig, pp: int) -> list[int]:
@@ -223,10 +240,16 @@ def zero_of(row: Mapping[str, Any], known: Mapping[str, Any], pp: int) -> int:
     return 1 if stage == 3 and pp > 1 else stage
 
 
-def recomputation(value: Any, default: str) -> str:
-    """A row's words for recomputation as one of ours."""
+def recomputations(row: Mapping[str, Any], default: str | None) -> tuple[str, ...]:
+    """A row's words for recomputation as ours; both ends where neither it nor its source tells."""
+    value = row.get("recompute")
+    if value is None and (default is None or "recompute" in row.get("unknown", ())):
+        return ("full", "none")
     words = ("full" if value is True else "none" if value is False else str(value or default)).lower()
-    return next((mode for mode in ("full", "selective") if mode in words), "none")
+    if "mlp" in words or "layernorm" in words:
+        return ("full", "none")  # parts of a layer that no mode of ours names
+    words = words.partition(" (full/block/0 layers)")[0]
+    return (next((mode for mode in ("full", "selective") if mode in words), "none"),)
 
 
 def ways_of(row: Mapping[str, Any]) -> dict[str, int]:
@@ -259,20 +282,37 @@ def measured_of(row: Mapping[str, Any], known: Mapping[str, Any]) -> float:
     return float(found[0].replace(",", "")) * UNITS[own]
 
 
-def gpu_of(row: Mapping[str, Any], file: Mapping[str, Any]) -> str:
-    """The GPU that the row names, by its name and size; an H100 of 80 GB where it names none."""
+def gpu_of(row: Mapping[str, Any], file: Mapping[str, Any]) -> str | None:
+    """The GPU that the row names, by its name and size; None where it names none of GPUS."""
     words = re.sub(r"[^a-z0-9]", "", str(row.get("hardware") or file.get("hardware") or "").lower())
     named = [gpu for gpu in GPUS if all(word in words for word in gpu.split("-"))]
-    return (named or [gpu for gpu in GPUS if gpu.split("-")[0] in words and "80" in gpu] or ["h100-80gb"])[0]
+    return next(iter(named or [gpu for gpu in GPUS if gpu.split("-")[0] in words and "80" in gpu]), None)
 
 
 DTYPES = {"fp32": "float32", "float32": "float32", "fp16": "float16", "float16": "float16"}
 """Words for numbers → dtype; bfloat16 for all others, float8's among them, whose weights stay bfloat16."""
 
 
+def trainer_of(row: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+    """Whose habits the row's run had; None where its trainer is none that is known."""
+    words = str(row.get("trainer") or "").lower()
+    return next((name for word, name in TRAINERS.items() if word in words), known.get("trainer"))
+
+
+def stages_of(row: Mapping[str, Any], trainer: str | None, pp: int) -> list[int | None]:
+    """Whose PP rank's counter the row shows; None: that of the one that needs most."""
+    if trainer == "nanotron":
+        return [0]  # rank 0 writes its counter down
+    if "LAST rank" in str(row.get("counted")):
+        return [pp - 1]
+    if "rank of the counter" in row.get("unknown", ()):
+        return list(range(pp))
+    return [None]
+
+
 def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
     """The row predicted. Raises Unsaid, or LlamaparError for what no such model can be."""
-    text = f"{row.get('id', '')} {row.get('source', '')} {file.get('source', '')}"
+    text = f"{row.get('id', '')} {row.get('source', '')} {row.get('trainer', '')} {file.get('source', '')}"
     text += " Ultra-Scale" if "gpu_mem_gb" in row else ""
     known = SETTINGS[next(name for name in SETTINGS if name in text)]
     measured = measured_of(row, known)
@@ -292,29 +332,58 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
     if batch is None or batch % (ways["dp"] * micro):
         batch = None
     zero = zero_of(row, known, ways["pp"])
-    layout = lp.Layout(**ways, virtual_stages=virtual, zero=zero)
+    trainer = trainer_of(row, known)
+    if trainer == "torchtitan" and not zero:
+        zero = 3  # parameters are the master weights, sharded or not
+    layout = lp.Layout(
+        **ways,
+        dp_replicate=number(row, "dp_replicate") or 1,
+        virtual_stages=virtual,
+        zero=zero,
+        sequence_parallel=False if trainer == "deepspeed" else None,
+    )
+    compiled = trainer == "torchtitan" and row.get("compile") is True  # the loss too, since early 2025
     options: dict[str, Any] = {
         "seq_len": seq_len,
         "micro_batch": micro,
         "global_batch": batch,
         "dtype": DTYPES.get(str(row.get("precision") or "").lower(), "bfloat16"),
-        "recompute": recomputation(row.get("recompute"), known["recompute"]),
-        "loss": "loss_parallel" if known["loss"] == "torch" and layout.tp > 1 else known["loss"],
-        "grad_buckets": known.get("grad_buckets", False),
-        "layer_split": nanotron_split(m, ways["pp"]) if known["split"] == "nanotron" else known["split"],
+        "loss": row.get("loss") or ("compiled" if compiled else None),
+        "grad_buckets": trainer == "nanotron",
+        "master_weights": row.get("master_weights", True),
+        "float8_all_gather": "all-gather" in str(row.get("float8") or ""),
+        "layer_split": nanotron_split(m, ways["pp"]) if trainer == "nanotron" else known.get("split"),
         "schedule": "gpipe" if "all-forward" in str(row.get("schedule") or "").lower() else "1f1b",
         "kv_replication": True,
-        "gpu": gpu_of(row, file),
+        "framework": trainer,
+        "padding": "none" if trainer == "megatron-lm" and m.vocab_size % 128 else None,
     }
-    found = lp.memory(m, layout, **options)
-    if known.get("regather") == "to fit" and layout.tp > 1 and not found.fits:
-        found = lp.memory(m, layout, **options, regather=True)
-    peak: float = found.worst.total_bytes - CONTEXT
-    words = str(row.get("peak_mem_unit") or "")
-    if "reserved" in words or ("allocated" not in words and known.get("counter") == "reserved"):
-        peak *= RESERVED
+    if options["master_weights"] is False:
+        options["grad_dtype"] = options["dtype"]
+    words = f"{row.get('peak_mem_unit') or ''} {row.get('counter') or ''}"
+    kind = next((kind for kind in COUNTERS if kind in words), known.get("counter"))
+    accounts = [
+        lp.memory(m, layout, **options, recompute=mode)
+        for mode in recomputations(row, known.get("recompute"))
+    ]
+    if trainer is None:  # what any trainer may do, past the modes that `memory` leaves open
+        mode = recomputations(row, known.get("recompute"))[-1]
+        heavy = {"loss": "loss_parallel", "grad_buckets": True, "recompute": mode}
+        accounts.append(lp.memory(m, layout.replace(sequence_parallel=False), **options | heavy))
+    stages = stages_of(row, trainer, layout.pp)
+    ranges = [account.counted(kind, stage) for account in accounts for stage in stages]
+    both = [account.ends(kind, stage) for account in accounts for stage in stages]
+    lows, highs = zip(*ranges, strict=True)
+    least, most = zip(*both, strict=True)
+    gpu = gpu_of(row, file)
+    room = [GPUS[gpu]] if gpu else []
+    if row.get("gpu_gib"):
+        room = [row["gpu_gib"] * 2**30]
+    ends = [min(lows), min([*room, max(highs)]), min(least), min([*room, max(most)])]  # it did fit its GPU
     name = row.get("id") or f"{m.name} {layout} zero={zero} micro_batch={micro}"
-    return Score(str(name), peak / 2**30, measured / 2**30)
+    marks = [f"{mark} {row[mark]}" for mark in ("fits_dims", "half", "doubtful") if mark in row]
+    marks += [f"trainer {trainer or 'not known'}", f"counter {kind or 'not told'}"]
+    return Score(str(name), *(end / 2**30 for end in ends), measured / 2**30, tuple(marks))
 
 
 def rows_of(file: Any) -> list[Any]:
@@ -327,7 +396,7 @@ def rows_of(file: Any) -> list[Any]:
     return max(peaks or rows, key=len, default=[])
 
 
-def scores(path: Path, every: bool = False) -> Iterator[Score | str]:
+def scores(path: Path) -> Iterator[Score | str]:
     """Each row of a file scored, or the reason why it is not, in words."""
     file = json.loads(path.read_text())
     shared = file if isinstance(file, Mapping) else {}
@@ -335,8 +404,6 @@ def scores(path: Path, every: bool = False) -> Iterator[Score | str]:
         try:
             if not isinstance(row, Mapping):
                 raise Unsaid("no object")
-            if not every and row.get("fits_dims", True) is not True:
-                raise Unsaid("fits_dims is not true")
             yield score(row, shared)
         except (Unsaid, lp.LlamaparError, TypeError, ValueError, ArithmeticError) as refused:
             reason = str(refused).splitlines()[0]
@@ -352,11 +419,19 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def summary(found: list[Score]) -> str:
-    errors = [abs(s.error) for s in found]
-    signed = statistics.median(s.error for s in found)
+    """The whole in one line."""
+
+    def errors(values: list[float]) -> str:
+        sizes = [abs(value) for value in values]
+        return f"{statistics.median(sizes):.1%} (p90 {quantile(sizes, 0.9):.1%})"
+
+    held = sum(s.held for s in found) / len(found)
+    wide = statistics.median(s.high / s.low - 1 for s in found)
     return (
-        f"{len(found)} rows: median |error| {statistics.median(errors):.1%}, "
-        f"p90 {quantile(errors, 0.9):.1%}, median error {signed:+.1%}"
+        f"{len(found)} rows: range holds {held:.1%}, is {wide:.0%} wide; "
+        f"median |error| nearer end {errors([s.nearer for s in found])}, "
+        f"lower {errors([s.least / s.measured - 1 for s in found])}, "
+        f"upper {errors([s.error for s in found])}"
     )
 
 
@@ -365,21 +440,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", nargs="*", type=Path, default=sorted(ORACLES.glob("peaks_*.json")))
-    parser.add_argument("--all", action="store_true", help="rows with fits_dims false or null as well")
+    parser.add_argument("--rows", action="store_true", help="every row")
     args = parser.parse_args()
-    every: list[Score] = []
-    print(f"{'predicted':>9} {'measured':>9} {'error':>7}  GiB")
+    if args.rows:
+        print(f"{'low':>9} {'high':>9} {'measured':>9} {'error':>7}  GiB")
     for path in args.files:
-        rows = list(scores(path, args.all))
+        rows = list(scores(path))
         found = [s for s in rows if isinstance(s, Score)]
-        for s in found:
-            print(f"{s.predicted:9.2f} {s.measured:9.2f} {s.error:+7.1%}  {s.name}")
-        every += found
+        for s in found if args.rows else ():
+            outside = "" if s.held else "  outside"
+            print(f"{s.low:9.2f} {s.high:9.2f} {s.measured:9.2f} {s.error:+7.1%}  {s.name}{outside}")
         for reason, n in Counter(s for s in rows if isinstance(s, str)).most_common():
             print(f"{path.name}: left out {n}: {reason}")
         print(f"{path.name}: {summary(found)}" if found else f"{path.name}: no row says enough")
-    if len(args.files) > 1 and every:
-        print(f"all: {summary(every)}")
+        for mark in sorted({mark for s in found for mark in s.marks}):
+            some = [s for s in found if mark in s.marks]
+            if len(some) < len(found):
+                print(f"  {mark}: {summary(some)}")
 
 
 if __name__ == "__main__":

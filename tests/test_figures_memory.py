@@ -10,9 +10,10 @@ import pytest
 
 import llamapar as lp
 from inputs import words
-from llamapar.count.reconciliation import PEERS
+from llamapar.count.reconciliation import PEERS, groups
 from llamapar.figures import memory, style
 from llamapar.figures.parts import Rows
+from llamapar.frameworks.habits import HABITS
 from test_figures import fonts, plain, stored_size
 
 GIB = 2**30
@@ -85,6 +86,15 @@ def test_the_line_is_the_hbm_and_the_note_the_verdict() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", HABITS)
+def test_every_term_of_a_trainer_is_drawn_and_reconciled(name: str) -> None:
+    for layout in (lp.Layout(dp=8, zero=3), lp.Layout(dp=8, pp=2)):
+        found = lp.memory("llama3.1-8b", layout, seq_len=512, framework=name)
+        for stage in found.stages:
+            drawn = sum(stage.bytes(*names) for _, names in memory.PARTS.values())
+            assert drawn == stage.total_bytes == sum(groups(stage).values())
+
+
 def test_summary_of_memory() -> None:
     assert lp.view(MEMORY["8b"]).summary == (
         "llama3.1-8b, tp=2 cp=1 pp=1 dp=4, seq_len=8192, micro_batch=1: exact accounting, "
@@ -92,7 +102,7 @@ def test_summary_of_memory() -> None:
         "  stage 0: 49.43 GiB: parameters 7.48, gradients 14.96, optimizer 11.22, activations 10.86, "
         "logits and loss 3.91, assumed 1.00\n"
         "worst: stage 0, 49.43 GiB ≤ 79.65 GiB of h100-80gb: fits; "
-        "49.40 to 49.43 GiB until framework or regather is said"
+        "48.42 to 49.43 GiB until framework is known"
     )
     hover = next(t for t in bars(MEMORY["8b"]) if t["name"] == "optimizer")["hovertext"]
     assert hover == ["stage 0 · optimizer 11.22 GiB<br>master weights 3.74 GiB<br>optimizer states 7.48 GiB"]

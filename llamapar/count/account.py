@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from llamapar.describe.arguments import named
@@ -14,11 +15,11 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of
-from llamapar.frameworks import Framework
+from llamapar.frameworks import FRAMEWORKS, Framework
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.habits import HABITS, UNKNOWN_TRAINER
+from llamapar.frameworks.habits import HABITS, LOSSES, Habits, habits_of
 
-from .exact import LOSSES, Account, exact
+from .exact import Account, exact
 from .published import korthikanti, megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
 from .schedule import SCHEDULES
@@ -42,10 +43,12 @@ def memory(
     accounting: str = "exact",
     gpu: str = "h100-80gb",
     dtype: str = "bfloat16",
-    grad_dtype: str = "float32",
+    grad_dtype: str | None = None,
     kernels: str = "fused",
-    loss: str = "vocab_parallel",
+    loss: str | None = None,
     grad_buckets: bool = False,
+    master_weights: bool = True,
+    float8_all_gather: bool = False,
     kv_replication: bool = False,
     padding: str | Padding | None = None,
     layer_split: str | Sequence[int] | None = None,
@@ -63,10 +66,14 @@ def memory(
     recompute: "none", "selective" or "full". schedule: "1f1b" (interleaved with virtual_stages) or "gpipe".
     accounting: "exact", or a published rule: "megatron", "korthikanti" (activations alone), "ultrascale";
         those know one stage, the most loaded. gpu: a name of `GPUS`.
-    dtype: of parameters and activations; grad_dtype: of the sums of gradients over micro-batches.
+    dtype: of parameters and activations; grad_dtype: of the sums of gradients over micro-batches, float32
+        unless it is said or the framework's.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
-    loss: "vocab_parallel", "torch" for torch.nn.functional.cross_entropy, or "loss_parallel" for DTensor's.
+    loss: of `llamapar.frameworks.habits.LOSSES`: "vocab_parallel", "in_place", "torch" for
+        torch.nn.functional.cross_entropy, "loss_parallel" for DTensor's, "compiled" or "chunked".
     grad_buckets: gradients of a micro-batch are kept in dtype beside their sums, as in torch's DDP.
+    master_weights: float32 ones and float32 states, beside parameters of fewer bits.
+    float8_all_gather: ZeRO 3 gathers the weights of layers in float8, as torchao's FSDP2 extension does.
     regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
         backward rather than kept, as Megatron-LM does (arXiv:2205.05198 section 4.2.2). None: not known.
     framework: whose habits (`llamapar.frameworks.habits`), padding and layer split there are, unless said.
@@ -82,20 +89,22 @@ def memory(
         ("accounting", accounting, ACCOUNTINGS),
         ("gpu", gpu, GPUS),
         ("dtype", dtype, TRAINED),
-        ("grad_dtype", grad_dtype, TRAINED),
+        ("grad_dtype", grad_dtype or dtype, TRAINED),
         ("kernels", kernels, KERNELS),
-        ("loss", loss, LOSSES),
+        ("loss", loss or "torch", LOSSES),
     ):
         one_of(name, value, known)
     job = Job.of(model, layout, seq_len=seq_len, micro_batch=micro_batch, global_batch=global_batch)
     m, lay = job.model, job.layout
     many = _micro_batches(job)
     how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {recompute}"
-    judge = None if framework is None else find_framework(framework)
-    habits = HABITS.get(judge.name, UNKNOWN_TRAINER) if judge else UNKNOWN_TRAINER
-    if regather is None:
-        regather = habits.regather
+    judge, habits = _trainer(framework)
+    if regather is not None:
+        habits = replace(habits, regather=flag("regather", regather))
+    if loss is not None:
+        habits = replace(habits, loss=loss, tp_loss=None)
     if accounting == "exact":
+        item_grads = dtype if habits.grads_in_dtype else "float32"
         sizes = partial(
             Sizes,
             m,
@@ -108,18 +117,29 @@ def memory(
             cp_method=cp_method,
             dtype=dtype,
         )
-        buckets = flag("grad_buckets", grad_buckets)
-        account = Account(grad_dtype, recompute, kernels, schedule, many, buckets, loss)
-        stages = exact(sizes(regather=bool(regather)), account)
-        if regather is None and lay.sp:
+        account = Account(
+            grad_dtype or item_grads,
+            recompute,
+            kernels,
+            schedule,
+            many,
+            flag("grad_buckets", grad_buckets),
+            flag("master_weights", master_weights),
+            flag("float8_all_gather", float8_all_gather),
+        )
+        most, together = habits.most(), habits.gradients_stay is None
+        stages = exact(sizes(regather=bool(most.regather)), account, most, together)
+        least = habits.least()
+        facts = ("framework",) if framework is None else habits.questions
+        if facts:
             return Memory(
                 m,
                 lay,
                 how,
                 tuple(stages),
                 gpu,
-                lambda: exact(sizes(regather=True), account),
-                ("framework", "regather"),
+                lambda: exact(sizes(regather=bool(least.regather)), account, least, False),
+                facts,
             )
     elif accounting == "megatron":
         stages = [megatron(m, lay, seq_len, micro_batch, many, recompute)]
@@ -127,6 +147,14 @@ def memory(
         rule = korthikanti if accounting == "korthikanti" else ultrascale
         stages = [rule(m, lay, seq_len, micro_batch, recompute)]
     return Memory(m, lay, how, tuple(stages), gpu)
+
+
+def _trainer(name: str | Framework | None) -> tuple[Framework | None, Habits]:
+    """The framework of a name, None for a trainer that is none of ours, and its habits."""
+    if name is None or (name in HABITS and name not in FRAMEWORKS):
+        return None, habits_of(name)
+    judge = find_framework(name)
+    return judge, habits_of(judge)
 
 
 def _micro_batches(job: Job) -> int:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llamapar.describe.dtypes import BYTES
+from llamapar.frameworks.habits import LOSSES, Habits
 
 from .saved import end, layer
 from .schedule import in_flight
 from .sizes import Sizes, StageHold
-from .terms import GIB, Breakdown, Term
+from .terms import ALLOCATOR_TERM, CONTEXT_TERM, GIB, Breakdown, Term
 
 ALLOCATOR = GIB // 2
 """Assumed: workspaces of cuBLAS and NCCL and the allocator's slack, within torch's own peak."""
@@ -18,27 +19,18 @@ ALLOCATOR = GIB // 2
 CONTEXT = GIB // 2
 """Assumed: CUDA's context and the driver's share, which torch's counters do not see."""
 
-LOSSES = {
-    "vocab_parallel": (
-        "logits * wide",
-        "Megatron-LM core/tensor_parallel/cross_entropy.py: exponentials in place",
-    ),
-    "torch": (
-        "2 * logits * wide",
-        "torch.nn.functional.cross_entropy: log-softmax, its gradient and its own",
-    ),
-    "loss_parallel": (
-        "3 * logits * wide",
-        "torch/distributed/tensor/parallel/loss.py: three temporaries more",
-    ),
-}
-"""Cross-entropy → what it holds at its peak past what it keeps for the backward."""
-
 _ADAM = "arXiv:1910.02054 section 3.1: Adam with float32 states"
 _ZERO = "arXiv:1910.02054 section 5, over dp_shard · cp ranks (arXiv:2407.21783 section 3.3.2)"
 _FSDP = (
     "torch.distributed.fsdp.fully_shard: dim 0 by torch.chunk, the sharded parameters are the master weights"
 )
+
+_FLOAT8 = (
+    "torchao float8/fsdp_utils.py @36027d82d1: fsdp_pre_all_gather sends a linear layer's weight in float8; "
+    "torchtitan leaves the head out (filter_fqns)"
+)
+
+STEP_COPY = "optimizer's copy"
 
 
 @dataclass(frozen=True)
@@ -51,10 +43,11 @@ class Account:
     schedule: str
     micro_batches: int
     grad_buckets: bool
-    loss: str
+    master_weights: bool = True
+    float8_all_gather: bool = False
 
 
-def states(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
+def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
     """Parameters, gradients, master weights and optimizer states of a PP rank."""
     layout = sizes.layout
     shard = layout.dp_shard * layout.cp
@@ -65,11 +58,12 @@ def states(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
         "own": sizes.params(hold, shard, by_row=fsdp) if layout.zero else sizes.params(hold),
         "item": item,
         "grad": grad,
-        "wide": max(item, 4),
+        "wide": max(item, 4) if account.master_weights else item,
+        "bucket": habits.bucket,
     }
     inputs["buckets"] = item if account.grad_buckets and shard * layout.dp_replicate > 1 else 0
     source = _FSDP if fsdp else _ZERO
-    master = item < 4 and not fsdp
+    master = item < 4 and not fsdp and account.master_weights
     rows = [
         ("parameters", "own * wide" if fsdp else "params * item", source if fsdp else "bytes of the dtype"),
         ("gradients", "own * grad" if layout.zero >= 2 else "params * grad", source),
@@ -81,10 +75,14 @@ def states(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
         ("master weights", "own * 4" if master else "0", source),
         ("optimizer states", "2 * own * wide", f"{_ADAM}; {source}"),
     ]
+    if habits.bucket and shard > 1:
+        rows.append(("reduction buckets", "bucket * item", habits.source("bucket")))
+    if habits.step_copy:
+        rows.append((STEP_COPY, "own * wide", habits.source("step_copy")))
     return [Term(name, formula, inputs, why) for name, formula, why in rows]
 
 
-def buffers(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
+def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
     """Buffers of communication: ZeRO 3's gathered parameters, gradients on their way, the pipeline's."""
     layout = sizes.layout
     inputs: dict[str, float] = dict(sizes.activations)
@@ -96,9 +94,14 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account) -> list[Term]:
     if layout.zero == 3 and shared:
         units = "2 * layer_params"
         units += " + embedding_params" * hold.embedding + " + head_params" * hold.head
-        terms.append(
-            Term("gathered parameters", f"({units}) * item", inputs, f"{_FSDP}; the next layer prefetched")
-        )
+        source = f"{_FSDP}; the next layer prefetched"
+        if account.float8_all_gather:
+            inputs["layer_linear"] = sum(part.numel for part in sizes.parts["layer"] if part.matrix)
+            units, source = f"{units} - 2 * layer_linear * (item - 1) / item", f"{source}; {_FLOAT8}"
+        if habits.live:
+            inputs["live"], inputs["all"] = habits.live, sizes.params(hold)
+            units, source = "min(live, all)", habits.source("live")
+        terms.append(Term("gathered parameters", f"({units}) * item", inputs, source))
     if layout.zero >= 2 and shared:  # under ZeRO 2 as under 3 a layer's gradients are whole until reduced
         units = "layer_params * (item + grad)"
         terms.append(Term("gradients in flight", units, inputs, "one layer's, before and in its reduction"))
@@ -121,7 +124,7 @@ def layer_terms(
     ]
 
 
-def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> list[Term]:
+def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account, habits: Habits) -> list[Term]:
     """What autograd keeps at the peak of a PP rank, the logits, and what the backward needs besides."""
     layout = sizes.layout
     flying = in_flight(account.schedule, rank, layout.pp, layout.virtual_stages, account.micro_batches)
@@ -129,6 +132,12 @@ def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> l
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
     inputs["first"], inputs["last"] = flying[0], flying[-1]
     kernels, recompute, normed = account.kernels, account.recompute, sizes.model.qk_norm
+    inputs["kept"] = 4 if habits.silu_kept else 3
+    if habits.merged_qkv:
+        grouped = sizes.model.n_kv_heads < sizes.model.n_heads
+        inputs["copies"] = 2 * inputs["k"] * (not grouped) + inputs["q"] * (sizes.batch > 1)
+    if recompute == "selective" and habits.selective == "attention":
+        recompute = "none"
     terms = layer_terms(inputs, kernels, recompute, "layers", normed)
     if hold.embedding:
         row = end("embedding", kernels)
@@ -141,7 +150,7 @@ def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> l
         row = end("head", kernels)
         terms.append(Term("activations: head", f"last * ({row.formula})", inputs, row.source))
         row = end("loss", kernels)
-        more, why = LOSSES[account.loss]
+        more, why = LOSSES[(layout.tp > 1 and habits.tp_loss) or habits.loss or "vocab_parallel"]
         loss = f"{row.formula} + {more}"
         terms.append(Term("logits and loss", loss, inputs, f"{row.source}; {why}"))
         work = f"max(0, {work} - ({loss}))"
@@ -149,30 +158,59 @@ def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> l
     return [*terms, Term("backward workspace", work, inputs, source)]
 
 
-def breakdown(sizes: Sizes, hold: StageHold, rank: int, account: Account) -> Breakdown:
-    """All terms of a PP rank; those of no bytes are left out."""
+def breakdown(
+    sizes: Sizes, hold: StageHold, rank: int, account: Account, habits: Habits, together: bool
+) -> Breakdown:
+    """The terms of a PP rank at its worst moment, or all of them `together`; those of no bytes are left out.
+
+    habits: without open choices.
+    """
     assumed = [
         Term(
-            "allocator (assumed)",
+            ALLOCATOR_TERM,
             "allocator",
             {"allocator": ALLOCATOR},
             "assumption: llamapar.count.exact.ALLOCATOR",
         ),
         Term(
-            "CUDA context (assumed)",
+            CONTEXT_TERM,
             "context",
             {"context": CONTEXT},
             "assumption: llamapar.count.exact.CONTEXT",
         ),
     ]
     known = [
-        *states(sizes, hold, account),
-        *buffers(sizes, hold, account),
-        *activations(sizes, hold, rank, account),
+        *states(sizes, hold, account, habits),
+        *buffers(sizes, hold, account, habits),
+        *activations(sizes, hold, rank, account, habits),
     ]
-    return Breakdown(rank, tuple(t for t in known if t.bytes) + tuple(assumed))
+    every = [term for term in known if term.bytes]
+    if together:
+        return Breakdown(rank, (*every, *assumed))
+    stays = bool(habits.gradients_stay) or account.micro_batches > 1
+    worst = max(moments(every, hold.head, stays), key=lambda terms: sum(t.bytes for t in terms))
+    return Breakdown(rank, (*worst, *assumed), tuple(term for term in every if term not in worst))
 
 
-def exact(sizes: Sizes, account: Account) -> list[Breakdown]:
+def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Term]]:
+    """The terms that are there as the backward begins, as it ends, and in the optimizer's step.
+
+    gradients_stay: whether gradients are there before the backward makes them.
+    """
+    kept = ("activations", "logits and loss")
+    passing = ("gathered parameters", "gradients in flight", "pipeline buffers", "backward workspace")
+
+    def without(*names: str) -> list[Term]:
+        return [t for t in terms if t.name not in names and t.name.partition(":")[0] not in names]
+
+    begins = [STEP_COPY]
+    if head:
+        begins.append("gradients in flight")  # the logits are there until the head's backward
+    if not gradients_stay:
+        begins.append("gradients")
+    return [without(*begins), without(STEP_COPY, *kept), without(*passing, *kept)]
+
+
+def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True) -> list[Breakdown]:
     """Every PP rank's breakdown."""
-    return [breakdown(sizes, hold, r, account) for r, hold in enumerate(sizes.stages)]
+    return [breakdown(sizes, hold, r, account, habits, together) for r, hold in enumerate(sizes.stages)]

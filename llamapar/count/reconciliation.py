@@ -21,7 +21,10 @@ GROUPS = {
         "weights and optimizer",
     ),
     "activations": ("activations", "embedding", "logits and loss"),
-    "buffers": ("gathered parameters", "gradients in flight", "pipeline buffers", "backward workspace"),
+    "buffers": (
+        *("gathered parameters", "gradients in flight", "pipeline buffers", "backward workspace"),
+        *("reduction buckets", "optimizer's copy"),
+    ),
     "assumed": ("allocator (assumed)", "CUDA context (assumed)"),
 }
 """Steps of a waterfall → the terms of a breakdown that belong to each."""

@@ -45,6 +45,9 @@ _COLUMN = {
     "fused": "column * item",
 }
 
+_SWIGLU = {"eager": " + 4 * ffn * item", "fused": " + kept * ffn * item"}
+"""Gate, up, their product, and SiLU's output where it is not computed again."""
+
 _SAVED: dict[str, tuple[Saved, ...]] = {
     kernels: (
         Saved("norms", f"2 * ({_NORM[kernels]})", source),
@@ -52,10 +55,10 @@ _SAVED: dict[str, tuple[Saved, ...]] = {
             "attention",
             _COLUMN[kernels].format(more=2)
             + " + (2 * q + 2 * keys) * item + lse * wide"
-            + (" + 2 * rope * wide + 2 * 8 * reordered" if kernels == "eager" else ""),
+            + (" + 2 * rope * wide + 2 * 8 * reordered" if kernels == "eager" else " + copies * item"),
             source,
         ),
-        Saved("MLP", _COLUMN[kernels].format(more=1) + " + 4 * ffn * item", source),
+        Saved("MLP", _COLUMN[kernels].format(more=1) + _SWIGLU[kernels], source),
     )
     for kernels, source in (("eager", _OWN), ("fused", _FUSED))
 }

@@ -27,6 +27,11 @@ class Part:
     numel: int
     rows: int
 
+    @property
+    def matrix(self) -> bool:
+        """Whether it is a linear layer's weight."""
+        return self.numel > self.rows
+
     def sharded(self, shard: int) -> int:
         """torch's fully_shard: dim 0 by torch.chunk, the first rank's piece."""
         return Split(self.rows, shard).size * (self.numel // self.rows) if self.rows else 0
@@ -153,6 +158,7 @@ class Sizes:
         the whole sequence after the all-gather over cp), ffn, logits; rows and lse (a number a row of a norm,
         of a head); item and wide (bytes of dtype, and of float32 at least). Of this project's programs:
         rope (a table), reordered (tokens), columns (of the loss's mask), folds (1 where a matmul copies).
+        kept: tensors of ffn that SwiGLU and w2 keep; copies: of Q, K, V and attention's output.
         """
         lay, m = self.layout, self.model
         found = {key: self._local(key) for key in ("tokens", "residual", "q", "k", "ffn", "logits")}
@@ -170,4 +176,6 @@ class Sizes:
             "reordered": self.seq_len if whole_seq and self.cut.chunking == "head-tail" else 0,
             "columns": len(self.cut.vocab.rank(0).rows),
             "folds": int(lay.sp and self.batch > 1 and not self.regather),
+            "kept": 4,
+            "copies": 0,
         }

@@ -16,8 +16,11 @@ from .style import Spec
 
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "parameters": ("#5D5FB8", ("parameters", "gathered parameters")),
-    "gradients": ("#88CCEE", ("gradients", "gradient buckets", "gradients in flight")),
-    "optimizer": ("#44AA99", ("master weights", "optimizer states", "weights and optimizer")),
+    "gradients": ("#88CCEE", ("gradients", "gradient buckets", "gradients in flight", "reduction buckets")),
+    "optimizer": (
+        "#44AA99",
+        ("master weights", "optimizer states", "optimizer's copy", "weights and optimizer"),
+    ),
     "activations": ("#DDCC77", ("activations", "embedding")),
     "logits and loss": ("#CC6677", ("logits and loss",)),
     "workspace": ("#AA4499", ("backward workspace", "pipeline buffers")),

@@ -2,47 +2,222 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from .base import Source
+from llamapar.describe.configfile import Values
+from llamapar.describe.options import offer
+
+from .base import Framework, Source
+
+LOSSES = {
+    "vocab_parallel": (
+        "logits * wide",
+        "nanotron parallel/tensor_parallel/functional.py: float32 logits, and their exponentials beside them",
+    ),
+    "in_place": (
+        "logits * item",
+        "Megatron-LM core/tensor_parallel/cross_entropy.py: exponentials in place of the float32 logits",
+    ),
+    "torch": (
+        "2 * logits * wide",
+        "torch.nn.functional.cross_entropy: log-softmax, its gradient and its own",
+    ),
+    "loss_parallel": (
+        "3 * logits * wide",
+        "torch/distributed/tensor/parallel/loss.py: three temporaries more",
+    ),
+    "compiled": (
+        "logits * (2 * item - wide)",
+        "torch.compile of float() and cross_entropy: one kernel, logits and their gradient in dtype",
+    ),
+    "chunked": ("- logits * wide", "a fused or chunked loss, as Liger's: logits are never whole"),
+}
+"""Cross-entropy → what it holds at its peak past float32 logits, which the backward keeps."""
+
+offer("loss", LOSSES)
 
 
 @dataclass(frozen=True)
 class Habits:
-    """What a trainer does with memory; None where its code leaves the choice to a run's settings.
+    """What a trainer does with memory; None where it is not known, or a run's own settings decide.
 
     regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
         backward, rather than kept.
+    silu_kept: the backward of SwiGLU keeps SiLU's output, rather than computing it again.
+    gradients_stay: gradients are buffers that stay between steps; else the first micro-batch of a step finds
+        none, and they come as activations go.
+    step_copy: the optimizer's step makes a copy of the size of its parameters, as torch's foreach does.
+    loss: one of LOSSES; where tp > 1 `tp_loss`.
+    selective: what "selective" recomputation computes again: "matmuls", every second of them and norms, or
+        "attention" alone, of which flash attention keeps nothing more anyway.
+    grads_in_dtype: sums of gradients are in the dtype of parameters, not in float32.
+    bucket: numbers in the buffers of a gradient reduction.
+    live: most parameters that ZeRO 3 keeps gathered; 0: those of two layers.
+    merged_qkv: without GQA Q stays a view of the merged Q, K and V, beside K and V of their own; of several
+        sequences the output of attention is transposed by a copy (flash-attn's rotary works in place on Q).
     sources: where each of them stands, by the name of the field.
     """
 
-    regather: bool | None
-    sources: dict[str, Source]
+    regather: bool | None = None
+    silu_kept: bool | None = None
+    gradients_stay: bool | None = None
+    step_copy: bool | None = None
+    loss: str | None = None
+    tp_loss: str | None = None
+    selective: str = "matmuls"
+    grads_in_dtype: bool = False
+    bucket: int = 0
+    live: int = 0
+    merged_qkv: bool = False
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+    def source(self, name: str) -> str:
+        """Where a choice stands, as text."""
+        return str(self.sources.get(name, ""))
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The choices that are not known."""
+        return tuple(name for name in LEAST if getattr(self, name) is None)
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """The same, for a person: an argument of `memory`, or what to look for in the trainer's settings."""
+        return tuple(_QUESTIONS.get(name, name) for name in self.open)
+
+    def least(self) -> Habits:
+        """With every open choice as it takes least memory."""
+        return replace(self, **Values({name: LEAST[name] for name in self.open}))
+
+    def most(self) -> Habits:
+        """With every open choice as it takes most."""
+        return replace(self, **Values({name: MOST[name] for name in self.open}))
 
 
-UNKNOWN_TRAINER = Habits(regather=None, sources={})
+LEAST: dict[str, bool | str] = {
+    "regather": True,
+    "silu_kept": False,
+    "gradients_stay": False,
+    "step_copy": False,
+    "loss": "in_place",
+}
+MOST: dict[str, bool | str] = {
+    "regather": False,
+    "silu_kept": True,
+    "gradients_stay": True,
+    "step_copy": False,
+    "loss": "vocab_parallel",
+}
+"""Choice → how it takes least memory, and most. No trainer is taken to copy at the step unless it does, nor
+to keep a loss worse or better than the vocabulary-parallel ones."""
+
+_QUESTIONS = {
+    "silu_kept": "a fused SwiGLU",
+    "gradients_stay": "gradients that stay between steps",
+    "step_copy": "an optimizer that copies",
+}
+
+UNKNOWN_TRAINER = Habits()
 """Nothing is known: every choice is open."""
 
+_MEGATRON, _MEGATRON_AT = "NVIDIA/Megatron-LM", "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
+_TITAN, _TITAN_AT = "pytorch/torchtitan", "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a"
+_NANOTRON, _NANOTRON_AT = "huggingface/nanotron", "2411b022a75fb7f7561a1bb4166706da5e1b76de"
+_DEEPSPEED, _DEEPSPEED_AT = "deepspeedai/DeepSpeed", "edaa7221267243c7be7fb49c5d5f5c4fb97b4641"
+_TORCH, _TORCH_AT = "pytorch/pytorch", "v2.13.0"
+_AUTOGRAD = Source(_TORCH, "torch/nn/functional.py", _TORCH_AT)
+_NONE_AT_FIRST = Source(_TORCH, "torch/optim/optimizer.py", _TORCH_AT)
+
 HABITS: dict[str, Habits] = {
-    "megatron-lm": Habits(
+    "megatron-lm": Habits(  # silu_kept is False where bias_swiglu_fusion is on, which is an option
         regather=True,
+        gradients_stay=True,
+        step_copy=False,
+        loss="in_place",
+        selective="attention",
         sources={
-            "regather": Source(
-                "NVIDIA/Megatron-LM",
-                "megatron/core/tensor_parallel/layers.py",
-                "d98e8a64ddf34856e74b24714e3bedb2f5a39553",
+            "regather": Source(_MEGATRON, "megatron/core/tensor_parallel/layers.py:604-627", _MEGATRON_AT),
+            "gradients_stay": Source(
+                _MEGATRON, "megatron/core/distributed/param_and_grad_buffer.py:1168", _MEGATRON_AT
+            ),
+            "loss": Source(_MEGATRON, "megatron/core/tensor_parallel/cross_entropy.py", _MEGATRON_AT),
+            "selective": Source(
+                _MEGATRON, "megatron/core/transformer/transformer_config.py:560-565", _MEGATRON_AT
             ),
         },
     ),
     "torchtitan": Habits(
         regather=False,
+        silu_kept=True,
+        gradients_stay=False,
+        step_copy=False,
+        loss="torch",
+        tp_loss="loss_parallel",
         sources={
-            "regather": Source(
-                "pytorch/torchtitan",
-                "torchtitan/parallelisms/parallelize_llama.py",
-                "004b3148a9",
+            "regather": Source(_TITAN, "torchtitan/parallelisms/parallelize_llama.py", "004b3148a9"),
+            "silu_kept": _AUTOGRAD,
+            "gradients_stay": Source(_TITAN, "torchtitan/trainer.py:845", _TITAN_AT),
+            "loss": Source(_TITAN, "torchtitan/components/loss.py:32", _TITAN_AT),
+        },
+    ),
+    "nanotron": Habits(
+        silu_kept=True,
+        gradients_stay=True,
+        step_copy=False,
+        loss="vocab_parallel",
+        merged_qkv=True,
+        sources={
+            "merged_qkv": Source(
+                _NANOTRON,
+                "src/nanotron/models/llama.py:465-475; src/nanotron/models/llama.py:670",
+                _NANOTRON_AT,
+            ),
+            "silu_kept": Source(_NANOTRON, "src/nanotron/models/llama.py:184-190", _NANOTRON_AT),
+            "gradients_stay": Source(_NANOTRON, "src/nanotron/optim/gradient_accumulator.py", _NANOTRON_AT),
+            "loss": Source(
+                _NANOTRON, "src/nanotron/parallel/tensor_parallel/functional.py:30-90", _NANOTRON_AT
+            ),
+        },
+    ),
+    "transformers": Habits(
+        regather=False,
+        silu_kept=True,
+        gradients_stay=False,
+        step_copy=True,
+        loss="torch",
+        sources={
+            "silu_kept": _AUTOGRAD,
+            "gradients_stay": _NONE_AT_FIRST,
+            "step_copy": Source(_TORCH, "torch/optim/adamw.py; torch/optim/adam.py", _TORCH_AT),
+            "loss": _AUTOGRAD,
+        },
+    ),
+    "deepspeed": Habits(
+        regather=False,
+        silu_kept=True,
+        gradients_stay=True,
+        step_copy=False,
+        loss="torch",
+        tp_loss="in_place",
+        grads_in_dtype=True,
+        bucket=10**9,
+        live=10**9,
+        sources={
+            "live": Source(_DEEPSPEED, "deepspeed/runtime/zero/config.py:227", _DEEPSPEED_AT),
+            "grads_in_dtype": Source(_DEEPSPEED, "deepspeed/runtime/zero/stage_1_and_2.py", _DEEPSPEED_AT),
+            "bucket": Source(
+                _DEEPSPEED,
+                "deepspeed/runtime/zero/config.py:113; deepspeed/runtime/zero/stage_1_and_2.py:869",
+                _DEEPSPEED_AT,
             ),
         },
     ),
 }
-"""Framework → its habits."""
+"""Trainer → its habits: a framework's name, or that of a library that trains on top of others."""
+
+
+def habits_of(framework: str | Framework | None) -> Habits:
+    """The habits of a framework; UNKNOWN_TRAINER where none are recorded."""
+    name = framework.name if isinstance(framework, Framework) else framework
+    return HABITS.get(name or "", UNKNOWN_TRAINER)
