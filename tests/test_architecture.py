@@ -32,11 +32,11 @@ ROOMS = {
     "interrupts": room(95),
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(580),  # equations are records too
-    "describe": room(2195),  # the table of options and the table of dtypes among them
-    "frameworks": room(1930),  # ten frameworks' rules, settings of five, habits of memory of five
+    "describe": room(2215),  # the table of options and the table of dtypes among them
+    "frameworks": room(1940),  # ten frameworks' rules, settings of five, habits of memory of five
     "place": room(1680),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1545),  # moments of a step, modes, and what a counter may show
-    "rules": room(1400),  # what is unproven, told and kept out of fixes
+    "rules": room(1900),  # what is unproven, memory as a rule, the price of a fix
     "diagnosis": room(3965),  # a reader for each cause; collectives, JAX, cut tokens, shares came in
     "spmd": room(1075, "torch"),
     "programs": room(860, "torch"),

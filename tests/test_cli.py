@@ -111,7 +111,8 @@ def test_incident_5(run: Any) -> None:
     first = told["findings"][0]
     assert list(first) == ["code", "severity", "message", "why", "fixes", "frameworks"]
     assert first["message"] == "tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs"
-    assert {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "text": first["fixes"][0]["text"]} == first["fixes"][0]
+    best = first["fixes"][0]
+    assert {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "text": best["text"], "effect": best["effect"]} == best
     assert list(first["frameworks"]) == list(lp.FRAMEWORKS)
     assert {tuple(verdict) for verdict in first["frameworks"].values()} == {("verdict", "message", "source")}
     layout = lp.Layout(tp=8, cp=16, pp=16, dp=4)
@@ -136,11 +137,13 @@ def test_every_option_reaches_the_job(run: Any, monkeypatch: pytest.MonkeyPatch)
         "check --model tiny --tp 2 --cp 2 --pp 2 --dp 4 --dp-replicate 2 --virtual-stages 2 --zero 3 "
         "--order megatron-lm --no-sequence-parallel --kv-replication --gpus 32 --gpus-per-node 4 "
         "--seq-len 512 --batch-tokens 8192 --batch-per-dp 4 --micro-batch 1 --global-batch 16 "
-        "--micro-batches 4 --padding 128*tp --quant-group 32 --layer-split remainder-first --framework mcore"
+        "--micro-batches 4 --padding 128*tp --quant-group 32 --layer-split remainder-first --framework mcore "
+        "--gpu a100-40gb --recompute full --schedule gpipe --no-regather"
     )
     layout = lp.Layout(2, 2, 2, 4, 2, False, 2, 3, "tp-cp-dp-pp")
     known = {"gpus": 32, "gpus_per_node": 4, "seq_len": 512, "batch_tokens": 8192, "batch_per_dp": 4}
     known |= {"micro_batch": 1, "global_batch": 16, "micro_batches": 4, "quant_group": 32}
+    known |= {"gpu": "a100-40gb", "recompute": "full", "schedule": "gpipe", "regather": False}
     padding = lp.Padding(128, per_tp=True)
     split = "remainder first"
     job = lp.Job.of("tiny", layout, **known, kv_replication=True, padding=padding, layer_split=split)
@@ -408,7 +411,7 @@ def test_every_option_is_explained_and_used() -> None:
     used = {option for command in LEAVES.values() for option in command.options}
     dims = {"dim", "n_layers", "n_heads", "head_dim", "ffn_dim", "vocab_size"}
     of_python = {"program", "interleave", "out", "backward", "grad_dtype", "kernels", "loss", "grad_buckets"}
-    assert set(OPTIONS) - used == {"json", "regather"} | dims | of_python
+    assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)
     for name, command in LEAVES.items():
         assert len(set(command.options)) == len(command.options), name

@@ -209,6 +209,7 @@ def test_a_fix_as_plain_values() -> None:
         "dp": 1,
         "layer_split": "balanced ends",
         "text": "layer_split=balanced ends",
+        "effect": {"memory_bytes": None, "flops": None, "wire": None, "bubble": None, "idle_gpus": 0},
     }
     padded = lp.check(B70, {"tp": 8}, framework="colossalai").fixes[0]
     assert padded.as_dict()["padding"] == "multiple of 32·tp"

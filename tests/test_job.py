@@ -73,7 +73,7 @@ def test_paddings_are_paddings_or_names(value: Any) -> None:
     assert refusal.value.field == "padding"
 
 
-@pytest.mark.parametrize("name", ["gpu", "seqlen", "micro_batche", "fsdp", ""])
+@pytest.mark.parametrize("name", ["gpuss", "seqlen", "micro_batche", "fsdp", ""])
 def test_a_misspelt_argument_is_named(name: str) -> None:
     with pytest.raises(lp.LayoutError, match=f"argument='{name}' is not known") as refusal:
         lp.check(B8, {}, **{name: 8})

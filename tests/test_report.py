@@ -28,23 +28,30 @@ PAPER = {
 # -- text ------------------------------------------------------------------------------------------
 
 INCIDENT_5 = """\
-llama3.1-405b  tp=8 cp=16 pp=16 dp=4 (8192 ranks): 2 errors, 1 note
+llama3.1-405b  tp=8 cp=16 pp=16 dp=4 (8192 ranks): 2 errors, 2 notes
 LP001 error  tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs
     why  every GPU is one rank; 8192 would be missing or idle
-    try  dp=8 (8·16·16·8 = 16384 ranks)
-    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks)
-    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks)
+    try  dp=8 (8·16·16·8 = 16384 ranks): 81.77 GiB
+    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks): 84.27 GiB
+    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks): 116.79 GiB, GPUs idle 66% of a step in the
+         pipeline, 48% before
     note not applicable: Meta llama-models + fairscale, Megatron-LM, ColossalAI; clear error:
          torchtitan, picotron, nanotron; silent wrong result: plain torch (DTensor)
 LP002 error  batch_per_dp·dp·seq_len = 16·4·131072 = 8388608 tokens, but the batch has 16777216
     why  each of the dp groups reads its own sequences; CP and TP ranks share them
-    try  dp=8 (8·16·16·8 = 16384 ranks)
-    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks)
-    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks)
+    try  dp=8 (8·16·16·8 = 16384 ranks): 81.77 GiB
+    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks): 84.27 GiB
+    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks): 116.79 GiB, GPUs idle 66% of a step in the
+         pipeline, 48% before
 LP301 note  n_layers=126 does not divide over pp=16 (llama3.1-405b)
     why  126/16 = 7.875 is not whole, so stages differ in length
     note works: torchtitan, ColossalAI, Hugging Face transformers, picotron, nanotron, vLLM; clear
-         error: Megatron-LM; not applicable: distributed-llama"""
+         error: Megatron-LM; not applicable: distributed-llama
+LP511 note  stage 1 needs 81.61 to 82.05 GiB a rank, and that fits h100-96gb, h200-141gb, b200-180gb \
+(llama3.1-405b)
+    why  by stage 77.19, 82.05, 77.97, 73.89, 69.81, 65.72, 61.64, …, 23.89 GiB; largest in stage 1:
+         activations: MLP 45.94, gradients 11.88, activations: attention 11.54 GiB; counted with
+         seq_len=131072 micro_batch=1 recompute=selective"""
 
 TITAN = """\
 llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for torchtitan: 1 error, 1 warning
@@ -86,7 +93,8 @@ def test_nothing_to_report() -> None:
     assert str(report) == "llama3-8b  tp=8 cp=1 pp=1 dp=1 (8 ranks): nothing to report"
     right = lp.check(**{**PAPER, "layout": lp.Layout(tp=8, cp=16, pp=16, dp=8)})
     assert right.ok
-    assert [f.code for f in right.findings] == ["LP301"]  # 126 layers over 16 stages: the paper's own
+    codes = [f.code for f in right.findings]
+    assert codes == ["LP301", "LP511"]  # 126 layers over 16 stages: the paper's own
 
 
 def test_a_finding_shows_itself() -> None:
@@ -113,7 +121,7 @@ def test_without_a_framework_the_paper_judges() -> None:
     assert lp.check(B405, {"pp": 16}).ok
     padded = lp.check(B70, {"tp": 8}, padding="colossalai")
     assert padded.ok
-    assert [(f.code, f.severity) for f in padded.findings] == [("LP105", "note")]
+    assert [(f.code, f.severity) for f in padded.findings] == [("LP105", "note"), ("LP511", "note")]
 
 
 @pytest.mark.parametrize(
@@ -206,13 +214,19 @@ def test_as_dict_is_json(arguments: dict[str, Any]) -> None:
             assert verdict["verdict"] in VERDICTS
             assert (verdict["verdict"] == "not known") or re.search(r"^\S+/\S+: .*@", verdict["source"])
         for fix in finding["fixes"]:
-            assert {"tp", "cp", "pp", "dp", "text"} <= set(fix)
+            assert {"tp", "cp", "pp", "dp", "text", "effect"} <= set(fix)
+            assert set(fix["effect"]) == {"memory_bytes", "flops", "wire", "bubble", "idle_gpus"}
             assert all(isinstance(fix[axis], int) for axis in lp.AXES)
+
+
+NOTHING_KNOWN = {"memory_bytes": None, "flops": None, "wire": None, "bubble": None, "idle_gpus": 0}
+"""Of a change without a sequence length and a GPU."""
 
 
 def test_as_dict_whole() -> None:
     made = lp.check(B8, {"tp": 16}, gpus=16, gpus_per_node=16, framework="torchtitan").as_dict()
     frameworks = made["findings"][0].pop("frameworks")
+    assert [fix.pop("effect") for fix in made["findings"][0]["fixes"]] == [NOTHING_KNOWN] * 3
     assert made == {
         "ok": False,
         "findings": [
@@ -222,9 +236,27 @@ def test_as_dict_whole() -> None:
                 "message": "tp=16 does not divide n_kv_heads=8 (llama3-8b)",
                 "why": "a rank would need half a KV head",
                 "fixes": [
-                    {"tp": 8, "cp": 1, "pp": 1, "dp": 2, "text": "tp=8 dp=2 (8·1·1·2 = 16 ranks)"},
-                    {"tp": 8, "cp": 2, "pp": 1, "dp": 1, "text": "tp=8 cp=2 (8·2·1·1 = 16 ranks)"},
-                    {"tp": 8, "cp": 1, "pp": 2, "dp": 1, "text": "tp=8 pp=2 (8·1·2·1 = 16 ranks)"},
+                    {
+                        "tp": 8,
+                        "cp": 1,
+                        "pp": 1,
+                        "dp": 2,
+                        "text": "tp=8 dp=2 (8·1·1·2 = 16 ranks)",
+                    },
+                    {
+                        "tp": 8,
+                        "cp": 2,
+                        "pp": 1,
+                        "dp": 1,
+                        "text": "tp=8 cp=2 (8·2·1·1 = 16 ranks)",
+                    },
+                    {
+                        "tp": 8,
+                        "cp": 1,
+                        "pp": 2,
+                        "dp": 1,
+                        "text": "tp=8 pp=2 (8·1·2·1 = 16 ranks)",
+                    },
                 ],
             }
         ],
@@ -268,7 +300,7 @@ def test_html_says_what_the_text_says(arguments: dict[str, Any]) -> None:
     for finding in report.findings:
         assert finding.message in text
         assert finding.why in text
-        assert all(fix.text in text for fix in finding.fixes)
+        assert all(fix.text in text and fix.effect.text in text for fix in finding.fixes)
         for verdict in finding.frameworks.values():
             assert verdict.verdict in text
             assert (verdict.message or verdict.note) in text

@@ -14,7 +14,8 @@ from hypothesis import given
 import llamapar as lp
 from inputs import jobs
 from llamapar.frameworks import FAILS, FRAMEWORKS, UNKNOWN, VERDICTS, WORKS
-from llamapar.rules.table import ERROR, NOTE, RULES, SEVERITIES, WARNING
+from llamapar.rules import capacity
+from llamapar.rules.table import ERROR, MEMORY, NOTE, RULES, SEVERITIES, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
 
@@ -42,6 +43,32 @@ CLEAR, INIT, FORWARD = "clear error", "crash at init", "crash in forward"
 SAVE, SILENT, NA = "crash at save", "silent wrong result", "not applicable"
 ADAPTS = "works by replicating or padding"
 NO_AXIS = {"distributed-llama": NA}
+
+SPLIT70 = {"model": B70, **layout(dp=64), "seq_len": 8192, "gpu": "h100-80gb"}
+STRADDLES = {
+    "model": B8,
+    **layout(tp=8, dp=8),
+    "seq_len": 8192,
+    "micro_batch": 8,
+    "recompute": "none",
+    "gpu": "h100-80gb",
+}
+
+
+def gib(**job: Any) -> str:
+    """What `lp.memory` says of the worst rank, in words."""
+    found = lp.memory(**{name: value for name, value in job.items() if name != "gpu"})
+    low, high = (f"{bytes_ / 2**30:.2f}" for bytes_ in (found.low_bytes, found.high_bytes))
+    return high if low == high else f"{low} to {high}"
+
+
+def largest(**job: Any) -> str:
+    """The three largest terms of the worst rank."""
+    found = lp.memory(**{name: value for name, value in job.items() if name != "gpu"})
+    terms = sorted(found.worst.terms, key=lambda term: -term.bytes)[:3]
+    named = ", ".join(f"{term.name} {term.bytes / 2**30:.2f}" for term in terms)
+    return f"largest in stage {found.worst.stage}: {named} GiB"
+
 
 EXAMPLES = {
     "LP001": Example(
@@ -342,6 +369,29 @@ EXAMPLES = {
         "some frameworks promise powers of two alone",
         layout(tp=4),
     ),
+    "LP511": Example(
+        SPLIT70,
+        ERROR,
+        f"stage 0 needs {gib(**SPLIT70)} GiB a rank, and h100-80gb has 79.65 (llama3-70b)",
+        f"{largest(**SPLIT70)}; counted with seq_len=8192 micro_batch=1 recompute=selective",
+        {**layout(dp=64, zero=3), "recompute": "full"},
+    ),
+    "LP512": Example(
+        STRADDLES,
+        WARNING,
+        f"stage 0 needs {gib(**STRADDLES)} GiB a rank, and h100-80gb has 79.65 (llama3-8b): undecided",
+        f"framework=, or regather= would decide; {largest(**STRADDLES)}; "
+        "counted with seq_len=8192 micro_batch=8 recompute=none",
+        {"regather": True},
+    ),
+    "LP513": Example(
+        {"model": B8, **layout(tp=8), "gpu": "h100-80gb"},
+        NOTE,
+        "activations are not counted: stage 0 needs 17.83 GiB a rank before any activation, and h100-80gb "
+        "has 79.65 (llama3-8b)",
+        "they grow with the tokens of a sequence: say seq_len",
+        {"seq_len": 8192},
+    ),
 }
 
 
@@ -401,9 +451,12 @@ def test_severity_under_each_framework(code: str, name: str) -> None:
         assert severity == (NOTE if example.severity or verdict.verdict == ADAPTS else None)
     elif verdict.verdict == NA and code == "LP501":
         assert severity == ERROR
+    elif code in ("LP511", "LP512"):  # bytes of training are a note for what only serves
+        worst = {True: example.severity, False: NOTE}[lp.FRAMEWORKS[name].trains]
+        assert severity in (worst, None if code == "LP512" else worst)  # a trainer's habits may decide
     elif code == "LP502" and name == "distributed-llama":
         assert severity == NOTE  # its README promises, its code does not check
-    elif code in OF_FACTS or example.severity != ERROR or verdict.verdict != UNKNOWN:
+    elif code in (*OF_FACTS, "LP513") or example.severity != ERROR or verdict.verdict != UNKNOWN:
         assert severity == example.severity
     else:
         assert severity == NOTE
@@ -431,7 +484,7 @@ def test_what_is_unproven_refuses_nothing() -> None:
     ]
     assert not lp.check(**{**unknown, "framework": None}).ok
     assert not any(f.unproven for f in lp.check(**{**unknown, "framework": None}).findings)
-    assert {rule.code for rule in RULES if rule.of_facts} == set(OF_FACTS)
+    assert {rule.code for rule in RULES if rule.of_facts} == {*OF_FACTS, *(rule.code for rule in MEMORY)}
 
 
 def test_no_fix_brings_something_unproven() -> None:
@@ -515,6 +568,7 @@ def test_tp_may_fill_a_whole_node_or_a_part_of_one() -> None:
 # -- the templates ---------------------------------------------------------------------------------
 
 NUMBERS = set(lp.Job.of(B8, {}).numbers())
+COUNTED = set(capacity.words(lp.Job.of(B8, {})))
 
 
 def names_in(template: str) -> set[str]:
@@ -523,7 +577,8 @@ def names_in(template: str) -> set[str]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_templates_use_numbers_that_exist(rule: Any) -> None:
-    assert names_in(rule.message) | names_in(rule.why) <= NUMBERS
+    known = NUMBERS | COUNTED if rule in MEMORY else NUMBERS
+    assert names_in(rule.message) | names_in(rule.why) <= known
     assert names_in(rule.message) or rule.code == "LP204"
     assert "\n" not in rule.message + rule.why
     assert not rule.message.endswith(".")
@@ -533,7 +588,7 @@ def test_templates_use_numbers_that_exist(rule: Any) -> None:
 def test_every_template_fills_in_for_any_job(arguments: dict[str, Any]) -> None:
     """Rules and evidence that do not apply as well: no number may be missing or impossible."""
     job = lp.check(**arguments).job
-    numbers = job.numbers()
+    numbers = job.numbers() | dict.fromkeys(COUNTED, "?") | capacity.words(job)
     for rule in RULES:
         assert rule.severity(job) in (*SEVERITIES, None)
         for template in (rule.message, rule.why):

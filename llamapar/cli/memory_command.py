@@ -5,15 +5,15 @@ from __future__ import annotations
 from llamapar.describe.job import Job
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
-from llamapar.frameworks import padding_rule
+from llamapar.frameworks import FRAMEWORKS, padding_rule
 from llamapar.records.tables import cut
+from llamapar.rules.capacity import memory_of
 from llamapar.rules.machines import Count, counted, loading
-from llamapar.rules.remedies import memory_of
 
 from .commands import Answer, Command, Given, answer
 from .writing import as_text
 
-_STEP = ("recompute", "schedule", "accounting", "gpu", "cp_method")
+_HOW = ("accounting", "cp_method")
 _LOADING_OPTIONS = ("format", "nodes", "memory_gib", "seq_len")
 _EXITS = "0 it fits, 1 it does not or may not fit"
 
@@ -26,7 +26,8 @@ def _memory(given: Given) -> Answer:
     if "padding" in facts:
         facts["padding"] = padding_rule(facts["padding"])
     job = Job.of(model, layout, **facts)
-    found = memory_of(job, **given.of("framework", *_STEP))
+    judge = FRAMEWORKS[given["framework"]] if given["framework"] is not None else None
+    found = memory_of(job, judge, **given.of(*_HOW))
     return answer(found, found.fits)
 
 
@@ -50,7 +51,7 @@ MEMORY = Command(
     _memory,
     "memory of a rank of every pipeline stage, term by term, beside a GPU's",
     "memory",
-    ("model", *LAYOUT, *FACTS, "framework", *_STEP),
+    ("model", *LAYOUT, *FACTS, "framework", *_HOW),
     "llamapar memory --model llama3.1-405b --tp 8 --pp 16 --dp 128 --seq-len 8192 --micro-batch 1 "
     "--global-batch 2048\n"
     "  llamapar memory --model llama3.1-8b --dp 8 --seq-len 8192 --accounting megatron --json",

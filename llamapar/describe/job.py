@@ -13,9 +13,10 @@ from .layout import Layout, LayoutLike
 from .models import ModelConfig, ModelLike
 from .models import model as find_model
 from .options import FACTS, OPTIONS
-from .splits import LAYER_SPLITS, NO_PADDING, Padding, kv_copies
+from .splits import NO_PADDING, Padding, kv_copies
 
 _COUNTS = {name: OPTIONS[name].most for name in FACTS if OPTIONS[name].is_count}
+_CHOICES = {"layer_split", "gpu", "recompute", "schedule"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Job:
     padding: vocabulary padding; None means the chosen framework's own, or none.
     quant_group: weights that share a quantisation scale along the input dim.
     layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
+    gpu: a name of `hardware.GPUS`, whose memory must hold it. recompute, schedule, regather: as in `memory`.
     """
 
     model: ModelConfig
@@ -47,6 +49,10 @@ class Job:
     padding: Padding | None = None
     quant_group: int | None = None
     layer_split: str | None = None
+    gpu: str | None = None
+    recompute: str = "selective"
+    schedule: str = "1f1b"
+    regather: bool | None = None
 
     @classmethod
     def of(cls, model: ModelLike, layout: LayoutLike, **known: object) -> Job:
@@ -58,6 +64,8 @@ class Job:
         if known.get("gpus_per_node", 8) is None:
             del known["gpus_per_node"]
         flag("kv_replication", known.get("kv_replication", False))
+        if known.get("regather") is not None:
+            flag("regather", known["regather"])
         padding = known.get("padding")
         if padding is not None and not isinstance(padding, Padding):
             raise LayoutError(
@@ -66,8 +74,9 @@ class Job:
                 ["Padding(128, per_tp=True)", "a framework's name through lp.check"],
                 "padding",
             )
-        if known.get("layer_split") is not None:
-            one_of("layer_split", known["layer_split"], LAYER_SPLITS)
+        for name in _CHOICES & known.keys():
+            if known[name] is not None or OPTIONS[name].default is not None:
+                OPTIONS[name].chosen(known[name])
         return cls(find_model(model), Layout.of(layout), **Values(known))
 
     def replace(self, **changes: object) -> Job:

@@ -150,7 +150,7 @@ _TABLE = (
     Option("schedule", str, "1f1b", "of the pipeline: {choices}"),
     Option("nc", int, None, _NC, "micro-batches"),
     Option("accounting", str, "exact", "who counts: {choices}"),
-    Option("gpu", str, "h100-80gb", "whose memory there is: {choices}", choices=tuple(GPUS)),
+    Option("gpu", str, None, "whose memory must hold it: {choices}", choices=tuple(GPUS)),
     Option("grad_dtype", str, None, "of the sums of gradients over micro-batches"),
     Option("kernels", str, "fused", "fused, or eager as this project's programs are"),
     Option("loss", str, None, "how the loss is computed"),
@@ -176,7 +176,7 @@ _TABLE = (
 OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
 """Every option by name."""
 
-_MEMORY = {"micro_batch": 1, "dtype": "bfloat16"}
+_MEMORY = {"micro_batch": 1, "dtype": "bfloat16", "gpu": "h100-80gb"}
 
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
@@ -193,6 +193,7 @@ LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_pa
 FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
+    *("gpu", "recompute", "schedule", "regather"),
 )
 """The options that are fields of a Layout, and of a Job beside its model and layout."""
 

@@ -146,7 +146,7 @@ CATEGORIES: dict[str, Category] = {
     ),
     "memory_oom_layout": Category(
         "what one rank holds under this layout does not fit its memory",
-        (),
+        ("LP511", "LP512", "LP513"),
         (),
         ("model", "layout", "memory of a GPU"),
         "more TP, PP or ZeRO sharding, or fewer tokens per rank",

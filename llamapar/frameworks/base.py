@@ -169,6 +169,7 @@ class Framework:
 
     order: its rank order, fastest axis first. layer_split: a name of `splits.LAYER_SPLITS`, or None
     where it has no pipeline or its rule is not one of those. chunking: how CP cuts the sequence.
+    trains: whether it does; one that only serves needs none of what training keeps in memory.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Framework:
     padding: Padding = NO_PADDING
     layer_split: str | None = None
     chunking: str | None = None
+    trains: bool = True
     cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
 
     def case(self, code: str, job: Job) -> Case | None:

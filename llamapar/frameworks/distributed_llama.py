@@ -11,6 +11,7 @@ DISTRIBUTED_LLAMA = Framework(
     repo="b4rtaz/distributed-llama",
     commit="8d624a7b1f9acc0855d71a32519b22fe51e0bd86",
     aliases=("dllama", "distributed_llama"),
+    trains=False,
     cases=evidence(
         LP101=Case(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),
         LP102=Case(WORKS, path="src/llm.cpp:168-176", note="cuts heads, FFN and vocabulary, never the width"),

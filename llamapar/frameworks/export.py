@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 from llamapar.describe.job import Job
@@ -127,16 +127,10 @@ def as_python(job: Job, framework: str | None = None) -> str:
     return "\n".join([*lines, "", _call("report = lp.require", arguments)]) + "\n"
 
 
-def as_cli(job: Job, framework: str | None = None, counted: Mapping[str, str] | None = None) -> str:
-    """The `llamapar check` that judges the same job, quoted for a shell.
-
-    counted: the settings of `memory` beside the job (gpu, recompute, schedule), for the `llamapar memory`
-    that counts its bytes instead.
-    """
-    if counted is not None and job.seq_len is None:
-        job = job.replace(seq_len=job.model.max_seq_len)
+def as_cli(job: Job, framework: str | None = None, command: str = "check") -> str:
+    """The `llamapar check` that judges the same job, or the `memory` that counts it, quoted for a shell."""
     model, lines = job.model, [_title(job)]
-    words = ["llamapar", "check" if counted is None else "memory", "--model", model.name]
+    words = ["llamapar", command, "--model", model.name]
     if PRESETS.get(model.name) != model:
         words[-1] = json.dumps(dict(_differing(model, "rope_scaling")))
         lines += [_left_out("rope_scaling", "no rule asks for it")] * (model.rope_scaling is not None)
@@ -144,8 +138,6 @@ def as_cli(job: Job, framework: str | None = None, counted: Mapping[str, str] | 
         words += OPTIONS[name].words(value)
     if framework is not None:
         words += OPTIONS["framework"].words(find_framework(framework).name)
-    for name, setting in (counted or {}).items():
-        words += OPTIONS[name].words(setting)
     return "\n".join([*lines, shlex.join(words)]) + "\n"
 
 

@@ -54,6 +54,7 @@ META = Framework(
     commit="a9c89c471f793423afd4cc3ca8671d6e56fe64cb",
     aliases=("meta", "fairscale", "llama", "llama3"),
     order="tp-cp-pp-dp",
+    trains=False,
     cases=evidence(
         LP001=(
             _fairscale(

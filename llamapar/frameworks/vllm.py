@@ -21,6 +21,7 @@ VLLM = Framework(
     commit="v0.33.0",
     order="tp-cp-pp-dp",
     padding=_PADDING,
+    trains=False,
     layer_split="remainder before last",
     cases=evidence(
         LP101=Case(

@@ -32,9 +32,13 @@ _FIRST: dict[str, object] = {
     "tp": 8,
     "pp": 16,
     "dp": 128,
+    "zero": 2,
     "sequence_parallel": True,
     "seq_len": 8192,
+    "gpu": "h100-80gb",
 }
+"""The paper's layout at 8,192 tokens. Its FSDP shares weights, optimizer states and gradients, and does not
+reshard after the forward (arXiv:2407.21783 section 3.3.2), which is ZeRO 2."""
 _EMPTY: dict[str, object] = {"framework": "", "padding": OWN, "layer_split": OWN, "fault": "", "tab": "heads"}
 _NAMES = (
     *("preset", *DIMS, *LAYOUT, *FACTS, "framework", "padding", "layer_split", "chunking", "rank"),
@@ -179,6 +183,7 @@ EXPLORER: list[Group] = [
         "Job",
         "seq_len",
         control("gpus", placeholder="one a rank"),
+        "gpu",
         "gpus_per_node",
         choice("framework", _JUDGES),
         choice("padding", _paddings()),
@@ -197,6 +202,7 @@ EXPLORER: list[Group] = [
     group(
         "More",
         "virtual_stages",
+        *STEP[1:],
         _ZERO,
         "dp_replicate",
         *_BATCH,

@@ -25,35 +25,35 @@ function remembered(opened, name, title, attributes, build) {
   return details;
 }
 
-function findingCard(finding, index, opened, fix) {
+// later: the node of what is tried after the picture is shown, for the card whose fixes take that long.
+function findingCard(finding, index, opened, fix, later) {
   const [best, ...others] = fixes(finding.fixes, "apply this fix", (k) => fix(index, k));
   const title = others.length ? "more fixes, and what each framework does" : "what each framework does";
   const more = () => [...(others.length ? [make("div", { class: "lp-tries" }, others)] : []), verdictTable(finding)];
+  const judged = finding.verdicts.length || finding.unknown.length;
   return card(finding.severity, { "data-code": finding.code },
     [mark(finding.severity), make("b", {}, finding.code), make("span", {}, finding.message)],
-    why(finding.why), tries(best ? [best] : []), remembered(opened, finding.code, title, { class: "lp-more" }, more));
+    why(finding.why), finding.later ? later : tries(best ? [best] : []),
+    judged ? remembered(opened, finding.code, title, { class: "lp-more" }, more) : null);
 }
 
-function drawFindings(box, { findings, problem }, opened, fix, send) {
+function drawFindings(box, { findings, problem }, opened, fix, later, send) {
   refill(box, [findings, problem], () => { // a change of tab leaves them as they are
-    const cards = [...(problem ? [problemCard(problem, send)] : []), ...findings.map((one, index) => findingCard(one, index, opened, fix))];
+    const cards = [...(problem ? [problemCard(problem, send)] : []), ...findings.map((one, index) => findingCard(one, index, opened, fix, later))];
     const rest = cards.splice(LIMIT_OPEN);
     const title = `${rest.length} more finding${rest.length > 1 ? "s" : ""}`;
     return rest.length ? [...cards, remembered(opened, "rest", title, { class: "lp-folded" }, () => rest)] : cards;
   });
 }
 
-// -- the Memory tab ----------------------------------------------------------------------------
-
 // What makes it fit, once it is found; until then what was found before stands there, dimmed and inert.
 function drawRemedies(box, { offered, payload, apply }) {
-  const { tab } = payload.values;
   const now = offered.seq === payload.seq;
-  box.hidden = tab !== "memory" || payload.fits || (!now && !box.hasChildNodes());
+  box.hidden = payload.fits || (!now && !box.hasChildNodes());
   box.inert = !now;
   box.classList.toggle("lp-stale", !now);
   if (!now) return;
-  const words = offered.texts.length ? "to make it fit" : "one or two settings, axes or the GPU changed: nothing makes it fit";
+  const words = offered.texts.length ? "try " : "one or two settings, axes or the GPU changed: nothing makes it fit";
   box.replaceChildren(words, ...fixes(offered.texts, "make this change", apply));
 }
 
@@ -81,7 +81,7 @@ function render({ model, el }) {
     next.click();
   });
   const run = buildRun(ask);
-  const remedies = make("div", { class: "lp-copy lp-remedies", hidden: true });
+  const remedies = make("div", { class: "lp-tries lp-remedies", hidden: true });
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
@@ -93,7 +93,7 @@ function render({ model, el }) {
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
-  panel.main.append(panel.note, status, panel.cards, bar, run.head, remedies, figure.node, run.tables, copying);
+  panel.main.append(panel.note, status, panel.cards, bar, run.head, figure.node, run.tables, copying);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
   let result = null;
@@ -127,7 +127,7 @@ function render({ model, el }) {
     panel.controls.show(now.values);
     status.textContent = now.status;
     status.dataset.ok = now.ok ? "yes" : "no";
-    drawFindings(panel.cards, now, opened, fix, send);
+    drawFindings(panel.cards, now, opened, fix, remedies, send);
     showRemedies();
     for (const tab of tabs) {
       const on = tab.dataset.tab === now.values.tab;

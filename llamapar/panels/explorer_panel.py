@@ -23,7 +23,7 @@ from llamapar.figures import View
 from llamapar.frameworks.export import EXPORTS, as_cli
 from llamapar.rules.report import Report
 
-from .controls import DEFAULTS, EXPLORER, STEP, TABS
+from .controls import DEFAULTS, EXPLORER, TABS
 from .page import Page, nth, source
 from .runner import Runner
 from .runs import Run
@@ -32,7 +32,7 @@ from .state import State
 if TYPE_CHECKING:
     from llamapar.describe.job import Job
     from llamapar.execution.result import RunResult
-    from llamapar.rules.remedies import Remedy
+    from llamapar.rules.search import Fix
 
 
 class Explorer(Page[State]):
@@ -93,8 +93,8 @@ class Explorer(Page[State]):
         self._show(lambda state: state.apply(changes))
 
     @property
-    def remedies(self) -> tuple[Remedy, ...]:
-        """What makes the job fit its GPU, in the Memory tab; none where it fits, or where nothing does."""
+    def remedies(self) -> tuple[Fix, ...]:
+        """What makes the job fit its GPU; none where it fits, or where nothing does."""
         return self._state.outcome.remedies
 
     def apply_remedy(self, remedy: int = 0) -> None:
@@ -145,8 +145,6 @@ class Explorer(Page[State]):
             lines.append(str(outcome.problem))
         if outcome.view:
             lines.append(outcome.view.summary)
-        if outcome.step:
-            lines.append("\n  ".join(["to make it fit:", *(remedy.text for remedy in self.remedies)]))
         picture = outcome.view
         if outcome.plan:
             now = self._runner.now
@@ -158,8 +156,8 @@ class Explorer(Page[State]):
 
     def _follow(self) -> None:
         """What comes after the picture: remedies where the job does not fit; a run, at once where quick."""
-        if self._state.outcome.step:
-            self.offered = {"seq": self.payload["seq"], "texts": [remedy.text for remedy in self.remedies]}
+        if not self._state.outcome.fits:
+            self.offered = {"seq": self.payload["seq"], "texts": [str(remedy) for remedy in self.remedies]}
         plan, now = self._state.outcome.plan, self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)
@@ -197,6 +195,6 @@ def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
 def copied(name: str, state: State, report: Report, drawn: View | None) -> str:
     """What "copy as" gives: the job; on a command line, in the Memory tab, the account of its bytes."""
     judge = report.judge.name if report.judge else None
-    if name == "CLI" and state.values["tab"] == "memory" and drawn:
-        return as_cli(report.job, judge, {setting: state.values[setting] for setting in STEP})
+    if name == "CLI" and state.values["tab"] == "memory" and drawn and report.job.seq_len:
+        return as_cli(report.job, judge, "memory")
     return EXPORTS[name](report.job, judge)

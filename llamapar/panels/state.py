@@ -19,8 +19,10 @@ from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.records.tables import Record
-from llamapar.rules.remedies import Remedy, memory_of, remedies
+from llamapar.rules.capacity import account
 from llamapar.rules.report import Finding, Report, check_job
+from llamapar.rules.search import Fix
+from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .runs import RunPlan, card, plan
@@ -43,30 +45,31 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     ),
     "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r)),
     "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
+    "memory": lambda r, v: account(r.job, r.judge).memory,
 }
-"""By the tab's name what it draws, of a report and the values of the controls; Memory has more to say, and
-Run has nothing before a run."""
+"""By the tab's name what it draws, of a report and the values of the controls; Run draws when it ran."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the controls amount to: everything that could be made, and the problem where one was met.
-
-    step: what else the Memory tab counted with.
-    """
+    """What the controls amount to: everything that could be made, and the problem where one was met."""
 
     report: Report | None = None
     view: View | None = None
-    step: Values | None = None
     plan: RunPlan | None = None
     problem: LlamaparError | None = None
 
-    @cached_property
-    def remedies(self) -> tuple[Remedy, ...]:
-        """What makes the job fit, in the Memory tab; looked for when asked, after the picture is shown."""
-        if self.report is None or self.step is None:
-            return ()
-        return tuple(remedies(self.report.job, self.report.judge, **self.step))
+    @property
+    def fits(self) -> bool:
+        """Whether the job surely fits its GPU, as far as it is counted."""
+        memory = self.report.memory if self.report else None
+        return memory is None or memory.severity not in (ERROR, WARNING)
+
+    @property
+    def remedies(self) -> tuple[Fix, ...]:
+        """What makes the job fit; looked for when asked, after the picture is shown."""
+        memory = self.report.memory if self.report else None
+        return memory.fixes if memory else ()
 
     @property
     def status(self) -> str:
@@ -128,7 +131,8 @@ class State:
         preset = next((name for name, model in PRESETS.items() if model == job.model), None)
         state = self.change({"preset": preset}) if preset else self.load(job.model)
         settings = {name: getattr(job.layout, name) for name in LAYOUT}
-        settings |= {name: getattr(job, name) for name in (*FACTS, "padding", "layer_split")}
+        settings |= {name: getattr(job, name) for name in (*FACTS, *STEP, "padding", "layer_split")}
+        settings["gpu"] = job.gpu or self.values["gpu"]
         return state.apply(settings)
 
     def load(self, model: ModelConfig) -> State:
@@ -162,7 +166,7 @@ class State:
     def job(self) -> Job:
         """Model, layout and facts. Raises ModelError or LayoutError."""
         model, layout = self.model(), self.layout()
-        facts = {name: value for name, value in self._read(FACTS).items() if value is not None}
+        facts = {name: value for name, value in self._read((*FACTS, *STEP)).items() if value is not None}
         rule, split = self.values["padding"], self.values["layer_split"]
         facts["padding"] = None if rule == OWN else padding_rule(rule)
         return Job.of(model, layout, **facts, layer_split=None if split == OWN else split)
@@ -178,11 +182,6 @@ class State:
             tab = one_of("tab", self.values["tab"], TABS)
             if tab == "run":
                 return Outcome(report, plan=plan(job, padding(report), self.values))
-            if tab == "memory":
-                step = {name: self.values[name] for name in STEP}
-                step |= {"padding": padding(report), "layer_split": layer_split(report)}
-                found = memory_of(job, **step)
-                return Outcome(report, view(found), None if found.fits else step)
             return Outcome(report, view(RECORDS[tab](report, self._read(self.values))))
         except LlamaparError as problem:
             return Outcome(report, problem=problem)
@@ -213,7 +212,7 @@ class State:
             "findings": [_finding(f) for f in report.findings] if report else [],
             "figure": outcome.view.spec if outcome.view else None,
             "summary": outcome.view.summary if outcome.view else "",
-            "fits": outcome.step is None,
+            "fits": outcome.fits,
         }
         return {"payload": payload}
 
@@ -242,11 +241,12 @@ def _finding(finding: Finding) -> dict[str, object]:
         "severity": finding.severity,
         "message": finding.message,
         "why": finding.why,
-        "fixes": [fix.text for fix in finding.fixes],
+        "fixes": [] if finding.rule in MEMORY else [str(fix) for fix in finding.fixes],
+        "later": finding.rule in MEMORY and finding.severity != NOTE,
         "verdicts": [
             [FRAMEWORKS[name].title, v.verdict, v.message, v.note, v.source.links]
             for name, v in finding.frameworks.items()
             if v.source
         ],
-        "unknown": finding.by_verdict().get(UNKNOWN, []),
+        "unknown": [] if finding.rule in MEMORY else finding.by_verdict().get(UNKNOWN, []),
     }

@@ -12,8 +12,10 @@ from llamapar.describe.layout import Layout, divisors
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework
 
-from .search import Fix, changed, codes, search, severities_again
-from .table import ERROR, RULE_BY_CODE, Rule
+from . import capacity
+from .remedies import remedies
+from .search import STAGES, Fix, changed, codes, search, severities_again
+from .table import ERROR, MEMORY, RULE_BY_CODE, Rule
 
 MOST = 3
 """Fixes offered for one finding."""
@@ -30,16 +32,27 @@ _IDLE = 8
 _MENDED = 40
 """Other layouts that are tried with settings mended as well."""
 
+_FITTED = 2
+"""Candidates that do not fit for which a remedy is looked for."""
+
 _MENDS = 6
 """Rounds of repairs that one job takes."""
 
 
 def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
-    """At most MOST fixes for `rule`, the nearest first.
+    """At most MOST fixes for `rule`, those that fit in memory first, then the nearest; of memory `remedies`.
 
     Each passes check without an error, ends this rule's finding, and brings no new warning. Another
     number of GPUs is the last resort: one such fix, the nearest, and only where nothing else was found.
     """
+    found = False
+    if rule in MEMORY:
+        for fix in remedies(job, judge):
+            found = True
+            yield fix
+        if not found:
+            yield from itertools.islice(search(job, _fitted(job, rule, judge), judge, rule.code), MOST)
+        return
     resort: list[Job] = []
 
     def tries() -> Iterator[Fix]:
@@ -49,14 +62,41 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
             else:
                 resort.append(candidate)
 
-    found = False
-    for fix in itertools.islice(search(job, tries(), judge, rule.code), MOST):
+    for fix in itertools.islice(_ranked(search(job, tries(), judge, rule.code)), MOST):
         found = True
         yield fix
+    if not found and job.gpu is not None:
+        for fix in itertools.islice(search(job, _fitted(job, rule, judge), judge, rule.code), MOST):
+            found = True
+            yield fix
     if not found:
         nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - _world(job)))
         last = (Fix.between(job, made) for made in nearest)
         yield from itertools.islice(search(job, last, judge, rule.code), 1)
+
+
+def _ranked(passing: Iterator[Fix]) -> Iterator[Fix]:
+    """Those that fit the GPU first, or some known GPU where none is named; read as far as asked for."""
+    later = []
+    stages = STAGES
+    for fix in passing:
+        if capacity.has_room(fix.job, fix.judge):
+            yield fix
+        else:
+            later.append(fix)
+            stages -= fix.layout.pp
+            if stages < 0:
+                break
+    yield from later
+
+
+def _fitted(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
+    """The nearest candidates that nothing but memory is against, each with its first remedy."""
+    made = (_mend(job, judge), *_candidates(job, rule, judge))
+    passing = (job for job in dict.fromkeys(made) if not codes(severities_again(job, judge), ERROR))
+    for candidate in itertools.islice(passing, _FITTED):
+        for remedy in itertools.islice(remedies(candidate, judge), 1):
+            yield Fix.between(job, remedy.job)
 
 
 def _world(job: Job) -> int:

@@ -19,9 +19,10 @@ from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding
 from llamapar.frameworks import framework as find_framework
 from llamapar.records.tables import Plain, fold, plural
 
+from . import capacity
 from .fixes import find_fixes
 from .search import Fix, is_unproven, severities
-from .table import ERROR, NOTE, RULE_BY_CODE, SEVERITIES, Rule
+from .table import ERROR, MEMORY, NOTE, RULE_BY_CODE, SEVERITIES, Rule
 
 _WIDTH = 100
 """Columns of a report as text, its messages apart."""
@@ -49,7 +50,8 @@ class Finding:
 
     @cached_property
     def _numbers(self) -> Plain:
-        return self.job.numbers(self.judge.padding if self.judge else None)
+        numbers = self.job.numbers(self.judge.padding if self.judge else None)
+        return numbers | capacity.words(self.job, self.judge) if self.rule in MEMORY else numbers
 
     @cached_property
     def message(self) -> str:
@@ -63,7 +65,7 @@ class Finding:
 
     @cached_property
     def fixes(self) -> tuple[Fix, ...]:
-        """At most three ways out, the nearest first; each passes `check` and ends this finding.
+        """A few ways out, the nearest first; each passes `check` and ends this finding.
 
         A note needs no way out and has none.
         """
@@ -112,9 +114,9 @@ class Finding:
         """The finding in words, of lines of at most `width` characters where that is given."""
         most = min(width or _WIDTH, _WIDTH)
         lines = [f"{self.code} {self.severity}  {self.message}", *_folded("why", self.why, most)]
-        for word, fix in zip(("try", "or", "or"), self.fixes, strict=False):
-            lines += _folded(word, fix.text, most)
-        if self.judge:
+        for i, fix in enumerate(self.fixes):
+            lines += _folded("or" if i else "try", str(fix), most)
+        if self.judge and self.rule not in MEMORY:
             lines.append(f"    {self._judged(self.judge)}")
         else:
             groups = self.by_verdict()
@@ -130,7 +132,20 @@ class Finding:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        fixes = ", or ".join(f"<code>{escape(fix.text)}</code>" for fix in self.fixes)
+        fixes = ", or ".join(
+            f"<code>{escape(fix.text)}</code> {escape(fix.effect.text)}".rstrip() for fix in self.fixes
+        )
+        tried = f"<br>try {fixes}" if fixes else ""
+        judged = f"<br>{escape(self._judged(self.judge))}" if self.judge and self.unproven else ""
+        return (
+            f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
+            f"<i>{escape(self.why)}</i>{tried}{judged}</p>{self._verdicts()}"
+        )
+
+    def _verdicts(self) -> str:
+        """The frameworks' verdicts as a table that folds away; of memory they have none to give."""
+        if self.rule in MEMORY:
+            return ""
         rows = "".join(
             f"<tr><td>{escape(FRAMEWORKS[name].title)}</td><td>{escape(v.verdict)}</td>"
             f"<td>{escape(v.message or v.note)}<br><small>{v.source._repr_html_()}</small></td></tr>"
@@ -139,11 +154,7 @@ class Finding:
         )
         silent = ", ".join(self.by_verdict().get(UNKNOWN, []))
         unknown = f"<tr><td>{escape(silent)}</td><td>{UNKNOWN}</td><td></td></tr>" if silent else ""
-        tried = f"<br>try {fixes}" if fixes else ""
-        judged = f"<br>{escape(self._judged(self.judge))}" if self.judge and self.unproven else ""
         return (
-            f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
-            f"<i>{escape(self.why)}</i>{tried}{judged}</p>"
             f"<details><summary>what each framework does</summary><table>"
             f"<tr><th>framework</th><th>verdict</th><th>what it says or does</th></tr>"
             f"{rows}{unknown}</table></details>"
@@ -156,12 +167,26 @@ class Report:
 
     job: Job
     judge: Framework | None
-    findings: tuple[Finding, ...]
+    arithmetic: tuple[Finding, ...]
+    """The findings that need no account of memory."""
+
+    @cached_property
+    def memory(self) -> Finding | None:
+        """The finding about memory, if there is one; counted when it is first asked for."""
+        found = capacity.judged(self.job, self.judge)
+        return Finding(RULE_BY_CODE[found[0]], found[1], self.job, self.judge) if found else None
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, the worst first."""
+        found = [*self.arithmetic, *([self.memory] if self.memory else [])]
+        return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
 
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings for which the layout is refused."""
-        return tuple(f for f in self.findings if f.severity == ERROR)
+        judged = self.arithmetic if self.job.gpu is None else self.findings  # memory is then a note at most
+        return tuple(f for f in judged if f.severity == ERROR)
 
     @property
     def ok(self) -> bool:
@@ -221,7 +246,8 @@ def check(
     framework: whose rules decide `ok`; None judges the paper's own semantics.
     padding: vocabulary padding: a Padding, "none", or a framework's name.
     known: facts of `Job`: gpus, gpus_per_node, seq_len, batch_tokens, batch_per_dp, micro_batch,
-        global_batch, micro_batches, kv_replication, quant_group.
+        global_batch, micro_batches, kv_replication, quant_group, gpu, recompute, schedule.
+    gpu: whose memory decides too; without one a note says on which it fits.
 
     Raises LayoutError or ModelError for input that is no number, name or file of the kind asked.
     """

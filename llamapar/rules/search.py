@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout
@@ -13,8 +13,9 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
 from llamapar.records.tables import Plain
 
+from . import capacity, price
 from .repairs import Changes
-from .table import ERROR, NOTE, RULE_BY_CODE, RULES, WARNING, Rule
+from .table import ARITHMETIC, ERROR, NOTE, RULE_BY_CODE, WARNING, Rule
 
 _LAYOUT_FIELDS = Layout.__dataclass_fields__.keys()
 
@@ -28,10 +29,12 @@ def _differ(old: Job | Layout, new: Job | Layout) -> Iterator[tuple[str, object]
 
 @dataclass(frozen=True, repr=False)
 class Fix:
-    """A job that passes, and what was changed to get there."""
+    """A job that passes, what was changed to get there from `old`, and who judges both."""
 
     job: Job
     changes: tuple[tuple[str, object], ...]
+    old: Job | None = field(default=None, compare=False)
+    judge: Framework | None = field(default=None, compare=False)
 
     @classmethod
     def between(cls, old: Job, new: Job) -> Fix:
@@ -52,15 +55,22 @@ class Fix:
             words += f" ({lay.tp}·{lay.cp}·{lay.pp}·{lay.dp} = {lay.world} ranks)"
         return words
 
+    @cached_property
+    def effect(self) -> price.Effect:
+        """What the change gains and costs."""
+        return price.effect(self.old or self.job, self.job, self.judge)
+
     def as_dict(self) -> Plain:
-        """Plain values for JSON: the whole layout, and whatever else was changed."""
+        """Plain values for JSON: the whole layout, whatever else was changed, and what that comes to."""
         others = {name: value for name, value in self.changes if name not in AXES}
         if "padding" in others:
             others["padding"] = str(others["padding"])
-        return {axis: getattr(self.layout, axis) for axis in AXES} | others | {"text": self.text}
+        degrees = {axis: getattr(self.layout, axis) for axis in AXES}
+        return degrees | others | {"text": self.text, "effect": self.effect.as_dict()}
 
     def __str__(self) -> str:
-        return self.text
+        """The changes with what they gain and cost: "recompute=full: 61.30 GiB, 31% more FLOPs"."""
+        return ": ".join(filter(None, [self.text, self.effect.text]))
 
     __repr__ = __str__
 
@@ -111,17 +121,21 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
 
 
 def severities(job: Job, judge: Framework | None) -> dict[str, str]:
-    """Severity by code of every rule that has something to say, without its words."""
+    """Severity by code of every rule of integers that has something to say, without its words."""
     padding = judge.padding if judge else NO_PADDING
     return {
         rule.code: severity
-        for rule in RULES
+        for rule in ARITHMETIC
         if rule.applies(job, padding) and (severity := severity_of(rule, job, judge))
     }
 
 
 severities_again = lru_cache(maxsize=8192)(severities)
 """The same, remembered: the findings of one report try the same jobs."""
+
+
+STAGES = 480
+"""Pipeline stages whose memory is counted in one search, some 30 ms of work, however deep the pipeline."""
 
 
 def codes(found: dict[str, str], severity: str) -> set[str]:
@@ -140,14 +154,27 @@ def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = 
     """Those of `tries` that pass, each once, in their order: what is tried first is offered first.
 
     One passes `check` without an error and brings no warning that `job` has not, nor anything unproven;
-    nor does it keep the finding of the rule `ends`. `tries` is read as far as its user asks for more.
+    nor does it keep the finding of the rule `ends`. `tries` is read as far as its user asks for more, and
+    where memory is judged as far as its work allows.
     """
     accepted = doubts(job, judge) - {ends}
+    refused = {ERROR, WARNING}  # of memory, if that is judged
+    if ends != capacity.OPEN and job.gpu and capacity.judged(job, judge) == (capacity.OPEN, WARNING):
+        refused.remove(WARNING)
     seen = {Fix(job, ())}
+    stages = STAGES
     for fix in tries:
         if fix in seen:
             continue
         seen.add(fix)
         left = severities_again(fix.job, judge)
-        if not codes(left, ERROR) and doubts(fix.job, judge) <= accepted:
-            yield fix
+        if codes(left, ERROR) or not doubts(fix.job, judge) <= accepted:
+            continue
+        if fix.job.gpu is not None:
+            stages -= fix.layout.pp
+            if stages < 0:
+                return
+            memory = capacity.judged(fix.job, judge)
+            if memory and memory[1] in refused:
+                continue
+        yield replace(fix, old=job, judge=judge)

@@ -21,6 +21,10 @@ def _always(severity: str | None) -> Callable[[Job], str | None]:
     return lambda job: severity
 
 
+def _by_account(job: Job, padding: Padding) -> bool:
+    return False  # no condition on integers: `capacity.judged` decides
+
+
 @dataclass(frozen=True)
 class Rule:
     """A condition on a Job.
@@ -31,7 +35,7 @@ class Rule:
     repairs: changes of single fields that mend it, the nearest first.
     layouts_first: whether other layouts of the same number of ranks come before those.
     if_na: severity where the chosen framework has no such thing at all.
-    of_facts: whether the facts given contradict one another, whoever would run them.
+    of_facts: whether it follows from the facts given, whoever would run them.
     """
 
     code: str
@@ -48,7 +52,7 @@ class Rule:
 
 # -- the table -------------------------------------------------------------------------------------
 
-RULES: tuple[Rule, ...] = (
+ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP001",
         "ranks and GPUs",
@@ -331,6 +335,38 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+MEMORY: tuple[Rule, ...] = (
+    Rule(
+        "LP511",
+        "memory of a rank",
+        _by_account,
+        "stage {stage} needs {needs}, and {there} ({model})",
+        "{terms} GiB; {counted}",
+        of_facts=True,
+    ),
+    Rule(
+        "LP512",
+        "memory that is undecided",
+        _by_account,
+        "stage {stage} needs {needs}, and {there} ({model}): undecided",
+        "{decides} would decide; {terms} GiB; {counted}",
+        severity=_always(WARNING),
+        of_facts=True,
+    ),
+    Rule(
+        "LP513",
+        "activations not counted",
+        _by_account,
+        "activations are not counted: stage {stage} needs {needs}, and {there} ({model})",
+        "they grow with the tokens of a sequence: say seq_len",
+        severity=_always(NOTE),
+        of_facts=True,
+    ),
+)
+"""The rules that `capacity` judges, by the account of a rank's bytes."""
+
+RULES = (*ARITHMETIC, *MEMORY)
+
 RULE_BY_CODE = {rule.code: rule for rule in RULES}
 
-__all__ = ["ERROR", "NOTE", "RULES", "RULE_BY_CODE", "SEVERITIES", "WARNING", "Rule"]
+__all__ = ["ARITHMETIC", "ERROR", "MEMORY", "NOTE", "RULES", "RULE_BY_CODE", "SEVERITIES", "WARNING", "Rule"]

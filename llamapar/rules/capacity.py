@@ -1,0 +1,186 @@
+"""Memory among the rules: what a job needs on its worst rank beside what a GPU has, as a finding.
+
+It is judged after the table's own conditions, which need arithmetic alone, and only where somebody asks:
+an account takes a hundred times as long as they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from llamapar.count.account import memory
+from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memory
+from llamapar.describe.hardware import GPUS
+from llamapar.describe.job import Job
+from llamapar.errors import LlamaparError
+from llamapar.frameworks import ADAPTS, Framework
+from llamapar.records.tables import Plain, cut
+
+from .repairs import ERROR, NOTE, WARNING
+
+TOO_LITTLE_MEMORY, OPEN, NO_ACTIVATIONS = "LP511", "LP512", "LP513"
+"""The rules that are judged here."""
+
+LARGEST, SHOWN = 3, 8
+"""Terms that a finding names, and stages."""
+
+
+def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Memory:
+    """`memory` of a Job as its judge would run it, and options that it does not hold.
+
+    Without a sequence length the model's longest. Raises LayoutError.
+    """
+    many, batch = job.n_micro_batches, job.micro_batch or 1
+    settings: Plain = {"gpu": job.gpu or "h100-80gb", **options}
+    return memory(
+        job.model,
+        job.layout,
+        seq_len=job.seq_len or job.model.max_seq_len,
+        micro_batch=batch,
+        global_batch=many * batch * job.layout.dp if many else job.global_batch,
+        recompute=job.recompute,
+        schedule=job.schedule,
+        kv_replication=job.kv_replication or _copies(job, judge),
+        regather=job.regather,
+        padding=job.padding,
+        layer_split=job.layer_split,
+        framework=judge,
+        **settings,
+    )
+
+
+def _copies(job: Job, judge: Framework | None) -> bool:
+    """Whether the judge holds KV heads on several ranks without being asked."""
+    case = judge.case("LP104", job) if judge and job.kv_replicas > 1 else None
+    return case is not None and case.verdict == ADAPTS
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a job needs on its worst rank. whole: whether that counts activations; without a sequence length
+    it is what does not grow with one."""
+
+    memory: Memory
+    whole: bool
+
+    def outcome(self, gpu: str) -> str:
+        """FITS, UNDECIDED or TOO_MUCH."""
+        if self.memory.high_bytes <= GPUS[gpu]:
+            return FITS
+        return UNDECIDED if self.memory.low_bytes <= GPUS[gpu] else TOO_MUCH
+
+    @property
+    def gib(self) -> str:
+        """Both ends in words: "61.30", "58.20 to 61.30"."""
+        low, high = f"{self.memory.low_bytes / GIB:.2f}", f"{self.memory.high_bytes / GIB:.2f}"
+        return high if low == high else f"{low} to {high}"
+
+
+def account(job: Job, judge: Framework | None = None) -> Load:
+    """The Load of a job, without a sequence length of what needs none. Raises LayoutError."""
+    if job.seq_len is None:
+        return Load(_constant(job, judge), whole=False)
+    return Load(memory_of(job, judge), whole=True)
+
+
+def _constant(job: Job, judge: Framework | None) -> Memory:
+    """The terms that are the same for two sequence lengths."""
+    unit = job.token_unit
+    short, long = (memory_of(job.replace(seq_len=n * unit), judge) for n in (1, 2))
+    lower = (short.lighter, long.lighter)
+    return replace(
+        short,
+        stages=tuple(_same(short.stages, long.stages)),
+        lighter=None if None in lower else lambda: _same(*(stages() for stages in lower if stages)),
+        how="no seq_len: what grows with it is not counted",
+    )
+
+
+def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdown]:
+    """Every stage's terms that have as many bytes in both."""
+    found = []
+    for one, other in zip(short, long, strict=True):
+        longer = {term.name: term.bytes for term in other.terms}
+        same = tuple(term for term in one.terms if longer.get(term.name) == term.bytes)
+        found.append(Breakdown(one.stage, same))
+    return found
+
+
+@lru_cache(maxsize=2048)
+def load(job: Job, judge: Framework | None = None) -> Load | None:
+    """The same, remembered; None where nothing can be counted."""
+    try:
+        return account(job, judge)
+    except LlamaparError:
+        return None
+
+
+def holding(found: Load, *outcomes: str) -> list[str]:
+    """The known GPUs on which it has one of the outcomes, the smallest first."""
+    return [gpu for gpu in sorted(GPUS, key=GPUS.__getitem__) if found.outcome(gpu) in outcomes]
+
+
+def has_room(job: Job, judge: Framework | None = None) -> bool:
+    """Whether its GPU surely holds it, or without one some known GPU; what cannot be counted has room."""
+    found = load(job, judge)
+    if found is None:
+        return True
+    return found.outcome(job.gpu) == FITS if job.gpu is not None else bool(holding(found, FITS))
+
+
+def judged(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
+    """Code and severity of what there is to say about a job's memory; None where there is nothing.
+
+    With a GPU it is an error, a warning where the estimate straddles its memory, or a note that activations
+    are not counted. Without one it is a note, where the choice of the GPU matters.
+    """
+    found = load(job, judge)
+    if found is None:
+        return None
+    if job.gpu is None:
+        return None if len(holding(found, FITS)) == len(GPUS) else (TOO_LITTLE_MEMORY, NOTE)
+    outcome = found.outcome(job.gpu)
+    if outcome == FITS:
+        return None if found.whole else (NO_ACTIVATIONS, NOTE)
+    trains = judge is None or judge.trains
+    if outcome == TOO_MUCH:
+        return TOO_LITTLE_MEMORY, ERROR if trains else NOTE
+    return OPEN, WARNING if trains else NOTE
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def words(job: Job, judge: Framework | None = None) -> Plain:
+    """What the templates of these rules speak of, beside `Job.numbers`."""
+    found = load(job, judge)
+    if found is None:
+        return {}
+    worst, stages = found.memory.worst, found.memory.stages
+    terms = sorted(worst.terms, key=lambda term: -term.bytes)[:LARGEST]
+    largest = ", ".join(f"{term.name} {term.bytes / GIB:.2f}" for term in terms)
+    by_stage = [f"{stages[i].total_bytes / GIB:.2f}" for i in cut(len(stages), SHOWN)]
+    by_stage[-1:-1] = ["…"] * (len(stages) > SHOWN)
+    several = f"by stage {', '.join(by_stage)} GiB; " if len(stages) > 1 else ""
+    counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch or 1} recompute={job.recompute}"
+    serves = "" if judge is None or judge.trains else f", of training, which {judge.title} does not do"
+    return {
+        "stage": worst.stage,
+        "needs": f"{found.gib} GiB a rank{'' if found.whole else ' before any activation'}",
+        "there": _there(found, job.gpu),
+        "terms": f"{several}largest in stage {worst.stage}: {largest}",
+        "counted": f"counted with {counted if found.whole else 'no seq_len'}{serves}",
+        "decides": ", or ".join(f"{name}=" for name in found.memory.open_facts),
+    }
+
+
+def _there(found: Load, gpu: str | None) -> str:
+    """What the GPU has, or which of the known ones would do."""
+    if gpu is not None:
+        return f"{gpu} has {GPUS[gpu] / GIB:.2f}"
+    fits, perhaps = (", ".join(holding(found, outcome)) for outcome in (FITS, UNDECIDED))
+    if fits:
+        return f"that fits {fits}" + (f", perhaps {perhaps}" if perhaps else "")
+    return f"that may fit {perhaps}" if perhaps else "no GPU that is known holds that"

@@ -1,0 +1,188 @@
+"""What a change of a job gains and costs: memory, FLOPs computed again, bytes on the wire, GPUs that wait.
+
+Sources of the volumes: tensor parallelism arXiv:2205.05198 section 4.2.2, context parallelism
+arXiv:2407.21783 section 3.3.2, pipelines and their bubble arXiv:2104.04473 section 2.2, ZeRO
+arXiv:1910.02054 section 7. The embedding and the head, whose share is small, are left out of the wire. A ring
+of n ranks sends (n - 1)/n of a tensor a rank to gather or to scatter it, and twice that to reduce it to all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from llamapar.count.terms import GIB
+from llamapar.describe.job import Job
+from llamapar.describe.models import ModelConfig
+from llamapar.frameworks import Framework
+from llamapar.records.tables import Plain, plural
+
+from .capacity import Load, load
+
+ITEM, GRAD = 2, 4
+"""Bytes of a bfloat16 parameter or activation, and of a float32 gradient as it is summed."""
+
+WORTH_SAYING = 0.01
+"""A cost smaller than a hundredth is not said."""
+
+AGAIN = {
+    "none": frozenset[str](),
+    "selective": frozenset({"wk", "wo", "w3"}),
+    "full": frozenset({"wq", "wk", "wv", "wo", "w1", "w2", "w3", "attention"}),
+}
+"""Recomputation → what of a layer is computed again. Selective is torchtitan's: every second matmul
+(pytorch/torchtitan, torchtitan/parallelisms/parallelize_llama.py @004b3148a9); attention's output is kept."""
+
+
+@lru_cache(maxsize=256)
+def layer_numel(model: ModelConfig) -> dict[str, int]:
+    """Parameters of one layer, by key."""
+    return {p.key: p.numel for p in model.replace(n_layers=1).parameters() if p.layer is not None}
+
+
+def flops_a_token(model: ModelConfig, seq_len: int, recompute: str) -> float:
+    """FLOPs of a step for each token, forward, backward and what is computed again.
+
+    A matmul is 2 FLOPs a parameter; causal attention 2·seq_len·q_dim in all, half of the square. The
+    backward is twice the forward (arXiv:2104.04473 appendix).
+    """
+    matmuls = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
+    layer: dict[str, float] = {key: 2.0 * layer_numel(model)[key] for key in matmuls}
+    layer["attention"] = 2.0 * seq_len * model.q_dim
+    again = sum(layer[key] for key in AGAIN[recompute])
+    return model.n_layers * (3 * sum(layer.values()) + again) + 6.0 * model.dim * model.vocab_size
+
+
+def sequences_of(job: Job) -> int:
+    """Sequences of a step; where they are not known as many as `memory` counts with."""
+    batch = job.micro_batch or 1
+    if job.global_batch is not None:
+        return job.global_batch
+    if job.batch_per_dp is not None:
+        return job.batch_per_dp * job.layout.dp
+    return (job.n_micro_batches or 2 * job.layout.stages) * batch * job.layout.dp
+
+
+def wire_bytes(job: Job, seq_len: int, sequences: float) -> dict[str, float]:
+    """Axis → bytes that a rank sends in a step of `sequences`, over a ring; see this module."""
+    m, lay = job.model, job.layout
+    full = job.recompute == "full"
+    layers, own = m.n_layers / lay.pp, sequences / lay.dp
+    stream = own * seq_len / lay.cp * m.dim * ITEM  # the residual stream of a step, whole over tp
+    keys = own * seq_len * m.kv_dim / lay.tp * job.kv_replicas * ITEM
+    boundaries = (lay.stages - 1) / lay.pp
+    return {
+        "tp": layers * (12 if full else 8) * _ring(lay.tp) * stream,
+        "cp": layers * (6 if full else 4) * _ring(lay.cp) * keys,
+        "pp": 2 * boundaries * stream / (lay.tp if lay.sp else 1),
+        "dp": _states(job, layers, own / (job.micro_batch or 1)),
+    }
+
+
+def _states(job: Job, layers: float, micro_batches: float) -> float:
+    """Gradients and parameters on their way between the ranks that share them, by ZeRO's stage."""
+    lay = job.layout
+    numel = layers * sum(layer_numel(job.model).values()) / lay.tp
+    shard, copies = lay.dp_shard * lay.cp, lay.dp_replicate
+    if lay.zero == 0:
+        return 2 * _ring(shard * copies) * numel * GRAD
+    rounds = micro_batches if lay.zero >= 2 else 1
+    gathers = 2 * micro_batches if lay.zero == 3 else 1
+    between_copies = 2 * _ring(copies) * numel / shard * GRAD
+    return _ring(shard) * numel * (rounds * GRAD + gathers * ITEM) + between_copies
+
+
+def _ring(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def bubble(job: Job, sequences: float) -> float:
+    """The share of a step in which a rank waits for the pipeline: (pp - 1)/(v·m + pp - 1)."""
+    lay = job.layout
+    many = max(1.0, sequences / lay.dp / (job.micro_batch or 1))
+    return (lay.pp - 1) / (lay.virtual_stages * many + lay.pp - 1)
+
+
+# -- a change --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a change of a job comes to. load: its memory then; None where nothing can be counted.
+
+    flops, wire: of all ranks for as many tokens, as a multiple of what it was; None where it is not known.
+    idle_gpus: of those there are. bubble: the share of a step that ranks wait for the pipeline, before and
+    after; None where it is not known.
+    """
+
+    load: Load | None
+    flops: float | None
+    wire: float | None
+    idle_gpus: int
+    bubble: tuple[float, float] | None
+
+    @property
+    def gain(self) -> str:
+        """The memory of the worst rank then, at most: "61.30 GiB"."""
+        if self.load is None:
+            return ""
+        gib = f"{self.load.memory.high_bytes / GIB:.2f} GiB"
+        return gib if self.load.whole else f"{gib} before activations"
+
+    @property
+    def price(self) -> list[str]:
+        """What costs more than before, in words."""
+        found = [_more(self.flops, "FLOPs"), _more(self.wire, "bytes on the wire")]
+        if self.bubble and self.bubble[1] - self.bubble[0] >= WORTH_SAYING:
+            before, after = self.bubble
+            found.append(f"GPUs idle {after:.0%} of a step in the pipeline, {before:.0%} before")
+        if self.idle_gpus:
+            found.append(f"{plural(self.idle_gpus, 'GPU')} idle")
+        return [words for words in found if words]
+
+    @property
+    def text(self) -> str:
+        """Gain and price in one line."""
+        return ", ".join(filter(None, [self.gain, *self.price]))
+
+    def as_dict(self) -> Plain:
+        """Plain values for JSON, None where a number is not known."""
+        return {
+            "memory_bytes": self.load.memory.high_bytes if self.load else None,
+            "flops": self.flops,
+            "wire": self.wire,
+            "bubble": self.bubble[1] if self.bubble else None,
+            "idle_gpus": self.idle_gpus,
+        }
+
+
+def _more(ratio: float | None, what: str) -> str:
+    """ "31 % more FLOPs", "2.4 x the FLOPs", or nothing."""
+    if ratio is None or ratio < 1 + WORTH_SAYING:
+        return ""
+    return f"{ratio - 1:.0%} more {what}" if ratio < 2 else f"{ratio:.1f} x the {what}"
+
+
+def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
+    """What the change from `old` to `new` comes to, for the same sequences in a step where both say no more.
+
+    Without a sequence length nothing is said of FLOPs and bytes, and of memory only where a GPU is named.
+    """
+    there = old.gpus or old.layout.world
+    idle = max(0, there - new.layout.world)
+    if old.seq_len is None or new.seq_len is None:
+        return Effect(load(new, judge) if new.gpu else None, None, None, idle, None)
+    before = sequences_of(old)
+    is_said = any((new.global_batch, new.batch_per_dp, new.micro_batches))
+    after = sequences_of(new) if is_said else before
+    again = flops_a_token(new.model, new.seq_len, new.recompute)
+    flops = again / flops_a_token(old.model, old.seq_len, old.recompute)
+    sent = _sent(old, old.seq_len, before)
+    wire = _sent(new, new.seq_len, after) / sent if sent else None
+    waits = (bubble(old, before), bubble(new, after)) if is_said else None
+    return Effect(load(new, judge), flops, wire, idle, waits)
+
+
+def _sent(job: Job, seq_len: int, sequences: int) -> float:
+    """Bytes that all ranks send for one sequence."""
+    return sum(wire_bytes(job, seq_len, sequences).values()) * job.layout.world / sequences
