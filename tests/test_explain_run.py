@@ -22,7 +22,7 @@ def test_a_forced_run_is_explained(engine: str) -> None:
     assert told is not None
     assert lp.explain(result) is told
     assert (told.verdict, told.best.category, told.short) == ("sharding", "kv_heads_lt_tp", HALF)
-    assert str(told.best.fixes[0]) == "tp=8 dp=2 (8·1·1·2 = 16 ranks)"
+    assert told.best.fixes[0].text == "tp=8 dp=2 (8·1·1·2 = 16 ranks)"
     rows = str(result).splitlines()
     assert rows[2].startswith("error ")
     assert rows[3].split(maxsplit=1) == ["why", HALF]

@@ -124,9 +124,9 @@ def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
 )
 def test_every_remedy_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> None:
     state = {"zero": 1, **state}
-    offered = lp.explorer(**state, tab="memory").offered["texts"]
+    offered = lp.explorer(**state, tab="memory").offered["fixes"]
     assert 0 < len(offered) <= 4
-    for k, text in enumerate(offered):
+    for k, (text, effect) in enumerate(offered):
         panel = lp.explorer(**state, tab="memory")
         ranks, warnings = (
             panel.layout.world,
@@ -139,12 +139,12 @@ def test_every_remedy_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> N
         assert {f.code for f in panel.report.findings if f.severity == "warning"} <= warnings
         total = re.search(r"worst: stage \d+, (.*) GiB ≤", panel.payload["summary"])
         assert total is not None
-        assert f": {total[1]} GiB" in text
+        assert f"{total[1]} GiB" in effect
 
 
 def test_remedies_are_told_apart_and_missing_ones_said() -> None:
     panel = lp.explorer(tab="memory", zero=1)
-    texts = panel.offered["texts"]
+    texts = [": ".join(fix) for fix in panel.offered["fixes"]]
     assert texts[:2] == [
         "zero=2: 72.16 GiB, 78% more bytes on the wire",
         "recompute=full: 24.71 GiB, 19% more FLOPs, 48% more bytes on the wire",
@@ -157,7 +157,7 @@ def test_remedies_are_told_apart_and_missing_ones_said() -> None:
     assert panel.payload["values"]["recompute"] == "full"
     assert "LP511" not in panel.snapshot().summary
     panel.set(recompute="selective", pp=1, dp=1)
-    assert (panel.payload["fits"], panel.offered["texts"]) == (False, [])
+    assert (panel.payload["fits"], panel.offered["fixes"]) == (False, [])
 
 
 def test_a_layout_that_cannot_compute_has_a_reason_in_the_memory_tab() -> None:

@@ -17,7 +17,7 @@ from llamapar.errors import LlamaparError
 from llamapar.execution.engines import local
 from llamapar.execution.watch import operations, ranks_ticked
 from llamapar.panels import Explorer
-from llamapar.panels.controls import DEFAULTS, ENGINES
+from llamapar.panels.controls import DEFAULTS, ENGINES, STEP
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.runs import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run
 from llamapar.programs import faults
@@ -378,7 +378,7 @@ def test_random_moves_never_raise(soak: bool) -> None:
     small = TINY | {
         name: DEFAULTS[name] for name in ("engine", "fault", "dtype", "padding", "layer_split", "order")
     }
-    small |= {name: DEFAULTS[name] for name in ("chunking", "cp_method", "framework", "zero")}
+    small |= {name: DEFAULTS[name] for name in ("chunking", "cp_method", "framework", "zero", *STEP)}
     for _move in range(1_000 if soak else 60):
         roll = draw.random()
         control = draw.choice(controls)

@@ -209,11 +209,17 @@ def test_a_fix_as_plain_values() -> None:
         "dp": 1,
         "layer_split": "balanced ends",
         "text": "layer_split=balanced ends",
-        "effect": {"memory_bytes": None, "flops": None, "wire": None, "bubble": None, "idle_gpus": 0},
+        "effect": {
+            "memory_bytes": report.fixes[0].effect.load.memory.high_bytes,
+            "flops": None,
+            "wire": None,
+            "bubble": None,
+            "idle_gpus": 0,
+        },
     }
     padded = lp.check(B70, {"tp": 8}, framework="colossalai").fixes[0]
     assert padded.as_dict()["padding"] == "multiple of 32·tp"
-    assert str(padded) == padded.text
+    assert str(padded) == f"{padded.text}: {padded.effect.text}"
     assert [padded.as_dict()[axis] for axis in AXES] == [8, 1, 1, 1]
 
 

@@ -280,7 +280,7 @@ def _diagnosis(one: Diagnosis) -> dict[str, object]:
         "title": one.title,
         "sure": str(one.level),
         "asks": [[need, _field(need)] for need in one.needs],
-        "fixes": [fix.text for fix in one.fixes if isinstance(fix, Fix)],
+        "fixes": [[fix.text, fix.effect.text] for fix in one.fixes if isinstance(fix, Fix)],
         "words": [fix for fix in one.fixes if isinstance(fix, str)],
         "says": [[FRAMEWORKS[s.framework].title, s.message, s.source.links] for s in one.frameworks],
     }

@@ -189,7 +189,7 @@ EXPLORER: list[Group] = [
         choice("padding", _paddings()),
     ),
     group("Maps", choice("layer_split", _SPLITS), "chunking", choice("order", _orders()), "rank"),
-    group("Memory", *STEP, _ZERO, *_BATCH[:2], tab="memory"),
+    group("Memory", *STEP[1:], _ZERO, *_BATCH[:2], tab="memory"),
     group(
         "Run",
         "program",

@@ -53,8 +53,8 @@ function drawRemedies(box, { offered, payload, apply }) {
   box.inert = !now;
   box.classList.toggle("lp-stale", !now);
   if (!now) return;
-  const words = offered.texts.length ? "try " : "one or two settings, axes or the GPU changed: nothing makes it fit";
-  box.replaceChildren(words, ...fixes(offered.texts, "make this change", apply));
+  const words = offered.fixes.length ? "try " : "one or two settings, axes or the GPU changed: nothing makes it fit";
+  box.replaceChildren(words, ...fixes(offered.fixes, "make this change", apply));
 }
 
 // -- everything --------------------------------------------------------------------------------

@@ -157,7 +157,8 @@ class Explorer(Page[State]):
     def _follow(self) -> None:
         """What comes after the picture: remedies where the job does not fit; a run, at once where quick."""
         if not self._state.outcome.fits:
-            self.offered = {"seq": self.payload["seq"], "texts": [str(remedy) for remedy in self.remedies]}
+            offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
+            self.offered = {"seq": self.payload["seq"], "fixes": offered}
         plan, now = self._state.outcome.plan, self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)

@@ -213,8 +213,9 @@ const MARKS = { error: "✕", warning: "!", note: "i" };
 const mark = (kind) => make("span", { class: "lp-mark", title: kind, role: "img", "aria-label": kind }, MARKS[kind]);
 const why = (text) => (text ? make("div", { class: "lp-why" }, text) : null);
 
-// What there is to do: buttons that do it, one for each text, where `press` is told which.
-const fixes = (texts, title, press) => texts.map((text, k) => button(text, { title, onclick: () => press(k) }));
+// What there is to do: buttons that do it, each beside what that gains and costs; `press` is told which.
+const fixes = (offered, title, press) => offered.map(([text, effect], k) => make("div", { class: "lp-fix" },
+  button(text, { title, onclick: () => press(k) }), effect ? make("span", { class: "lp-price" }, effect) : null));
 const tries = (parts, more = "") => (parts.length ? make("div", { class: `lp-tries ${more}` }, "try ", parts) : null);
 
 // A card: its first line, and what stands under it.

@@ -241,7 +241,7 @@ def _finding(finding: Finding) -> dict[str, object]:
         "severity": finding.severity,
         "message": finding.message,
         "why": finding.why,
-        "fixes": [] if finding.rule in MEMORY else [str(fix) for fix in finding.fixes],
+        "fixes": [] if finding.rule in MEMORY else [[fix.text, fix.effect.text] for fix in finding.fixes],
         "later": finding.rule in MEMORY and finding.severity != NOTE,
         "verdicts": [
             [FRAMEWORKS[name].title, v.verdict, v.message, v.note, v.source.links]

@@ -59,11 +59,19 @@ def _copies(job: Job, judge: Framework | None) -> bool:
 
 @dataclass(frozen=True)
 class Load:
-    """What a job needs on its worst rank. whole: whether that counts activations; without a sequence length
-    it is what does not grow with one."""
+    """What a job needs on its worst rank. gpu: the one that was named.
+
+    whole: whether that counts activations; without a sequence length it is what does not grow with one.
+    """
 
     memory: Memory
     whole: bool
+    gpu: str | None = None
+
+    @property
+    def matters(self) -> bool:
+        """Whether a GPU was named, or one that is known has too little for it."""
+        return self.gpu is not None or self.memory.high_bytes > min(GPUS.values())
 
     def outcome(self, gpu: str) -> str:
         """FITS, UNDECIDED or TOO_MUCH."""
@@ -81,8 +89,8 @@ class Load:
 def account(job: Job, judge: Framework | None = None) -> Load:
     """The Load of a job, without a sequence length of what needs none. Raises LayoutError."""
     if job.seq_len is None:
-        return Load(_constant(job, judge), whole=False)
-    return Load(memory_of(job, judge), whole=True)
+        return Load(_constant(job, judge), whole=False, gpu=job.gpu)
+    return Load(memory_of(job, judge), whole=True, gpu=job.gpu)
 
 
 def _constant(job: Job, judge: Framework | None) -> Memory:
@@ -140,7 +148,7 @@ def judged(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
     if found is None:
         return None
     if job.gpu is None:
-        return None if len(holding(found, FITS)) == len(GPUS) else (TOO_LITTLE_MEMORY, NOTE)
+        return (TOO_LITTLE_MEMORY, NOTE) if found.matters else None
     outcome = found.outcome(job.gpu)
     if outcome == FITS:
         return None if found.whole else (NO_ACTIVATIONS, NOTE)

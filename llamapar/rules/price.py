@@ -8,6 +8,7 @@ of n ranks sends (n - 1)/n of a tensor a rank to gather or to scatter it, and tw
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,9 +36,13 @@ AGAIN = {
 
 
 @lru_cache(maxsize=256)
-def layer_numel(model: ModelConfig) -> dict[str, int]:
-    """Parameters of one layer, by key."""
-    return {p.key: p.numel for p in model.replace(n_layers=1).parameters() if p.layer is not None}
+def layer_numel(model: ModelConfig) -> Counter[str]:
+    """Parameters of one layer, by key; both norms under theirs."""
+    found = Counter[str]()
+    for p in model.replace(n_layers=1).parameters():
+        if p.layer is not None:
+            found[p.key] += p.numel
+    return found
 
 
 def flops_a_token(model: ModelConfig, seq_len: int, recompute: str) -> float:
@@ -123,8 +128,8 @@ class Effect:
 
     @property
     def gain(self) -> str:
-        """The memory of the worst rank then, at most: "61.30 GiB"."""
-        if self.load is None:
+        """The memory of the worst rank then, at most: "61.30 GiB"; what every known GPU has goes unsaid."""
+        if self.load is None or not self.load.matters:
             return ""
         gib = f"{self.load.memory.high_bytes / GIB:.2f} GiB"
         return gib if self.load.whole else f"{gib} before activations"
@@ -166,12 +171,12 @@ def _more(ratio: float | None, what: str) -> str:
 def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     """What the change from `old` to `new` comes to, for the same sequences in a step where both say no more.
 
-    Without a sequence length nothing is said of FLOPs and bytes, and of memory only where a GPU is named.
+    Without a sequence length nothing is said of FLOPs and bytes.
     """
     there = old.gpus or old.layout.world
     idle = max(0, there - new.layout.world)
     if old.seq_len is None or new.seq_len is None:
-        return Effect(load(new, judge) if new.gpu else None, None, None, idle, None)
+        return Effect(load(new, judge), None, None, idle, None)
     before = sequences_of(old)
     is_said = any((new.global_batch, new.batch_per_dp, new.micro_batches))
     after = sequences_of(new) if is_said else before
