@@ -39,11 +39,11 @@ ROOMS = {
     "rules": room(1900),  # what is unproven, memory as a rule, the price of a fix
     "diagnosis": room(3965),  # a reader for each cause; collectives, JAX, cut tokens, shares came in
     "spmd": room(1075, "torch"),
-    "programs": room(860, "torch"),
-    "execution": room(3975, "torch", "cloudpickle"),  # where ranks stand; what counts as progress
+    "programs": room(950, "torch"),  # a pipeline's faults among them
+    "execution": room(3985, "torch", "cloudpickle"),  # pipelines run; where ranks stand
     "checkpoint": room(2640, "torch", "numpy"),
     "figures": room(1955, "plotly"),
-    "panels": room(2400, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
+    "panels": room(2410, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
     "cli": room(1190),
     "jupyter": room(190, "IPython"),
     "__main__": room(30),

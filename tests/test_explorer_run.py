@@ -180,8 +180,9 @@ def test_the_genuine_error_stands_beside_the_reason() -> None:
 @pytest.mark.parametrize("name", OPTIONS["fault"].choices)
 def test_each_fault_is_shown_where_it_shows(name: str) -> None:
     fault = faults.FAULTS[name]
-    layout = {axis: fault.layout.get(axis, 1) for axis in ("tp", "cp", "dp")}
-    panel = lp.explorer(**TINY | layout)
+    layout = {axis: fault.layout.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")}
+    preset = "llama3.2-1b" if fault.model else "tiny"
+    panel = lp.explorer(**TINY | layout | {"preset": preset})
     panel.cancel()
     panel.set(
         program=fault.program,
@@ -192,6 +193,11 @@ def test_each_fault_is_shown_where_it_shows(name: str) -> None:
         n_kv_heads=8,
         vocab_size=1001,
     )
+    if name == "send_receive_crossed":
+        with pytest.raises(LlamaparError, match="the pipeline stands still: no rank can go on"):
+            panel.run()
+        assert "waiting for activations of micro-batch 0" in panel.running["problem"]["why"]
+        return
     assert panel.run().ok is False
     shown = outcome(panel)
     assert shown["verdict"].startswith("DIFFERS from the unsharded model")
@@ -321,6 +327,32 @@ def test_the_expected_count_is_near_the_real_one(program: str, method: str) -> N
     task = llamapar.execution.execute.prepare(program, "tiny", layout, cp_method=method)[0]
     local.run(task, tick=count)
     assert operations(task) == pytest.approx(made, rel=0.15)
+
+
+def test_the_expected_count_of_a_pipeline_is_near_the_real_one() -> None:
+    made = 0
+
+    def count() -> None:
+        nonlocal made
+        made += ranks_ticked(layout.world // layout.pp)
+
+    layout = lp.Layout(tp=2, pp=2)
+    task = llamapar.execution.execute.prepare("llama", "tiny", layout, micro_batches=2, seq_len=8)[0]
+    local.run(task, tick=count)
+    assert operations(task) == pytest.approx(made, rel=0.15)
+
+
+def test_a_pipeline_runs_with_as_many_stages_as_the_layout_has() -> None:
+    state = lp.explorer(**TINY | {"tab": "heads", "program": "llama", "pp": 4})._state
+    plan = state.plan()
+    assert (plan.layout.pp, plan.options["schedule"], plan.options["micro_batches"]) == (4, "1f1b", 8)
+    assert not [note for note in plan.notes if "pp=" in note]
+    many = state.change({"micro_batches": 64}).plan()
+    assert many.options["micro_batches"] == 16
+    assert "micro_batches=64 runs as 16" in many.notes[0]
+    large = state.change({"preset": "llama3.1-405b", "tp": 8, "pp": 16}).plan()
+    assert large.layout.pp == 8  # 64 ranks are what a machine bears
+    assert "pp=16 runs as 8" in large.notes[0]
 
 
 def test_an_interrupt_cancels(monkeypatch: pytest.MonkeyPatch) -> None:

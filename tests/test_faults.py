@@ -41,6 +41,11 @@ class Caught:
     factor: float | None = None
 
 
+ALL = " ".join(parameter.name for parameter in MODEL.parameters())
+
+HANGS = {"send_receive_crossed"}
+"""What never comes to a result: tests/test_pipelines.py has what is told."""
+
 CAUGHT = {
     "drop_all_reduce": Caught("out"),
     "drop_backward_all_reduce": Caught(gradients="x"),
@@ -52,6 +57,11 @@ CAUGHT = {
     "no_context_grad_sum": Caught(gradients="wq wk wv wo"),
     "no_data_grad_sum": Caught(gradients="w1 w2 w3"),
     "pad_in_softmax": Caught("loss", "x output"),
+    "tied_not_summed": Caught(gradients="tok_embeddings.weight"),
+    "micro_batches_swapped": Caught("loss", ALL),
+    "loss_not_divided": Caught(gradients=ALL, factor=4),
+    "gradients_too_early": Caught(gradients=ALL),
+    "send_receive_crossed": Caught(),
 }
 """Fault → what the comparison catches, in the program and layout where the fault shows."""
 
@@ -64,8 +74,10 @@ def run(name: str, *, broken: bool, **options: Any) -> RunResult:
         known["kv_replication"] = True
     if name == "pad_in_softmax":
         known["padding"] = Padding(16, per_tp=True)
-    layout = Layout(**fault.layout)
-    return lp.run(fault.program, MODEL, layout, fault=name if broken else None, **{**known, **options})
+    if "micro_batches" in fault.needs:
+        known |= fault.needs | {"seq_len": 8}
+    layout, model = Layout(**fault.layout), MODEL.replace(**fault.model)
+    return lp.run(fault.program, model, layout, fault=name if broken else None, **{**known, **options})
 
 
 def shapes(result: RunResult) -> dict[int, dict[str, torch.Size]]:
@@ -88,7 +100,7 @@ def test_every_fault_has_its_row() -> None:
         assert fault.caught_by
 
 
-@pytest.mark.parametrize("name", CAUGHT)
+@pytest.mark.parametrize("name", [name for name in CAUGHT if name not in HANGS])
 def test_a_fault_is_caught_by_exactly_what_it_breaks(name: str) -> None:
     whole, broken, after = run(name, broken=False), run(name, broken=True), run(name, broken=False)
     assert whole.ok, whole
@@ -101,7 +113,7 @@ def test_a_fault_is_caught_by_exactly_what_it_breaks(name: str) -> None:
     assert shapes(broken) == shapes(whole)
     if caught.factor is not None:
         for rank, own in broken.gradients.items():
-            for gradient in caught.gradients.split():
+            for gradient in set(caught.gradients.split()) & own.keys():
                 torch.testing.assert_close(own[gradient], caught.factor * whole.gradients[rank][gradient])
     if name == "pad_in_softmax":
         assert all(broken.outputs[r]["loss"] > whole.outputs[r]["loss"] for r in range(8))
@@ -112,7 +124,7 @@ def test_a_fault_is_caught_by_exactly_what_it_breaks(name: str) -> None:
     assert after.traces == whole.traces
 
 
-@pytest.mark.parametrize("name", ["drop_all_reduce", "no_data_grad_sum"])
+@pytest.mark.parametrize("name", ["drop_all_reduce", "no_data_grad_sum", "tied_not_summed"])
 def test_a_fault_is_the_same_in_processes_and_ends_there_too(name: str) -> None:
     broken, local = run(name, broken=True, engine="processes"), run(name, broken=True)
     after = run(name, broken=False, engine="processes")  # the same processes

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import random
+import signal
+import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import llamapar as lp
-from llamapar import Layout, ModelConfig
-from llamapar.execution.engines import pool
+import torch_pipeline
+from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailure
+from llamapar.execution.engines import pool, processes
+from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
+from llamapar.execution.shrinking import STAGED
 from llamapar.place.orders import ORDERS
+from llamapar.programs import PROGRAMS, Program, llama
 
 MODEL = ModelConfig(
     dim=16, n_layers=6, n_heads=4, n_kv_heads=2, head_dim=4, ffn_dim=24, vocab_size=50, name="small"
@@ -128,3 +136,184 @@ def test_every_engine_and_axis_is_among_the_cases() -> None:
     assert {case.schedule for case in CASES} == set(ORDERS)
     for axis in ("tp", "cp", "pp", "dp"):
         assert any(getattr(case.layout, axis) > 1 for case in SHORT + CASES)
+
+
+# -- what is asked for -----------------------------------------------------------------------------
+
+
+def test_programs_in_stages_are_those_that_shrink_keeps_pp_for() -> None:
+    assert {name for name, program in PROGRAMS.items() if program.stage is not None} == set(STAGED)
+    big = lp.Layout(tp=8, cp=16, pp=16, dp=8)
+    assert lp.shrink("llama3.1-405b", big).layout.pp == 1
+    small = lp.shrink("llama3.1-405b", big, program="llama")
+    assert str(small.layout) == "tp=8 cp=1 pp=8 dp=1"
+    assert small.notes[:2] == ("pp=16 runs as 8", "cp=16 runs as 1")
+    assert small.model.n_layers >= 2 * 8
+    assert lp.shrink("tiny", lp.Layout(pp=2), program="llama").notes[0].startswith("tiny with")
+
+
+def asked(program: Any = "llama", layout: Any = None, **options: Any) -> Any:
+    """The setting of a run, and what is said of it."""
+    task, notes, _ = prepare(program, MODEL, layout or Layout(pp=2), **options)
+    return task.setting, notes
+
+
+def test_a_pipeline_has_defaults_that_every_schedule_can_do() -> None:
+    for name in ORDERS:
+        setting, _ = asked(schedule=name)
+        assert (setting.micro_batches, setting.global_batch, setting.micro_batch) == (4, 4, 1)
+    assert asked(global_batch=6)[0].micro_batches == 6
+    assert asked(layout=Layout(pp=2, dp=2), global_batch=8, micro_batches=2)[0].micro_batch == 2
+    assert asked(layout=Layout())[0].schedule is None
+    assert asked(layout=Layout(), micro_batches=3)[0].schedule.ranks[0][:2] == (("F", 0, 0), ("B", 0, 0))
+
+
+def test_stages_of_a_rank_are_the_layouts_or_the_schedules_own() -> None:
+    setting, notes = asked(schedule="zbv")
+    assert setting.layout.virtual_stages == 2
+    assert notes[0] == "ZBV has 2 stages on a rank"
+    three = asked(layout=Layout(pp=2, virtual_stages=3))[0]
+    assert (three.schedule.name, three.schedule.virtual_stages) == ("interleaved-1f1b", 3)
+    with pytest.raises(LayoutError, match="ZBV with virtual_stages=3"):
+        asked(layout=Layout(pp=2, virtual_stages=3), schedule="zbv")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"program": "mlp", "micro_batches": 2}, "mlp has no stages"),
+        ({"program": "mlp", "schedule": "zbv"}, "mlp has no stages"),
+        ({"global_batch": 5, "micro_batches": 2}, "global_batch=5 for dp·micro_batches = 1·2 = 2"),
+        ({"micro_batches": 0}, "micro_batches=0: micro_batches must be a whole number"),
+        ({"schedule": "zb"}, "schedule='zb' is not known"),
+        ({"nc": 2}, "nc=2 with 1F1B"),
+        ({"schedule": lp.schedule("gpipe", pp=4, micro_batches=4)}, "pp=2 for a schedule of pp=4"),
+        (
+            {"schedule": lp.schedule("gpipe", pp=2, micro_batches=4), "micro_batches": 2},
+            "micro_batches=2 for a schedule of micro_batches=4",
+        ),
+    ],
+)
+def test_what_no_pipeline_can_be_is_refused(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(LlamaparError, match=what):
+        asked(**options)
+
+
+def test_the_command_runs_a_pipeline(run: Any) -> None:
+    line = "run llama --model tiny --pp 2 --schedule zbv --micro-batches 4 --seq-len 8 --device cpu --json"
+    status, out, err = run(line)
+    told = json.loads(out)
+    assert (status, err) == (0, "")
+    assert told["ok"] is True
+    assert told["ranks"] == 2
+    assert told["bytes"] == {"pp": 2 * 4 * 8 * 128 * 4}
+
+
+# -- torch's own pipelining as witness -------------------------------------------------------------
+
+
+def test_torchs_own_pipelining_makes_the_same_gradients(counts: Callable[[int, int, int], int]) -> None:
+    names = list(torch_pipeline.SCHEDULES)
+    for name in ("1f1b", "zbv") if counts(1, 2, 2) == 1 else names:
+        for layout in LAYOUTS[: counts(1, 3, 3) : 2]:
+            result = Case(name, "processes", layout, MODEL).run()
+            assert result.ok, str(result)
+            ranks = pool.pool(layout.world, preload=processes.PRELOAD)
+            for answer in ranks.run(torch_pipeline.by_torch, result.task, timeout=60):
+                assert answer.error is None, answer.traceback
+                by_torch, _ = answer.value
+                ours = result.gradients[answer.rank]
+                assert set(by_torch) == set(ours)
+                for parameter, gradient in ours.items():
+                    torch.testing.assert_close(by_torch[parameter], gradient, rtol=1e-12, atol=1e-15)
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+def broken(happens: Callable[[], object], at: int = 1) -> Program:
+    """Llama, where something happens on a stage before its forward."""
+
+    def stage(mesh: Any, setting: Any, own: Any, *args: Any) -> Any:
+        if own.stage == at:
+            happens()
+        return llama.llama_stage(mesh, setting, own, *args)
+
+    return Program(llama.llama, llama.llama_reference, stage=stage)
+
+
+def of_two(program: Any, **options: Any) -> RunResult:
+    known = {"micro_batches": 4, "seq_len": 8, "device": "cpu"}
+    return lp.run(program, MODEL, Layout(pp=2), **{**known, **options})
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep() -> None:
+    time.sleep(1e6)
+
+
+def raise_it() -> None:
+    raise KeyError("mine")
+
+
+def test_a_rank_that_is_killed_is_named_and_who_waited_for_it() -> None:
+    with pytest.raises(RankFailure, match="rank 1 was killed by SIGKILL") as told:
+        of_two(broken(kill), engine="processes")
+    assert told.value.first == 1
+    assert told.value.ranks[0] == "waiting in the gradients of micro-batch 0 for stage 0 from rank 1"
+
+
+def test_a_rank_that_is_slow_is_named_and_who_waited_for_it() -> None:
+    started = time.monotonic()
+    with pytest.raises(RankFailure, match="time-out: no rank made progress for 2 s") as told:
+        of_two(broken(sleep), engine="processes", timeout=2)
+    assert time.monotonic() - started < 60
+    assert "the gradients of micro-batch 0 for stage 0 from rank 1: rank 0 arrived" in str(told.value)
+    assert "rank 1 never did" in str(told.value)
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_a_rank_that_raises_is_named(engine: str) -> None:
+    result = of_two(broken(raise_it), engine=engine)
+    rank, error = next(iter(result.errors.items()))
+    assert (rank, str(error)) == (1, "'mine'")
+    assert "rank 1 raised KeyError" in result.summary
+
+
+def test_ranks_that_wait_for_one_another_are_told_at_once_in_the_local_engine() -> None:
+    with pytest.raises(RankFailure, match="the pipeline stands still: no rank can go on") as told:
+        of_two("llama", fault="send_receive_crossed")
+    assert told.value.ranks == {
+        0: "waiting for gradients of micro-batch 0 for stage 0, from pp rank 1",
+        1: "waiting for activations of micro-batch 0 for stage 1, from pp rank 0",
+    }
+
+
+def test_ranks_that_wait_for_one_another_are_told_within_the_timeout_in_processes() -> None:
+    with pytest.raises(RankFailure, match="time-out: no rank made progress for 2 s") as told:
+        of_two("llama", fault="send_receive_crossed", engine="processes", timeout=2)
+    text = str(told.value)
+    assert "the gradients of micro-batch 0 for stage 0 from rank 1: rank 0 arrived" in text
+    assert "the activations of micro-batch 0 for stage 1 from rank 0: rank 1 arrived" in text
+
+
+def test_a_table_that_cannot_run_is_refused_before() -> None:
+    own = lp.Schedule.read(["0B0 0F0", "1F0 1B0"])
+    with pytest.raises(LayoutError, match="0B0"):
+        of_two("llama", schedule=own, micro_batches=1)
+    legal = lp.Schedule.read(["0F0 0F1 0B1 0B0", "1F0 1F1 1B1 1B0"])  # last in, first out
+    result = of_two("llama", schedule=legal, micro_batches=2, dtype="float64")
+    assert result.ok, str(result)
+    assert [str(done.action) for done in result.reports[0].work.operations] == ["0F0", "0F1", "0B1", "0B0"]
+
+
+def test_the_local_mode_cannot_be_entered_twice() -> None:
+    ranks = lp.step_through("attention", MODEL, Layout(tp=2))
+    with ranks, pytest.raises(LlamaparError, match="a local run inside another one"), ranks:
+        pass
+    with ranks, pytest.raises(LlamaparError, match="a local run inside another one"):
+        of_two("llama")
+    ranks.close()

@@ -173,6 +173,35 @@ def test_two_agents_tell_what_processes_tell(times: range) -> None:
         assert result["notes"] == ["device cpu over gloo: asked for"]
 
 
+PIPELINE = "llama --model tiny --tp 2 --pp 2 --micro-batches 4 --seq-len 8 --device cpu --json"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+def test_two_agents_run_a_pipeline(schedule: str) -> None:
+    words = f"{PIPELINE} --schedule {schedule} --dtype float64"
+    told = agents(["-m", "llamapar", "run", *words.split()])
+    assert [status for status, _, _ in told] == [0, 0], told
+    [line] = "".join(out for _, out, _ in told).splitlines()
+    result = json.loads(line)
+    layout = lp.Layout(tp=2, pp=2)
+    options = {"schedule": schedule, "micro_batches": 4, "seq_len": 8, "dtype": "float64"}
+    assert result["ok"] is True
+    assert result["max_grad_error"] < 1e-12
+    assert result["bytes"] == lp.traffic("llama", "tiny", layout, **options).by_axis
+
+
+@pytest.mark.soak
+def test_two_agents_tell_of_a_pipeline_that_stands_still() -> None:
+    words = f"{PIPELINE} --fault send_receive_crossed --timeout 3"
+    told = agents(["-m", "llamapar", "run", *words.split()])
+    assert [status for status, _, _ in told] == [1, 1], told
+    [line] = "".join(out for _, out, _ in told).splitlines()
+    why = json.loads(line)["error"]["why"]
+    assert "the gradients of micro-batch 0 for stage 0 from rank 2: rank 0 arrived" in why
+    assert "the activations of micro-batch 0 for stage 1 from rank 0: rank 2 arrived" in why
+
+
 @pytest.mark.soak
 def test_two_agents_with_a_run_that_differs(few: range) -> None:
     for _ in few:

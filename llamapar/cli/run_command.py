@@ -15,6 +15,7 @@ from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.execution.shrinking import shrink
 from llamapar.frameworks import padding_rule
+from llamapar.place.orders import ORDERS
 from llamapar.rules.report import Report
 
 from .commands import Answer, Command, Given, with_torch
@@ -31,6 +32,7 @@ PROGRAMS = OPTIONS["program"].choices
 _OPTIONS = (
     *("engine", "device", "dtype", "seq_len", "global_batch", "seed", "padding", "chunking", "cp_method"),
     *("documents", "fault", "timeout", "kv_replication", "pads_in_softmax", "force"),
+    *("schedule", "micro_batches", "nc"),
 )
 
 _TORCHRUN = "execution.engines.torchrun"
@@ -65,7 +67,7 @@ def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunRes
     program = given.needed("program", "a program is needed", f"programs are {', '.join(PROGRAMS)}", choose)
     model, layout, notes = given.model, given.layout, tuple[str, ...]()
     if given["shrink"]:
-        small = shrink(model, layout, padding=padding_rule(options.get("padding")))
+        small = shrink(model, layout, padding=padding_rule(options.get("padding")), program=str(program))
         model, layout, notes = small.model, small.layout, small.notes
     try:
         result = run(program, model, layout, **options)
@@ -130,14 +132,19 @@ RUN = Command(
     _answer,
     "execute a program on the ranks of a layout, and compare with the unsharded model",
     "run",
-    ("model", *AXES, "order", "sequence_parallel", *_OPTIONS, "shrink", "tape", "trace"),
+    ("model", *AXES, "order", "virtual_stages", "sequence_parallel", *_OPTIONS, "shrink", "tape", "trace"),
     "llamapar run attention --model tiny --tp 4 --cp 2\n"
+    "  llamapar run llama --model tiny --pp 2 --schedule zbv --micro-batches 4\n"
     "  llamapar run attention --model llama3-8b --tp 16 --shrink --force --tape\n"
     "  torchrun --nproc-per-node 8 -m llamapar run llama --model tiny --tp 4 --dp 2 --json",
     exits="0 equal to the reference, 1 the run differs, raised, was refused or gave up",
     positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"),),
     surplus="--model {word}",
-    helps={"global_batch": "sequences in all (default: one per DP group)"},
+    helps={
+        "global_batch": "sequences in all (default: one per DP group and micro-batch)",
+        "micro_batches": "of llama's pipeline (default: two for each PP rank)",
+        "schedule": f"of llama's pipeline: {', '.join(ORDERS)} (default 1f1b)",
+    },
 )
 
 

@@ -27,9 +27,9 @@ from llamapar.describe.placement import Replicate
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
-from llamapar.place import schedule as schedules
 from llamapar.place.cut import Cut
-from llamapar.place.schedule import Schedule
+from llamapar.place.pipeline import Schedule
+from llamapar.place.schedule import of_layout
 from llamapar.place.stage_map import Stage
 from llamapar.records.tables import Record
 from llamapar.records.trace import PHASES
@@ -134,7 +134,10 @@ def traffic(
     one_of("program", program, PARTS)
     table = None
     if micro_batches is not None:
-        table, lay = _pipeline(program, lay, schedule, micro_batches, nc)
+        if program != "llama":
+            why = "micro_batches are of the whole model's pipeline"
+            raise LayoutError(f"{program} has no stages", why, [Choice.of(program="llama")], "program")
+        table, lay = of_layout(schedule, lay, whole("micro_batches", micro_batches), nc)
     shapes = {p.key: p for p in m.parameters()}
     cut = Cut(m, lay, rule, flag("kv_replication", kv_replication))
     if table is None:
@@ -219,22 +222,6 @@ def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
     for weight, others in BESIDE.items():
         parts.update({key: parts[weight] for key in others if key in keys})
     return parts
-
-
-def _pipeline(
-    program: str, layout: Layout, schedule: str | Schedule, micro_batches: int, nc: int | None
-) -> tuple[Schedule, Layout]:
-    """The table of the schedule, and the layout with its stages."""
-    if program != "llama":
-        why = "micro_batches are of the whole model's pipeline"
-        raise LayoutError(f"{program} has no stages", why, [Choice.of(program="llama")], "program")
-    table = schedule
-    if not isinstance(table, Schedule):
-        stages = layout.virtual_stages if layout.virtual_stages > 1 else None
-        table = schedules.schedule(
-            table, pp=layout.pp, virtual_stages=stages, micro_batches=micro_batches, nc=nc
-        )
-    return table, layout.replace(virtual_stages=table.virtual_stages)
 
 
 def _works(cut: Cut, table: Schedule, pp_rank: int) -> list[_Work]:

@@ -77,7 +77,8 @@ def written(value: object) -> str:
 
 
 _FAULTS = """drop_all_reduce drop_backward_all_reduce sum_twice no_kv_grad_sum tile_kv no_norm_grad_sum
-contiguous_positions no_context_grad_sum no_data_grad_sum pad_in_softmax"""
+contiguous_positions no_context_grad_sum no_data_grad_sum pad_in_softmax tied_not_summed
+micro_batches_swapped loss_not_divided gradients_too_early send_receive_crossed"""
 _PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama")
 _MODEL = "a preset's name, a config.json or params.json, the folder that holds one, or JSON text"
 _ORDER = f"rank order, fastest axis first, or a framework's name (default {PAPER_ORDER})"

@@ -95,7 +95,7 @@ def require_room(task: Task, engine: str) -> None:
     ranks, bytes_needed, available = layout.world, need(task, engine), memory_available()
     if engine == "torchrun" or (ranks <= MAX_RANKS and bytes_needed <= available):
         return
-    small = shrink(setting.model, layout, padding=setting.padding)
+    small = shrink(setting.model, layout, padding=setting.padding, program=task.program.name)
     if ranks > MAX_RANKS:
         what = f"{ranks} ranks, and at most {MAX_RANKS} run on one machine"
         why = f"they would take about {bytes_needed:,} bytes; {available:,} are free"
@@ -107,7 +107,8 @@ def require_room(task: Task, engine: str) -> None:
         return other.layout.world <= MAX_RANKS and need(replace(task, setting=other), engine) <= available
 
     choose: list[Choice | str] = []
-    in_small = replace(setting, layout=small.layout, global_batch=small.layout.dp)
+    sequences = small.layout.dp * setting.micro_batches
+    in_small = replace(setting, layout=small.layout, global_batch=sequences)
     if small.layout != layout and fits(in_small):
         choose.append(Choice.of(**{axis: getattr(small.layout, axis) for axis in AXES}))
     shorter = next((n for n in _halves(setting) if fits(replace(setting, seq_len=n))), None)

@@ -21,7 +21,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from llamapar.frameworks import padding_rule
-from llamapar.place.schedule import Schedule
+from llamapar.place.pipeline import Schedule
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.programs import FAULTS, ProgramLike, for_model
 from llamapar.programs import program as find_program

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.place.orders import Action
-from llamapar.place.schedule import Schedule
+from llamapar.place.pipeline import Schedule
 from llamapar.programs import faults
 from llamapar.spmd import compat, microbatches
 from llamapar.spmd.gradients import reduce_gradients

@@ -17,7 +17,7 @@ from llamapar.spmd.setting import DTYPES
 
 from . import tape as tapes
 from .answers import PeerError
-from .body import RankReport, Task, piece, reference, unpiped
+from .body import RankReport, Task, Work, piece, reference, unpiped
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +79,11 @@ class RunResult(Record):
     @property
     def traces(self) -> dict[int, Trace]:
         return {r.rank: r.trace for r in self.reports if r.trace is not None}
+
+    @property
+    def work(self) -> dict[int, Work]:
+        """rank → its operations in a pipeline, timed, and its most micro-batches in flight at once."""
+        return {r.rank: r.work for r in self.reports}
 
     @property
     def trace(self) -> Trace:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llamapar.describe.layout import Layout
-from llamapar.errors import Choice, LayoutError, LlamaparError, shown, whole
-from llamapar.place.schedule import Schedule
-from llamapar.place.schedule import schedule as make
+from llamapar.errors import Choice, LayoutError, LlamaparError, whole
+from llamapar.place.pipeline import Schedule
+from llamapar.place.schedule import of_layout
 from llamapar.programs import PROGRAMS, Program
 
 
@@ -44,10 +44,11 @@ def pipeline(
         return Pipeline(one, None, _batch(global_batch, layout.dp), notes)
     if layout.stages == 1 and not asked:
         return Pipeline(layout, None, _batch(global_batch, layout.dp))
-    table = _table(layout, schedule, micro_batches, nc, global_batch)
-    stages = f"{table.name}: virtual_stages={table.virtual_stages}"
-    notes = (stages,) if table.virtual_stages != layout.virtual_stages else ()
-    layout = layout.replace(virtual_stages=table.virtual_stages)
+    number = _micro_batches(schedule, micro_batches, global_batch, layout)
+    table, staged = of_layout(schedule, layout, number, nc)
+    several = f"{table.title} has {table.virtual_stages} stages on a rank"
+    notes = (several,) if staged != layout else ()
+    layout = staged
     shares = layout.dp * table.micro_batches
     sequences = _batch(global_batch, shares)
     if sequences % shares:
@@ -61,42 +62,19 @@ def pipeline(
     return Pipeline(layout, table, sequences, notes)
 
 
-def _table(
-    layout: Layout,
-    schedule: str | Schedule,
-    micro_batches: int | None,
-    nc: int | None,
-    global_batch: int | None,
-) -> Schedule:
-    """The table; where the layout has one stage a rank, with as many as the schedule has of itself."""
-    if not isinstance(schedule, Schedule):
-        stages = layout.virtual_stages if layout.virtual_stages > 1 else None
-        number = _micro_batches(micro_batches, global_batch, layout)
-        return make(schedule, pp=layout.pp, virtual_stages=stages, micro_batches=number, nc=nc)
-    if schedule.pp != layout.pp or layout.virtual_stages not in (1, schedule.virtual_stages):
-        raise LayoutError(
-            f"a schedule for pp={schedule.pp} virtual_stages={schedule.virtual_stages} in a layout of "
-            f"pp={layout.pp} virtual_stages={layout.virtual_stages}",
-            "each rank has a row of it",
-            [Choice.of(pp=schedule.pp, virtual_stages=schedule.virtual_stages)],
-            "schedule",
-        )
-    if micro_batches not in (None, schedule.micro_batches):
-        what = f"micro_batches={shown(micro_batches)} for a schedule of {schedule.micro_batches}"
-        choices = [Choice.of(micro_batches=schedule.micro_batches)]
-        raise LayoutError(what, "its rows say how many", choices, "micro_batches")
-    return schedule.check()
-
-
 def _batch(global_batch: int | None, shares: int) -> int:
     """Sequences in all, one a share unless said."""
     return whole("global_batch", global_batch) if global_batch is not None else shares
 
 
-def _micro_batches(micro_batches: int | None, global_batch: int | None, layout: Layout) -> int:
+def _micro_batches(
+    schedule: str | Schedule, micro_batches: int | None, global_batch: int | None, layout: Layout
+) -> int:
     """How many there are: as said, or one of each sequence, or twice as many as ranks, which suits all."""
     if micro_batches is not None:
         return whole("micro_batches", micro_batches)
+    if isinstance(schedule, Schedule):
+        return schedule.micro_batches
     if global_batch is not None:
         return max(1, whole("global_batch", global_batch) // layout.dp)
     return 2 * layout.pp

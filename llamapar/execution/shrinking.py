@@ -14,6 +14,9 @@ from llamapar.frameworks import padding_rule
 MAX_RANKS = 64
 """Most ranks that an engine runs on one machine."""
 
+STAGED = ("llama",)
+"""Programs that are run in the stages of a pipeline; the others are part of one."""
+
 
 @dataclass(frozen=True)
 class Shrunk:
@@ -32,20 +35,25 @@ def shrink(
     ranks: int = MAX_RANKS,
     padding: str | Padding | None = None,
     layers: int = 2,
+    program: str = "attention",
 ) -> Shrunk:
     """The same heads, KV heads and degree of tp over narrow heads and few rows, on at most `ranks` ranks.
 
-    model, layout, padding: as in `check`. layers: most transformer layers kept.
+    model, layout, padding: as in `check`. layers: most transformer layers kept. program: that is to run.
     What does not divide still does not: FFN columns and vocabulary rows keep their remainder over tp and
-    their pad rows. pp becomes 1 (a run covers the ranks of one stage), dp and then cp shrink to divisors.
+    their pad rows. dp, then cp, then pp shrink to divisors; layers are kept for two a stage. pp becomes 1 for
+    a program that is part of a stage, for a run of that covers the ranks of one.
     """
     model, layout = find_model(model), Layout.of(layout)
-    tp = layout.tp
+    tp, most = layout.tp, max(1, ranks // layout.tp)
+    pp = max(d for d in divisors(layout.pp) if d <= most) if program in STAGED else 1
+    virtual_stages = layout.virtual_stages if pp > 1 else 1
+    if pp > 1:
+        layers = max(layers, 2 * pp * max(2, virtual_stages))
     small = _small(model, tp, padding_rule(padding), layers)
-    most = max(1, ranks // tp)
-    cp = max(d for d in divisors(layout.cp) if d <= most)
-    dp = max(d for d in divisors(layout.dp) if d <= min(2, most // cp))
-    fitted = layout.replace(pp=1, virtual_stages=1, cp=cp, dp=dp, dp_replicate=1)
+    cp = max(d for d in divisors(layout.cp) if d <= most // pp)
+    dp = max(d for d in divisors(layout.dp) if d <= min(2, most // pp // cp))
+    fitted = layout.replace(pp=pp, virtual_stages=virtual_stages, cp=cp, dp=dp, dp_replicate=1)
     old = {"pp": layout.pp, "cp": layout.cp, "dp": layout.dp}
     notes = [
         f"{axis}={n} runs as {getattr(fitted, axis)}" for axis, n in old.items() if n != getattr(fitted, axis)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from llamapar.spmd import compat
 from llamapar.spmd.compat import Arguments, OpOverload
 
 from .body import Task, dry_rank, run_rank, shapes
+from .pipeline import run_pipeline
 from .recorder import Recorder
 
 
@@ -75,11 +77,17 @@ def operations(task: Task, tick: Callable[[], None] = lambda: None) -> int:
         made += 1
         tick()
 
-    with dry_rank(task) as (mesh, own):
+    layout = task.setting.of_one_stage
+    alone = replace(task, setting=replace(task.setting, layout=layout, schedule=None))
+    with dry_rank(alone) as (mesh, own):
 
         def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
             count()
             return own(name, make)
 
-        run_rank(mesh, task, Recorder(tick=count), cut, "meta")
-    return task.setting.layout.world * made
+        if task.setting.schedule is None:
+            run_rank(mesh, task, Recorder(tick=count), cut, "meta")
+        else:
+            recorders = [Recorder(tick=count) for _ in range(task.setting.layout.pp)]
+            run_pipeline(mesh, task, recorders, cut, "meta")
+    return layout.world * made

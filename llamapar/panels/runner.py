@@ -104,11 +104,12 @@ class Runner:
         from llamapar.execution.watch import Watch, operations, ranks_ticked
 
         asked, world = run.plan.arguments(), run.plan.layout.world
+        turns = world // run.plan.layout.pp  # ranks that the local engine does an operation for
         done, total, shown_at = 0, 0, time.monotonic()
 
         def cancelled() -> bool:
             nonlocal done, shown_at
-            ticked = ranks_ticked(world)
+            ticked = ranks_ticked(turns)
             done += ticked
             if run.result is None and (now := time.monotonic()) - shown_at > STEP:
                 shown_at = now

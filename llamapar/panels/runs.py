@@ -29,6 +29,9 @@ QUICK = 64
 _WORK = {"embedding": 1, "loss": 1, "mlp": 1, "attention": 4, "block": 5, "llama": 10}
 _WIDE = 512
 
+MOST_MICRO_BATCHES = 4
+"""For each PP rank, in a run of the tab: past these a schedule only repeats itself."""
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -63,7 +66,9 @@ class RunPlan:
 
 def plan(job: Job, padding: Padding, values: Values) -> RunPlan:
     """What the controls ask to run, at a size that fits. Raises LlamaparError for what is no choice."""
-    small = shrink(job.model, job.layout, padding=padding)
+    program = OPTIONS["program"].chosen(values["program"])
+    small = shrink(job.model, job.layout, padding=padding, program=program)
+    notes = list(small.notes)
     fault = values["fault"] and OPTIONS["fault"].chosen(values["fault"])
     chosen = ("dtype", "cp_method", "chunking")
     options: Values = {name: OPTIONS[name].chosen(values[name]) for name in chosen}
@@ -72,13 +77,19 @@ def plan(job: Job, padding: Padding, values: Values) -> RunPlan:
         "padding": None if padding == NO_PADDING else padding,
         "fault": fault or None,
     }
+    if small.layout.pp > 1:
+        most = MOST_MICRO_BATCHES * small.layout.pp
+        asked = job.micro_batches or 2 * small.layout.pp
+        if asked > most:
+            notes.append(f"micro_batches={asked} runs as {most}")
+        options |= {"schedule": values["schedule"], "micro_batches": min(asked, most)}
     return RunPlan(
-        OPTIONS["program"].chosen(values["program"]),
+        program,
         small.model,
         small.layout,
         one_of("engine", values["engine"], ENGINES),
         options,
-        (f"made small to run here: {'; '.join(small.notes)}",) if small.notes else (),
+        (f"made small to run here: {'; '.join(notes)}",) if notes else (),
     )
 
 
@@ -207,7 +218,9 @@ def _size(result: RunResult) -> list[str]:
         from llamapar.programs.faults import FAULTS as known
 
         fault = known[result.task.fault]
-        at = " ".join(f"{k}={v}" for k, v in ({**fault.layout, **fault.needs, **fault.changes}).items())
+        at = " ".join(
+            f"{k}={v}" for k, v in ({**fault.layout, **fault.model, **fault.needs, **fault.changes}).items()
+        )
         lines.append(f"{result.task.fault}: still right is {fault.looks_fine}")
         lines.append(f"caught by {fault.caught_by}; it shows in {fault.program} with {at}")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llamapar.describe.arguments import named
+from llamapar.describe.layout import Layout
 from llamapar.errors import MAX_DEGREE, Choice, LayoutError, one_of, shown, whole
 from llamapar.records.tables import plural
 
@@ -92,3 +93,35 @@ def _short_last_round(order: Order, pp: int, many: int, size: int) -> LayoutErro
         [Choice.of(nc=n) for n in sorted(fitting, key=lambda n: (abs(n - size), n))[:2]],
         "nc",
     )
+
+
+SEVERAL = {"1f1b": "interleaved-1f1b", "gpipe": "looped-bfs"}
+"""What a schedule of one stage a rank is called where a rank has several."""
+
+
+def of_layout(
+    asked: str | Schedule, layout: Layout, micro_batches: int, nc: int | None = None
+) -> tuple[Schedule, Layout]:
+    """The table of a layout's pipeline, and the layout with as many stages a rank as that has.
+
+    A layout of one stage a rank leaves their number to the schedule. Raises LayoutError where the schedule is
+    not defined, and for a table that is of another layout or cannot run.
+    """
+    v = layout.virtual_stages
+    if isinstance(asked, Schedule):
+        table = asked.check()
+    else:
+        name = SEVERAL.get(asked, asked) if v > 1 else asked
+        stages = v if v > 1 else None
+        table = schedule(name, pp=layout.pp, virtual_stages=stages, micro_batches=micro_batches, nc=nc)
+    own = {"pp": table.pp, "virtual_stages": table.virtual_stages, "micro_batches": table.micro_batches}
+    given = {"pp": layout.pp, "virtual_stages": v if v > 1 else own["virtual_stages"]}
+    for field, value in (given | {"micro_batches": micro_batches}).items():
+        if value != own[field]:
+            raise LayoutError(
+                f"{field}={value} for a schedule of {field}={own[field]}",
+                "its table has a row for each rank, with every micro-batch at every stage",
+                [Choice.of(**{field: own[field]})],
+                field,
+            )
+    return table, layout.replace(virtual_stages=table.virtual_stages)

@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from llamapar.place.orders import Action
+from llamapar.place.pipeline import Schedule
 from llamapar.records.tables import Plain, Record, html_table
-from llamapar.spmd import collectives, compat, gradients, setting
+from llamapar.spmd import collectives, compat, gradients, microbatches, setting
 
 
 @dataclass(frozen=True)
 class Fault:
     """looks_fine: what a look at shapes and running does not show. caught_by: the check that fails.
 
-    program, layout: where it shows. needs: options of a run that this takes. changes: fields of the Setting.
+    program, layout: where it shows. needs: options of a run that this takes. model: fields of a model in
+    which it shows. changes: fields of the Setting.
     patch: the function that is replaced, as its owner and its name, and what takes its place.
     """
 
@@ -27,12 +30,13 @@ class Fault:
     layout: Plain
     needs: Plain = field(default_factory=dict)
     changes: Plain = field(default_factory=dict)
-    patch: tuple[object, str, Callable[..., Tensor]] | None = None
+    model: Plain = field(default_factory=dict)
+    patch: tuple[object, str, Callable[..., object]] | None = None
 
     @property
     def where(self) -> str:
-        """The layout that it shows in: "tp=2, sequence_parallel=False"."""
-        return ", ".join(f"{name}={value}" for name, value in self.layout.items())
+        """The layout, and the model, that it shows in: "tp=2, sequence_parallel=False"."""
+        return ", ".join(f"{name}={value}" for name, value in (self.layout | self.model).items())
 
 
 def _own_gradient(*given: Tensor) -> Tensor:
@@ -55,7 +59,50 @@ def _contiguous_positions(self: setting.Setting, name: str, whole: Tensor, coord
     return whole[coord["cp"] * n : (coord["cp"] + 1) * n].clone()
 
 
+def _own_end(own: Tensor, other: Tensor) -> Tensor:
+    """In place of the sum over both ends of the pipeline."""
+    return own
+
+
+_right_targets = microbatches.targets_of
+
+
+def _neighbours_targets(targets: Tensor, setting: setting.Setting, number: int) -> Tensor:
+    """The targets of the micro-batch beside it; the last of an odd number keeps its own."""
+    return _right_targets(targets, setting, min(number ^ 1, setting.micro_batches - 1))
+
+
+def _undivided(loss: Tensor, setting: setting.Setting) -> Tensor:
+    return loss.sum() / setting.micro_batch
+
+
+_right_sum = microbatches.added
+
+
+def _added_but_the_last(total: Tensor | None, own: Tensor, setting: setting.Setting, number: int) -> Tensor:
+    """The sum as it is before the last micro-batch."""
+    if total is not None and number == setting.micro_batches - 1:
+        return total
+    return _right_sum(total, own, setting, number)
+
+
+_right_row = microbatches.row
+
+
+def _crossed_row(schedule: Schedule, pp_rank: int) -> tuple[Action, ...]:
+    """On the first rank the first backward before its forward: it waits for what its sending would start."""
+    row = list(_right_row(schedule, pp_rank))
+    if pp_rank == 0 and schedule.pp > 1:
+        first = row.pop(0)
+        backward = next(
+            at for at, action in enumerate(row) if action.kind in "BI" and action[1:] == first[1:]
+        )
+        row.insert(backward + 1, first)
+    return tuple(row)
+
+
 _NO_SP = {"sequence_parallel": False}
+_PIPELINE = {"micro_batches": 4}
 
 
 class Faults(dict[str, Fault], Record):
@@ -149,6 +196,47 @@ FAULTS = Faults(
             "loss",
             {"tp": 8},
             changes={"pads_in_softmax": True},
+        ),
+        "tied_not_summed": Fault(
+            "every shape, the loss, and all gradients but one",
+            "gradient of the embedding: each end of the pipeline has only its own part",
+            "llama",
+            {"pp": 2},
+            needs=_PIPELINE,
+            model={"tied": True},
+            patch=(microbatches, "both_ends", _own_end),
+        ),
+        "micro_batches_swapped": Fault(
+            "every shape, every byte sent, and the size of the loss",
+            "forward: the loss of a sequence is taken against another one's targets",
+            "llama",
+            {"pp": 2},
+            needs=_PIPELINE,
+            patch=(microbatches, "targets_of", _neighbours_targets),
+        ),
+        "loss_not_divided": Fault(
+            "every shape, the loss, and the direction of each gradient",
+            "gradients are as many times too large as there are micro-batches",
+            "llama",
+            {"pp": 2},
+            needs=_PIPELINE,
+            patch=(microbatches, "objective", _undivided),
+        ),
+        "gradients_too_early": Fault(
+            "every shape, the loss, and that gradients are sums over micro-batches",
+            "gradients: the last micro-batch is missing",
+            "llama",
+            {"pp": 2},
+            needs=_PIPELINE,
+            patch=(microbatches, "added", _added_but_the_last),
+        ),
+        "send_receive_crossed": Fault(
+            "every rank has each operation once, and all bytes are right",
+            "nothing moves: each rank is told with what it waits for, and from whom",
+            "llama",
+            {"pp": 2},
+            needs=_PIPELINE,
+            patch=(microbatches, "row", _crossed_row),
         ),
     }
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from llamapar.place.orders import Action
-from llamapar.place.schedule import Schedule
+from llamapar.place.pipeline import Schedule
 
 from .setting import Setting
 

@@ -18,7 +18,7 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
 from llamapar.errors import LlamaparError
 from llamapar.place.cut import Cut
-from llamapar.place.schedule import Schedule
+from llamapar.place.pipeline import Schedule
 from llamapar.place.stage_map import Stage
 
 from .compat import Coord

@@ -44,10 +44,7 @@ class LocalRanks:
 
     def __init__(self, setting: Setting, device: str = "cpu") -> None:
         global _open
-        if compat.in_local_mode():
-            raise LlamaparError(
-                "a local run inside another one", "it would end the ranks that it runs on", field="engine"
-            )
+        _require_no_other("it would end the ranks that it runs on")
         end()
         size = setting.of_one_stage.world
         self.setting, self.device = setting, device
@@ -64,6 +61,7 @@ class LocalRanks:
             raise LlamaparError(
                 "these local ranks are closed", "a later local run took their place", ["lp.step_through(...)"]
             )
+        _require_no_other("tensors would hold ranks twice, and some gradients come out twice as large")
         self._mode.__enter__()
         return self
 
@@ -95,6 +93,12 @@ class LocalRanks:
 
 
 _open: LocalRanks | None = None
+
+
+def _require_no_other(why: str) -> None:
+    """LlamaparError inside the `with` of local ranks."""
+    if compat.in_local_mode():
+        raise LlamaparError("a local run inside another one", why, field="engine")
 
 
 def end() -> None:

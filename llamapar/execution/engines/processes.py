@@ -31,7 +31,9 @@ def mesh_of(layout: Layout, device: str) -> DeviceMesh:
 
 @functools.cache
 def lanes_of(layout: Layout, device: str) -> Lanes:
-    """The meshes on which the ranks of a pipeline meet, made once as `mesh_of`."""
+    """The meshes on which the ranks of a pipeline meet, made once as `mesh_of`; one, twice, without it."""
+    if layout.pp == 1:
+        return Lanes(mesh_of(layout, device), mesh_of(layout, device))
     return Lanes(mesh_of(layout, device), compat.make_mesh(layout, device))
 
 

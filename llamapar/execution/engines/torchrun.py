@@ -239,7 +239,7 @@ class _Run:
 
         def in_group() -> RankReport:
             enter_group(context, backend, self.group_store)
-            processes.mesh_of(task.setting.layout, context.device.type)  # takes long where ranks are many
+            processes.lanes_of(task.setting.layout, context.device.type)  # takes long where ranks are many
             context.note("")
             return processes.run_here(context, task)
 
