@@ -43,7 +43,7 @@ ROOMS = {
     "execution": room(3985, "torch", "cloudpickle"),  # pipelines run; where ranks stand
     "checkpoint": room(2640, "torch", "numpy"),
     "figures": room(1955, "plotly"),
-    "panels": room(2410, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
+    "panels": room(2415, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
     "cli": room(1190),
     "jupyter": room(190, "IPython"),
     "__main__": room(30),
