@@ -15,6 +15,7 @@ from llamapar.rules.table import ERROR, RULE_BY_CODE
 
 from .causes import background, explain_divides, explain_order
 from .counts import explain_unequal
+from .forwards import explain_forwards
 from .hypothesis import LIKELY, WEAK, Hypothesis
 from .known import Known
 from .limits import limits
@@ -64,11 +65,15 @@ _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
 
 def hypotheses(r: Reading, observed: list[Observation], known: Known) -> Iterator[Hypothesis]:
     """Every candidate cause of what `r` states."""
+    exact = False
     for observation in observed:
-        yield from _EXPLAIN[type(observation)](observation, r, known)
+        forwards = explain_forwards(observation, r, known)
+        yield from forwards or _EXPLAIN[type(observation)](observation, r, known)
+        exact = exact or bool(forwards)
     yield from limits(r, known)
     yield from topics(r, known)
-    yield from background(r, known)
+    if not exact:
+        yield from background(r, known)
 
 
 # -- ranking ---------------------------------------------------------------------------------------

@@ -81,36 +81,6 @@ def on_a_rank(width: int, degree: int) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class Uneven:
-    """A size that a degree does not divide, and the category that says so. unit: columns of one of it."""
-
-    category: str
-    fact: str
-    size: int
-    axis: str
-    degree: int
-    unit: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.fact} {self.size // self.unit} over {self.axis}={self.degree}"
-
-
-_CUT_OVER = (
-    ("kv_heads_lt_tp", "n_kv_heads", "tp"),
-    ("heads_not_divisible", "n_heads", "tp"),
-    ("hidden_or_ffn_not_divisible", "ffn_dim", "tp"),
-    ("vocab_not_divisible", "vocab_size", "tp"),
-    ("seq_not_divisible", "seq_len", "cp"),
-    ("seq_not_divisible", "seq_len", "tp"),
-    ("microbatch_divisibility", "global_batch", "dp"),
-)
-"""Category, size and axis: what each axis cuts."""
-
-_SHARDED_OVER = tuple(("fsdp_uneven", fact, "dp") for fact in ("vocab_size", "ffn_dim", "dim"))
-"""The rows of parameters, which FSDP shares out over DP."""
-
-
-@dataclass(frozen=True)
 class Known:
     """Facts beside the text; every one may be missing.
 
@@ -187,26 +157,6 @@ class Known:
         if self.get("world") == 1 and not self.changes:
             return True
         return bool(axes) and all(self.get(axis) == 1 for axis in axes)
-
-    def uneven(self, *cuts: tuple[str, str, str]) -> list[Uneven]:
-        """Each known size that a known degree does not divide. cuts: (category, size, axis) to look at."""
-        rows = []
-        for category, fact, axis in cuts or _CUT_OVER:
-            size, degree = self.get(fact), self.get(axis)
-            if size and degree and size % degree:
-                rows.append(Uneven(category, fact, size, axis, degree))
-        return rows
-
-    def shares(self, *sizes: int) -> Iterator[Uneven]:
-        """The uneven cuts of which all of `sizes` are a rank's share, the whole, or equal shares together."""
-        grouped = self.get("n_kv_heads") != self.get("n_heads")
-        columns = (self.get("head_dim") or 1) if grouped else 1
-        for cut in self.uneven(*_CUT_OVER, *_SHARDED_OVER):
-            for unit in {1, columns if cut.fact == "n_kv_heads" else 1}:
-                whole = cut.size * unit
-                parts = on_a_rank(whole, cut.degree)
-                if set(sizes) <= {*parts, whole, parts[0] * cut.degree} and set(sizes) & {*parts}:
-                    yield replace(cut, size=whole, unit=unit)
 
     def memory_command(self) -> str:
         """The `llamapar memory` that counts what a rank holds, with what is known filled in."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
+from .forwards import uneven
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
 from .known import Known
 from .reading import Reading
@@ -95,11 +96,11 @@ def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if not _COLLECTIVE.search(r.low):
         return
     cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
-    uneven = known.uneven()
-    for cut in uneven:
-        level = LIKELY if len(uneven) == 1 else POSSIBLE
-        yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.size, cut.degree))
-    if not uneven:
+    rows = uneven(known)
+    for cut in rows:
+        level = LIKELY if len(rows) == 1 else POSSIBLE
+        yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.count, cut.degree))
+    if not rows:
         keys = any(_KEYS.search(line) for line in r.code)
         names = ("kv_heads_lt_tp", "seq_not_divisible") if keys else ("seq_not_divisible", "kv_heads_lt_tp")
         for category in names:

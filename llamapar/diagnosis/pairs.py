@@ -66,13 +66,6 @@ def _labels(it: Meeting) -> Iterator[Hypothesis]:
         yield from explain_uncut(it.small, it.big, LABELS, it.known)
 
 
-def _shares(it: Meeting) -> Iterator[Hypothesis]:
-    """Both are shares of a size that is known and does not divide over a degree that is known."""
-    for cut in it.known.shares(it.o.a, it.o.b) if it.small != it.big and not it.adapter else ():
-        cause = f"{it.o.a} and {it.o.b} are shares of {cut}, which does not divide"
-        yield found(cut.category, LIKELY, cause, Quotient(cut.size, cut.degree))
-
-
 def _two_models(it: Meeting) -> Iterator[Hypothesis]:
     shapes = it.o.shapes
     if it.o.name and shapes and not it.adapter and sum(a != b for a, b in zip(*shapes, strict=False)) > 1:
@@ -278,6 +271,6 @@ def _lengths_or_widths(it: Meeting) -> Iterator[Hypothesis]:
 
 
 _IN_TURN = (
-    _labels, _shares, _two_models, _lora, _placeholder, _no_tokens, _positions, _cut_by_nobody, _gathered,
+    _labels, _two_models, _lora, _placeholder, _no_tokens, _positions, _cut_by_nobody, _gathered,
     _fused, _flat, _plain,
 )  # fmt: skip

@@ -136,7 +136,8 @@ def explain_vocabulary(small: int, big: int, r: Reading, known: Known, named: bo
         pads = Multiples((small, big), 64) if padded else Stated(f"{big} - {small} = {big - small}")
         cause = f"vocabularies of {small} and {big} rows: {why}"
         category = first((lora, "lora_tp"), (padded, "vocab_padding"), otherwise="embed_checkpoint_shape")
-        yield found(category, LIKELY, cause, pads, parallel=padded, needs="padding, tp")
+        blame = first((padded, True), (LOADED.search(r.low), False), otherwise=None)  # or equal pieces of it
+        yield found(category, LIKELY, cause, pads, parallel=blame, needs="padding, tp")
         return
     shards = _shards(small, big, known)
     if shards is None:
@@ -165,8 +166,9 @@ def explain_vocabulary(small: int, big: int, r: Reading, known: Known, named: bo
     cause = f"{small} rows are one of {k} shards of a vocabulary of {big} padded to {padded_to}"
     shard = found("embed_checkpoint_shape", level, cause, equation, needs="tp, padding", facts=facts)
     cause = f"{big} rows are padded to {padded_to} before they are cut over {k} ranks"
-    padded_first = found("vocab_padding", LIKELY, cause, equation, facts=facts)
-    yield from (padded_first, shard) if _PADS.search(r.low) else (shard, padded_first)
+    spoken = _PADS.search(r.low)
+    padded_first = found("vocab_padding", LIKELY if spoken else level, cause, equation, facts=facts)
+    yield from (padded_first, shard) if spoken else (shard, padded_first)
 
 
 # -- one observed shape ----------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
     for k in degrees(known):
         if big % k and -(-big // k) == small:
             sure = shards or (is_width(big, known) and (tp == k or k <= 8))
-            level = LIKELY if sure else WEAK
+            level = first((sure and tp == k, LIKELY), (sure, POSSIBLE), otherwise=WEAK)
             cause = f"{small} is {big}/{k} rounded up: {big} columns do not divide over tp={k}"
             numbers = Quotient(big, k, after=f" → {small}")
             yield found(_WIDTH, level, cause, numbers, parallel=sure or None, facts={"tp": k})

@@ -1,0 +1,211 @@
+"""Forwards from what is known: every size that a rank holds, and what slips make of it.
+
+Where a size of the model or the job and the degree that cuts it are both given, nothing has to be guessed: a
+rank holds the whole, a share, the last share or one that was rounded down, and gathers equal pieces to more
+or fewer than the whole. Two sizes of a text that meet and are two of these are explained by that cut. Texts
+of which size or degree is not known are left to the other readers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llamapar.records.equations import Quotient
+
+from .hypothesis import LIKELY, POSSIBLE, Hypothesis, Level, found
+from .known import Known, on_a_rank
+from .observations import LABELS, LOADED, Matmul, Observation, Pair, Split, View
+from .reading import Reading, Shape
+
+WIDTH, TOKENS, SAMPLES = "columns", "tokens", "samples"
+_ANY = frozenset((WIDTH, TOKENS, SAMPLES))
+
+_SIZES: tuple[tuple[str, str, str, str], ...] = (
+    ("ffn_dim", "hidden_or_ffn_not_divisible", "tp", WIDTH),
+    ("dim", "hidden_or_ffn_not_divisible", "tp", WIDTH),
+    ("n_heads", "heads_not_divisible", "tp", WIDTH),
+    ("n_kv_heads", "kv_heads_lt_tp", "tp", WIDTH),
+    ("vocab_size", "vocab_not_divisible", "tp", WIDTH),
+    ("seq_len", "seq_not_divisible", "cp", TOKENS),
+    ("seq_len", "seq_not_divisible", "tp", TOKENS),
+    ("global_batch", "microbatch_divisibility", "dp", SAMPLES),
+    ("vocab_size", "fsdp_uneven", "dp", WIDTH),
+    ("ffn_dim", "fsdp_uneven", "dp", WIDTH),
+    ("dim", "fsdp_uneven", "dp", WIDTH),
+)
+"""What each axis cuts: the fact, the category where its degree does not divide it, and what it counts. DP
+cuts the rows of parameters under FSDP."""
+
+_LOCAL = "other: global_dim_not_localized"
+_HEADS = ("n_kv_heads", "n_heads")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`count` units of a size over `degree` ranks of an axis. columns: of one unit."""
+
+    fact: str
+    category: str
+    axis: str
+    count: int
+    degree: int
+    columns: int = 1
+
+    @property
+    def even(self) -> bool:
+        return self.count % self.degree == 0
+
+    @property
+    def whole(self) -> int:
+        return self.count * self.columns
+
+    @property
+    def shares(self) -> set[int]:
+        """What ranks hold, with units kept whole or parted."""
+        whole_units = {n * self.columns for n in on_a_rank(self.count, self.degree)}
+        return {n for n in whole_units | {*on_a_rank(self.whole, self.degree)} if n > 0}
+
+    @property
+    def gathered(self) -> set[int]:
+        """What equal pieces are together."""
+        return {share * self.degree for share in self.shares}
+
+    def explains(self, a: int, b: int) -> bool:
+        return a != b and {a, b} <= self.shares | self.gathered | {self.whole}
+
+    def __str__(self) -> str:
+        return f"{self.fact} {self.count} over {self.axis}={self.degree}"
+
+
+def uneven(known: Known) -> list[Cut]:
+    """Each known size that a known degree does not divide, by its units."""
+    return [
+        cut for cut, _ in cuts(known) if not cut.even and cut.columns == 1 and cut.category != "fsdp_uneven"
+    ]
+
+
+def cuts(known: Known) -> Iterator[tuple[Cut, str]]:
+    """Every cut of a known size by a known degree, and what the size counts."""
+    columns, heads, kv_heads = known.get("head_dim"), known.get("n_heads"), known.get("n_kv_heads")
+    for fact, category, axis, kind in _SIZES:
+        count, degree = known.get(fact), known.get(axis) or 1
+        if not count or degree == 1 or (fact == "n_kv_heads" and count == heads):  # Q is cut before
+            continue
+        if (fact, axis) == ("seq_len", "tp"):
+            count = -(-count // (known.get("cp") or 1))
+        yield Cut(fact, category, axis, count, degree), kind
+        if fact in _HEADS and columns:
+            yield Cut(fact, category, axis, count, degree, columns), kind
+    tp = known.get("tp") or 1
+    if columns and heads and kv_heads and tp > 1 and heads % tp == kv_heads % tp == 0:
+        yield Cut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns), WIDTH
+
+
+Meeting = tuple[int, int, frozenset[str]]
+"""Two sizes that should be one, and what they may count."""
+
+
+def meetings(o: Observation, known: Known) -> Iterator[Meeting]:
+    """The two sizes of an observation that should be one."""
+    if isinstance(o, Matmul):
+        yield o.a, o.b, frozenset((WIDTH,))
+    elif isinstance(o, Split):
+        yield o.total, sum(o.parts), _ANY
+    elif isinstance(o, Pair):
+        yield from _of_pair(o, known)
+    elif isinstance(o, View) and min(o.target) > 0:
+        yield from _of_view(o.target, o.numel, known.get("head_dim"))
+
+
+def _of_pair(o: Pair, known: Known) -> Iterator[Meeting]:
+    small, big = sorted((o.a, o.b))
+    seq = known.get("seq_len") or 0
+    if o.name == LABELS:  # the batch and its tokens in one
+        samples, rest = divmod(big, seq) if seq else (0, 1)
+        if samples and not rest and small % samples == 0:
+            yield small // samples, seq, frozenset((TOKENS,))
+        return
+    shape = o.shapes[0] if o.shapes else ()
+    kinds = _ANY
+    if len(shape) > 2 and o.dim in (0, 1, len(shape) - 1):
+        kinds = frozenset(((SAMPLES, TOKENS, WIDTH)[min(o.dim, 2)],))
+    elif len(shape) == 2 and o.dim == 1:
+        kinds = frozenset((TOKENS if shape[0] <= _BATCH else WIDTH,))
+    yield o.a, o.b, kinds
+
+
+_BATCH = 64
+"""Rows of [batch, tokens], at most; of a weight there are more."""
+
+
+def _of_view(target: Shape, numel: int, head_dim: int | None) -> Iterator[Meeting]:
+    """Which one dim of the target, or two that were one, would have to be another number?"""
+    dims = len(target)
+    heads = dims - 2 if dims > 3 or target[-1] == head_dim else dims - 1
+    for first in range(dims):
+        for last in range(first + 1, min(first + 2, dims) + 1):
+            asked = math.prod(target[first:last])
+            there, rest = divmod(numel * asked, math.prod(target))
+            kinds = {SAMPLES} if first == 0 else set()
+            kinds |= {TOKENS} if first == min(1, heads - 1) else set()
+            kinds |= {WIDTH} if first >= heads or dims < 3 else set()
+            own = first == dims - 1 and asked == head_dim  # the size of a head, which nobody cuts
+            if not rest and there != asked and not own:
+                yield there, asked, _ANY if (dims, target[0]) == (3, 1) else frozenset(kinds)
+
+
+def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesis]:
+    """The cuts of known sizes by known degrees of which both sizes of an observation come."""
+    if "lora" in r.evident or ("fused" in r.evident and not isinstance(o, Split)):
+        return []
+    named = isinstance(o, Pair) and o.name not in ("", LABELS)  # an even shard of it, see `weights`
+    rows = [
+        (cut, a, b)
+        for a, b, kinds in meetings(o, known)
+        for cut, kind in cuts(known)
+        if kind in kinds and cut.explains(a, b)
+        if not (cut.even and (named or cut.axis == "dp" or "position" in r.evident))
+    ]
+    table = isinstance(o, Pair) and o.dim == 0
+    if table and any(cut.even and cut.fact == "vocab_size" for cut, _, _ in rows):
+        return []  # the rows of an embedding, see `weights`
+    uneven = [row for row in rows if not row[0].even]
+    level = LIKELY if len({cut.category for cut, _, _ in uneven}) < 2 else POSSIBLE
+    if uneven:
+        return [h for cut, a, b in uneven for h in _uneven(cut, a, b, level, isinstance(o, Pair | Matmul))]
+    rows.sort(
+        key=lambda row: row[0].fact == "seq_len"
+    )  # tokens are cut over tp under sequence parallelism alone
+    return [_even(cut, min(a, b), max(a, b), o, r) for cut, a, b in rows]
+
+
+def _uneven(cut: Cut, a: int, b: int, level: Level, meet: bool) -> Iterator[Hypothesis]:
+    gathered = meet and {a, b} & cut.gathered - {cut.whole} and cut.fact != "seq_len"
+    cause = f"{a} and {b} are shares of {cut}, which does not divide"
+    numbers = Quotient(cut.count, cut.degree)
+    yield found(cut.category, POSSIBLE if gathered else level, cause, numbers)
+    if gathered:
+        cause = f"equal pieces of {cut} make {max(a, b)} in all, or they were padded to it"
+        yield found("fsdp_uneven", POSSIBLE, cause, numbers)
+
+
+def _even(cut: Cut, small: int, big: int, o: Observation, r: Reading) -> Hypothesis:
+    k, part, numbers = cut.degree, f"a rank's slice ({cut.axis}={cut.degree})", Quotient(big, cut.degree)
+    if LOADED.search(r.low):
+        cause = f"{small} is one of {k} shards of {big} ({cut}): a shard meets the whole weight"
+        return found("checkpoint_tp_mismatch", LIKELY, cause, numbers)
+    facts = {cut.axis: k}
+    if not isinstance(o, View):
+        cause = f"{small} is 1/{k} of {big}: {part} of {cut.fact} meets the whole dim"
+        return found(_LOCAL, LIKELY, cause, numbers, facts=facts)
+    wanted = math.prod(o.target)
+    if wanted > o.numel:
+        cause = f"the tensor is 1/{k} of its target: {part} is reshaped with the whole model's sizes"
+    else:
+        cause = (
+            f"the tensor is {k} times its target: a whole tensor is reshaped with one rank's sizes ({cut})"
+        )
+    ratio = Quotient(max(wanted, o.numel), min(wanted, o.numel))
+    return found(_LOCAL, LIKELY, cause, ratio, numbers, facts=facts)
