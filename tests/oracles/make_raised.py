@@ -8,7 +8,8 @@
 
 raised_again.jsonl came later and in two halves (--halved --recipes raised_again.toml --out ...); it wants
 also, without their dependencies: gguf==0.19.0 compressed-tensors==0.20.0 torchao==0.14.1 datasets==5.2.0
-(with dill multiprocess xxhash pyarrow pandas), and picotron of github.com/huggingface/picotron at 59714b1.
+(with dill multiprocess xxhash pyarrow pandas), picotron of github.com/huggingface/picotron at 59714b1
+and the vllm folder of vllm-0.6.3.tar.gz on the path; its jax part: orbax-checkpoint==0.12.8 flax==0.12.8.
 
 A recipe is a piece of a user's code with the fault in it, how it is run, what of the traceback is kept, and
 its labels. They follow from the fault; no answer of `explain` was looked at for them. Cases keep the form of
