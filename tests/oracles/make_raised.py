@@ -7,7 +7,7 @@
     python tests/oracles/make_raised.py jax     (in another environment: jax[cpu]==0.10.2)
 
 raised_again.jsonl came later and in two halves (--halved --recipes raised_again.toml --out ...); it wants
-also, without their dependencies: gguf==0.19.0 compressed-tensors==0.20.0 torchao==0.14.1 datasets==5.2.0
+also, without their dependencies: gguf==0.19.0 compressed-tensors==0.20.0 torchao==0.18.0 datasets==5.2.0
 (with dill multiprocess xxhash pyarrow pandas), picotron of github.com/huggingface/picotron at 59714b1
 and the vllm folder of vllm-0.6.3.tar.gz on the path; its jax part: orbax-checkpoint==0.12.8 flax==0.12.8.
 
