@@ -42,9 +42,9 @@ ROOMS = {
     "programs": room(950, "torch"),  # a pipeline's faults among them
     "execution": room(3985, "torch", "cloudpickle"),  # pipelines run; where ranks stand
     "checkpoint": room(2640, "torch", "numpy"),
-    "figures": room(1955, "plotly"),
-    "panels": room(2415, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
-    "cli": room(1190),
+    "figures": room(2265, "plotly"),  # timelines of pipelines among them
+    "panels": room(2475, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
+    "cli": room(1225),
     "jupyter": room(190, "IPython"),
     "__main__": room(30),
 }

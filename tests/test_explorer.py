@@ -168,6 +168,39 @@ def test_a_layout_that_cannot_compute_has_a_reason_in_the_memory_tab() -> None:
     assert panel.payload["figure"] is not None
 
 
+def test_the_pipeline_tab_draws_the_schedule_of_the_controls() -> None:
+    panel = lp.explorer(tab="pipeline", virtual_stages=8, micro_batches=16)
+    paper = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=16)  # 1F1B of several
+    assert panel.payload["summary"] == lp.view(paper).summary
+    panel.set(schedule="flexible", micro_batches=40, nc=20, virtual_stages=2)
+    longer = lp.schedule("flexible", pp=16, virtual_stages=2, micro_batches=40, nc=20).timeline()
+    assert panel.payload["summary"] == lp.view(longer).summary
+    panel.set(beside="gpipe")
+    breadth = lp.schedule("looped-bfs", pp=16, virtual_stages=2, micro_batches=40).timeline()
+    assert panel.payload["figure"] == lp.view(longer.beside(breadth)).spec
+    panel.set(beside="", time=12)
+    assert panel.payload["summary"] == lp.view(longer.at(12)).summary
+    panel.set(time=10**9)
+    assert panel.payload["summary"] == lp.view(longer.at(longer.end)).summary
+
+
+def test_a_schedule_that_cannot_be_says_why_and_what_would_do() -> None:
+    panel = lp.explorer(tab="pipeline", schedule="zbv")
+    problem = panel.payload["problem"]
+    assert (problem["what"], problem["why"]) == ("ZBV with virtual_stages=1", "it has 2 on each rank")
+    [(text, changes)] = problem["choose"]
+    assert (text, changes) == ("virtual_stages=2", {"virtual_stages": 2})
+    panel.set(**changes)
+    assert panel.payload["problem"] is None
+    panel.set(schedule="1f1b", micro_batches=100_000)
+    assert panel.payload["problem"]["why"] == "at most 32,768 operations are drawn"
+    panel.set(**panel.payload["problem"]["choose"][0][1])
+    assert panel.payload["problem"] is None
+    panel.set(framework="torchtitan", virtual_stages=1, micro_batches=8)
+    found = {f["code"]: f["severity"] for f in panel.payload["findings"]}
+    assert found["LP305"] == "error"
+
+
 def test_random_moves_never_raise(soak: bool) -> None:
     moves = 10_000 if soak else 1_000
     draw = random.Random(405)

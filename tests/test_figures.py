@@ -476,7 +476,7 @@ def test_other_values_have_no_picture() -> None:
     assert str(caught.value) == (
         "3 has no picture\n"
         "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, Trace, Memory, "
-        "Reconciliation, Loading, Explanation\n"
+        "Reconciliation, Loading, Explanation, Schedule, Timeline, Timelines, Moment\n"
         "  try  lp.view(lp.heads(model, layout))"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from llamapar.count.terms import COUNTERS, CUBLAS, MARGIN, OUTSIDE, RESERVED, Te
 from llamapar.describe.hardware import GPUS
 from llamapar.errors import LayoutError
 from llamapar.frameworks.habits import HABITS
+from llamapar.place.schedule import schedule_of
 
 B8, B405 = "llama3.1-8b", "llama3.1-405b"
 PAPER = lp.Layout(tp=8, pp=16, dp=128)
@@ -466,6 +468,56 @@ def test_interleaving_keeps_what_the_paper_says(pp: int, v: int, rounds: int, da
     rank = data.draw(st.integers(0, pp - 1))
     later = in_flight("1f1b", rank, pp, v, rounds * pp)
     assert sum(later) <= sum(held) <= rounds * pp * v
+
+
+def test_formulas_of_chunks_in_flight_are_the_tables(sample: Callable[[Any, int], Any]) -> None:
+    """Where 1F1B and GPipe have a table; interleaved, its rounds have to be equal."""
+    cases = itertools.product(("1f1b", "gpipe"), range(2, 9), range(1, 5), range(1, 34))
+    found = 0
+    for schedule, pp, v, m in sample(list(cases), 300):
+        try:
+            table = schedule_of(schedule, pp, v, m)
+        except lp.LayoutError:
+            assert v > 1
+            assert m % max(1, m // pp)
+            continue
+        for rank in range(pp):
+            assert in_flight(schedule, rank, pp, v, m) == table.flying_at_peak(rank), (schedule, pp, v, m)
+        found += 1
+    assert found > 200
+
+
+def test_other_schedules_are_counted_in_their_tables() -> None:
+    for name in ("looped-bfs", "interleaved-zero-bubble", "zbv", "dualpipev", "flexible"):
+        table = lp.schedule(name, pp=4, micro_batches=8)
+        held = [in_flight(name, rank, 4, 2, 8) for rank in range(4)]
+        assert tuple(map(sum, held)) == table.in_flight, name
+
+
+def test_longer_rounds_of_the_flexible_schedule_take_more() -> None:
+    layout = lp.Layout(pp=4, virtual_stages=2)
+    four, six = (
+        lp.memory(B8, layout, seq_len=8192, global_batch=24, schedule="flexible", nc=nc).stages[1]
+        for nc in (4, 6)
+    )
+    chunks = [sum(in_flight("flexible", 1, 4, 2, 24, nc)) for nc in (4, 6)]
+    assert chunks == [9, 11]
+    assert six.bytes(*ACTIVATIONS) > four.bytes(*ACTIVATIONS)
+
+
+def test_a_v_has_both_ends_on_its_first_rank() -> None:
+    v = lp.memory(B8, lp.Layout(pp=4, virtual_stages=2), seq_len=8192, schedule="zbv").stages
+    loop = lp.memory(B8, lp.Layout(pp=4, virtual_stages=2), seq_len=8192, schedule="interleaved-1f1b").stages
+    assert [s.bytes("logits and loss") > 0 for s in v] == [True, False, False, False]
+    assert [s.bytes("logits and loss") > 0 for s in loop] == [False, False, False, True]
+    assert sum(s.bytes("parameters") for s in v) == sum(s.bytes("parameters") for s in loop)
+
+
+def test_a_schedule_that_is_not_defined_has_no_memory() -> None:
+    with pytest.raises(lp.LayoutError, match=r"^ZBV with virtual_stages=1\n  why  it has 2 on each rank"):
+        lp.memory(B8, lp.Layout(pp=4), seq_len=8192, schedule="zbv")
+    with pytest.raises(lp.LayoutError, match=r"^nc=4 with 1F1B"):
+        lp.memory(B8, lp.Layout(pp=4), seq_len=8192, nc=4)
 
 
 def test_stages_keep_less_the_later_they_are() -> None:

@@ -207,7 +207,8 @@ def test_a_control_is_an_option(panel: list[dict[str, Any]]) -> None:
 
 def test_the_explorer_opens_on_the_defaults_but_for_its_first_layout() -> None:
     own = {"preset", "tp", "pp", "dp", "zero", "sequence_parallel", "seq_len", "gpu"}
-    empty = {"framework": "", "padding": "own", "layer_split": "own", "fault": "", "tab": "heads"}
+    empty = {"framework": "", "padding": "own", "layer_split": "own", "fault": "", "beside": ""}
+    empty["tab"] = "heads"
     for name, value in DEFAULTS.items():
         if name not in own:
             assert value == empty.get(name, OPTIONS[name].default if name in OPTIONS else None), name

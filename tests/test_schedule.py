@@ -171,7 +171,7 @@ def test_stages_on_a_rank_unless_said() -> None:
             {"name": "1f1b", "pp": 4, "virtual_stages": 2, "micro_batches": 8},
             "1F1B with virtual_stages=2\n"
             "  why  it has 1 on each rank\n"
-            "  try  virtual_stages=1, or schedule='interleaved-1f1b'",
+            "  try  virtual_stages=1, or interleaved-1f1b",
         ),
         (
             {"name": "zbv", "pp": 4, "virtual_stages": 3, "micro_batches": 8},
@@ -193,7 +193,7 @@ def test_stages_on_a_rank_unless_said() -> None:
             {"name": "gpipe", "pp": 4, "micro_batches": 8, "nc": 4},
             "nc=4 with GPipe\n"
             "  why  nc is of the flexible schedule; the others choose their rounds themselves\n"
-            "  try  schedule='flexible'",
+            "  try  flexible",
         ),
         (
             {"name": "flexible", "pp": 4, "virtual_stages": 3, "micro_batches": 9, "nc": 4},

@@ -23,6 +23,7 @@ from .commands import Answer, Command, Given, Group, answer
 from .explain_command import EXPLAIN
 from .memory_command import LOADING, MEMORY
 from .model_command import MODEL
+from .schedule_command import SCHEDULE
 from .writing import as_dict, as_text, in_flags, write
 
 
@@ -64,6 +65,7 @@ COMMANDS: dict[str, Command | Group] = {
     "run": run_command.RUN,
     "memory": MEMORY,
     "loading": LOADING,
+    "schedule": SCHEDULE,
     "checkpoint": CHECKPOINT,
     "explain": EXPLAIN,
 }

@@ -18,6 +18,7 @@ from llamapar.errors import Choice, LayoutError, flag, one_of
 from llamapar.frameworks import FRAMEWORKS, Framework
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import HABITS, LOSSES, Habits, habits_of
+from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
 from .published import korthikanti, megatron, ultrascale
@@ -40,6 +41,7 @@ def memory(
     global_batch: int | None = None,
     recompute: str = "selective",
     schedule: str = "1f1b",
+    nc: int | None = None,
     accounting: str = "exact",
     gpu: str = "h100-80gb",
     dtype: str = "bfloat16",
@@ -63,7 +65,8 @@ def memory(
 
     seq_len: tokens of a sequence. micro_batch: sequences of a micro-batch. global_batch: sequences of a step
         over all dp ways; without it there are as many micro-batches as keep the pipeline full.
-    recompute: "none", "selective" or "full". schedule: "1f1b" (interleaved with virtual_stages) or "gpipe".
+    recompute: "none", "selective" or "full". schedule: "1f1b" (interleaved with virtual_stages), "gpipe", or
+        another of `schedule`'s; nc is the flexible one's. Chunks in flight are counted in its table.
     accounting: "exact", or a published rule: "megatron", "korthikanti" (activations alone), "ultrascale";
         those know one stage, the most loaded. gpu: a name of `GPUS`.
     dtype: of parameters and activations; grad_dtype: of the sums of gradients over micro-batches, float32
@@ -116,6 +119,7 @@ def memory(
             layer_split=layer_split or (judge and judge.layer_split) or "balanced ends",
             cp_method=cp_method,
             dtype=dtype,
+            placement=ORDERS[schedule].placement,
         )
         account = Account(
             grad_dtype or item_grads,
@@ -123,6 +127,7 @@ def memory(
             kernels,
             schedule,
             many,
+            nc,
             flag("grad_buckets", grad_buckets),
             flag("master_weights", master_weights),
             flag("float8_all_gather", float8_all_gather),

@@ -42,6 +42,7 @@ class Account:
     kernels: str
     schedule: str
     micro_batches: int
+    nc: int | None
     grad_buckets: bool
     master_weights: bool = True
     float8_all_gather: bool = False
@@ -127,7 +128,8 @@ def layer_terms(
 def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account, habits: Habits) -> list[Term]:
     """What autograd keeps at the peak of a PP rank, the logits, and what the backward needs besides."""
     layout = sizes.layout
-    flying = in_flight(account.schedule, rank, layout.pp, layout.virtual_stages, account.micro_batches)
+    v, many = layout.virtual_stages, account.micro_batches
+    flying = in_flight(account.schedule, rank, layout.pp, v, many, account.nc)
     inputs: dict[str, float] = dict(sizes.activations)
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
     inputs["first"], inputs["last"] = flying[0], flying[-1]

@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-from llamapar.describe.options import offer
+from functools import lru_cache
 
-SCHEDULES = ("1f1b", "gpipe")
-"""1f1b: one forward, one backward (arXiv:2104.04473), interleaved where a rank has several stages.
-gpipe: all forward, then all backward (arXiv:1811.06965)."""
+from llamapar.describe.options import offer
+from llamapar.place.orders import ORDERS
+from llamapar.place.schedule import schedule_of
+
+SCHEDULES = tuple(ORDERS)
+"""Those of `lp.schedule`. Over several stages a rank 1f1b is interleaved, and gpipe looped breadth-first."""
 
 offer("schedule", SCHEDULES)
 
 
-def in_flight(schedule: str, rank: int, pp: int, virtual_stages: int, micro_batches: int) -> tuple[int, ...]:
+def in_flight(
+    schedule: str, rank: int, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
+) -> tuple[int, ...]:
     """The most micro-batches in flight on each virtual stage of PP rank `rank` at its peak.
 
-    1F1B: min(pp - rank, micro-batches). Interleaved: the first (v - 1)·pp + 2(pp - rank - 1) + 1 forwards,
-    which walk through the rank's stages in groups of pp micro-batches (Megatron-LM
-    core/pipeline_parallel/schedules.py; arXiv:2104.04473 section 2.2).
+    They are counted in the schedule's table. For 1F1B and GPipe, whose tables may be long, formulas say the
+    same: min(pp - rank, micro-batches); interleaved, the first (v - 1)·round + 2(pp - rank - 1) + 1 forwards,
+    which walk through the rank's stages in rounds of pp micro-batches, or of a few more where that makes
+    rounds equal (torch/distributed/pipelining/schedules.py; arXiv:2104.04473 section 2.2).
+
+    Raises LayoutError where the schedule is not defined.
     """
     v, m = virtual_stages, micro_batches
+    if nc is not None or schedule not in ("1f1b", "gpipe"):
+        return _peaks(schedule, pp, v, m, nc)[rank]
     if schedule == "gpipe" or pp == 1:
         return (m if pp > 1 else min(m, 1),) * v
     if v == 1:
         return (min(pp - rank, m),)
-    warm_up = min((v - 1) * pp + 2 * (pp - rank - 1) + 1, m * v)
+    rounds = max(1, m // pp)
+    size = pp if m % rounds else m // rounds
+    warm_up = min((v - 1) * size + 2 * (pp - rank - 1) + 1, m * v)
     counts = [0] * v
     first = 0
     while warm_up:
-        group = min(pp, m - first)
+        group = min(size, m - first)
         for stage in range(v):
             taken = min(group, warm_up)
             counts[stage] += taken
             warm_up -= taken
         first += group
     return tuple(counts)
+
+
+@lru_cache(maxsize=64)
+def _peaks(
+    name: str, pp: int, virtual_stages: int, micro_batches: int, nc: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """By rank, counted in the table: the chunks of each of its stages when it first has the most of them."""
+    table = schedule_of(name, pp, virtual_stages, micro_batches, nc)
+    return tuple(table.flying_at_peak(rank) for rank in range(pp))

@@ -16,6 +16,7 @@ from llamapar.describe.splits import Padding, Split, kv_copies
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.cut import Cut
+from llamapar.place.pipeline import rank_of
 from llamapar.place.stage_map import split_named
 
 
@@ -66,6 +67,7 @@ class Sizes:
         cp_method: str = "all_gather",
         dtype: str = "bfloat16",
         regather: bool = False,
+        placement: str = "loop",
     ) -> None:
         self.model, self.layout = model, layout
         self.seq_len = whole("seq_len", seq_len, 1, 2**31 - 1)
@@ -91,6 +93,7 @@ class Sizes:
             raise LayoutError(reason, "a rank computes with whole heads", near, "tp")
         self.item = BYTES[one_of("dtype", dtype, TRAINED)]
         self.regather = flag("regather", regather)
+        self.placement = placement
         self.gathers = OPTIONS["cp_method"].chosen(cp_method) == "all_gather"
 
     # -- parameters ----------------------------------------------------------------------------
@@ -129,7 +132,9 @@ class Sizes:
         if problem is not None:
             raise LayoutError(problem.what, "", [Choice.of(pp=pp // 2 or 1)], "pp")
         counts = self.cut.stages.counts
-        return [StageHold(tuple(counts[r::pp]), r == 0, r == pp - 1) for r in range(pp)]
+        home = [rank_of(stage, pp, self.placement) for stage in range(len(counts))]
+        layers = [tuple(n for n, rank in zip(counts, home, strict=True) if rank == r) for r in range(pp)]
+        return [StageHold(layers[r], r == home[0], r == home[-1]) for r in range(pp)]
 
     # -- activations of a micro-batch ----------------------------------------------------------
 

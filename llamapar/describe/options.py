@@ -150,6 +150,8 @@ _TABLE = (
     Option("recompute", str, "selective", "what the backward computes again: {choices}"),
     Option("schedule", str, "1f1b", "of the pipeline: {choices}"),
     Option("nc", int, None, _NC, "micro-batches"),
+    Option("beside", str, None, "another schedule, drawn below on the same axis"),
+    Option("time", int, None, "of a timeline, at which it is told what every rank does", "forwards"),
     Option("accounting", str, "exact", "who counts: {choices}"),
     Option("gpu", str, None, "whose memory must hold it: {choices}", choices=tuple(GPUS)),
     Option("grad_dtype", str, None, "of the sums of gradients over micro-batches"),

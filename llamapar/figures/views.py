@@ -11,10 +11,11 @@ from llamapar.count import Memory, Reconciliation
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, shown
 from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
+from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.trace import Trace
 from llamapar.rules.machines import Loading
 
-from . import diagnosis, heads, loading, memory, ranks, sequence, stages, trace, vocab
+from . import diagnosis, heads, loading, memory, pipeline, ranks, sequence, stages, trace, vocab
 from .style import CONFIG, Spec
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     Reconciliation: memory.waterfall,
     Loading: loading.picture,
     Explanation: diagnosis.picture,
+    **dict.fromkeys((Schedule, Timeline, Timelines, Moment), pipeline.picture),
 }
 
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, Trace, Memory,
-    Reconciliation, Loading or Explanation.
+    Reconciliation, Loading, Explanation, Schedule, Timeline, Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`. Raises LayoutError for
     anything else, and for an explanation without numbers to draw.

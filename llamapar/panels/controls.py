@@ -17,6 +17,7 @@ FACTS = (
     *("batch_tokens", "kv_replication", "quant_group"),
 )
 STEP = ("gpu", "recompute", "schedule")
+PIPELINE = ("nc", "beside", "time")
 RUN = ("program", "engine", "dtype", "cp_method", "fault")
 ENGINES = ("local", "processes")
 """The engines of the Run tab: a kernel is not started by torchrun."""
@@ -39,10 +40,17 @@ _FIRST: dict[str, object] = {
 }
 """The paper's layout at 8,192 tokens. Its FSDP shares weights, optimizer states and gradients, and does not
 reshard after the forward (arXiv:2407.21783 section 3.3.2), which is ZeRO 2."""
-_EMPTY: dict[str, object] = {"framework": "", "padding": OWN, "layer_split": OWN, "fault": "", "tab": "heads"}
+_EMPTY: dict[str, object] = {
+    "framework": "",
+    "padding": OWN,
+    "layer_split": OWN,
+    "fault": "",
+    "beside": "",
+    "tab": "heads",
+}
 _NAMES = (
     *("preset", *DIMS, *LAYOUT, *FACTS, "framework", "padding", "layer_split", "chunking", "rank"),
-    *(*STEP, *RUN, "tab"),
+    *(*STEP, *PIPELINE, *RUN, "tab"),
 )
 
 DEFAULTS: dict[str, object] = {
@@ -55,6 +63,7 @@ TABS = {
     "vocab": "Vocabulary",
     "sequence": "Sequence",
     "stages": "Layers",
+    "pipeline": "Pipeline",
     "ranks": "Ranks",
     "memory": "Memory",
     "run": "Run",
@@ -83,6 +92,9 @@ _LABELS = {
     "gpu": "GPU",
     "recompute": "recomputation",
     "schedule": "pipeline schedule",
+    "nc": "nc, micro-batches in a row",
+    "beside": "another below",
+    "time": "cursor at time",
     "dtype": "number format",
     "cp_method": "CP attention",
     "fault": "break on purpose",
@@ -101,6 +113,8 @@ _HINTS = {
     "rank": "in the Ranks tab; or click a cell there",
     "gpu": "whose HBM must hold it",
     "recompute": "of activations",
+    "nc": "of the flexible schedule; empty: pp",
+    "time": "what every rank does then; or click in the picture",
     "cp_method": "how CP ranks exchange K and V",
 }
 """What a control says under the mouse, where that is not its unit."""
@@ -189,6 +203,16 @@ EXPLORER: list[Group] = [
         choice("padding", _paddings()),
     ),
     group("Maps", choice("layer_split", _SPLITS), "chunking", choice("order", _orders()), "rank"),
+    group(
+        "Pipeline",
+        "schedule",
+        control("micro_batches", placeholder="two a rank"),
+        "virtual_stages",
+        control("nc", placeholder="pp"),
+        choice("beside", {"": "none", **{name: name for name in OPTIONS["schedule"].choices}}),
+        control("time", placeholder="none"),
+        tab="pipeline",
+    ),
     group("Memory", *STEP[1:], _ZERO, *_BATCH[:2], tab="memory"),
     group(
         "Run",

@@ -62,7 +62,9 @@ function drawRemedies(box, { offered, payload, apply }) {
 function render({ model, el }) {
   const panel = buildPanel({ model, el }, "", (event) => {
     const { x, y, data } = event.points[0];
-    if (payload().values.tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
+    const { tab, beside } = payload().values;
+    if (tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
+    if (tab === "pipeline" && !beside) send({ time: Math.floor(Number(x)) });
   });
   const { payload, send, ask, figure, status, listen } = panel;
   const opened = new Set(); // what the reader unfolded

@@ -14,11 +14,14 @@ from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import Values, written
 from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import LlamaparError, ModelError, flag, one_of
+from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
 from llamapar.place import heads, ranks, sequence, stages, vocab
-from llamapar.records.tables import Record
+from llamapar.place.orders import ORDERS
+from llamapar.place.pipeline import Timeline
+from llamapar.place.schedule import schedule_of
+from llamapar.records.tables import Record, plural
 from llamapar.rules.capacity import account
 from llamapar.rules.report import Finding, Report, check_job
 from llamapar.rules.search import Fix
@@ -37,6 +40,29 @@ def layer_split(report: Report) -> str:
     return report.job.layer_split or own or "balanced ends"
 
 
+def pipeline(report: Report, values: Values) -> Record:
+    """The timeline of the schedule, with a cursor where a time is set, or beside another one.
+
+    Raises LayoutError where a schedule is not defined, or has more operations than the tab draws.
+    """
+    layout = report.job.layout
+    pp, v = layout.pp, layout.virtual_stages
+    many = report.job.n_micro_batches or 2 * pp
+    if 2 * pp * v * many > MOST_OPERATIONS:
+        what = f"{plural(many, 'micro-batch')} over pp·virtual_stages = {pp * v:,} stages"
+        fewer = Choice.of(micro_batches=max(1, MOST_OPERATIONS // (2 * pp * v)))
+        raise LayoutError(what, f"at most {MOST_OPERATIONS:,} operations are drawn", [fewer], "micro_batches")
+
+    def timeline(name: str) -> Timeline:
+        nc = values["nc"] if name == "flexible" else None
+        return schedule_of(name, pp, v, many, nc).timeline()
+
+    first = timeline(one_of("schedule", values["schedule"], ORDERS))
+    if values["beside"]:
+        return first.beside(timeline(one_of("beside", values["beside"], ORDERS)))
+    return first if values["time"] is None else first.at(min(values["time"], first.end))
+
+
 RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
@@ -46,8 +72,13 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r)),
     "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
     "memory": lambda r, v: account(r.job, r.judge).memory,
+    "pipeline": pipeline,
 }
 """By the tab's name what it draws, of a report and the values of the controls; Run draws when it ran."""
+
+
+MOST_OPERATIONS = 2**15
+"""That the Pipeline tab draws: what a timeline of half a second has."""
 
 
 @dataclass(frozen=True)

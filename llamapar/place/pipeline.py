@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -22,6 +22,12 @@ LONGEST = 1e9
 
 _WRITTEN = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 PLACEMENTS = ("loop", "v")
+
+
+def rank_of(stage: int, pp: int, placement: str = "loop") -> int:
+    """The PP rank that holds a stage: around again in a loop, or in a V back the way it came."""
+    lap, place = divmod(stage, pp)
+    return pp - 1 - place if placement == "v" and lap % 2 else place
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,8 +76,7 @@ class Schedule(Record):
 
     def rank_of(self, stage: int) -> int:
         """The PP rank that holds a stage."""
-        lap, place = divmod(stage, self.pp)
-        return self.pp - 1 - place if self.placement == "v" and lap % 2 else place
+        return rank_of(stage, self.pp, self.placement)
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages that a PP rank holds, in the order of the pipeline."""
@@ -105,6 +110,17 @@ class Schedule(Record):
     def in_flight(self) -> tuple[int, ...]:
         """The most chunks in flight on each rank: forwards whose backward, or whose W, has not run yet."""
         return tuple(max(self.flying(rank), default=0) for rank in range(self.pp))
+
+    def flying_at_peak(self, rank: int) -> tuple[int, ...]:
+        """Chunks in flight of each of a rank's stages, when it first has the most of them."""
+        stages = self.stages_of(rank)
+        counts = self.flying(rank)
+        past = counts.index(max(counts)) + 1
+        now = dict.fromkeys(stages, 0)
+        for place, (kind, stage, _) in enumerate(self.ranks[rank][:past], 1):
+            now[stage] += kind == "F"
+            now[stage] -= kind in "BW" and place < past
+        return tuple(now[stage] for stage in stages)
 
     def flying(self, rank: int) -> list[int]:
         """Chunks in flight on a rank while each of its operations runs."""
@@ -197,6 +213,10 @@ class Timeline(Record):
         """Idle time over all the time of all ranks."""
         return sum(self.idle) / (self.end * len(self.ends) or 1.0)
 
+    def runs(self, rank: int) -> Iterator[tuple[Action, float, float]]:
+        """Each operation of a rank with its start and end."""
+        return zip(self.schedule.ranks[rank], self.starts[rank], self.ends[rank], strict=True)
+
     def running(self, rank: int, time: float) -> int | None:
         """The place in its row of what a rank runs at a time; None where it waits or is done."""
         place = bisect_right(self.starts[rank], time) - 1
@@ -216,8 +236,8 @@ class Timeline(Record):
         """By what it leaves for others: when an operation ends, on which rank, and which it is."""
         return {
             result_of(action): (end, rank, action)
-            for rank, (row, ends) in enumerate(zip(self.schedule.ranks, self.ends, strict=True))
-            for action, end in zip(row, ends, strict=True)
+            for rank in range(self.schedule.pp)
+            for action, _, end in self.runs(rank)
             if action.kind != "W"
         }
 
@@ -289,10 +309,9 @@ class Timeline(Record):
 
     def _drawn(self, rank: int) -> str:
         """A rank's row: each operation's label and dashes as long as it runs, dots where it waits."""
-        row = self.schedule.ranks[rank]
         column = self._cell / min((d for d in self.durations.values() if d), default=1.0)
         line = ""
-        for action, start, end in zip(row, self.starts[rank], self.ends[rank], strict=True):
+        for action, start, end in self.runs(rank):
             line = line.ljust(round(start * column), ".")
             line += self._label(action).ljust(round(end * column) - len(line) - 1, "-") + " "
         return line.ljust(round(self.end * column), ".")

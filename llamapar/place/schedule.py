@@ -10,10 +10,20 @@ from llamapar.records.tables import plural
 from .orders import ORDERS, Action, Order, Plan
 from .pipeline import Schedule
 
-__all__ = ["MAX_ACTIONS", "Action", "Schedule", "schedule"]
+__all__ = ["MAX_ACTIONS", "Action", "Schedule", "schedule", "schedule_of"]
 
 MAX_ACTIONS = 2**20
 """Operations in a table at most: a few hundred MB of Python objects."""
+
+
+def schedule_of(
+    name: str, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
+) -> Schedule:
+    """The schedule that a layout with virtual stages means by a name: 1f1b over several is interleaved,
+    and gpipe looped breadth-first. Raises LayoutError as `schedule` does."""
+    several = {"1f1b": "interleaved-1f1b", "gpipe": "looped-bfs"} if virtual_stages > 1 else {}
+    own = several.get(name, name)
+    return schedule(own, pp=pp, virtual_stages=virtual_stages, micro_batches=micro_batches, nc=nc)
 
 
 @named()
@@ -40,7 +50,7 @@ def schedule(
     _require_its_own(name, order, pp, v, many)
     if nc is not None and name != "flexible":
         why = "nc is of the flexible schedule; the others choose their rounds themselves"
-        raise LayoutError(f"nc={shown(nc)} with {order.title}", why, [Choice.of(schedule="flexible")], "nc")
+        raise LayoutError(f"nc={shown(nc)} with {order.title}", why, [_named("flexible")], "nc")
     size = _round(name, order, pp, many)
     if name == "flexible":
         size = whole("nc", min(pp, many) if nc is None else nc, 1, many)
@@ -50,6 +60,11 @@ def schedule(
     if name == "flexible" and 0 < many % size < pp and made.problem:
         raise _short_last_round(order, pp, many, size)
     return made
+
+
+def _named(name: str) -> Choice:
+    """The choice of another schedule: a name among names."""
+    return Choice((("schedule", name),), bare=True)
 
 
 def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> None:
@@ -67,7 +82,7 @@ def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> Non
     if needed:
         choices = [Choice.of(**needed)]
         if order.placement == "loop":
-            choices.append(Choice.of(schedule="interleaved-1f1b" if name == "1f1b" else "looped-bfs"))
+            choices.append(_named("interleaved-1f1b" if name == "1f1b" else "looped-bfs"))
         raise LayoutError(what, why, choices, list(needed)[-1])
 
 

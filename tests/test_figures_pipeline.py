@@ -1,0 +1,139 @@
+"""Timelines as pictures: cells that are the table, two halves a rank, a cursor, and small JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.figures import pipeline
+from llamapar.figures.pipeline import BUBBLE, BUSY, HALVES
+from llamapar.place.orders import ORDERS
+
+PAPER = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=16)
+BREADTH = lp.schedule("looped-bfs", pp=16, virtual_stages=8, micro_batches=16)
+LONG = lp.schedule("1f1b", pp=128, micro_batches=300)
+TABLES = {name: lp.schedule(name, pp=4, micro_batches=8) for name in ORDERS} | {"405B": PAPER, "long": LONG}
+ZBV = TABLES["zbv"].timeline()
+
+EVERY: dict[str, object] = {
+    **TABLES,
+    "405B, a cursor": PAPER.timeline().at(150.5),
+    "405B, two": PAPER.timeline().beside(BREADTH.timeline()),
+    "two": TABLES["1f1b"].timeline().beside(ZBV),
+    "sending": TABLES["zbv"].timeline(p2p=0.25),
+    "long, two": LONG.timeline().beside(lp.schedule("gpipe", pp=128, micro_batches=300).timeline()),
+    "one": lp.schedule("1f1b", pp=1, micro_batches=1),
+}
+
+
+def cells(trace: dict[str, Any]) -> list[bytes]:
+    rows, columns = map(int, trace["z"]["shape"].split(", "))
+    flat = base64.b64decode(trace["z"]["bdata"])
+    assert len(flat) == rows * columns
+    return [flat[i * columns : (i + 1) * columns] for i in range(rows)]
+
+
+def maps(record: object) -> list[dict[str, Any]]:
+    return [trace for trace in lp.view(record).spec["data"] if trace["type"] == "heatmap"]
+
+
+@pytest.mark.parametrize("name", [*ORDERS, "405B"])
+def test_cells_are_what_each_rank_runs(name: str) -> None:
+    """One column a unit of time, each rank's upper and lower half."""
+    line = TABLES[name].timeline()
+    drawn = cells(maps(line)[0])
+    assert len(drawn) == 2 * line.schedule.pp
+    for rank in range(line.schedule.pp):
+        for column, shown in enumerate(zip(*drawn[2 * rank : 2 * rank + 2], strict=True)):
+            place = line.running(rank, column + 0.5)
+            if place is None:
+                assert shown == (BUBBLE, BUBBLE)
+                continue
+            action = line.schedule.ranks[rank][place]
+            odd = action.micro_batch % 2
+            assert shown == tuple(code + odd * (code != BUSY) for code in HALVES[action.kind])
+
+
+@pytest.mark.parametrize("name", [*ORDERS, "405B"])
+def test_chunks_in_flight_are_the_timelines(name: str) -> None:
+    line = TABLES[name].timeline()
+    for rank, row in enumerate(cells(maps(line)[1])):
+        assert list(row) == [line.flying(rank, column + 0.5) for column in range(len(row))]
+        assert max(row) == line.schedule.in_flight[rank]
+
+
+def test_kinds_differ_without_colour() -> None:
+    """By which halves they fill, and whether both alike."""
+    filled = {kind: tuple(half not in (BUBBLE, BUSY) for half in both) for kind, both in HALVES.items()}
+    assert filled == {"F": (True, True), "B": (True, True), "I": (True, False), "W": (False, True)}
+    assert HALVES["F"][0] == HALVES["F"][1]
+    assert HALVES["B"][0] != HALVES["B"][1]
+
+
+def test_time_that_is_no_whole_number_of_forwards() -> None:
+    assert maps(EVERY["sending"])[0]["dx"] == 0.25
+    assert maps(TABLES["1f1b"].timeline(forward=0.37, backward=0.71))[0]["dx"] < 0.05
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_it_is_small_plain_and_accepted(name: str) -> None:
+    view = lp.view(EVERY[name])
+    assert len(json.dumps(view.spec)) <= 40 * 1024
+    assert view == lp.view(EVERY[name])
+    assert len(view.figure.data) == len(view.spec["data"])
+    layout = view.spec["layout"]
+    assert "bubble" in layout["title"]["text"].lower()
+    assert layout["uirevision"] == "pipeline"
+
+
+def test_numbers_stand_where_they_fit() -> None:
+    def numbers(record: object) -> list[int]:
+        return [n for t in lp.view(record).spec["data"] if "customdata" in t for n in t["text"]]
+
+    assert sorted(numbers(TABLES["1f1b"])) == sorted([*range(8)] * 8)
+    assert numbers(PAPER) == []
+
+
+def test_two_schedules_have_one_time_axis() -> None:
+    spec = lp.view(EVERY["two"]).spec
+    assert [trace["yaxis"] for trace in maps(EVERY["two"])] == ["y", "y2", "y3", "y4"]
+    assert not any("xaxis" in trace for trace in spec["data"])
+    assert spec["layout"]["xaxis"]["range"] == [0, 51]
+    said = [label["text"] for label in spec["layout"]["annotations"]]
+    assert said == [TABLES["1f1b"].timeline().title, ZBV.title]
+    assert spec["layout"]["title"]["text"] == "Bubble of compute: 1F1B 37.50%, ZBV 6.25%"
+
+
+def test_a_cursor_says_what_waits_for_what() -> None:
+    moment = TABLES["1f1b"].timeline().at(4)
+    view = lp.view(moment)
+    waits = [f"{s}B0 waits for {s + 1}B0 of rank {s + 1}" for s in range(3)]
+    assert [label["text"] for label in view.spec["layout"]["annotations"]] == [*waits, "3B0"]
+    assert view.spec["layout"]["shapes"][0]["x0"] == 4
+    assert view.summary.endswith(str(moment))
+
+
+def test_the_summary() -> None:
+    assert lp.view(ZBV).summary == (
+        "ZBV, pp=4·2, 8 micro-batches: bubble 6.25% of compute\n"
+        "  forward 1, backward 2, its halves 1 and 1; idle 5.88% of the time; at most 8 chunks in flight\n"
+        "  rank 0: stage 0, 7; idle 3 of 51; at most 8 chunks in flight\n"
+        "  rank 1: stage 1, 6; idle 3 of 51; at most 8 chunks in flight\n"
+        "  rank 2: stage 2, 5; idle 3 of 51; at most 8 chunks in flight\n"
+        "  rank 3: stage 3, 4; idle 3 of 51; at most 8 chunks in flight"
+    )
+
+
+def test_a_table_that_cannot_run_is_refused_in_words() -> None:
+    with pytest.raises(lp.LayoutError, match=r"^rank 0 cannot run 0B0"):
+        lp.view(lp.Schedule.read(["0B0 0F0", "1F0 1B0"]))
+
+
+def test_of_many_ranks_the_first_and_the_last_are_drawn() -> None:
+    note = lp.view(LONG).spec["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
+    assert note.endswith("drawn are the first 31 of 128 ranks, and the last")
+    assert len(cells(maps(LONG)[0])) == 2 * pipeline.DRAWN
