@@ -47,6 +47,15 @@ TARGETS: dict[str, Callable[[], Any]] = {
     "bytes of K and V": lambda: lp.traffic(
         "attention", "llama3-8b", lp.Layout(tp=4, cp=8), seq_len=65536, dtype="bfloat16"
     ).bytes("cp", "forward"),
+    # 06_pipeline
+    "micro-batches for 5 %": lambda: next(
+        m
+        for m in range(16, 1024, 16)
+        if lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=m).timeline().bubble <= 0.05
+    ),
+    "chunks of nc 8": lambda: list(
+        lp.schedule("flexible", pp=4, virtual_stages=2, micro_batches=16, nc=8).in_flight
+    ),
     # 07_memory
     "own bytes under ZeRO 3": lambda: lp.memory(
         "llama3.1-70b", lp.Layout(dp=64, zero=3), seq_len=8192

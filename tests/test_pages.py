@@ -51,7 +51,15 @@ def test_a_command_prints_what_the_page_shows(run: Any, command: str, output: st
 
 def test_every_kind_of_command_has_an_example() -> None:
     shown = {str(param.values[0]).split()[1] for param in COMMANDS}
-    assert shown == {"check", "explain", "loading", "model", "ranks", "run"}  # checkpoint: beside its tests
+    assert shown == {
+        "check",
+        "explain",
+        "loading",
+        "model",
+        "ranks",
+        "run",
+        "schedule",
+    }  # checkpoint: beside its tests
 
 
 @pytest.mark.parametrize("name", ["README", "library", "running"])

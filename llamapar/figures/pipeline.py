@@ -88,11 +88,11 @@ def _drawn(lines: Sequence[Timeline], moment: Moment | None = None) -> tuple[Spe
     step = max(step, (2 + 1 / fewer) * drawn * end / BYTES)
     data: list[Spec] = []
     axes: Spec = {}
-    tall = 1 / len(lines)
+    tall, room = 1 / len(lines), 0.99 if len(lines) == 1 else 0.93
     for i, (line, each) in enumerate(zip(lines, rows, strict=True)):
         low = 1 - (i + 1) * tall
         top, bottom = _axis("y", 2 * i), _axis("y", 2 * i + 1)
-        axes[_axis("yaxis", 2 * i)] = _side(each, "rank", [low + 0.42 * tall, low + (0.99 - 0.07 * i) * tall])
+        axes[_axis("yaxis", 2 * i)] = _side(each, "rank", [low + 0.42 * tall, low + room * tall])
         few = list(range(0, len(each.drawn), parts.step(len(each.drawn), 4)))
         side = _side(each, "in flight", [low + 0.06 * tall, low + 0.34 * tall])
         axes[_axis("yaxis", 2 * i + 1)] = side | parts.ticks([each.places[k] for k in few], few)
@@ -106,7 +106,7 @@ def _drawn(lines: Sequence[Timeline], moment: Moment | None = None) -> tuple[Spe
     bubbles = ", ".join(f"{line.schedule.title} {line.bubble:.2%}" for line in lines)
     layout = style.layout(
         "pipeline",
-        first.title if len(lines) == 1 else f"Bubble of compute: {bubbles}",
+        first.title.replace("micro-", "micro\u2011") if len(lines) == 1 else f"Bubble of compute: {bubbles}",
         "; ".join(filter(None, [_note(first, len(lines) == 1), rows[0].left_out])),
         widest="rank 00",
         height=height,
