@@ -189,9 +189,7 @@ def test_interrupted(server: Server, tmp_path: Path, written: list[int]) -> None
         assert running(child), server.end()
         time.sleep(0.01)
     os.kill(child, signal.SIGINT)
-    told = (
-        f"llamapar: interrupted; what is finished waits in {partial}, and the same command goes on with it\n"
-    )
+    told = f"llamapar: interrupted; what is finished waits in {partial}; the same command goes on with it\n"
     assert server.end() == (130, f"\n{told}")
     assert not new.exists()
     done = finished(partial)
@@ -303,10 +301,11 @@ def test_a_target_that_cannot_be_made(tmp_path: Path) -> None:
     old = whole(tmp_path / "old")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(
-        CheckpointError, match=r"file/new.partial(/new)?: Not a directory\n  why  what is finished"
+        CheckpointError,
+        match=r"file/new.partial(/new)?: Not a directory\Z",  # nothing is finished, so nothing waits
     ):
         checkpoint.gather(old, tmp_path / "file" / "new")
-    with pytest.raises(CheckpointError, match=r"^/proc/new.partial(/new)?: No such file or directory\n"):
+    with pytest.raises(CheckpointError, match=r"^/proc/new.partial(/new)?: No such file or directory\Z"):
         checkpoint.gather(old, "/proc/new")
 
 
@@ -325,6 +324,59 @@ def test_a_source_where_the_new_one_would_be_made(tmp_path: Path, inside: str) -
     with pytest.raises(CheckpointError, match=exactly(told)):
         checkpoint.gather(old, tmp_path / "new")
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["journal", "file", "hard link", "new", "whole"])
+def test_a_planted_link_leads_nowhere(tmp_path: Path, kind: str) -> None:
+    """A link in the place of what an unfinished run would go on with: the file that it leads to stays."""
+    old, new, partial = whole(tmp_path / "old"), tmp_path / "new", tmp_path / "new.partial"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    precious = elsewhere / "model.safetensors"
+    precious.write_text("mine")
+    if kind == "whole":
+        partial.symlink_to(elsewhere)
+    else:
+        (partial / ("new" if kind != "new" else "")).mkdir(parents=True)
+        (partial / "journal").touch()
+    if kind == "journal":
+        (partial / "journal").unlink()
+        (partial / "journal").symlink_to(precious)
+    elif kind == "file":
+        (partial / "new" / "model.safetensors").symlink_to(precious)
+    elif kind == "hard link":
+        (partial / "new" / "model.safetensors").hardlink_to(precious)
+    elif kind == "new":
+        (partial / "new").symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match=r"^.+new.partial is there already, and holds something else"):
+        checkpoint.gather(old, new)
+    assert (precious.read_text(), os.listdir(elsewhere)) == ("mine", ["model.safetensors"])
+    assert not new.exists()
+
+
+def test_an_unfinished_one_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = whole(tmp_path / "old"), tmp_path / "new"
+    stopped(old, new)
+    assert (tmp_path / "new.partial").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(CheckpointError, match=r"^.+new.partial is there already, and holds something else"):
+        checkpoint.gather(old, new)
+
+
+@pytest.mark.parametrize("name", ["new", "deep/new", "../old/new"])
+def test_a_target_inside_the_source(tmp_path: Path, name: str) -> None:
+    old = whole(tmp_path / "old")
+    before = contents(old)
+    told = (
+        f"{old / name} lies inside the source {old}\n"
+        f"  why  the folder of a checkpoint is left as it is\n  try  a folder beside {old}"
+    )
+    with pytest.raises(CheckpointError, match=exactly(told)):
+        checkpoint.shard(old, old / name, tp=2)
+    assert contents(old) == before
+    (tmp_path / "link").symlink_to(old)
+    with pytest.raises(CheckpointError, match=r"link/new lies inside the source .+old\n"):
+        checkpoint.shard(old, tmp_path / "link" / "new", tp=2)
 
 
 def stopped(old: Path, new: Path, **options: Any) -> None:
@@ -380,6 +432,32 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CheckpointError, match=exactly("model.safetensors became shorter while it was read")):
         checkpoint.gather(old, new, progress=lambda done, total: os.truncate(file, 3000))
     assert not new.exists()
+
+
+SHORTER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from llamapar.checkpoint import safetensors
+file = Path(sys.argv[2])
+safetensors.lay_out(file, {"w": ("F32", (1024, 4096))})
+stored = safetensors.read(file)["w"]
+pieces = stored.read(0, 1024), stored.part(range(1024), range(64, 128))
+os.truncate(file, 4096)
+print(sum(int(piece.sum()) for piece in pieces))
+try:
+    stored.read(0, 1024)
+except ValueError as problem:
+    print(problem)
+"""
+
+
+def test_a_source_cut_short_while_it_is_read(tmp_path: Path) -> None:
+    """What was read stays readable: a mapped file would end the process by SIGBUS."""
+    command = [sys.executable, "-c", SHORTER, str(PROJECT), str(tmp_path / "w.safetensors")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    told = "0\nw.safetensors became shorter while it was read\n"
+    assert (done.returncode, done.stdout) == (0, told), done.stderr
 
 
 @pytest.mark.parametrize("form", ["hf", "meta"])
@@ -891,6 +969,32 @@ HEADERS: list[tuple[bytes, str]] = [
         "is no plain text",
     ),
 ]
+
+
+def of_names(folder: Path, names: list[str]) -> Path:
+    """A file of tensors without elements."""
+    folder.mkdir()
+    safetensors.lay_out(folder / "model.safetensors", dict.fromkeys(names, ("F32", (0,))))
+    return folder / "model.safetensors"
+
+
+def test_a_name_as_long_as_a_book(tmp_path: Path) -> None:
+    file = of_names(tmp_path / "old", ["module." * 200_000])
+    with pytest.raises(CheckpointError, match=r"^.{100,300} has 1,400,000 characters\n  why  .{10,80}\Z"):
+        checkpoint.inspect(file)
+
+
+def test_a_header_of_many_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many names no model has: they are looked at once, not under each way to cut a model."""
+    file = of_names(tmp_path / "old", [f"odd.x{i}.w" for i in range(5000)])
+    asked = []
+    right = source.unwrapped
+    monkeypatch.setattr(source, "unwrapped", lambda name, known: (asked.append(name), right(name, known))[1])
+    found = checkpoint.inspect(file, model="llama3.2-1b")
+    assert len(asked) <= 2 * 5000
+    assert len(found.findings) <= 105
+    assert found.findings[-1] == "4,902 more kinds of tensors do not agree with the model"
+    assert len(str(found)) < 20_000
 
 
 @pytest.mark.parametrize(("data", "told"), HEADERS, ids=[str(i) for i in range(len(HEADERS))])

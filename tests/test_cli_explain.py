@@ -364,3 +364,12 @@ def test_explaining_needs_nothing_heavy() -> None:
     script += f"print({{*'{heavy}'.split()}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, timeout=60)
     assert done.stdout.splitlines()[-1] == b"set()", done.stderr
+
+
+def test_a_device_is_no_file(run: Any) -> None:
+    """What /dev/zero gives never ends."""
+    status, out, err = run("explain --file /dev/zero")
+    assert (status, out) == (2, "")
+    assert err == (
+        "llamapar: '/dev/zero' is a device\n  why  what it gives may never end\n  try  - for a pipe\n"
+    )

@@ -168,6 +168,19 @@ def test_segments_of_head_tail_chunks_and_of_documents() -> None:
     assert [s.pairs for s in segments([range(2, 4), range(12, 14)])] == [3 + 4, 13 + 14]
 
 
+def test_a_document_begins_at_its_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[kernels.Segment] = []
+
+    def segment(start: int, stop: int, first: int) -> kernels.Segment:
+        made.append(right(start, stop, first))
+        assert len(made) <= 2, "a segment that does not end where the next one begins: it would never end"
+        return made[-1]
+
+    right = kernels.Segment
+    monkeypatch.setattr(kernels, "Segment", segment)
+    assert kernels.segments([range(8)], (3, 5)) == (right(0, 3, 0), right(3, 8, 3))
+
+
 @given(cuts())
 def test_blocks_hold_every_seen_pair_once(cut: tuple[int, Chunks, tuple[int, ...] | None]) -> None:
     seq, every, documents = cut

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -806,6 +807,27 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert reader.read(62) == (0, (), "")
     slots.move(63)
     assert reader.read(63) == (5, ranks, text)
+
+
+def test_notes_have_their_room_on_the_disk(tmp_path: Path) -> None:
+    """A hole would be filled when a rank writes, and end its process where the disk is full by then."""
+    Slots(str(tmp_path / "slots"), 64)
+    Slots(str(tmp_path / "slots"), 64).write(63, HERE)
+    found = (tmp_path / "slots").stat()
+    assert found.st_size == 64 * Slots.SIZE
+    assert found.st_blocks * 512 >= found.st_size
+
+
+def test_a_disk_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, world: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pool_module, "Slots", full)
+    with pytest.raises(
+        LlamaparError, match=r"^.+: No space left on device\n  why  the ranks note there"
+    ) as told:
+        Pool(2).run(where)
+    assert str(told.value).endswith("\n  try  TMPDIR=FOLDER, one with room")
 
 
 def test_the_words_for_an_end() -> None:

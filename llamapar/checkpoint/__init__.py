@@ -1,14 +1,15 @@
 """Checkpoints: what lies in one, and from one sharding to another.
 
-`inspect` reads headers only. `gather`, `shard` and `reshard` stream bytes from memory-mapped files into a new
-folder, which is there whole or not at all; `verify` reads every byte of one again. Hugging Face safetensors,
-Meta's consolidated.NN.pth and torch.distributed.checkpoint folders are read; the first two are written.
-Nothing in a file is ever executed.
+`inspect` reads headers only. `gather`, `shard` and `reshard` stream bytes from files into a new folder, which
+is there whole or not at all; `verify` reads every byte of one again. Hugging Face safetensors, Meta's
+consolidated.NN.pth and torch.distributed.checkpoint folders are read; the first two are written. Nothing in a
+file is ever executed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from .source import Checkpoint, Placement, as_json, opened, understood
 from .stored import read_json
 from .verification import Verification, verify
 from .whole import expressions, kv_target
-from .writing import OutputFile, write
+from .writing import OutputFile, waiting, write
 
 FORMATS = {"hf": "Hugging Face safetensors", "meta": "Meta's consolidated.NN.pth"}
 """Formats that are written. A cut checkpoint in "hf" has one safetensors file for each (tp, pp) rank."""
@@ -93,6 +94,7 @@ def reshard(
     if format == "meta" and wanted.pp > 1:
         choose = [Choice.of(pp=1), Choice.of(format="hf")]
         raise CheckpointError(f"pp={pp}: Meta's format has no pipeline stages", "", choose, "pp")
+    _outside(Path(target), found.checkpoint.path)
     files = list(_files(found, wanted))
     beside = _beside(wanted, found.checkpoint, files)
     write(Path(target), files, beside, {"sharding": wanted.as_dict()}, progress)
@@ -103,6 +105,15 @@ def reshard(
 def shard(source: str | Path, target: str | Path, *, tp: int = 1, pp: int = 1, **options: Any) -> Checkpoint:
     """A checkpoint cut for tp × pp ranks; options as for `reshard`."""
     return reshard(source, target, tp=tp, pp=pp, **options)
+
+
+def _outside(target: Path, source: Path) -> None:
+    """CheckpointError for a target inside the source, which is left as it is."""
+    inside = Path(os.path.realpath(target)).is_relative_to(os.path.realpath(source))
+    if inside and source.is_dir() and not os.path.lexists(target):
+        choose = [f"a folder beside {source}"]
+        what = f"{target} lies inside the source {source}"
+        raise CheckpointError(what, "the folder of a checkpoint is left as it is", choose, "target")
 
 
 def _possible(wanted: Sharding) -> None:
@@ -206,4 +217,5 @@ __all__ = [
     "reshard",
     "shard",
     "verify",
+    "waiting",
 ]

@@ -19,6 +19,9 @@ from .sharding import Sharding
 from .source import PADDINGS, Checkpoint, Mismatch, Placement, opened, understood
 from .stored import Stored
 
+MAX_KINDS = 100
+"""Kinds of wrong tensors that findings tell of one by one."""
+
 MAX_TP = 128
 """Shards that a tensor is looked at as one of."""
 
@@ -169,8 +172,10 @@ def _findings(found: Placement) -> Iterator[str]:
         else:
             by_layer.append((layer, odd))
     yield from _layers(by_layer, model.n_layers)
-    for odd, *alike in groups.values():
+    for odd, *alike in list(groups.values())[:MAX_KINDS]:
         yield f"{odd}{f' (and {len(alike)} alike)' if alike else ''}{reason(odd, sharding)}"
+    if len(groups) > MAX_KINDS:
+        yield f"{len(groups) - MAX_KINDS:,} more kinds of tensors do not agree with the model"
 
 
 def _layers(mismatches: Iterable[tuple[int, Mismatch]], n_layers: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Torch's zip files (`consolidated.NN.pth`, any plain state dict): read by their headers, and laid out.
 
 Reading takes the zip's directory and its pickle, both with readers of our own that execute nothing and
-trust no size; a tensor's bytes are only ever mapped. That is stricter than `torch.load(weights_only=True)`
+trust no size; a tensor's bytes are left alone. That is stricter than `torch.load(weights_only=True)`
 (see `pickled`), which reads the same files and stands beside it in the tests. Writing lets torch lay out a
 sparse file, to be filled by whoever has the bytes, and then puts in the checksums.
 """

@@ -24,12 +24,16 @@ _COPIES_DIFFER = (
 
 @dataclass(frozen=True)
 class Rows:
-    """rows × row_bytes. read: (low, high) → those rows. sources: the stored tensors it reads from."""
+    """rows × row_bytes. part: (rows, bytes of each) → those. sources: the stored tensors it reads from."""
 
     rows: int
     row_bytes: int
-    read: Callable[[int, int], Bytes] = field(repr=False)
+    part: Callable[[range, range], Bytes] = field(repr=False)
     sources: tuple[Stored, ...] = ()
+
+    def read(self, low: int, high: int) -> Bytes:
+        """Rows low to high: [high - low, row_bytes]."""
+        return self.part(range(low, high), range(self.row_bytes))
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +57,7 @@ class Output:
 
 def of(stored: Stored) -> Rows:
     """A stored tensor as it is."""
-    return Rows(stored.rows, stored.row_bytes, stored.read, (stored,))
+    return Rows(stored.rows, stored.row_bytes, stored.part, (stored,))
 
 
 def _sources(parts: Sequence[Rows]) -> tuple[Stored, ...]:
@@ -64,28 +68,35 @@ def stacked(parts: Sequence[Rows]) -> Rows:
     """Parts joined along dim 0."""
     if len(parts) == 1:
         return parts[0]
-    starts = np.cumsum([0, *(part.rows for part in parts)]).tolist()
+    lengths = [part.rows for part in parts]
 
-    def read(low: int, high: int) -> Bytes:
-        pieces = [
-            part.read(max(low, start) - start, min(high, start + part.rows) - start)
-            for part, start in zip(parts, starts, strict=False)
-            if max(low, start) < min(high, start + part.rows)
-        ]
+    def read(rows: range, columns: range) -> Bytes:
+        pieces = [parts[i].part(own, columns) for i, own in _shares(lengths, rows)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    return Rows(starts[-1], parts[0].row_bytes, read, _sources(parts))
+    return Rows(sum(lengths), parts[0].row_bytes, read, _sources(parts))
 
 
 def beside(parts: Sequence[Rows]) -> Rows:
     """Parts joined along dim 1."""
     if len(parts) == 1:
         return parts[0]
+    widths = [part.row_bytes for part in parts]
 
-    def read(low: int, high: int) -> Bytes:
-        return np.concatenate([part.read(low, high) for part in parts], axis=1)
+    def read(rows: range, columns: range) -> Bytes:
+        return np.concatenate([parts[i].part(rows, own) for i, own in _shares(widths, columns)], axis=1)
 
-    return Rows(parts[0].rows, sum(part.row_bytes for part in parts), read, _sources(parts))
+    return Rows(parts[0].rows, sum(widths), read, _sources(parts))
+
+
+def _shares(lengths: Sequence[int], asked: range) -> Iterator[tuple[int, range]]:
+    """What `asked` takes of parts that lie one after the other: which part, and the range in it."""
+    start = 0
+    for i, length in enumerate(lengths):
+        low, high = max(asked.start, start), min(asked.stop, start + length)
+        if low < high:
+            yield i, range(low - start, high - start)
+        start += length
 
 
 def agreed(name: str, parts: Sequence[Rows]) -> Rows:
@@ -94,12 +105,12 @@ def agreed(name: str, parts: Sequence[Rows]) -> Rows:
     if not others:
         return first
 
-    def read(low: int, high: int) -> Bytes:
-        expected = first.read(low, high)
+    def read(rows: range, columns: range) -> Bytes:
+        expected = first.part(rows, columns)
         for i, other in enumerate(others, 1):
-            if not np.array_equal(expected, other.read(low, high)):
+            if not np.array_equal(expected, other.part(rows, columns)):
                 files = " and ".join(part.sources[0].file for part in (first, other))
-                which = f"copies 0 and {i}, rows {low} to {high - 1}"
+                which = f"copies 0 and {i}, rows {rows.start} to {rows.stop - 1}"
                 raise CheckpointError(f"{name}: the copies in {files} differ ({which})", _COPIES_DIFFER)
         return expected
 
@@ -111,12 +122,13 @@ def rows_of(whole: Rows, part: range) -> Rows:
     if part == range(whole.rows):
         return whole
 
-    def read(low: int, high: int) -> Bytes:
-        first, last = min(part.start + low, whole.rows), min(part.start + high, whole.rows)
-        real = whole.read(first, last) if first < last else np.empty((0, whole.row_bytes), np.uint8)
-        if (pads := high - low - (last - first)) == 0:
+    def read(rows: range, columns: range) -> Bytes:
+        first, last = (min(part.start + row, whole.rows) for row in (rows.start, rows.stop))
+        nothing = np.empty((0, len(columns)), np.uint8)
+        real = whole.part(range(first, last), columns) if first < last else nothing
+        if (pads := len(rows) - (last - first)) == 0:
             return real
-        return np.concatenate([real, np.zeros((pads, whole.row_bytes), np.uint8)])
+        return np.concatenate([real, np.zeros((pads, len(columns)), np.uint8)])
 
     return Rows(len(part), whole.row_bytes, read, whole.sources)
 
@@ -126,8 +138,8 @@ def columns_of(whole: Rows, part: range) -> Rows:
     if part == range(whole.row_bytes):
         return whole
 
-    def read(low: int, high: int) -> Bytes:
-        return whole.read(low, high)[:, part.start : part.stop]
+    def read(rows: range, columns: range) -> Bytes:
+        return whole.part(rows, range(part.start + columns.start, part.start + columns.stop))
 
     return Rows(whole.rows, len(part), read, whole.sources)
 
@@ -135,9 +147,9 @@ def columns_of(whole: Rows, part: range) -> Rows:
 def picked(whole: Rows, index: NDArray[np.int64]) -> Rows:
     """Row i of the result is row index[i]; rows that are asked for together should lie near each other."""
 
-    def read(low: int, high: int) -> Bytes:
-        chosen = index[low:high]
+    def read(rows: range, columns: range) -> Bytes:
+        chosen = index[rows.start : rows.stop]
         first = int(chosen.min())
-        return whole.read(first, int(chosen.max()) + 1)[chosen - first]
+        return whole.part(range(first, int(chosen.max()) + 1), columns)[chosen - first]
 
     return Rows(len(index), whole.row_bytes, read, whole.sources)

@@ -111,10 +111,9 @@ def named(parameter: Parameter, naming: str) -> str:
 def unwrapped(name: str, known: Container[str]) -> str | None:
     """A stored name without as many of the prefixes that wrappers put before it as make it known."""
     while name not in known:
-        prefix = next((p for p in _WRAPPERS if name.startswith(p)), None)
-        if prefix is None:
+        if not name.startswith(_WRAPPERS):
             return None
-        name = name.removeprefix(prefix)
+        name = name.removeprefix(next(p for p in _WRAPPERS if name.startswith(p)))
     return name
 
 

@@ -29,6 +29,9 @@ from .stored import Stored, read_json
 MANIFEST = "llamapar.json"
 MAX_MANIFEST = 2**28
 
+MAX_NAME = 1000
+"""Characters of the longest name of a tensor; those of real models have about a hundred."""
+
 PADDINGS = list(dict.fromkeys([NO_PADDING, *(f.padding for f in FRAMEWORKS.values())]))
 """What frameworks do with a vocabulary, the plainest first."""
 
@@ -85,6 +88,9 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
     config = find_model(model) if model is not None else None
     try:
         checkpoint = _folder(place) if place.is_dir() else _file(place)
+        if too_long := [stored.name for stored in checkpoint.tensors if len(stored.name) > MAX_NAME]:
+            what = f"{place}: the name {shown(too_long[0])} has {len(too_long[0]):,} characters"
+            raise CheckpointError(what, f"names of tensors have at most {MAX_NAME:,}")
         if unprintable := [stored.name for stored in checkpoint.tensors if not stored.name.isprintable()]:
             raise CheckpointError(f"{place}: the name {shown(unprintable[0])} is no plain text")
         beside = place if place.is_dir() else place.parent
@@ -283,11 +289,17 @@ def understood(checkpoint: Checkpoint) -> Placement:
         raise CheckpointError(f"no config beside {checkpoint.path}", why, choose, "model")
     if checkpoint.sharding is not None:
         return placed(checkpoint, replace(checkpoint.sharding, model=checkpoint.model))
+    candidates = list(_candidates(checkpoint, checkpoint.model))
+    known, shard = candidates[0].tensors[0], checkpoint.shards[0, 0]  # under each candidate the same names
+    ours = {name: stored for name, stored in shard.items() if unwrapped(name, known) is not None}
+    part, strange = replace(checkpoint, shards={(0, 0): ours}), len(ours) < len(shard)
     tries: dict[Sharding, int] = {}
-    for sharding in _candidates(checkpoint, checkpoint.model):
-        tries[sharding] = len(placed(checkpoint, sharding, [(0, 0)]).mismatches)
-        if not tries[sharding] and not (found := placed(checkpoint, sharding)).mismatches:
-            return found
+    for sharding in candidates:
+        tries[sharding] = len(placed(part, sharding, [(0, 0)]).mismatches)
+        if not tries[sharding]:
+            found = placed(checkpoint, sharding)
+            if strange or not found.mismatches:
+                return found
     return placed(checkpoint, min(tries, key=lambda sharding: tries[sharding]))
 
 

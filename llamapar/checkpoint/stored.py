@@ -1,15 +1,15 @@
 """A tensor as it lies in files: where its bytes are, and how to read some of its rows.
 
 Bytes stay bytes: nothing here is turned into numbers, so every dtype passes through unchanged. A tensor is
-rows × bytes of a row; files are memory-mapped, so that a piece that is not asked for is never read.
+rows × bytes of a row, and only rows that are asked for are read.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,13 @@ from llamapar.records.tables import Plain
 
 Bytes = NDArray[np.uint8]
 
-_NOTHING = np.empty(0, np.uint8)
-
 MAX_BYTES = 2**46
+
+AT_ONCE = 2**18
+"""Bytes of whole rows that are read at once where some bytes of each are asked for."""
+
+APART = 2**12
+"""Bytes of a row above which only those that are asked for are read (measured)."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Stored:
         return math.prod(self.shape[1:]) * self.itemsize
 
     def read(self, low: int, high: int) -> Bytes:
-        """Rows low to high as [high - low, row_bytes]; memory-mapped where they lie together."""
+        """Rows low to high as [high - low, row_bytes]."""
         if len(self.boxes) == 1:
             box = self.boxes[0]
             start = box.offset + low * self.row_bytes
@@ -99,24 +103,47 @@ class Stored:
             out[tuple(where)] = piece.reshape(last - first, *box.shape[1:], self.itemsize)
         return out.reshape(high - low, self.row_bytes)
 
-
-@lru_cache(maxsize=1024)
-def _mapped(file: Path, size: int, changed: int) -> Bytes:
-    with file.open("rb") as handle:
-        return np.frombuffer(mmap.mmap(handle.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
+    def part(self, rows: range, columns: range) -> Bytes:
+        """Some bytes of some rows: [len(rows), len(columns)]."""
+        if len(columns) == self.row_bytes:
+            return self.read(rows.start, rows.stop)
+        found = np.empty((len(rows), len(columns)), np.uint8)
+        if len(self.boxes) == 1 and self.row_bytes > APART:
+            box = self.boxes[0]
+            first = box.offset + columns.start
+            _fill(found, box.file, [first + row * self.row_bytes for row in rows])
+            return found
+        step = max(1, AT_ONCE // max(1, self.row_bytes))
+        for low in range(rows.start, rows.stop, step):
+            high = min(low + step, rows.stop)
+            found[low - rows.start : high - rows.start] = self.read(low, high)[
+                :, columns.start : columns.stop
+            ]
+        return found
 
 
 def _span(file: Path, start: int, nbytes: int) -> Bytes:
-    """Bytes of the file, read when they are touched."""
-    found = file.stat()
-    if start + nbytes > found.st_size:
-        raise CheckpointError(f"{file.name} became shorter while it was read")
-    return _mapped(file, found.st_size, found.st_mtime_ns)[start : start + nbytes] if nbytes else _NOTHING
+    """Bytes of the file."""
+    found = np.empty(nbytes, np.uint8)
+    _fill(found.reshape(1, nbytes), file, [start])
+    return found
 
 
-def released() -> None:
-    """Let go of all mapped files, so that a deleted one frees its disk space."""
-    _mapped.cache_clear()
+def _fill(rows: Bytes, file: Path, places: Sequence[int]) -> None:
+    """Read each row from its place in the file.
+
+    The file is not mapped: to touch what was cut off meanwhile would end the process.
+    """
+    width = rows.shape[1]
+    view = rows.reshape(-1).data
+    with file.open("rb", buffering=0) as data:
+        for i, place in enumerate(places):
+            data.seek(place)
+            left = view[i * width : (i + 1) * width]
+            while left:
+                if not (count := data.readinto(left)):
+                    raise CheckpointError(f"{file.name} became shorter while it was read")
+                left = left[count:]
 
 
 def read_json(path: Path, limit: int = MAX_CONFIG_BYTES) -> Plain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from .inspection import reason
 from .progress import Counter, Progress
 from .rows import Output
 from .source import MANIFEST, Checkpoint, Placement, opened, understood
-from .stored import Stored, released
+from .stored import Stored
 from .whole import expressions
 from .writing import BLOCK, crc_of, frame_of
 
@@ -68,28 +69,35 @@ def verify(
 
     Raises CheckpointError for what cannot be read at all.
     """
-    try:
-        found = understood(opened(path, model))
-        problems = [f"{odd}{reason(odd, found.sharding)}" for odd in found.mismatches]
-        checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
-        count = Counter(progress, found.checkpoint.nbytes * (1 if against is None else 2))
-        numbers, faults = _checksums(found.checkpoint, count)
-        checks.append(("stored checksums", *numbers))
+    found = understood(opened(path, model))
+    problems = list(_odd(found))
+    checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
+    count = Counter(progress, found.checkpoint.nbytes * (1 if against is None else 2))
+    numbers, faults = _checksums(found.checkpoint, count)
+    checks.append(("stored checksums", *numbers))
+    problems += faults
+    if files := [file for file in found.checkpoint.files if file.suffix in pth.SUFFIXES]:
+        tensors = list(found.checkpoint.tensors)
+        for file in files:
+            problems += pth.confirmed(file, [s for s in tensors if s.boxes[0].file == file])
+        checks.append(("files that torch.load(weights_only=True) reads alike", len(files), 0))
+    if not found.mismatches:
+        alike = found if against is None else _other(found, against)
+        numbers, faults = _compared(found, alike, count)
+        alone = "parameters, copies of ranks alike"
+        checks.append((alone if against is None else f"parameters like {against}'s", *numbers))
         problems += faults
-        if files := [file for file in found.checkpoint.files if file.suffix in pth.SUFFIXES]:
-            tensors = list(found.checkpoint.tensors)
-            for file in files:
-                problems += pth.confirmed(file, [s for s in tensors if s.boxes[0].file == file])
-            checks.append(("files that torch.load(weights_only=True) reads alike", len(files), 0))
-        if not found.mismatches:
-            alike = found if against is None else _other(found, against)
-            numbers, faults = _compared(found, alike, count)
-            alone = "parameters, copies of ranks alike"
-            checks.append((alone if against is None else f"parameters like {against}'s", *numbers))
-            problems += faults
-        return Verification(Path(path), tuple(checks), tuple(problems))
-    finally:
-        released()
+    return Verification(Path(path), tuple(checks), tuple(problems))
+
+
+def _odd(found: Placement) -> Iterator[str]:
+    """Every tensor that is not as it should be; a reason is worked out once for those that are alike."""
+    reasons: dict[tuple[object, ...], str] = {}
+    for odd in found.mismatches:
+        alike = (odd.key, odd.got, odd.want)
+        if alike not in reasons:
+            reasons[alike] = reason(odd, found.sharding)
+        yield f"{odd}{reasons[alike]}"
 
 
 def _checksums(checkpoint: Checkpoint, count: Counter) -> tuple[tuple[int, int], list[str]]:

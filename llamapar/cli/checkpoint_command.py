@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from llamapar import interrupts
@@ -35,8 +36,8 @@ def _make(given: Given) -> Answer:
         with interrupts.raised():
             made = getattr(checkpoint, action)(source, target, progress=sys.stderr.isatty(), **options)
     except KeyboardInterrupt:
-        waits = f"what is finished waits in {target.rstrip('/')}.partial"
-        write(sys.stderr, f"\nllamapar: interrupted; {waits}, and the same command goes on with it")
+        waits = checkpoint.waiting(Path(target))
+        write(sys.stderr, f"\nllamapar: interrupted; {waits or 'nothing is kept'}")
         raise
     files = {file.name: file.stat().st_size for file in made.files}
     sharding = str(checkpoint.understood(made).sharding)

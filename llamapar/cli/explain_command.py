@@ -9,6 +9,8 @@ from __future__ import annotations
 import codecs
 import difflib
 import io
+import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -118,6 +120,10 @@ def _of_file(name: str, known: Values) -> Explanation:
         what = f"{shown(name, 200)}: {problem.strerror}"
         raise LlamaparError(what, "", _near(name), "file") from None
     with file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            why = "what it gives may never end"
+            raise LlamaparError(f"{shown(name, 200)} is a device", why, ["- for a pipe"], "file")
         try:
             return explain(lines(iter(lambda: file.read(_PIECE), b"")), **known)
         except OSError as problem:

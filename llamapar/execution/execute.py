@@ -188,7 +188,7 @@ def run(
         (mesh, setting, …tensors by name…) of your own.
     engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun".
     device: "auto", "cpu" or "cuda". cancel: stops the run once it is true.
-    timeout: seconds in which no rank enters or leaves a collective, prints, or ends, until they are given up.
+    timeout: seconds in which no rank enters or leaves a collective, prints, or ends; then ranks are given up.
 
     Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
 

@@ -124,8 +124,13 @@ class Pool:
     def _start(self, cancel: Callable[[], bool] | None) -> None:
         self._stop()
         self._server = _the_server(self.preload, cancel)
-        self._folder = tempfile.mkdtemp(prefix="llamapar-")
-        self._slots = Slots(os.path.join(self._folder, "slots"), self.spec.world)
+        try:
+            self._folder = tempfile.mkdtemp(prefix="llamapar-")
+            self._slots = Slots(os.path.join(self._folder, "slots"), self.spec.world)
+        except OSError as problem:
+            what = f"{problem.filename or tempfile.gettempdir()}: {problem.strerror}"
+            why = "the ranks note there where they are"
+            raise LlamaparError(what, why, ["TMPDIR=FOLDER, one with room"]) from None
         self._connections = self._server.start(self._folder, self.spec)
         bad = [answer for answer in self._gather(START, cancel) if answer.error]
         if bad:

@@ -92,7 +92,10 @@ class Slots:
 
     def __init__(self, path: str, world: int):
         with open(path, "a+b") as file:
-            file.truncate(world * self.SIZE)
+            file.write(
+                bytes(world * self.SIZE - file.tell())
+            )  # no hole: a full disk is told here, not as SIGBUS
+            file.flush()
             self.memory = mmap.mmap(file.fileno(), world * self.SIZE)
         self.world = world
 
