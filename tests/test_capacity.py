@@ -69,8 +69,9 @@ def test_an_estimate_that_straddles_is_undecided_and_does_not_refuse() -> None:
     assert (report.ok, memory_finding(report)) == (True, ("LP512", WARNING))
     assert report.findings[0].why.startswith("framework=")
     assert not lp.check(**{**WIDE, "layout": {"tp": 8, "dp": 8}}, gpu="h100-80gb", gpus=9).ok
-    decided = {lp.check(**WIDE, gpu="h100-80gb", regather=said).ok for said in (True, False)}
-    assert decided == {True, False}
+    assert lp.check(**WIDE, gpu="h100-80gb", regather=True).memory is None
+    told = lp.check(**WIDE, gpu="h100-80gb", framework="torchtitan")  # which gathers once, and keeps it
+    assert (told.ok, memory_finding(told)) == (False, ("LP511", ERROR))
 
 
 def test_without_a_sequence_length_activations_are_said_to_be_missing() -> None:

@@ -380,7 +380,7 @@ EXAMPLES = {
         STRADDLES,
         WARNING,
         f"stage 0 needs {gib(**STRADDLES)} GiB a rank, and h100-80gb has 79.65 (llama3-8b): undecided",
-        f"framework=, or regather= would decide; {largest(**STRADDLES)}; "
+        f"framework= would decide; {largest(**STRADDLES)}; "
         "counted with seq_len=8192 micro_batch=8 recompute=none",
         {"regather": True},
     ),

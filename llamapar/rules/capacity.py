@@ -14,6 +14,7 @@ from llamapar.count.account import memory
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memory
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
+from llamapar.describe.options import FACTS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import ADAPTS, Framework
 from llamapar.records.tables import Plain, cut
@@ -22,6 +23,9 @@ from .repairs import ERROR, NOTE, WARNING
 
 TOO_LITTLE_MEMORY, OPEN, NO_ACTIVATIONS = "LP511", "LP512", "LP513"
 """The rules that are judged here."""
+
+_ARGUMENTS = {*FACTS, "framework"}
+"""Of what would decide between the ends of an account, what `check` can be told."""
 
 LARGEST, SHOWN = 3, 8
 """Terms that a finding names, and stages."""
@@ -180,7 +184,9 @@ def words(job: Job, judge: Framework | None = None) -> Plain:
         "there": _there(found, job.gpu),
         "terms": f"{several}largest in stage {worst.stage}: {largest}",
         "counted": f"counted with {counted if found.whole else 'no seq_len'}{serves}",
-        "decides": ", or ".join(f"{name}=" for name in found.memory.open_facts),
+        "decides": " or ".join(
+            f"{name}=" if name in _ARGUMENTS else name for name in found.memory.open_facts
+        ),
     }
 
 
