@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
+from llamapar.count.terms import Memory
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.splits import NO_PADDING
@@ -59,6 +60,11 @@ class Fix:
     def effect(self) -> price.Effect:
         """What the change gains and costs."""
         return price.effect(self.old or self.job, self.job, self.judge)
+
+    @property
+    def memory(self) -> Memory | None:
+        """The account of a rank's bytes then; None where nothing can be counted."""
+        return self.effect.load.memory if self.effect.load else None
 
     def as_dict(self) -> Plain:
         """Plain values for JSON: the whole layout, whatever else was changed, and what that comes to."""
