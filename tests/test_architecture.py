@@ -34,17 +34,17 @@ ROOMS = {
     "records": room(580),  # equations are records too
     "describe": room(2215),  # the table of options and the table of dtypes among them
     "frameworks": room(1940),  # ten frameworks' rules, settings of five, habits of memory of five
-    "place": room(1680),  # the pipeline's schedules as tables, the walk that checks them, their times
+    "place": room(1700),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1545),  # moments of a step, modes, and what a counter may show
     "rules": room(1900),  # what is unproven, memory as a rule, the price of a fix
     "diagnosis": room(4125),  # a reader for each cause; collectives, JAX, cut tokens, shares came in
     "spmd": room(1075, "torch"),
     "programs": room(950, "torch"),  # a pipeline's faults among them
-    "execution": room(3985, "torch", "cloudpickle"),  # pipelines run; where ranks stand
-    "checkpoint": room(2640, "torch", "numpy"),
+    "execution": room(3990, "torch", "cloudpickle"),  # pipelines run; where ranks stand
+    "checkpoint": room(2735, "torch", "numpy"),
     "figures": room(2265, "plotly"),  # timelines of pipelines among them
     "panels": room(2475, "anywidget", "traitlets"),  # 800 of them JavaScript and CSS
-    "cli": room(1225),
+    "cli": room(1235),
     "jupyter": room(190, "IPython"),
     "__main__": room(30),
 }
