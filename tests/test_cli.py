@@ -346,6 +346,7 @@ STATUSES = {
         "memory --model llama3.1-405b --seq-len 8192",
     ),
     "loading": ("loading --model tiny", "loading --model llama3.1-405b --nodes 1"),
+    "schedule": ("schedule gpipe --pp 2 --micro-batches 4", None),
     "checkpoint inspect": ("checkpoint inspect old", "checkpoint inspect cut"),
     "checkpoint shard": ("checkpoint shard old made1 --tp 2", None),
     "checkpoint gather": ("checkpoint gather old made2", None),
@@ -411,6 +412,7 @@ def test_every_option_is_explained_and_used() -> None:
     used = {option for command in LEAVES.values() for option in command.options}
     dims = {"dim", "n_layers", "n_heads", "head_dim", "ffn_dim", "vocab_size"}
     of_python = {"program", "interleave", "out", "backward", "grad_dtype", "kernels", "loss", "grad_buckets"}
+    of_python |= {"master_weights", "float8_all_gather", "beside", "time"}
     assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)
     for name, command in LEAVES.items():

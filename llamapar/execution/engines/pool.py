@@ -130,7 +130,7 @@ class Pool:
         except OSError as problem:
             what = f"{problem.filename or tempfile.gettempdir()}: {problem.strerror}"
             why = "the ranks note there where they are"
-            raise LlamaparError(what, why, ["TMPDIR=FOLDER, one with room"]) from None
+            raise LlamaparError(what, why, ["a folder with room, named by the variable TMPDIR"]) from None
         self._connections = self._server.start(self._folder, self.spec)
         bad = [answer for answer in self._gather(START, cancel) if answer.error]
         if bad:
