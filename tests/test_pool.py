@@ -827,7 +827,7 @@ def test_a_disk_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         LlamaparError, match=r"^.+: No space left on device\n  why  the ranks note there"
     ) as told:
         Pool(2).run(where)
-    assert str(told.value).endswith("\n  try  TMPDIR=FOLDER, one with room")
+    assert str(told.value).endswith("\n  try  a folder with room, named by the variable TMPDIR")
 
 
 def test_the_words_for_an_end() -> None:
