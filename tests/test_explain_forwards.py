@@ -120,3 +120,56 @@ def test_a_cut_is_exact_or_not_named() -> None:
     assert lp.explain(MEET.format(4779, 4778, 2), context=facts).best.level is lp.Level.LIKELY
     assert lp.explain(MEET.format(4700, 14336, 2), context=facts).best.level is not lp.Level.LIKELY
     assert lp.explain(MEET.format(4779, 4778, 2), context=facts | {"tp": 4}).verdict != "sharding"
+
+
+SPLIT = "split_with_sizes expects split_sizes to sum exactly to {} (input tensor's size), but got "
+
+
+@pytest.mark.parametrize(
+    ("text", "facts", "category", "equation"),
+    [
+        (SPLIT.format(1152) + "split_sizes=[896, 512, 512]",
+         {"n_heads": 28, "n_kv_heads": 4, "head_dim": 128, "tp": 4}, "fused_qkv_layout", "512/4 = 128"),
+        (MEET.format(262144, 349526, 0), {"dp": "6->8"},
+         "checkpoint_tp_mismatch", "262144·8 = 2097152 ≈ 2097156"),
+        (VIEW.format([8, 26, 128], 8 * 3424), {"ffn_dim": 13696, "tp": 4, "quant_group": 128},
+         "quant_group_vs_tp", "107/4 = 26.75"),
+        ("sizes().vec() == sizes().vec() (683 8 vs. 681 8)", {"dim": 4096, "tp": 6},
+         "hidden_or_ffn_not_divisible", "4096/6 = 682.667"),
+        (VIEW.format([5, 2, -1], 61), {"n_layers": 61, "pp": 5}, "layers_not_divisible_pp", "61/5 = 12.2"),
+        ("Split sizes doesn't match total dim 0 size", {"n_heads": 36, "gpus": 5},
+         "heads_not_divisible", "36/5 = 7.2"),
+    ],
+)  # fmt: skip
+def test_cuts_of_every_kind_of_size(
+    text: str, facts: dict[str, object], category: str, equation: str
+) -> None:
+    told = lp.explain(f"RuntimeError: {text}", context=facts)
+    assert (told.verdict, told.best.category, told.best.level) == ("sharding", category, lp.Level.LIKELY)
+    assert equation in told.best.equations
+
+
+def test_a_change_of_degrees_that_does_not_make_the_sizes_is_not_named() -> None:
+    told = lp.explain(MEET.format(262144, 349526, 0), context={"dp": "6->7"})
+    assert told.best.level is not lp.Level.LIKELY
+
+
+def test_the_parts_of_anything_are_no_two_vocabularies() -> None:
+    """Both numbers may be anything's; as rows of an embedding they are two models'."""
+    assert lp.explain(MEET.format(262144, 349526, 0)).verdict == "unknown"
+    loaded = "size mismatch for tok_embeddings.weight: copying a param with shape torch.Size([{}, 64]) from "
+    loaded = f"{loaded}checkpoint, the shape in current model is torch.Size([{{}}, 64])."
+    assert lp.explain(loaded.format(128256, 50257)).verdict == "not_sharding"
+
+
+FRAMES = (
+    'Traceback (most recent call last):\n  File "a.py", line 3\n    {}\nIndexError: list index out of range'
+)
+
+
+def test_the_failing_line_tells_what_an_index_is_past() -> None:
+    rows = lp.explain(FRAMES.format("return self.rows[i]"))
+    assert (rows.verdict, rows.best.title) == ("not_sharding", "other / bad_data")
+    stage = lp.explain(FRAMES.format("return [layers[i] for i in range(pp_rank * per_stage, end)]"))
+    assert (stage.verdict, stage.best.category) == ("sharding", "layers_not_divisible_pp")
+    assert lp.explain(FRAMES.format("return w.chunk(tp)[rank]")).verdict == "unknown"

@@ -191,7 +191,8 @@ def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...
         if found.diagnoses:
             late = not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates)
             return replace(found, note=_LATE) if late else found
-    return build(Reading.of(_CODE.sub("", head), code), known, "", ())
+    shown = code or next((candidate.code for candidate in candidates), ())
+    return build(Reading.of(_CODE.sub("", head), shown), known, "", ())
 
 
 def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explanation:

@@ -9,10 +9,11 @@ of which size or degree is not known are left to the other readers.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llamapar.records.equations import Quotient
+from llamapar.records.equations import Comparison, Product, Quotient
 
 from .hypothesis import LIKELY, POSSIBLE, Hypothesis, Level, found
 from .known import Known, on_a_rank
@@ -89,8 +90,9 @@ def uneven(known: Known) -> list[Cut]:
 def cuts(known: Known) -> Iterator[tuple[Cut, str]]:
     """Every cut of a known size by a known degree, and what the size counts."""
     columns, heads, kv_heads = known.get("head_dim"), known.get("n_heads"), known.get("n_kv_heads")
+    ranks = known.get("world") if not any(map(known.get, ("tp", "cp", "pp", "dp"))) else None
     for fact, category, axis, kind in _SIZES:
-        count, degree = known.get(fact), known.get(axis) or 1
+        count, degree = known.get(fact), known.get(axis) or ranks or 1
         if not count or degree == 1 or (fact == "n_kv_heads" and count == heads):  # Q is cut before
             continue
         if (fact, axis) == ("seq_len", "tp"):
@@ -101,6 +103,22 @@ def cuts(known: Known) -> Iterator[tuple[Cut, str]]:
     tp = known.get("tp") or 1
     if columns and heads and kv_heads and tp > 1 and heads % tp == kv_heads % tp == 0:
         yield Cut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns), WIDTH
+
+
+_QUANTISED = re.compile(r"quant|gptq|\bawq|scales|zeros|group_?size")
+
+_GROUP = 128
+"""Columns of a quantisation group where none is given: the usual ones (AutoGPTQ's and AutoAWQ's default)."""
+
+
+def groups(known: Known) -> Iterator[Cut]:
+    """The groups of a quantised FFN weight, by their number and by their columns."""
+    width, tp, group = known.get("ffn_dim"), known.get("tp") or 1, known.get("quant_group") or _GROUP
+    if width and tp > 1 and width % group == 0 and width // group % tp:
+        for columns in (1, group):
+            yield Cut(
+                f"ffn_dim in groups of {group},", "quant_group_vs_tp", "tp", width // group, tp, columns
+            )
 
 
 Meeting = tuple[int, int, frozenset[str]]
@@ -150,16 +168,45 @@ def _of_view(target: Shape, numel: int, head_dim: int | None) -> Iterator[Meetin
             there, rest = divmod(numel * asked, math.prod(target))
             kinds = {SAMPLES} if first == 0 else set()
             kinds |= {TOKENS} if first == min(1, heads - 1) else set()
-            kinds |= {WIDTH} if first >= heads or dims < 3 else set()
+            kinds |= {WIDTH} if first >= heads or 0 < first < last == dims or dims < 3 else set()
             own = first == dims - 1 and asked == head_dim  # the size of a head, which nobody cuts
             if not rest and there != asked and not own:
                 yield there, asked, _ANY if (dims, target[0]) == (3, 1) else frozenset(kinds)
+
+
+def _parts_of_qkv(o: Split, known: Known) -> Iterator[Hypothesis]:
+    """A rank's Q, K and V in one come apart in the widths of which some are the whole model's."""
+    heads, kv, columns, tp = (known.get(fact) or 1 for fact in ("n_heads", "n_kv_heads", "head_dim", "tp"))
+    q, k = heads * columns // tp, kv * columns // tp
+    mixed = len(o.parts) == 3 and o.parts[0] in (q, q * tp) and {*o.parts[1:]} <= {k, k * tp}
+    if tp > 1 and mixed and o.total == q + 2 * k and o.parts != (q * tp, k * tp, k * tp):
+        cause = (
+            f"a rank's Q, K and V are {q}, {k} and {k} columns: {list(o.parts)} mixes in the whole model's"
+        )
+        yield found("fused_qkv_layout", LIKELY, cause, Quotient(q * tp, tp), Quotient(k * tp, tp))
+
+
+def _of_two_runs(o: Pair, known: Known) -> Iterator[Hypothesis]:
+    """Two shares of one size, cut for the two degrees of a change; a share may be padded."""
+    for axis, change in known.changes.items():
+        few, many = sorted(int(n) if n.isdecimal() else 0 for n in change)
+        small, big = sorted((o.a, o.b))
+        if few and small > many and 0 <= abs(small * many - big * few) < many:
+            cause = f"{small} and {big} are shares of one size, cut for {axis}={many} and for {axis}={few}"
+            numbers = Comparison(Product((small, many)), "≈", big * few)
+            yield found("checkpoint_tp_mismatch", LIKELY, cause, numbers)
 
 
 def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesis]:
     """The cuts of known sizes by known degrees of which both sizes of an observation come."""
     if "lora" in r.evident or ("fused" in r.evident and not isinstance(o, Split)):
         return []
+    if isinstance(o, Pair):
+        runs = list(_of_two_runs(o, known))
+    else:
+        runs = list(_parts_of_qkv(o, known)) if isinstance(o, Split) else []
+    if runs:
+        return runs
     named = isinstance(o, Pair) and o.name not in ("", LABELS)  # an even shard of it, see `weights`
     rows = [
         (cut, a, b)
@@ -168,6 +215,10 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
         if kind in kinds and cut.explains(a, b)
         if not (cut.even and (named or cut.axis == "dp" or "position" in r.evident))
     ]
+    if not rows and (known.get("quant_group") or _QUANTISED.search("\n".join((r.low, *r.code)))):
+        meeting = [(a, b) for a, b, kinds in meetings(o, known) if WIDTH in kinds]
+        quantised = [(cut, a, b) for a, b in meeting for cut in groups(known) if cut.explains(a, b)]
+        return [h for cut, a, b in quantised for h in _uneven(cut, a, b, LIKELY, meet=False)]
     table = isinstance(o, Pair) and o.dim == 0
     if table and any(cut.even and cut.fact == "vocab_size" for cut, _, _ in rows):
         return []  # the rows of an embedding, see `weights`

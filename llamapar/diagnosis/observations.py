@@ -140,6 +140,8 @@ def _partitioned(r: Reading) -> Divides | None:
 
 def divides(r: Reading) -> Iterator[Divides]:
     """Every divisibility that the text speaks of."""
+    if "product of specified axis sizes" in r.low:  # JAX of a reshape, see `shapes`
+        return
     for written in islice(_MODULO.finditer(r.low), MOST):
         yield Divides("", int(written[1]), frozenset(), int(written[2]))
     partitioned = _partitioned(r)
@@ -216,6 +218,9 @@ _EXPECTED = re.compile(
     r"(?: in dimension \d)?,? (?:but )?"
     r"(?:got|found|received|was) (?:tensor )?(?:size|of size)? ?\(?(\d{1,20})"
 )
+_VERSUS = re.compile(r"\((\d{1,12}(?: \d{1,12}){0,5}) vs\.? (\d{1,12}(?: \d{1,12}){0,5})\)")
+"""Two shapes as gloo writes them: (683 8 vs. 681 8)."""
+
 _LAST = re.compile(
     r"subscript \w has size (\d{1,20}) for operand \d which does not broadcast with "
     r"previously seen size (\d{1,20})|"
@@ -284,6 +289,11 @@ def shapes(r: Reading) -> Iterator[Observation]:
     labels = _LABELS.search(r.low)
     if labels:
         yield Pair(int(labels.group(1)), int(labels.group(2)), None, LABELS)
+        return
+    versus = _VERSUS.search(r.low)
+    if versus:
+        first, second = (tuple(map(int, shape.split())) for shape in versus.groups())
+        yield from _pairs([first, second], "", r.low)
         return
     widths = _LAST.search(r.low)
     if widths:

@@ -38,6 +38,10 @@ def explain_cut(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         ("seq_not_divisible", "tokens", tokens and not samples, "seq_len, cp, tp"),
         ("microbatch_divisibility", "samples", samples and not tokens, "global_batch, micro_batch, dp"),
     )
+    if units == known.get("n_layers") and not (tokens or samples):
+        cause = f"{units} layers do not divide into {parts} equal parts"
+        yield found("layers_not_divisible_pp", LIKELY, cause, Quotient(units, parts), needs="pp, n_layers")
+        return
     for category, word, sure, needs in sorted(rows, key=lambda row: not row[2]):
         cause = f"{units} {word} do not divide into {parts} equal parts"
         level, blame = (LIKELY, True) if sure else (POSSIBLE, None)

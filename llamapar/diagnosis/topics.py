@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from .hypothesis import WEAK, Hypothesis, Level, found
+from .hypothesis import LIKELY, WEAK, Hypothesis, Level, found
 from .known import Known
 from .observations import AXES
 from .reading import Reading
@@ -63,8 +63,8 @@ def _topics(file: str) -> tuple[Topic, ...]:
 
 
 def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Causes that no cut makes, where nothing of what was found blames one."""
-    if not any(h.parallel and h.level > WEAK for h in found):
+    """Causes that no cut makes, where nothing of what was found blames one, or is likely."""
+    if not any(h.level is LIKELY or (h.parallel and h.level > WEAK) for h in found):
         yield from topics(r, known, "elsewhere.toml")
 
 

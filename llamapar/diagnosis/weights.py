@@ -144,8 +144,11 @@ def explain_vocabulary(small: int, big: int, r: Reading, known: Known, named: bo
         cause = (
             f"vocabularies of {small} and {big} rows are of two models: {Quotient(big, small)} is no shard"
         )
+        public = {m.vocab_size for m in known.models()}
+        sure = named or {small, big} <= public  # else these may be the parts of anything
+        level, blame = (LIKELY, False) if sure else (WEAK, None)
         yield found(
-            "other: model_config", LIKELY, cause, Quotient(big, small), parallel=False, needs="vocab_size"
+            "other: model_config", level, cause, Quotient(big, small), parallel=blame, needs="vocab_size"
         )
         return
     k, padded_to = shards
