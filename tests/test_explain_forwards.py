@@ -137,6 +137,7 @@ SPLIT = "split_with_sizes expects split_sizes to sum exactly to {} (input tensor
         ("sizes().vec() == sizes().vec() (683 8 vs. 681 8)", {"dim": 4096, "tp": 6},
          "hidden_or_ffn_not_divisible", "4096/6 = 682.667"),
         (VIEW.format([5, 2, -1], 61), {"n_layers": 61, "pp": 5}, "layers_not_divisible_pp", "61/5 = 12.2"),
+        (VIEW.format([-1, 152064], 19445184), {"vocab_size": 152064, "tp": 8}, "other", "152064/8 = 19008"),
         ("Split sizes doesn't match total dim 0 size", {"n_heads": 36, "gpus": 5},
          "heads_not_divisible", "36/5 = 7.2"),
     ],
@@ -173,3 +174,16 @@ def test_the_failing_line_tells_what_an_index_is_past() -> None:
     stage = lp.explain(FRAMES.format("return [layers[i] for i in range(pp_rank * per_stage, end)]"))
     assert (stage.verdict, stage.best.category) == ("sharding", "layers_not_divisible_pp")
     assert lp.explain(FRAMES.format("return w.chunk(tp)[rank]")).verdict == "unknown"
+
+
+def test_positions_past_the_table_of_a_rank() -> None:
+    frames = 'Traceback (most recent call last):\n  File "a.py", line 3\n    cos = table[positions]\n'
+    text = f"{frames}IndexError: index 8192 is out of bounds for dimension 0 with size 4096"
+    told = lp.explain(text, cp=3, seq_len=12288)
+    assert (told.verdict, told.best.category) == ("sharding", "position/rope")
+    assert lp.explain(text).verdict == "unknown"
+
+
+def test_gloo_s_own_question_is_no_hang() -> None:
+    text = "op.preamble.length <= op.nbytes. 40960 vs 32768. Is there a distributed collective mismatch?"
+    assert "rank_mapping_hang" not in [d.category for d in lp.explain(text).diagnoses]

@@ -133,6 +133,9 @@ def meetings(o: Observation, known: Known) -> Iterator[Meeting]:
         yield o.total, sum(o.parts), _ANY
     elif isinstance(o, Pair):
         yield from _of_pair(o, known)
+    elif isinstance(o, View) and len(o.target) == 2 and o.target[0] == -1 and o.numel % o.target[1]:
+        shares = {s for cut, _ in cuts(known) if cut.whole == o.target[1] for s in cut.shares}
+        yield from ((s, o.target[1], frozenset((WIDTH,))) for s in sorted(shares) if o.numel % s == 0)
     elif isinstance(o, View) and min(o.target) > 0:
         yield from _of_view(o.target, o.numel, known.get("head_dim"))
 

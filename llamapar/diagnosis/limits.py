@@ -74,9 +74,12 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A token id past the rows of a table: the whole vocabulary's id, and one rank's rows?"""
     text = "\n".join((r.low, *r.code)).lower()
     past = _PAST.search(text)
-    if past is None or "position" in r.evident:
+    if past is None:
         return
     vocab, tp, size = known.get("vocab_size"), known.get("tp") or 1, int(past["size"] or 0)
+    if "position" in r.evident:
+        yield _past_the_positions(size, known)
+        return
     index = int(past["index"] or past["target"] or 0)
     if vocab and tp > 1 and index < vocab and -(-vocab // tp) == (size or -(-vocab // tp)) <= index:
         cause = f"token {index} of {vocab} is looked up among the {-(-vocab // tp)} rows of one rank"
@@ -86,6 +89,18 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
         yield found("other: global_dim_not_localized", POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
+
+
+def _past_the_positions(size: int, known: Known) -> Hypothesis:
+    """A position past a table: are the table's rows those of one rank of cp?"""
+    seq, cp = known.get("seq_len"), known.get("cp") or 1
+    category, cause = (
+        "position/rope",
+        "a position is past the rows of its table: of a rank, or of a shorter model",
+    )
+    if seq and cp > 1 and -(-seq // cp) == size:
+        return found(category, LIKELY, f"{cause}: {size} of {seq}", Quotient(seq, cp))
+    return found(category, POSSIBLE, cause, parallel=None, needs="seq_len, max_seq_len, cp")
 
 
 _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")

@@ -120,10 +120,11 @@ _UNITS = (1, 64, 96, 128, 256)
 def _unrelated(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """No degree makes one of the two from the other. The uneven parts of one width differ by less than the
     degree, so that what is far apart is no pair of these either."""
-    near = big - small < _MOST
-    if _SHARDS.search(r.low) or near or big > _WIDEST or any(_from(small, big, k) for k in range(2, _MOST)):
+    near = big - small < min(_MOST, small)
+    tried = {*range(2, 65), *degrees(known)}
+    if _SHARDS.search(r.low) or near or big > _WIDEST or any(_from(small, big, k) for k in tried):
         return
-    cause = f"no degree cuts {big} into {small}, nor one width into both: they are of two models"
+    cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are of two models"
     yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
 
 
