@@ -47,11 +47,10 @@ LP301 note  n_layers=126 does not divide over pp=16 (llama3.1-405b)
     why  126/16 = 7.875 is not whole, so stages differ in length
     note works: torchtitan, ColossalAI, Hugging Face transformers, picotron, nanotron, vLLM; clear
          error: Megatron-LM; not applicable: distributed-llama
-LP511 note  stage 1 needs 81.51 to 82.05 GiB a rank, and that fits h100-96gb, h200-141gb, b200-180gb \
-(llama3.1-405b)
-    why  by stage 77.19, 82.05, 77.97, 73.89, 69.81, 65.72, 61.64, …, 23.89 GiB; largest in stage 1:
-         activations: MLP 45.94, gradients 11.88, activations: attention 11.54 GiB; counted with
-         seq_len=131072 micro_batch=1 recompute=selective"""
+LP511 note  stage 1 needs 81.51 to 82.05 GiB a rank, and that fits h100-96gb, h200-141gb, b200-180gb
+    why  by stage 77.19, 82.05, …, 23.89 GiB; largest in stage 1: activations: MLP 45.94, gradients
+         11.88, activations: attention 11.54 GiB; with seq_len=131072 micro_batch=1
+         recompute=selective"""
 
 TITAN = """\
 llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for torchtitan: 1 error, 1 warning

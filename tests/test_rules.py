@@ -372,23 +372,22 @@ EXAMPLES = {
     "LP511": Example(
         SPLIT70,
         ERROR,
-        f"stage 0 needs {gib(**SPLIT70)} GiB a rank, and h100-80gb has 79.65 (llama3-70b)",
-        f"{largest(**SPLIT70)}; counted with seq_len=8192 micro_batch=1 recompute=selective",
+        f"stage 0 needs {gib(**SPLIT70)} GiB a rank, and h100-80gb has 79.65",
+        f"{largest(**SPLIT70)}; with seq_len=8192 micro_batch=1 recompute=selective",
         {**layout(dp=64, zero=3), "recompute": "full"},
     ),
     "LP512": Example(
         STRADDLES,
         WARNING,
-        f"stage 0 needs {gib(**STRADDLES)} GiB a rank, and h100-80gb has 79.65 (llama3-8b): undecided",
-        f"framework= would decide; {largest(**STRADDLES)}; "
-        "counted with seq_len=8192 micro_batch=8 recompute=none",
+        f"stage 0 needs {gib(**STRADDLES)} GiB a rank, and h100-80gb has 79.65: undecided",
+        f"framework= would decide; {largest(**STRADDLES)}; with seq_len=8192 micro_batch=8 recompute=none",
         {"regather": True},
     ),
     "LP513": Example(
         {"model": B8, **layout(tp=8), "gpu": "h100-80gb"},
         NOTE,
         "activations are not counted: stage 0 needs 17.83 GiB a rank before any activation, and h100-80gb "
-        "has 79.65 (llama3-8b)",
+        "has 79.65",
         "they grow with the tokens of a sequence: say seq_len",
         {"seq_len": 8192},
     ),

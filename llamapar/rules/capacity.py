@@ -27,7 +27,7 @@ TOO_LITTLE_MEMORY, OPEN, NO_ACTIVATIONS = "LP511", "LP512", "LP513"
 _ARGUMENTS = {*FACTS, "framework"}
 """Of what would decide between the ends of an account, what `check` can be told."""
 
-LARGEST, SHOWN = 3, 8
+LARGEST, SHOWN = 3, 3
 """Terms that a finding names, and stages."""
 
 
@@ -183,7 +183,7 @@ def words(job: Job, judge: Framework | None = None) -> Plain:
         "needs": f"{found.gib} GiB a rank{'' if found.whole else ' before any activation'}",
         "there": _there(found, job.gpu),
         "terms": f"{several}largest in stage {worst.stage}: {largest}",
-        "counted": f"counted with {counted if found.whole else 'no seq_len'}{serves}",
+        "counted": f"with {counted if found.whole else 'no seq_len'}{serves}",
         "decides": " or ".join(
             f"{name}=" if name in _ARGUMENTS else name for name in found.memory.open_facts
         ),
