@@ -81,7 +81,8 @@ def test_every_option_of_memory_reaches_the_library(run: Any, monkeypatch: pytes
         "memory --model tiny --tp 2 --cp 2 --pp 2 --dp 4 --dp-replicate 2 --virtual-stages 2 --zero 3 "
         "--no-sequence-parallel --kv-replication --seq-len 512 --micro-batch 2 --global-batch 16 "
         "--recompute none --schedule gpipe --accounting ultrascale --gpu a100-40gb --padding 128*tp "
-        "--layer-split remainder-first --cp-method ring"
+        "--layer-split remainder-first --cp-method ring --loss torch --regather --no-silu-kept "
+        "--float8-all-gather --framework nanotron"
     )
     (job, judge), options = seen
     layout = lp.Layout(2, 2, 2, 4, dp_replicate=2, sequence_parallel=False, virtual_stages=2, zero=3)
@@ -97,8 +98,10 @@ def test_every_option_of_memory_reaches_the_library(run: Any, monkeypatch: pytes
         recompute="none",
         schedule="gpipe",
         gpu="a100-40gb",
+        regather=True,
     )
-    assert (judge, options) == (None, {"accounting": "ultrascale", "cp_method": "ring"})
+    how = {"accounting": "ultrascale", "cp_method": "ring", "loss": "torch", "silu_kept": False}
+    assert (judge, options) == (lp.FRAMEWORKS["nanotron"], {**how, "float8_all_gather": True})
 
 
 def test_memory_takes_what_check_takes_and_counts_by_the_framework(run: Any) -> None:

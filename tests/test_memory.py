@@ -183,7 +183,8 @@ def test_both_ends_decide(monkeypatch: pytest.MonkeyPatch, end: str, spare: int,
 def test_a_framework_states_its_modes_its_padding_and_its_split() -> None:
     options: dict[str, Any] = {"seq_len": 8192, "recompute": "selective"}
     found = lp.memory(B8, {"tp": 8, "pp": 2}, **options, framework="megatron")
-    assert found.open_facts == ("a fused SwiGLU",)
+    assert found.open_facts == ("silu_kept",)
+    assert lp.memory(B8, {}, **options, framework="megatron", silu_kept=True).open_facts == ()
     plain = lp.memory(B8, {"tp": 8, "pp": 2}, **options, padding="megatron", layer_split="equal")
     rows = [s.bytes("parameters") for s in found.stages]
     assert rows == [s.bytes("parameters") for s in plain.stages]
@@ -555,6 +556,10 @@ def test_layers_per_stage_may_be_given() -> None:
         ({}, {"gpu": "h100"}, r"gpu='h100' is not known(.|\n)*h100-80gb"),
         ({}, {"dtype": "fp8"}, r"dtype='fp8' is not known"),
         ({}, {"loss": "mine"}, r"loss='mine' is not known"),
+        ({}, {"silu_kept": 1}, r"silu_kept=1: silu_kept must be True or False"),
+        ({}, {"regather": "yes"}, r"regather='yes': regather must be True or False"),
+        ({}, {"master_weights": 0}, r"master_weights=0: master_weights must be True or False"),
+        ({}, {"framework": "megatrn"}, r"framework='megatrn' is not known(.|\n)*megatron-lm"),
         ({}, {"grad_buckets": 1}, r"grad_buckets=1: grad_buckets must be True or False"),
         (
             {"dp": 8},

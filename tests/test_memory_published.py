@@ -165,6 +165,18 @@ def test_measured_peaks(
     assert accuracy.quantile(errors, 0.9) <= p90
 
 
+def test_the_page_says_what_the_script_prints(accuracy: ModuleType, scored: dict[str, list[Any]]) -> None:
+    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+    told = re.findall(
+        r"^\| `(\d+)` .*? \| `([\d.]+) %` \| `(\d+) %` \| `([\d.]+) % \(([\d.]+) %\)`", page, re.M
+    )
+    said = [
+        re.search(r"^(\d+) rows: .* holds ([\d.]+)%, is (\d+)% .* end ([\d.]+)% \(p90 ([\d.]+)%\), l", line)
+        for line in map(accuracy.summary, scored.values())
+    ]
+    assert told == [line.groups() for line in said if line]
+
+
 def test_how_far_an_account_may_be_off_is_what_the_first_half_says(
     accuracy: ModuleType, scored: dict[str, list[Any]]
 ) -> None:
@@ -200,6 +212,15 @@ def test_float8_rows(scored: dict[str, list[Any]]) -> None:
     assert len(rows) >= 5
     assert sum(s.held for s in rows) / len(rows) >= 0.8
     assert statistics.median(s.nearer for s in rows) <= 0.08
+    layout, options = lp.Layout(dp=8, zero=3), {"seq_len": 8192, "framework": "torchtitan"}
+    plain, eight = (
+        lp.memory("llama3.1-8b", layout, **options, float8_all_gather=on).worst.total_bytes  # type: ignore[arg-type]
+        for on in (False, True)
+    )
+    published = {s.name.removeprefix("torchtitan-202412-"): s.measured for s in scored["published"]}
+    for table in ("t1", "t3"):  # 8 and 128 GPUs, compiled
+        saved = published[f"{table}-FSDP+compile"] - published[f"{table}-FSDP+compile+Float8"]
+        assert saved == pytest.approx((plain - eight) / GIB, abs=0.3)
 
 
 def test_the_script_prints_the_whole_and_every_mark(

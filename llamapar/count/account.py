@@ -56,6 +56,7 @@ def memory(
     layer_split: str | Sequence[int] | None = None,
     cp_method: str = "all_gather",
     regather: bool | None = None,
+    silu_kept: bool | None = None,
     framework: str | Framework | None = None,
 ) -> Memory:
     """Bytes of memory on the worst rank of every pipeline stage, term by term, beside a GPU's HBM.
@@ -79,6 +80,7 @@ def memory(
     float8_all_gather: ZeRO 3 gathers the weights of layers in float8, as torchao's FSDP2 extension does.
     regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
         backward rather than kept, as Megatron-LM does (arXiv:2205.05198 section 4.2.2). None: not known.
+    silu_kept: the backward of SwiGLU keeps SiLU's output, rather than computing it again. None: not known.
     framework: whose habits (`llamapar.frameworks.habits`), padding and layer split there are, unless said.
     padding, kv_replication, cp_method: as in `run`. layer_split: as `split` in `stages`, or layers per stage;
         "balanced ends" unless it is said or the framework's.
@@ -102,8 +104,12 @@ def memory(
     many = _micro_batches(job)
     how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {recompute}"
     judge, habits = _trainer(framework)
+    if framework is not None:
+        how += f", as {judge.title if judge else framework}"
     if regather is not None:
         habits = replace(habits, regather=flag("regather", regather))
+    if silu_kept is not None:
+        habits = replace(habits, silu_kept=flag("silu_kept", silu_kept))
     if loss is not None:
         habits = replace(habits, loss=loss, tp_loss=None)
     if accounting == "exact":
@@ -135,8 +141,8 @@ def memory(
         most, together = habits.most(), habits.gradients_stay is None
         stages = exact(sizes(regather=bool(most.regather)), account, most, together)
         least = habits.least()
-        facts = ("framework",) if framework is None else habits.questions
-        if facts:
+        facts = ("framework",) if framework is None else tuple(n for n in habits.open if n in _SAID)
+        if habits.open:
             return Memory(
                 m,
                 lay,
@@ -152,6 +158,10 @@ def memory(
         rule = korthikanti if accounting == "korthikanti" else ultrascale
         stages = [rule(m, lay, seq_len, micro_batch, recompute)]
     return Memory(m, lay, how, tuple(stages), gpu)
+
+
+_SAID = ("regather", "silu_kept", "loss")
+"""Choices of a trainer that are arguments of `memory` too."""
 
 
 def _trainer(name: str | Framework | None) -> tuple[Framework | None, Habits]:

@@ -108,7 +108,7 @@ class Memory(Record):
     """Every pipeline stage's breakdown beside the HBM of one GPU. how: the step and the accounting.
 
     stages: by PP rank, at the upper end where a mode is not known. lighter: the same at the lower end.
-    open_facts: what would decide between the ends, arguments of `memory` first; empty where there is one.
+    open_facts: what would decide between the ends, as arguments of `memory`; empty where there is one.
     """
 
     model: ModelConfig

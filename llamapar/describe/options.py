@@ -156,10 +156,11 @@ _TABLE = (
     Option("gpu", str, None, "whose memory must hold it: {choices}", choices=tuple(GPUS)),
     Option("grad_dtype", str, None, "of the sums of gradients over micro-batches"),
     Option("kernels", str, "fused", "fused, or eager as this project's programs are"),
-    Option("loss", str, None, "how the loss is computed"),
+    Option("loss", str, None, "how the loss is computed: {choices}"),
     Option("grad_buckets", bool, False, "gradients of a micro-batch are kept beside their sums"),
     Option("master_weights", bool, True, "float32 ones and states beside parameters of fewer bits"),
     Option("float8_all_gather", bool, False, "ZeRO 3 gathers the weights of layers in float8"),
+    Option("silu_kept", bool, None, "the backward of SwiGLU keeps SiLU's output"),
     Option("regather", bool, None, "gather the inputs of column-parallel matmuls again in the backward"),
     # files and machines
     Option("format", str, "q40", "of the file: {choices}"),

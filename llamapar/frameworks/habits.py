@@ -81,11 +81,6 @@ class Habits:
         """The choices that are not known."""
         return tuple(name for name in LEAST if getattr(self, name) is None)
 
-    @property
-    def questions(self) -> tuple[str, ...]:
-        """The same, for a person: an argument of `memory`, or what to look for in the trainer's settings."""
-        return tuple(_QUESTIONS.get(name, name) for name in self.open)
-
     def least(self) -> Habits:
         """With every open choice as it takes least memory."""
         return replace(self, **Values({name: LEAST[name] for name in self.open}))
@@ -111,12 +106,6 @@ MOST: dict[str, bool | str] = {
 }
 """Choice → how it takes least memory, and most. No trainer is taken to copy at the step unless it does, nor
 to keep a loss worse or better than the vocabulary-parallel ones."""
-
-_QUESTIONS = {
-    "silu_kept": "a fused SwiGLU",
-    "gradients_stay": "gradients that stay between steps",
-    "step_copy": "an optimizer that copies",
-}
 
 UNKNOWN_TRAINER = Habits()
 """Nothing is known: every choice is open."""
