@@ -38,7 +38,7 @@ ROOMS = {
     "count": room(1545),  # moments of a step, modes, and what a counter may show
     "rules": room(1900),  # what is unproven, memory as a rule, the price of a fix
     "diagnosis": room(4215),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
-    "spmd": room(1075, "torch"),
+    "spmd": room(1095, "torch"),
     "programs": room(950, "torch"),  # a pipeline's faults among them
     "execution": room(3990, "torch", "cloudpickle"),  # pipelines run; where ranks stand
     "checkpoint": room(2735, "torch", "numpy"),
