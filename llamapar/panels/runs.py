@@ -82,7 +82,8 @@ def plan(job: Job, padding: Padding, values: Values) -> RunPlan:
         asked = job.micro_batches or 2 * small.layout.pp
         if asked > most:
             notes.append(f"micro_batches={asked} runs as {most}")
-        options |= {"schedule": values["schedule"], "micro_batches": min(asked, most)}
+        nc = values["nc"] if values["schedule"] == "flexible" else None
+        options |= {"schedule": values["schedule"], "micro_batches": min(asked, most), "nc": nc}
     return RunPlan(
         program,
         small.model,
