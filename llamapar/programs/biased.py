@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.spmd.setting import Setting
 
+from . import plain
 from .attention import causal, causal_reference
 from .mlp import mlp, mlp_reference
 from .parts import column_input, rms_norm, rope, row_output, split_heads
@@ -53,7 +54,7 @@ def attention_reference(
 ) -> Tensor:
     """The same on one device."""
     pairs = ((wq, bq), (wk, bk), (wv, bv))
-    q, k, v = (split_heads(F.linear(x, w, b), setting.model.head_dim) for w, b in pairs)
+    q, k, v = (plain.heads(F.linear(x, w, b), setting.model.head_dim) for w, b in pairs)
     return causal_reference(setting, positions, q, k, v) @ wo.mT
 
 
@@ -99,6 +100,6 @@ def block_reference(
     w3: Tensor,
 ) -> Tensor:
     """The same on one device."""
-    normed = rms_norm(x, attention_norm, setting.model.norm_eps)
+    normed = plain.norm(x, attention_norm, setting.model.norm_eps)
     x = x + attention_reference(setting, normed, positions, wq, wk, wv, wo, bq, bk, bv)
-    return x + mlp_reference(setting, rms_norm(x, ffn_norm, setting.model.norm_eps), w1, w2, w3)
+    return x + mlp_reference(setting, plain.norm(x, ffn_norm, setting.model.norm_eps), w1, w2, w3)

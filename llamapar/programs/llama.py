@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from llamapar.place.stage_map import Stage
 from llamapar.spmd.setting import Setting, short
 
-from . import biased
+from . import biased, plain
 from .attention import attention, attention_reference
 from .mlp import mlp, mlp_reference
 from .parts import column_input, rms_norm
@@ -55,8 +55,8 @@ def block_reference(
 ) -> Tensor:
     """The same on one device."""
     eps = setting.model.norm_eps
-    x = x + attention_reference(setting, rms_norm(x, attention_norm, eps), positions, wq, wk, wv, wo)
-    return x + mlp_reference(setting, rms_norm(x, ffn_norm, eps), w1, w2, w3)
+    x = x + attention_reference(setting, plain.norm(x, attention_norm, eps), positions, wq, wk, wv, wo)
+    return x + mlp_reference(setting, plain.norm(x, ffn_norm, eps), w1, w2, w3)
 
 
 def layer_weights(weights: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:
@@ -116,6 +116,6 @@ def llama_reference(
     one = biased.block_reference if setting.model.qkv_bias else block_reference
     for layer in range(setting.model.n_layers):
         x = one(setting, x, positions, **layer_weights(weights, layer))
-    x = rms_norm(x, weights["norm.weight"], setting.model.norm_eps)
+    x = plain.norm(x, weights["norm.weight"], setting.model.norm_eps)
     head = weights["tok_embeddings.weight" if setting.model.tied else "output.weight"]
     return loss_reference(setting, x, head, targets) | {"logits": (x @ head.mT).detach()}

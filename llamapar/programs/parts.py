@@ -50,11 +50,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rope_frequencies(model: ModelConfig, device: torch.device) -> Tensor:
-    """Radians per position of each pair of dims: [head_dim/2], float32, with Llama 3.1's scaling.
+    """Radians per position of each pair of dims: [head_dim/2], float64, with Llama 3.1's scaling.
 
     llama-models, models/llama3/model.py `precompute_freqs_cis` and `apply_scaling`, @a9c89c4.
     """
-    exponents = torch.arange(0, model.head_dim, 2, device=device).float() / model.head_dim
+    exponents = torch.arange(0, model.head_dim, 2, device=device).double() / model.head_dim
     frequencies = 1.0 / model.rope_theta**exponents
     scaling = model.rope_scaling
     if not isinstance(scaling, RopeScaling):
@@ -72,9 +72,9 @@ def rope_frequencies(model: ModelConfig, device: torch.device) -> Tensor:
 
 def rope(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
     """Turn each pair of dims of x [batch, seq, heads, head_dim] by its position [seq] (arXiv:2104.09864)."""
-    angles = positions.unsqueeze(-1).float() * rope_frequencies(model, x.device)
     wide = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = (t.to(wide).unsqueeze(1) for t in (angles.cos(), angles.sin()))  # [seq, 1, head_dim/2]
+    angles = positions.unsqueeze(-1).to(wide) * rope_frequencies(model, x.device).to(wide)
+    cos, sin = (t.unsqueeze(1) for t in (angles.cos(), angles.sin()))  # [seq, 1, head_dim/2]
     even, odd = x.to(wide).unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
     return turned.flatten(-2).to(x.dtype)
