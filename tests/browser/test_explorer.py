@@ -69,7 +69,7 @@ def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Noteb
 def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> None:
     seen = []
     panel_of(notebook).get_by_role("tab", name="Heads").focus()
-    for name in ("Vocabulary", "Sequence", "Layers", "Ranks", "Memory", "Run", "Heads"):
+    for name in ("Vocabulary", "Sequence", "Layers", "Pipeline", "Ranks", "Memory", "Run", "Heads"):
         notebook.page.keyboard.press("ArrowRight")
         tab = panel_of(notebook).get_by_role("tab", name=name)
         expect(tab).to_be_focused()
@@ -81,7 +81,7 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
             continue
         expect(title).not_to_have_text(seen[-1] if seen else "")
         seen.append(title.text_content())
-    assert len(set(seen)) == 6
+    assert len(set(seen)) == 7
 
 
 def test_a_click_makes_it_fit(notebook: Notebook) -> None:
@@ -117,6 +117,16 @@ def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
     expect(panel_of(notebook).locator(".lp-name").first).not_to_contain_text("Rank 0 of")
     shown = panel_of(notebook).locator("[data-control=rank] input").input_value()
     assert 0 < int(shown) < 16384
+
+
+def test_a_click_on_the_timeline_puts_a_cursor_there(notebook: Notebook) -> None:
+    panel = panel_of(notebook)
+    panel.get_by_role("tab", name="Pipeline").click()
+    expect(panel.locator(".lp-name").first).to_contain_text("bubble")
+    expect(panel.locator("[data-control=time] input")).to_have_value("")
+    panel.locator(".nsewdrag").first.click()
+    expect(panel.locator("[data-control=time] input")).not_to_have_value("")
+    expect(panel.locator(".lp-summary").first).to_contain_text("at time")
 
 
 def test_the_picture_follows_the_window(notebook: Notebook) -> None:
