@@ -39,7 +39,7 @@ ROOMS = {
     "rules": room(1900),  # what is unproven, memory as a rule, the price of a fix
     "diagnosis": room(4215),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
     "spmd": room(1095, "torch"),
-    "programs": room(950, "torch"),  # a pipeline's faults among them
+    "programs": room(1010, "torch"),  # a pipeline's faults among them
     "execution": room(3990, "torch", "cloudpickle"),  # pipelines run; where ranks stand
     "checkpoint": room(2735, "torch", "numpy"),
     "figures": room(2265, "plotly"),  # timelines of pipelines among them
