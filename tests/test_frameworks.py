@@ -65,8 +65,10 @@ def test_every_case_is_evidence(name: str) -> None:
                 names = {field for _, field, _, _ in string.Formatter().parse(template) if field}
                 assert names <= NUMBERS, f"{code}: {names - NUMBERS}"
             assert bool(case.repo) == bool(case.at), f"{code}: a foreign place has its own commit"
-        before_last = [case.when is ALWAYS for case in cases[:-1]]
-        assert not any(before_last), f"{code}: a case after an unconditional one is never reached"
+        for part in {f.part(case) for case in cases}:
+            *before, _ = [case for case in cases if f.part(case) == part]
+            reached = not any(case.when is ALWAYS for case in before)
+            assert reached, f"{code}: a case after an unconditional one is never reached"
 
 
 @ALL
@@ -81,7 +83,9 @@ def test_sources_name_repository_path_and_commit(name: str) -> None:
         elif verdict.verdict != UNKNOWN:
             assert re.fullmatch(r"[\w.-]+/[\w.-]+: \S.* @([0-9a-f]{10}|v[\d.]+)", str(verdict.source))
         assert verdict.fails == (verdict.verdict in FAILS)
-        assert set(verdict.as_dict()) == {"verdict", "message", "source"}
+        parts = {"part", "others"} if verdict.part else set()
+        assert set(verdict.as_dict()) == {"verdict", "message", "source"} | parts
+        assert bool(verdict.part) == bool(f.parts and verdict.source)
 
 
 def test_failures_are_the_verdicts_after_which_nothing_can_be_trusted() -> None:

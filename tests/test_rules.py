@@ -112,7 +112,7 @@ EXAMPLES = {
         {
             **dict.fromkeys(("llama-models", "distributed-llama", "picotron"), INIT),
             **dict.fromkeys(("torchtitan", "megatron-lm", "colossalai", "nanotron", "vllm"), CLEAR),
-            "dtensor": FORWARD,
+            **dict.fromkeys(("transformers", "dtensor"), FORWARD),
         },
     ),
     "LP102": Example(
@@ -147,8 +147,8 @@ EXAMPLES = {
                 ),
                 INIT,
             ),
-            **dict.fromkeys(("torchtitan", "dtensor"), FORWARD),
-            "transformers": WORKS,
+            **dict.fromkeys(("torchtitan", "transformers"), WORKS),
+            "dtensor": FORWARD,
         },
     ),
     "LP104": Example(
@@ -173,7 +173,8 @@ EXAMPLES = {
         {
             **dict.fromkeys(("llama-models", "distributed-llama", "picotron"), INIT),
             **dict.fromkeys(("megatron-lm", "colossalai", "nanotron", "vllm"), ADAPTS),
-            **dict.fromkeys(("torchtitan", "transformers", "dtensor"), WORKS),
+            **dict.fromkeys(("transformers", "dtensor"), WORKS),
+            "torchtitan": FORWARD,
         },
     ),
     "LP106": Example(
@@ -453,6 +454,8 @@ def test_severity_under_each_framework(code: str, name: str) -> None:
     elif code in ("LP511", "LP512"):  # bytes of training are a note for what only serves
         worst = {True: example.severity, False: NOTE}[lp.FRAMEWORKS[name].trains]
         assert severity in (worst, None if code == "LP512" else worst)  # a trainer's habits may decide
+    elif verdict.verdict == NA and code == "LP001":
+        assert severity == WARNING  # it makes another dp of the GPUs, and runs
     elif code == "LP502" and name == "distributed-llama":
         assert severity == NOTE  # its README promises, its code does not check
     elif code in (*OF_FACTS, "LP513") or example.severity != ERROR or verdict.verdict != UNKNOWN:
@@ -471,6 +474,29 @@ def test_severity_under_each_framework(code: str, name: str) -> None:
 
 OF_FACTS = ("LP002", "LP402", "LP404")
 """Numbers that contradict one another, whoever is to run them."""
+
+
+def test_fairscales_rules_look_at_the_tp_that_it_clamps_to() -> None:
+    """min(16, 8) ranks hold one KV head each; min(16, 6) do not hold whole query heads."""
+    fits = lp.check(B8, {"tp": 16}, gpus=8, framework="fairscale")
+    assert [(f.code, f.severity) for f in fits.findings] == [("LP001", ERROR)]
+    assert fits.errors[0].frameworks["llama-models"].verdict == SILENT
+    torn = lp.check(B8, {"tp": 16}, gpus=6, framework="fairscale")
+    assert found("LP101", torn).message == "tp=6 does not divide n_heads=32 (llama3-8b)"
+    assert found("LP101", torn).frameworks["llama-models"].message == "4096 is not divisible by 6"
+    assert found("LP101", lp.check(B8, {"tp": 16}, gpus=6)) is None
+
+
+def test_megatrons_messages_name_their_part() -> None:
+    finding = found("LP301", lp.check(B8, layout(pp=3)["layout"], framework="megatron"))
+    assert str(finding).splitlines()[-1] == (
+        "    Megatron-LM: clear error: its arguments: Number of layers should be divisible by the "
+        "pipeline-model-parallel size; its core: num_layers=32 should be divisible by "
+        "config.pipeline_model_parallel_size=3"
+    )
+    plain = finding.frameworks["megatron-lm"].as_dict()
+    assert (plain["part"], [other["part"] for other in plain["others"]]) == ("arguments", ["core"])
+    assert "its core: num_layers=32" in finding._repr_html_()
 
 
 def test_what_is_unproven_refuses_nothing() -> None:

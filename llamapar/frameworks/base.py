@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from llamapar.describe.job import Job
 from llamapar.describe.splits import NO_PADDING, Padding
+from llamapar.records.tables import Plain
 
 WORKS = "works"
 ADAPTS = "works by replicating or padding"
@@ -91,6 +92,11 @@ def uneven_vocab(job: Job) -> bool:
     return job.model.vocab_size % job.layout.tp != 0
 
 
+def torn_heads(job: Job) -> bool:
+    """Whether Q cannot be viewed by heads: rank 0's columns end inside a head."""
+    return -(-job.model.q_dim // job.layout.tp) % job.model.head_dim != 0
+
+
 def torn_kv_heads(job: Job) -> bool:
     """Whether Q can be viewed by heads and K cannot: rank 0's columns end inside a KV head."""
     m, tp = job.model, job.layout.tp
@@ -149,18 +155,32 @@ class Verdict:
     message: str = ""
     note: str = ""
     source: Source | None = None
+    part: str = ""
+    """Which part of the framework says it, where several look at a layout: its "arguments", its "core"."""
+    others: tuple[Verdict, ...] = ()
+    """What its other parts do with the same finding."""
 
     @property
     def fails(self) -> bool:
         return self.verdict in FAILS
 
-    def as_dict(self) -> dict[str, str]:
-        """Plain values for JSON."""
-        return {
+    @property
+    def words(self) -> str:
+        """What it says or does; of several parts each, by its name."""
+        own = self.message or self.note
+        named = f"its {self.part}: {own}" if self.part else own
+        return "; ".join([named, *(other.words for other in self.others)])
+
+    def as_dict(self) -> Plain:
+        """Plain values for JSON; part and others only of a framework that has parts."""
+        plain: Plain = {
             "verdict": self.verdict,
             "message": self.message or self.note,
             "source": str(self.source or ""),
         }
+        if self.part:
+            plain |= {"part": self.part, "others": [other.as_dict() for other in self.others]}
+        return plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +190,8 @@ class Framework:
     order: its rank order, fastest axis first. layer_split: a name of `splits.LAYER_SPLITS`, or None
     where it has no pipeline or its rule is not one of those. chunking: how CP cuts the sequence.
     trains: whether it does; one that only serves needs none of what training keeps in memory.
+    parts: folder → the part of it that its code is, where each looks at a layout by itself.
+    runs: the job that it really runs, where it changes the layout without a word; LP001 tells of that.
     """
 
     name: str
@@ -182,25 +204,45 @@ class Framework:
     layer_split: str | None = None
     chunking: str | None = None
     trains: bool = True
+    parts: Mapping[str, str] = field(default_factory=dict)
+    runs: Callable[[Job], Job] = lambda job: job
     cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
 
+    def job_of(self, code: str, job: Job) -> Job:
+        """The job that rule `code` looks at: what is run, but for the rule that compares it with the GPUs."""
+        return job if code == "LP001" else self.runs(job)
+
     def case(self, code: str, job: Job) -> Case | None:
-        """The evidence on rule `code` that fits `job`, or None."""
-        return next((case for case in self.cases.get(code, ()) if case.when(job)), None)
+        """The evidence on rule `code` that fits `job`, or None; of several parts' the first that fails."""
+        fitting = list(self._fitting(code, self.job_of(code, job)).values())
+        return next((case for case in fitting if case.verdict in FAILS), next(iter(fitting), None))
+
+    def _fitting(self, code: str, job: Job) -> dict[str, Case]:
+        """Of every part of the framework the first case that fits."""
+        found: dict[str, Case] = {}
+        for case in self.cases.get(code, ()):
+            if (part := self.part(case)) not in found and case.when(job):
+                found[part] = case
+        return found
 
     def judge(self, code: str, job: Job) -> Verdict:
         """The verdict on rule `code` for `job`; "not known" where no evidence fits."""
         case = self.case(code, job)
         if case is None:
             return Verdict(self.name, UNKNOWN)
+        job = self.job_of(code, job)
+        verdict = self._verdict(case, job)
+        others = (other for other in self._fitting(code, job).values() if other is not case)
+        return replace(verdict, others=tuple(self._verdict(other, job) for other in others))
+
+    def _verdict(self, case: Case, job: Job) -> Verdict:
         numbers = job.numbers(self.padding)
-        return Verdict(
-            self.name,
-            case.verdict,
-            case.message.format_map(numbers),
-            case.note.format_map(numbers),
-            self.source(case),
-        )
+        message, note = case.message.format_map(numbers), case.note.format_map(numbers)
+        return Verdict(self.name, case.verdict, message, note, self.source(case), self.part(case))
+
+    def part(self, case: Case) -> str:
+        """The part of the framework whose code the evidence is; "" where it has no parts."""
+        return next((part for folder, part in self.parts.items() if case.path.startswith(folder)), "")
 
     def source(self, case: Case) -> Source:
         """Where a piece of its evidence stands."""

@@ -12,6 +12,7 @@ from .base import (
     Case,
     Framework,
     evidence,
+    torn_heads,
     torn_kv_heads,
     uneven_vocab,
 )
@@ -42,7 +43,7 @@ DTENSOR = Framework(
             "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {q_numel}",
             "torch/distributed/tensor/parallel/style.py",
             note="the view of Q on a plain local tensor",
-            when=lambda j: -(-j.model.q_dim // j.layout.tp) % j.model.head_dim != 0,
+            when=torn_heads,
         ),
         LP103=Case(
             FORWARD,

@@ -16,6 +16,12 @@ def _accounted(job: Job) -> bool:
     return job.layer_split == "balanced ends"
 
 
+def _uneven(job: Job, virtual: bool) -> bool:
+    """Whether the arguments count layers that do not divide over the ranks of a pipeline, virtual or not."""
+    counted = job.model.n_layers + (2 if _accounted(job) else 0)
+    return (job.layout.virtual_stages > 1) == virtual and counted % job.layout.pp != 0
+
+
 _ACCOUNTED = (
     Case(
         WORKS,
@@ -51,6 +57,39 @@ _ACCOUNTED = (
 )
 """Both account_for flags count the embedding and the head as a layer each."""
 
+_ARGUMENTS = (
+    Case(
+        CLEAR,
+        "Number of layers should be divisible by the pipeline-model-parallel size",
+        f"{_ARGS}:965-998",
+        when=lambda j: _uneven(j, virtual=False),
+    ),
+    Case(
+        CLEAR,
+        "number of layers of the model must be divisible pipeline model parallel size",
+        f"{_ARGS}:965-998",
+        note="with --num-layers-per-virtual-pipeline-stage",
+        when=lambda j: _uneven(j, virtual=True),
+    ),
+)
+_OVER_STAGES = Case(
+    CLEAR,
+    "num_layers={n_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
+    f"{_BLOCK}:156-158",
+    note="with --num-virtual-stages-per-pipeline-rank",
+    when=lambda j: not _accounted(j) and j.model.n_layers % j.layout.pp != 0,
+)
+_OVER_VIRTUAL = Case(
+    CLEAR,
+    "num_layers_per_pipeline_rank {layers_per_rank}             should be divisible by "
+    "vp_size {virtual_stages}",
+    f"{_BLOCK}:176-178",
+    note="with --num-virtual-stages-per-pipeline-rank",
+    when=lambda j: (
+        not _accounted(j) and j.model.n_layers % j.layout.pp == 0 and j.model.n_layers % j.layout.stages != 0
+    ),
+)
+
 MEGATRON = Framework(
     name="megatron-lm",
     title="Megatron-LM",
@@ -61,6 +100,7 @@ MEGATRON = Framework(
     padding=_PADDING,
     layer_split="equal",
     chunking="head-tail",
+    parts={"megatron/training/": "arguments", "megatron/core/": "core"},
     cases=evidence(
         LP001=(
             Case(
@@ -74,13 +114,24 @@ MEGATRON = Framework(
                 path=f"{_ARGS}:432",
                 note="DP is not asked for: it becomes {gpus} / {model_ranks}",
             ),
+            Case(
+                CLEAR,
+                "world_size ({gpus}) is not divisible by {model_ranks}",
+                "megatron/core/parallel_state.py:823",
+                when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.cp * j.layout.pp) != 0,
+            ),
         ),
         LP101=Case(
             CLEAR,
             "num_attention_heads ({n_heads}) must be a multiple of tensor_model_parallel_size ({tp}).",
             f"{_CONFIG}:1446-1450",
         ),
-        LP103=Case(INIT, "{ffn_dim} is not divisible by {tp}", "megatron/core/utils.py:590-599"),
+        LP103=Case(
+            INIT,
+            "{ffn_dim} is not divisible by {tp}",
+            "megatron/core/utils.py:590-599",
+            note="with SwiGLU the doubled width comes first; 'when instantiating TransformerLayer' follows",
+        ),
         LP104=(
             Case(
                 ADAPTS,
@@ -131,45 +182,8 @@ MEGATRON = Framework(
             "megatron/core/model_parallel_config.py:502",
             note="the command line warns and switches it off",
         ),
-        LP301=(
-            *_ACCOUNTED,
-            Case(
-                CLEAR,
-                "Number of layers should be divisible by the pipeline-model-parallel size",
-                f"{_ARGS}:965-998",
-                note="without the two account_for_*_in_pipeline_split flags",
-                when=lambda j: j.layout.virtual_stages == 1,
-            ),
-            Case(
-                CLEAR,
-                "number of layers of the model must be divisible pipeline model parallel size",
-                f"{_ARGS}:965-998",
-                note="with --num-layers-per-virtual-pipeline-stage",
-            ),
-        ),
-        LP302=(
-            *_ACCOUNTED,
-            Case(
-                CLEAR,
-                "Number of layers should be divisible by the pipeline-model-parallel size",
-                f"{_ARGS}:965-998",
-                when=lambda j: j.layout.virtual_stages == 1,
-            ),
-            Case(
-                CLEAR,
-                "num_layers={n_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
-                f"{_BLOCK}:156-158",
-                note="with --num-virtual-stages-per-pipeline-rank",
-                when=lambda j: j.model.n_layers % j.layout.pp != 0,
-            ),
-            Case(
-                CLEAR,
-                "num_layers_per_pipeline_rank {layers_per_rank}             should be divisible by "
-                "vp_size {virtual_stages}",
-                f"{_BLOCK}:176-178",
-                note="with --num-virtual-stages-per-pipeline-rank",
-            ),
-        ),
+        LP301=(*_ACCOUNTED, *_ARGUMENTS, _OVER_STAGES),
+        LP302=(*_ACCOUNTED, *_ARGUMENTS, _OVER_STAGES, _OVER_VIRTUAL),
         LP303=(
             *_ACCOUNTED,
             Case(
@@ -179,7 +193,9 @@ MEGATRON = Framework(
                 f"{_ARGS}:965-998",
                 note="with --num-layers-per-virtual-pipeline-stage; before that check existed "
                 "{layers_kept} of {n_layers} layers ran without a word (issue #468)",
+                when=lambda j: not _accounted(j),
             ),
+            _OVER_VIRTUAL,
         ),
         LP306=(
             Case(

@@ -26,7 +26,12 @@ def _divide(numerator: str, when: Callable[[Job], bool]) -> Case:
 
 
 def _clamped(job: Job) -> bool:
-    return job.layout.tp > (job.gpus or 0)
+    return job.gpus is not None and job.layout.tp > job.gpus
+
+
+def _runs(job: Job) -> Job:
+    """The job with fairscale's tp: min(tp, world)."""
+    return job.replace(layout=job.layout.replace(tp=job.gpus)) if _clamped(job) else job
 
 
 def _world_by(ranks: Callable[[Layout], int], number: str) -> Case:
@@ -35,7 +40,7 @@ def _world_by(ranks: Callable[[Layout], int], number: str) -> Case:
         CLEAR,
         f"{{gpus}} is not divisible by {{{number}}}",
         f"{_INITIALIZE}:93-95",
-        lambda j: (j.gpus or 0) % ranks(j.layout) != 0,
+        lambda j: (j.gpus or 0) % ranks(_runs(j).layout) != 0,
     )
 
 
@@ -47,6 +52,8 @@ _NO_KV_HEAD = Case(
     lambda j: j.layout.tp > j.model.n_kv_heads,
 )
 
+_AS_CLAMPED = _fairscale(WORKS, "", f"{_INITIALIZE}:92", note="with tp={tp}, to which it is clamped")
+
 META = Framework(
     name="llama-models",
     title="Meta llama-models + fairscale",
@@ -55,25 +62,19 @@ META = Framework(
     aliases=("meta", "fairscale", "llama", "llama3"),
     order="tp-cp-pp-dp",
     trains=False,
+    runs=_runs,
     cases=evidence(
         LP001=(
+            _world_by(lambda lay: lay.tp, "tp"),
+            _world_by(lambda lay: lay.cp, "cp"),
+            _world_by(lambda lay: lay.tp * lay.cp * lay.pp, "model_ranks_there"),
             _fairscale(
                 SILENT,
                 "",
                 f"{_INITIALIZE}:92",
-                lambda j: _clamped(j) and j.layout.cp * j.layout.pp == 1,
+                _clamped,
                 "model_parallel_size = min(requested {tp}, world {gpus}): clamped without a word",
             ),
-            _fairscale(
-                CLEAR,
-                "",
-                f"{_INITIALIZE}:92-95",
-                _clamped,
-                "model_parallel_size is clamped from {tp} to {gpus}; its product with cp and pp is refused",
-            ),
-            _world_by(lambda lay: lay.tp, "tp"),
-            _world_by(lambda lay: lay.cp, "cp"),
-            _world_by(lambda lay: lay.tp * lay.cp * lay.pp, "model_ranks"),
             _fairscale(
                 NA,
                 "",
@@ -84,24 +85,31 @@ META = Framework(
         LP101=(
             _NO_KV_HEAD,
             _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
+            _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
             Case(
                 FORWARD,
-                path=f"{_MODEL}:112-116",
-                note="n_local_heads = {n_heads} // {tp} rounds down while the projection keeps "
-                "{q_local} columns: the view does not fit",
+                "shape '[{batch}, {seq_len}, {heads_floor}, {head_dim}]' is invalid for input of size "
+                "{q_seen}",
+                f"{_MODEL}:200",
+                "n_local_heads = {n_heads} // {tp} rounds down while the projection keeps {q_local} columns",
+                when=lambda j: j.model.n_heads % j.layout.tp != 0,
             ),
+            _AS_CLAMPED,
         ),
-        LP103=_divide("ffn_dim", lambda j: j.model.ffn_dim % j.layout.tp != 0),
+        LP103=(_divide("ffn_dim", lambda j: j.model.ffn_dim % j.layout.tp != 0), _AS_CLAMPED),
         LP104=(
             _NO_KV_HEAD,
             _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
             _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
             Case(
                 FORWARD,
-                path=f"{_MODEL}:112-116",
-                note="n_local_kv_heads = {n_kv_heads} // {tp} rounds down while the projection keeps "
-                "{kv_local} columns: the view does not fit",
+                "shape '[{batch}, {seq_len}, {kv_floor}, {head_dim}]' is invalid for input of size {kv_seen}",
+                f"{_MODEL}:201",
+                "n_local_kv_heads = {n_kv_heads} // {tp} rounds down while the projection keeps "
+                "{kv_local} columns",
+                when=lambda j: j.model.n_kv_heads % j.layout.tp != 0,
             ),
+            _AS_CLAMPED,
         ),
         LP105=(
             _divide("vocab_size", uneven_vocab),

@@ -11,6 +11,7 @@ from .base import (
     Case,
     Framework,
     evidence,
+    uneven_vocab,
 )
 
 _TOKENS = Case(
@@ -43,9 +44,9 @@ TORCHTITAN = Framework(
             "torchtitan/models/common/decoder.py:190-193",
         ),
         LP103=Case(
-            FORWARD,
-            path="torchtitan/models/common/decoder.py:190-198",
-            note="ffn_dim is not checked; the uneven shards meet the matmul",
+            WORKS,
+            path="torchtitan/distributed/spmd_types.py:404-450",
+            note="its default backend, spmd_types, gives every rank {ffn_local} columns",
         ),
         LP104=Case(
             CLEAR,
@@ -53,9 +54,13 @@ TORCHTITAN = Framework(
             "torchtitan/models/common/decoder.py:195-198",
         ),
         LP105=Case(
-            WORKS,
-            path="torchtitan/components/loss.py",
-            note="pads nothing; uneven vocabulary shards of ceil(V/tp) rows are allowed",
+            FORWARD,
+            "_LossParallelCrossEntropy expected local vocab size {vocab_short} for global vocab size "
+            "{vocab_size}, got {vocab_local}.",
+            "torchtitan/components/loss.py:127-135",
+            note="the loss expects shorter shards on the last ranks, but a model built on meta has "
+            "{vocab_local} rows on every rank (spmd_types 0.2.3)",
+            when=uneven_vocab,
         ),
         LP106=Case(NA, path="torchtitan/models/llama3/__init__.py", note="pads nothing"),
         LP201=_TOKENS,

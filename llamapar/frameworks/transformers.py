@@ -1,6 +1,6 @@
 """Hugging Face transformers' native TP: no head checks, uneven widths by design, no CP."""
 
-from .base import CLEAR, FORWARD, NA, WORKS, Case, Framework, evidence, torn_kv_heads
+from .base import CLEAR, FORWARD, NA, WORKS, Case, Framework, evidence, torn_heads, torn_kv_heads
 
 _MESH = "src/transformers/distributed/configuration_utils.py"
 _TP = "src/transformers/distributed/tensor_parallel.py"
@@ -14,12 +14,27 @@ TRANSFORMERS = Framework(
     order="tp-cp-dp-pp",
     layer_split="remainder last",
     cases=evidence(
-        LP001=Case(
-            CLEAR,
-            "The parallel mesh requires {world} processes, but world_size is {gpus}.",
-            "src/transformers/distributed/utils.py:303-307",
-            note="with tp_size left out it becomes {gpus} over the other sizes, where they divide it",
-            when=lambda j: j.layout.cp == 1,
+        LP001=(
+            Case(
+                NA,
+                path="src/transformers/distributed/utils.py:303-307",
+                note="of one rank no mesh is made, and the number of processes is not looked at",
+                when=lambda j: j.layout.world == 1,
+            ),
+            Case(
+                CLEAR,
+                "The parallel mesh requires {world} processes, but world_size is {gpus}.",
+                "src/transformers/distributed/utils.py:303-307",
+                note="with tp_size left out it becomes {gpus} over the other sizes, where they divide it",
+                when=lambda j: j.layout.cp == 1,
+            ),
+        ),
+        LP101=Case(
+            FORWARD,
+            "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {q_numel}",
+            "src/transformers/models/llama/modeling_llama.py:243",
+            note="the view of Q; no head is checked before",
+            when=lambda j: j.layout.cp == 1 and torn_heads(j),
         ),
         LP104=Case(
             FORWARD,
@@ -36,7 +51,7 @@ TRANSFORMERS = Framework(
         LP105=Case(
             WORKS,
             path=f"{_TP}:146",
-            note="the embedding is not cut; lm_head may be uneven",
+            note="the embedding and lm_head may be uneven",
         ),
         LP106=Case(NA, path="src/transformers/models/llama/configuration_llama.py", note="pads nothing"),
         LP301=Case(

@@ -50,8 +50,9 @@ class Finding:
 
     @cached_property
     def _numbers(self) -> Plain:
-        numbers = self.job.numbers(self.judge.padding if self.judge else None)
-        return numbers | capacity.words(self.job, self.judge) if self.rule in MEMORY else numbers
+        job, judge = self.job, self.judge
+        numbers = judge.job_of(self.code, job).numbers(judge.padding) if judge else job.numbers()
+        return numbers | capacity.words(job, judge) if self.rule in MEMORY else numbers
 
     @cached_property
     def message(self) -> str:
@@ -93,15 +94,16 @@ class Finding:
     @property
     def unproven(self) -> bool:
         """Whether the paper calls it an error, and of the judge there is no evidence."""
-        return is_unproven(self.rule, self.job, self.judge)
+        if self.judge is None:
+            return False
+        return is_unproven(self.rule, self.judge.job_of(self.code, self.job), self.judge)
 
     def _judged(self, judge: Framework) -> str:
         """What the judge does here, in one line."""
         if self.unproven:
             return f"{judge.title}: {UNKNOWN}, so unproven: the paper's own semantics would refuse it"
         verdict = self.frameworks[judge.name]
-        words = (verdict.verdict, verdict.message or verdict.note)
-        return f"{judge.title}: {': '.join(filter(None, words))}"
+        return f"{judge.title}: {': '.join(filter(None, (verdict.verdict, verdict.words)))}"
 
     def by_verdict(self) -> dict[str, list[str]]:
         """Titles of the frameworks by what they do here."""
@@ -148,7 +150,7 @@ class Finding:
             return ""
         rows = "".join(
             f"<tr><td>{escape(FRAMEWORKS[name].title)}</td><td>{escape(v.verdict)}</td>"
-            f"<td>{escape(v.message or v.note)}<br><small>{v.source._repr_html_()}</small></td></tr>"
+            f"<td>{escape(v.words)}<br><small>{v.source._repr_html_()}</small></td></tr>"
             for name, v in self.frameworks.items()
             if v.source
         )

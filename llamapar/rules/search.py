@@ -128,12 +128,15 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
 
 def severities(job: Job, judge: Framework | None) -> dict[str, str]:
     """Severity by code of every rule of integers that has something to say, without its words."""
-    padding = judge.padding if judge else NO_PADDING
-    return {
-        rule.code: severity
-        for rule in ARITHMETIC
-        if rule.applies(job, padding) and (severity := severity_of(rule, job, judge))
-    }
+    if judge is None:
+        own = {rule.code: rule.severity(job) for rule in ARITHMETIC if rule.applies(job, NO_PADDING)}
+        return {code: severity for code, severity in own.items() if severity}
+    found = {}
+    for rule in ARITHMETIC:
+        seen = judge.job_of(rule.code, job)
+        if rule.applies(seen, judge.padding) and (severity := severity_of(rule, seen, judge)):
+            found[rule.code] = severity
+    return found
 
 
 severities_again = lru_cache(maxsize=8192)(severities)

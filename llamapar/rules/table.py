@@ -61,6 +61,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "every GPU is one rank; {idle} would be missing or idle",
         repairs=lambda j: [{"gpus": j.layout.world}],
         layouts_first=True,
+        if_na=WARNING,
     ),
     Rule(
         "LP002",

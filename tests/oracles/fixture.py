@@ -26,6 +26,8 @@ COMMITS = {
     "torchtitan": ("pytorch/torchtitan", "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a"),
     "picotron": ("huggingface/picotron", "59714b1bf25541dbeb6f5a721ed15f6d0768e786"),
     "megatron": ("NVIDIA/Megatron-LM", "d98e8a64ddf34856e74b24714e3bedb2f5a39553"),
+    "fairscale": ("facebookresearch/fairscale", "146f160241651e1211c4247979f159a4ef43b54a"),
+    "llama_models": ("meta-llama/llama-models", "a9c89c471f793423afd4cc3ca8671d6e56fe64cb"),
     "colossalai": ("hpcaitech/ColossalAI", "4f9953be335ef371b3848719ddafe596c01ecd37"),
 }
 VLLM = "0.33.0"  # too big to build: its wheel is read as an archive, --vllm WHEEL
