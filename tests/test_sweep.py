@@ -59,7 +59,7 @@ def compared(tool: str, asked: dict[str, Any], outcome: Any) -> str:
         return "runs something else" if SILENT in {one.verdict for one in said} else "false alarm"
     words = {one.message for one in said}
     if tool == "megatron-core" and WIDTH.fullmatch(outcome):
-        # SwiGLU's matrix is twice as wide, and each of its halves is cut again: the numbers are not ffn_dim's.
+        # SwiGLU's matrix is twice as wide, and each of its halves is cut again; the numbers differ.
         words = {outcome for word in words if " is not divisible by " in word}
     return "refused" if outcome in words else "other words"
 

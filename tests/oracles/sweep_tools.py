@@ -309,6 +309,7 @@ def megatron_core(args: Namespace) -> Tool:
     def run(asked: Asked) -> str:
         model, tp, pp, stages = asked["model"], asked["tp"], asked["pp"], asked["virtual_stages"]
         virtual = stages if stages > 1 else None
+        split = tp > 1 if asked["sequence_parallel"] is None else asked["sequence_parallel"]
         try:
             parallel_state.initialize_model_parallel(
                 tp, pp, virtual, context_parallel_size=asked["cp"], create_gloo_process_groups=False
@@ -324,9 +325,7 @@ def megatron_core(args: Namespace) -> Tool:
                 pipeline_model_parallel_size=pp,
                 virtual_pipeline_model_parallel_size=virtual,
                 context_parallel_size=asked["cp"],
-                sequence_parallel=tp > 1
-                if asked["sequence_parallel"] is None
-                else asked["sequence_parallel"],
+                sequence_parallel=split,
                 pipeline_dtype=torch.float32,
                 use_cpu_initialization=True,
                 gated_linear_unit=True,
