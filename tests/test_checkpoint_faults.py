@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from safetensors.torch import save_file
 
 from llamapar import LlamaparError, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, safetensors, source, writing
+from llamapar.describe import pickles
 from llamapar.describe.modelfile import config_json
 from weights import alike, contents, exactly, load, raw, save_hf, save_meta, tiny, together, values
 
@@ -1042,3 +1044,17 @@ def test_manifests_that_lie(tmp_path: Path, name: str) -> None:
     with pytest.raises(LlamaparError, match=r"llamapar\.json|is not tiny|tp\d\d-pp00"):
         checkpoint.gather(folder, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("code", [b"N", b"}", b"]"])
+def test_opcodes_take_little(code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten million are refused, and what was read until then took a few bytes for each."""
+    assert pickles.MAX_STEPS < 10**7
+    monkeypatch.setattr(pickles, "MAX_STEPS", 10**5)
+    data = b"\x80\x02" + code * 10**5 + b"."
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=r"^it: its pickle takes more than 100,000 steps\Z"):
+        pickles.load(data, set(), "it", storages=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6e5

@@ -26,7 +26,7 @@ MAX_DIMS = 8
 MAX_PICKLE = 2**28
 """Bytes of the largest pickle that is read; a tensor of a state dict takes about 150."""
 
-MAX_STEPS = 2**24
+MAX_STEPS = 2**23
 """Opcodes of the longest pickle that is read; a tensor takes about 50, a few seconds are the most."""
 
 MAX_KEY = 2**32
@@ -172,7 +172,7 @@ _INSTEAD = {
 
 def _plain(data: bytes, where: str, storages: bool) -> bytes:
     """The pickle as opcodes that Python's unpickler can be trusted with."""
-    pieces: list[bytes] = []
+    body = bytearray()
     start = at = 0
     for _ in range(MAX_STEPS):
         code = data[at]
@@ -189,11 +189,11 @@ def _plain(data: bytes, where: str, storages: bool) -> bytes:
             # the unpickler keeps a list up to the largest index
             raise CheckpointError(f"{where}: its pickle is damaged", "it numbers a value beyond its length")
         if code in _INSTEAD:
-            pieces += data[start:at], _INSTEAD[code]
+            body += data[start:at] + _INSTEAD[code]
             start = at + 1 + size
         at += 1 + size
         if code == _STOP:
-            body = b"".join(pieces) + data[start:at]
+            body += data[start:at]
             return pickle.FRAME + len(body).to_bytes(8, "little") + body
     raise CheckpointError(f"{where}: its pickle takes more than {MAX_STEPS:,} steps")
 
