@@ -25,13 +25,16 @@ from llamapar.describe import counts
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import Values
-from llamapar.diagnosis import UNKNOWN, Explanation, Level, explain
+from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, Level, explain
 from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, printable, whole
 from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
 
 _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexError, TypeError)
 _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
+_NOT_OURS = {"types_differ", "not_there", "bad_data", "operator_rule"}
+"""Subtypes of errors that any code has: a traceback says of them what there is to say."""
+
 _COUNTS = (*AXES, "n_heads", "n_kv_heads", "head_dim")
 _KINDS: dict[type, str] = {ModelConfig: "model", Layout: "layout"}
 _MOST = 20
@@ -128,6 +131,12 @@ def _parsed(line: str) -> tuple[Values, str]:
     return given, line.strip()
 
 
+def _is_of_shapes(best: Diagnosis) -> bool:
+    """Whether a diagnosis is worth a word that nobody asked for."""
+    known = best.category not in _NOT_SHAPES and best.subtype not in _NOT_OURS
+    return known and best.level >= Level.POSSIBLE
+
+
 @magics_class
 class LlamaparExplain(Magics):
     """`%explain`, and the hook after every cell."""
@@ -142,10 +151,7 @@ class LlamaparExplain(Magics):
             if isinstance(error, _SHAPED):
                 found = answer(error, {})
                 best = found.explanation.best
-                shaped = (
-                    best is not None and best.level >= Level.POSSIBLE and best.category not in _NOT_SHAPES
-                )
-                if shaped and found.explanation.verdict != UNKNOWN:
+                if best is not None and _is_of_shapes(best) and found.explanation.verdict != UNKNOWN:
                     display(found)
         except (Exception, KeyboardInterrupt):  # the traceback stands above; a fault of ours adds nothing
             return

@@ -368,7 +368,7 @@ def test_explaining_needs_nothing_heavy() -> None:
 
 def test_a_device_is_no_file(run: Any) -> None:
     """What /dev/zero gives never ends."""
-    status, out, err = run("explain --file /dev/zero")
+    status, out, err = run("--file", "/dev/zero")
     assert (status, out) == (2, "")
     assert err == (
         "llamapar: '/dev/zero' is a device\n  why  what it gives may never end\n  try  - for a pipe\n"

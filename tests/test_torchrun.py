@@ -258,7 +258,8 @@ def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None
     )
     for _ in few:
         told = ranks(tmp_path, world, "time.sleep(100)")
-        assert [(status, out) for status, out, _ in told] == [(1, text)] * world, told
+        assert [out for _, out, _ in told] == [text] * world, told
+        assert all(status in (0, 1) for status, _, _ in told)  # 1 where a thread still hangs as Python ends
 
 
 def test_ranks_that_never_end(tmp_path: Path, few: range, world: int) -> None:

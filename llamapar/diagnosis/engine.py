@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from llamapar.describe.job import Job
 from llamapar.rules.fixes import find_fixes
 from llamapar.rules.search import Fix, severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
@@ -222,7 +222,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
             h.subtype,
             h.cause,
             h.equations,
-            _fixes(h, known, job or known.also(h.facts).job()),
+            partial(_fixes, h, known),
             h.needs,
             speakers(CATEGORIES[h.category].rules, quoted, job, known.framework),
             h.level,
@@ -248,10 +248,11 @@ def _needs(h: Hypothesis, others: list[Hypothesis], known: Known) -> tuple[str, 
     )
 
 
-def _fixes(h: Hypothesis, known: Known, job: Job | None) -> tuple[Fix | str, ...]:
+def _fixes(h: Hypothesis, known: Known) -> tuple[Fix | str, ...]:
     """Layouts that pass `check`, where the job is known and a rule of the category fails; else words."""
     if h.parallel is False:
         return ()
+    job = known.job() or known.also(h.facts).job()
     category = CATEGORIES[h.category]
     failing = severities_again(job, known.framework) if job is not None else {}
     for code in category.rules:

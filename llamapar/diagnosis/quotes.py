@@ -78,9 +78,14 @@ def quotes(r: Reading, framework: Framework | None) -> list[Quote]:
             after = _FIRST.findall(r.text[end:])[0] if case.message[-1] == "}" else ""
             words = before + r.text[start:end] + after
             found.append(Quote(speaker, code, case, sum(map(len, pieces)), words))
-    torch = {quote.case.message for quote in found if quote.framework.name == _TORCH}
+    torch = {_longest(quote) for quote in found if quote.framework.name == _TORCH}
     own = {_TORCH, framework.name if framework else ""}
-    return [quote for quote in found if quote.framework.name in own or quote.case.message not in torch]
+    return [quote for quote in found if quote.framework.name in own or _longest(quote) not in torch]
+
+
+def _longest(quote: Quote) -> str:
+    """What tells a message's wording, whatever numbers stand in it."""
+    return max(_pieces(quote.case.message), key=len)
 
 
 def _span(text: str, pieces: tuple[str, ...]) -> tuple[int, int] | None:

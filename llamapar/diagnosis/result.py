@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
 
 from llamapar.frameworks import FRAMEWORKS, Source
@@ -45,12 +46,17 @@ class Diagnosis:
     subtype: str | None
     cause: str
     arithmetic: tuple[Equation, ...]
-    fixes: tuple[Fix | str, ...]
+    find_fixes: Callable[[], tuple[Fix | str, ...]] = field(compare=False)
     needs: tuple[str, ...]
     frameworks: tuple[Said, ...]
     level: Level
     parallel: bool | None
     facts: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def fixes(self) -> tuple[Fix | str, ...]:
+        """Ways out, looked for when they are first asked for: each is checked, and counted against memory."""
+        return self.find_fixes()
 
     @property
     def equations(self) -> tuple[str, ...]:
