@@ -114,7 +114,10 @@ def test_incident_5(run: Any) -> None:
     best = first["fixes"][0]
     assert {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "text": best["text"], "effect": best["effect"]} == best
     assert list(first["frameworks"]) == list(lp.FRAMEWORKS)
+    of_parts = first["frameworks"].pop("megatron-lm")  # its arguments and its core each say something
+    assert list(of_parts) == ["verdict", "message", "source", "part", "others"]
     assert {tuple(verdict) for verdict in first["frameworks"].values()} == {("verdict", "message", "source")}
+    first["frameworks"]["megatron-lm"] = of_parts
     layout = lp.Layout(tp=8, cp=16, pp=16, dp=4)
     assert told == lp.check("llama3.1-405b", layout, gpus=16384, seq_len=131072).as_dict()
 

@@ -113,7 +113,7 @@ def test_a_layout_that_check_refuses(run: Any) -> None:
         "field": "",
         "message": "LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)",
         "why": "a rank would need half a KV head",
-        "choose": [fix.text for fix in report.findings[0].fixes],
+        "choose": [str(fix) for fix in report.findings[0].fixes],
     }
 
 

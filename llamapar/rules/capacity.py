@@ -137,9 +137,8 @@ def holding(found: Load, *outcomes: str) -> list[str]:
 def has_room(job: Job, judge: Framework | None = None) -> bool:
     """Whether its GPU surely holds it, or without one some known GPU; what cannot be counted has room."""
     found = load(job, judge)
-    if found is None:
-        return True
-    return found.outcome(job.gpu) == FITS if job.gpu is not None else bool(holding(found, FITS))
+    room = max(GPUS.values()) if job.gpu is None else GPUS[job.gpu]
+    return found is None or found.memory.high_bytes <= room
 
 
 def judged(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, divisors
@@ -20,8 +21,8 @@ from .table import ERROR, MEMORY, RULE_BY_CODE, Rule
 MOST = 3
 """Fixes offered for one finding."""
 
-_COST = {"tp": 1.2, "cp": 1.4, "pp": 1.6, "dp": 1.0}
-"""Weight of doubling or halving an axis: DP is the cheapest to turn, PP the dearest."""
+_COST = (1.2, 1.4, 1.6, 1.0)
+"""Weight of doubling or halving TP, CP, PP and DP: DP is the cheapest to turn, PP the dearest."""
 
 _NEAR = 7
 """Divisors of the world size that are tried per axis: of TP, those that divide the heads."""
@@ -154,24 +155,36 @@ def _nearest(degrees: list[int], present: int) -> list[int]:
 def _layouts(job: Job, world: int) -> Iterator[Layout]:
     """Layouts of `world` ranks, the nearest first."""
     lay = job.layout
+    present = (lay.tp, lay.cp, lay.pp, lay.dp)
+    for tp, cp, pp, dp in _by_distance(job.model.n_heads, present, lay.dp_replicate, world):
+        with suppress(LlamaparError):
+            yield lay.replace(tp=tp, cp=cp, pp=pp, dp=dp)
+
+
+_Degrees = tuple[int, int, int, int]
+"""Of TP, CP, PP and DP."""
+
+
+@lru_cache(maxsize=256)
+def _by_distance(n_heads: int, present: _Degrees, replicas: int, world: int) -> list[_Degrees]:
+    """Degrees that multiply to `world`, the nearest to the present ones first."""
     ways = divisors(world)
     options = [
-        _nearest([d for d in ways if job.model.n_heads % d == 0], lay.tp),
-        _nearest(ways, lay.cp),
-        _nearest(ways, lay.pp),
+        _nearest([d for d in ways if n_heads % d == 0], present[0]),
+        _nearest(ways, present[1]),
+        _nearest(ways, present[2]),
     ]
-    ranked = []
-    for tp, cp, pp in itertools.product(*options):
-        if world % (tp * cp * pp):
-            continue
-        degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": world // (tp * cp * pp)}
-        if degrees["dp"] % lay.dp_replicate:
-            continue
-        cost = sum(
-            weight * abs(math.log2(degrees[axis] / getattr(lay, axis))) for axis, weight in _COST.items()
-        )
-        ranked.append((cost, tuple(degrees.values()), degrees))
-    ranked.sort(key=lambda row: row[:2])
-    for _, _, degrees in ranked:
-        with suppress(LlamaparError):
-            yield lay.replace(**degrees)
+    found = [
+        (tp, cp, pp, world // (tp * cp * pp))
+        for tp, cp, pp in itertools.product(*options)
+        if world % (tp * cp * pp) == 0
+    ]
+
+    def distance(degrees: _Degrees) -> float:
+        turned = zip(_COST, degrees, present, strict=True)
+        return sum(weight * abs(math.log2(new / old)) for weight, new, old in turned)
+
+    return sorted(
+        (degrees for degrees in found if degrees[3] % replicas == 0),
+        key=lambda degrees: (distance(degrees), degrees),
+    )

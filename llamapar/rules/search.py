@@ -152,11 +152,10 @@ def codes(found: dict[str, str], severity: str) -> set[str]:
     return {code for code, how_bad in found.items() if how_bad == severity}
 
 
-def doubts(job: Job, judge: Framework | None) -> set[str]:
-    """The rules of which `check` warns, and those that are unproven."""
-    found = severities_again(job, judge)
-    unproven = {code for code in codes(found, NOTE) if is_unproven(RULE_BY_CODE[code], job, judge)}
-    return codes(found, WARNING) | unproven
+def unproven(job: Job, judge: Framework | None) -> set[str]:
+    """The rules that the paper calls an error, and of which there is no evidence of the judge."""
+    notes = codes(severities_again(job, judge), NOTE)
+    return {code for code in notes if is_unproven(RULE_BY_CODE[code], job, judge)}
 
 
 def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = "") -> Iterator[Fix]:
@@ -166,7 +165,8 @@ def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = 
     nor does it keep the finding of the rule `ends`. `tries` is read as far as its user asks for more, and
     where memory is judged as far as its work allows.
     """
-    accepted = doubts(job, judge) - {ends}
+    warned = codes(severities_again(job, judge), WARNING) - {ends}
+    doubted = unproven(job, judge) - {ends}
     refused = {ERROR, WARNING}  # of memory, if that is judged
     if ends != capacity.OPEN and job.gpu and capacity.judged(job, judge) == (capacity.OPEN, WARNING):
         refused.remove(WARNING)
@@ -177,7 +177,9 @@ def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = 
             continue
         seen.add(fix)
         left = severities_again(fix.job, judge)
-        if codes(left, ERROR) or not doubts(fix.job, judge) <= accepted:
+        if codes(left, ERROR) or not codes(left, WARNING) <= warned:
+            continue
+        if not unproven(fix.job, judge) <= doubted:
             continue
         if fix.job.gpu is not None:
             stages -= fix.layout.pp

@@ -105,7 +105,7 @@ def by_fix(panel: Panel) -> None:
 
 
 def by_remedy(panel: Panel) -> None:
-    panel.kernel("PANEL.set(tab='memory')")
+    panel.kernel("PANEL.set(tab='memory', micro_batch=2)")
     panel.root.get_by_title("make this change").first.click()
     expect(panel.root.locator(".lp-remedies")).not_to_be_visible()
 
