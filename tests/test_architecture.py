@@ -37,7 +37,7 @@ ROOMS = {
     "place": room(1700),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1545),  # moments of a step, modes, and what a counter may show
     "rules": room(1900),  # what is unproven, memory as a rule, the price of a fix
-    "diagnosis": room(4225),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
+    "diagnosis": room(4230),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
     "spmd": room(1095, "torch"),
     "programs": room(1010, "torch"),  # a pipeline's faults among them
     "execution": room(3990, "torch", "cloudpickle"),  # pipelines run; where ranks stand

@@ -136,7 +136,8 @@ def _loss(it: Relation) -> Iterator[Hypothesis]:
 
 
 def _experts(it: Relation) -> Iterator[Hypothesis]:
-    if "expert" in it.concepts and ("ep" in it.concepts or it.o.subject == "expert"):
+    routed = re.search(r"router|group", it.r.low)  # experts in groups that tokens are sent to, on no rank
+    if "expert" in it.concepts and ("ep" in it.concepts or (it.o.subject == "expert" and not routed)):
         yield it.found("other: experts_not_divisible_ep")
 
 

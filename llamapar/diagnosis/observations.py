@@ -208,6 +208,7 @@ _VIEW = pattern("view")
 _UNFLATTEN = re.compile(r"multiply up to the size of dim \d \((\d{1,20})\)")
 _INPUT = re.compile(r"input of size (\d{1,32})")
 _MATMUL = pattern("product")
+ZERO = re.compile(r"zero|deepspeed|ds_")
 LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|saved")
 _SIZES = re.compile(
     r"\((\d{1,20})\)(?: at)? (?:must|should) match (?:the )?(?:existing )?(?:size of )?[\w ]{0,20}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ from llamapar.records.equations import Comparison, Padded, Product, Quotient, St
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
 from .known import Known, degrees
-from .observations import LABELS, LOADED, Pair, names
+from .observations import LABELS, LOADED, ZERO, Pair, names
 from .reading import Reading, Shape
 from .tokens import explain_lengths, explain_uncut
 from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
@@ -95,7 +94,9 @@ def _lora(it: Meeting) -> Iterator[Hypothesis]:
             cause = f"an adapter for a base model of {it.o.a} columns meets one of {it.o.b}: two models"
             yield found("lora_tp", LIKELY, cause, it.both, parallel=False)
         else:
-            yield found("lora_tp", LIKELY, "LoRA and base weights are cut or padded differently", it.both)
+            level, blame = (POSSIBLE, None) if small and big % small else (LIKELY, True)
+            cause = "LoRA and base weights are cut or padded differently"
+            yield found("lora_tp", level, cause, it.both, parallel=blame)
     elif small and big % small == 0 and tp in (None, big // small):
         cause = f"LoRA ranks of {small} and {big}: two adapters, or one that is cut over tp={big // small}"
         blame = True if tp else None
@@ -110,9 +111,9 @@ def _placeholder(it: Meeting) -> Iterator[Hypothesis]:
     loaded = it.o.shapes and {(0,), (1,)} & set(it.o.shapes) and LOADED.search(it.r.low)
     if not loaded and (it.small or (it.o.shapes and (0,) not in it.o.shapes)):
         return
-    spoken = loaded or it.known.get("zero") == 3 or re.search(r"zero|deepspeed|ds_", it.r.low)
-    blame = True if spoken else None
-    yield found("other: zero3_unmaterialised_param", LIKELY, cause, it.both, parallel=blame, needs="zero")
+    spoken = loaded or it.known.get("zero") == 3 or ZERO.search(it.r.low)
+    level, blame = (LIKELY, True) if spoken else (POSSIBLE, None)
+    yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
 
 
 def _no_tokens(it: Meeting) -> Iterator[Hypothesis]:

@@ -15,7 +15,7 @@ from llamapar.records.equations import Equation, Multiples, Padded, Product, Quo
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
 from .known import Known, degrees
-from .observations import LOADED, Held, Pair
+from .observations import LOADED, ZERO, Held, Pair
 from .reading import Reading
 from .widths import explain_widths
 
@@ -186,7 +186,8 @@ def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
         return
     if 0 in shape or shape == (1,):
         cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
-        yield found("other: zero3_unmaterialised_param", LIKELY, cause, needs="zero")
+        level = LIKELY if o.name or ZERO.search(r.low) else POSSIBLE
+        yield found("other: zero3_unmaterialised_param", level, cause, needs="zero")
         return
     m = known.model
     if not key and m and (whole_ones := [p.key for p in m.parameters() if p.shape == shape]):
