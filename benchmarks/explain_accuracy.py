@@ -37,7 +37,7 @@ import llamapar as lp  # noqa: E402
 from llamapar.diagnosis.vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UNKNOWN  # noqa: E402
 
 ORACLES = ROOT / "tests" / "oracles"
-SETS = ("error-cases", "wild", "wordings", "genuine", "raised", "reported")
+SETS = ("error-cases", "wild", "wordings", "genuine", "raised", "reported", "raised_again", "reported_again")
 Case = dict[str, Any]
 
 COVERS = {
