@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
+from llamapar.describe.layout import Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 
@@ -19,6 +20,16 @@ MODEL, LAYOUT, JOB = "model", "layout", "job"
 
 DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
 """What makes a model, besides a head's width."""
+
+_MODEL = frozenset((*ModelConfig.__dataclass_fields__, "preset", "hf"))
+_LAYOUT = frozenset((*Layout.__dataclass_fields__, "dp_shard", "other_axes"))
+
+
+def section_of(name: str) -> str:
+    """Where a field belongs: the model, the layout, or, for any other, the job."""
+    if name in _MODEL:
+        return MODEL
+    return LAYOUT if name in _LAYOUT else JOB
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ class Draft:
     """The facts as far as they are read."""
 
     framework: str
-    facts: dict[tuple[str, str], Fact] = field(default_factory=dict)
+    facts: dict[str, Fact] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     not_covered: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
@@ -106,28 +117,27 @@ class Draft:
 
     # -- facts
 
-    def put(self, section: str, name: str, value: object, origin: Origin) -> None:
+    def put(self, name: str, value: object, origin: Origin) -> None:
         """A fact; a later one replaces it, as a command line does."""
-        self.facts[section, name] = Fact(value, origin)
+        self.facts[name] = Fact(value, origin)
         self.unknown.pop(name, None)
 
-    def get(self, section: str, name: str) -> object:
-        fact = self.facts.get((section, name))
+    def get(self, name: str) -> object:
+        fact = self.facts.get(name)
         return fact.value if fact else None
 
-    def number(self, section: str, name: str) -> int | None:
+    def number(self, name: str) -> int | None:
         """A whole number that is known."""
-        value = self.get(section, name)
+        value = self.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def missing(self, name: str, why: str) -> None:
         """A field that stays open, whatever was read of it."""
-        for section in (MODEL, LAYOUT, JOB):
-            self.facts.pop((section, name), None)
+        self.facts.pop(name, None)
         self.unknown[name] = why
 
-    def derive(self, section: str, name: str, value: object, how: str) -> None:
-        self.put(section, name, value, Origin("derived", 0, how))
+    def derive(self, name: str, value: object, how: str) -> None:
+        self.put(name, value, Origin("derived", 0, how))
 
     def refuse(self, what: str, origin: Origin | None = None) -> None:
         """Something that changes the model or the run and is not counted here."""
@@ -142,7 +152,6 @@ class Draft:
         name: str,
         entry: Entry | None,
         file: str,
-        section: str = LAYOUT,
         default: object = None,
         by: str = "",
     ) -> object:
@@ -152,13 +161,13 @@ class Draft:
         """
         if entry is None or entry.value is None:
             if default is not None:
-                self.put(section, name, default, Origin(by or self.framework, 0, "default"))
+                self.put(name, default, Origin(by or self.framework, 0, "default"))
             return default
         value = count(entry.value)
         if value is None:
             self.missing(name, f"{entry.path} is {entry.value!r} ({file}:{entry.line})")
             return None
-        self.put(section, name, value, Origin(file, entry.line, entry.path))
+        self.put(name, value, Origin(file, entry.line, entry.path))
         return value
 
     def take_model(self, name: str, file: str, entry: Entry | None, said: str = "") -> bool:
@@ -167,17 +176,17 @@ class Draft:
         origin = Origin(file, entry.line if entry else 0, said or (entry.path if entry else "name"))
         config = public(text)
         if config is None:
-            self.put(MODEL, "hf" if "/" in text else "name", text, origin)
+            self.put("hf" if "/" in text else "name", text, origin)
             return False
         key = "preset" if config.name in PRESETS else "name"
-        self.put(MODEL, key, config.name, origin)
+        self.put(key, config.name, origin)
         self.dims(config, Origin(file, origin.line, f"the published config of {config.name}"))
         return True
 
     def dims(self, config: ModelConfig, origin: Origin) -> None:
         """Every dimension of a model that is known by name."""
         for name in (*DIMS, "head_dim", "max_seq_len", "rope_theta", "tied"):
-            self.put(MODEL, name, getattr(config, name), origin)
+            self.put(name, getattr(config, name), origin)
 
 
 def public(text: str) -> ModelConfig | None:
@@ -202,21 +211,21 @@ def settle(draft: Draft) -> None:
 
 
 def _settle_ranks(draft: Draft) -> None:
-    degrees = {axis: draft.number(LAYOUT, axis) for axis in ("tp", "cp", "pp")}
-    gpus, dp = draft.number(JOB, "gpus"), draft.number(LAYOUT, "dp")
-    replicate = draft.number(LAYOUT, "dp_replicate")
+    degrees = {axis: draft.number(axis) for axis in ("tp", "cp", "pp")}
+    gpus, dp = draft.number("gpus"), draft.number("dp")
+    replicate = draft.number("dp_replicate")
     if None in degrees.values():
         for name in ("dp", "dp_shard"):
-            draft.facts.pop((LAYOUT, name), None)
+            draft.facts.pop(name, None)
         open_degrees = ", ".join(axis for axis, n in degrees.items() if n is None)
         draft.unknown.setdefault("dp", f"gpus and {open_degrees} would say it")
         return
     ways = math.prod(n for n in degrees.values() if n)
     words = "·".join(str(n) for n in degrees.values())
-    shard = draft.number(LAYOUT, "dp_shard")
+    shard = draft.number("dp_shard")
     if dp is None and shard is not None and not draft.fills:
         dp = shard * (replicate or 1)
-        draft.derive(LAYOUT, "dp", dp, f"{replicate or 1} replicas · {shard} shards")
+        draft.derive("dp", dp, f"{replicate or 1} replicas · {shard} shards")
     if gpus is not None and dp is not None and not draft.fills:
         if ways * dp != gpus:
             why = f"tp·cp·pp·dp = {words}·{dp} = {ways * dp}"
@@ -229,19 +238,19 @@ def _settle_ranks(draft: Draft) -> None:
             dp = None
         else:
             dp = gpus // ways
-            draft.derive(LAYOUT, "dp", dp, f"{gpus} GPUs / (tp·cp·pp = {words})")
+            draft.derive("dp", dp, f"{gpus} GPUs / (tp·cp·pp = {words})")
     elif dp is not None and not draft.fills:
-        draft.derive(JOB, "gpus", ways * dp, f"tp·cp·pp·dp = {words}·{dp}")
+        draft.derive("gpus", ways * dp, f"tp·cp·pp·dp = {words}·{dp}")
     else:
         draft.missing("dp", f"GPUs / (tp·cp·pp = {words})")
         draft.unknown.setdefault("gpus", "no launch says how many")
         dp = None
     if replicate is None:
         replicate = 1
-        draft.derive(LAYOUT, "dp_replicate", 1, "no replicas said")
+        draft.derive("dp_replicate", 1, "no replicas said")
     if dp is None:
         if draft.fills:
-            draft.facts.pop((LAYOUT, "dp_shard"), None)
+            draft.facts.pop("dp_shard", None)
     elif dp % replicate:
         why = f"{replicate} replicas do not divide dp = {dp}"
         draft.contradictions.append(Contradiction("dp_replicate", (replicate, dp), why))
@@ -249,30 +258,30 @@ def _settle_ranks(draft: Draft) -> None:
         why = f"{replicate} replicas · {shard} shards = {shard * replicate}, dp = {dp}"
         draft.contradictions.append(Contradiction("dp", (shard * replicate, dp), why))
     elif shard is None or draft.fills:
-        draft.derive(LAYOUT, "dp_shard", dp // replicate, f"dp = {dp} / {replicate} replicas")
+        draft.derive("dp_shard", dp // replicate, f"dp = {dp} / {replicate} replicas")
 
 
 def _settle_batch(draft: Draft) -> None:
     """global_batch = micro_batch · micro_batches · dp, any one from the others."""
-    dp, each = draft.number(LAYOUT, "dp"), draft.number(JOB, "micro_batch")
-    many, whole = draft.number(JOB, "micro_batches"), draft.number(JOB, "global_batch")
-    if many is None and each is not None and draft.number(JOB, "batch_per_dp") is not None:
-        many, left = divmod(draft.number(JOB, "batch_per_dp") or 0, each)
+    dp, each = draft.number("dp"), draft.number("micro_batch")
+    many, whole = draft.number("micro_batches"), draft.number("global_batch")
+    if many is None and each is not None and draft.number("batch_per_dp") is not None:
+        many, left = divmod(draft.number("batch_per_dp") or 0, each)
         if left == 0:
-            draft.derive(JOB, "micro_batches", many, "batch_per_dp / micro_batch")
+            draft.derive("micro_batches", many, "batch_per_dp / micro_batch")
     if dp is None or each is None:
         if whole is None:
             draft.unknown.setdefault("global_batch", "micro_batch · micro_batches · dp")
         return
     if whole is None and many is not None:
-        draft.derive(JOB, "global_batch", each * many * dp, f"{each}·{many}·{dp}")
+        draft.derive("global_batch", each * many * dp, f"{each}·{many}·{dp}")
     elif whole is not None and many is None:
         if whole % (each * dp):
             why = f"no multiple of micro_batch · dp = {each}·{dp} = {each * dp}"
             draft.contradictions.append(Contradiction("global_batch", (whole, each * dp), why))
             draft.unknown.setdefault("micro_batches", why)
         else:
-            draft.derive(JOB, "micro_batches", whole // (each * dp), f"{whole} / ({each}·{dp})")
+            draft.derive("micro_batches", whole // (each * dp), f"{whole} / ({each}·{dp})")
     elif whole is not None and many is not None and whole != each * many * dp:
         why = f"micro_batch · micro_batches · dp = {each}·{many}·{dp} = {each * many * dp}"
         draft.contradictions.append(Contradiction("global_batch", (whole, each * many * dp), why))
@@ -280,33 +289,33 @@ def _settle_batch(draft: Draft) -> None:
 
 def _settle_switches(draft: Draft) -> None:
     """Sequence parallelism has no effect without TP."""
-    asked = draft.facts.get((LAYOUT, "sequence_parallel"))
-    if draft.number(LAYOUT, "tp") == 1:
+    asked = draft.facts.get("sequence_parallel")
+    if draft.number("tp") == 1:
         if asked and asked.value and asked.origin.line:
             draft.ignored.append(f"sequence parallelism ({asked.origin}): tp=1")
-        draft.derive(LAYOUT, "sequence_parallel", False, "tp = 1")
-    unsaid = (LAYOUT, "virtual_stages") not in draft.facts and "virtual_stages" not in draft.unknown
-    if unsaid and draft.number(LAYOUT, "pp") is not None:
-        draft.derive(LAYOUT, "virtual_stages", 1, "none said")
+        draft.derive("sequence_parallel", False, "tp = 1")
+    unsaid = "virtual_stages" not in draft.facts and "virtual_stages" not in draft.unknown
+    if unsaid and draft.number("pp") is not None:
+        draft.derive("virtual_stages", 1, "none said")
 
 
 def _say_unknown(draft: Draft) -> None:
     """Names every field that a run needs and nobody says."""
     if not draft.covered:
         return
-    if not any((MODEL, name) in draft.facts for name in (*DIMS, "preset")):
+    if not any(name in draft.facts for name in (*DIMS, "preset")):
         draft.unknown.setdefault("model", "nothing here says its dimensions")
     else:
         for name in DIMS:
-            if (MODEL, name) not in draft.facts:
+            if name not in draft.facts:
                 draft.unknown.setdefault(name, "not in these files")
-    wanted = [(JOB, "seq_len")]
+    wanted = ["seq_len"]
     if draft.training:
-        wanted += [(JOB, "micro_batch"), (JOB, "global_batch")]
-    for section, name in wanted:
-        if (section, name) not in draft.facts:
+        wanted += ["micro_batch", "global_batch"]
+    for name in wanted:
+        if name not in draft.facts:
             draft.unknown.setdefault(name, "not in these files")
-    if (JOB, "gpus") in draft.facts and (JOB, "gpus_per_node") not in draft.facts:
+    if "gpus" in draft.facts and "gpus_per_node" not in draft.facts:
         draft.unknown.setdefault("gpus_per_node", "no launch says how many GPUs a node has")
 
 
@@ -320,10 +329,10 @@ _IN_NAMES = re.compile(
 
 def question_name(draft: Draft, name: str) -> None:
     """Numbers in a file's name that the file itself contradicts."""
-    gpus, each = draft.number(JOB, "gpus"), draft.number(JOB, "gpus_per_node")
+    gpus, each = draft.number("gpus"), draft.number("gpus_per_node")
     for match in _IN_NAMES.finditer(name.lower()):
         if match["axis"]:
-            field_name, said, found = match["axis"], int(match["degree"]), draft.number(LAYOUT, match["axis"])
+            field_name, said, found = match["axis"], int(match["degree"]), draft.number(match["axis"])
         elif match["gpus"]:
             field_name, said, found = "gpus", int(match["gpus"]), gpus
         else:

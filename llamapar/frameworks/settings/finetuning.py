@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from .documents import Document
-from .draft import JOB, LAYOUT, Draft, Origin, count, scalar, truth
+from .draft import Draft, Origin, count, scalar, truth
 from .files import Files
 from .hugging_face import fill_one_way, origin_of, take_hub_model, take_sharding, take_switch
 
@@ -28,9 +28,9 @@ def read_axolotl(files: Files, draft: Draft) -> None:
     name, document = found
     files.take_world(draft)
     take_hub_model(draft, name, document.get("base_model"))
-    draft.take("seq_len", document.get("sequence_len"), name, JOB, 512, "axolotl (utils/schemas@067b021c8b)")
-    draft.take("micro_batch", document.get("micro_batch_size"), name, JOB, 1, "axolotl")
-    draft.take("micro_batches", document.get("gradient_accumulation_steps"), name, JOB, 1, "axolotl")
+    draft.take("seq_len", document.get("sequence_len"), name, 512, "axolotl (utils/schemas@067b021c8b)")
+    draft.take("micro_batch", document.get("micro_batch_size"), name, 1, "axolotl")
+    draft.take("micro_batches", document.get("gradient_accumulation_steps"), name, 1, "axolotl")
     for axis, keys in (
         ("tp", ("tensor_parallel_size",)),
         ("cp", ("context_parallel_size", "sequence_parallel_degree")),
@@ -48,16 +48,16 @@ def read_axolotl(files: Files, draft: Draft) -> None:
     if deepspeed is not None and deepspeed.value:
         stage = re.search(r"zero([0-3])", str(deepspeed.value))
         if stage:
-            draft.put(LAYOUT, "zero", int(stage[1]), origin_of(name, deepspeed))
+            draft.put("zero", int(stage[1]), origin_of(name, deepspeed))
         else:
             draft.missing("zero", f"in {deepspeed.value}, which is not among these files")
     elif fsdp:
         take_sharding(draft, name, document, "FSDP")
     else:
-        draft.derive(LAYOUT, "zero", 0, "DDP, unless fsdp or deepspeed")
+        draft.derive("zero", 0, "DDP, unless fsdp or deepspeed")
     for dtype in ("fp16", "bf16"):
-        take_switch(draft, JOB, "dtype", name, document.get(dtype), dtype, None)
-    take_switch(draft, JOB, "recompute", name, document.get("gradient_checkpointing"), "full", "none")
+        take_switch(draft, "dtype", name, document.get(dtype), dtype, None)
+    take_switch(draft, "recompute", name, document.get("gradient_checkpointing"), "full", "none")
     _refuse_adapters(draft, name, document)
 
 
@@ -85,9 +85,9 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
     nodes, each = files.variable("NNODES"), files.variable("NPROC_PER_NODE")
     if each is not None and nodes is not None and count(each.value) and count(nodes.value):
         ranks = (count(each.value) or 1) * (count(nodes.value) or 1)
-        draft.put(JOB, "gpus", ranks, Origin("the launch", each.line, "NNODES · NPROC_PER_NODE"))
-        draft.put(JOB, "gpus_per_node", count(each.value), Origin("the launch", each.line, each.path))
-    elif (JOB, "gpus") not in draft.facts:
+        draft.put("gpus", ranks, Origin("the launch", each.line, "NNODES · NPROC_PER_NODE"))
+        draft.put("gpus_per_node", count(each.value), Origin("the launch", each.line, each.path))
+    elif "gpus" not in draft.facts:
         draft.unknown.setdefault("gpus", "NPROC_PER_NODE is not said: the GPUs that are found")
     found = files.with_key("cutoff_len", "finetuning_type")
     if found is None:
@@ -96,26 +96,24 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
         draft.fills = "dp"
         return
     name, document = found
-    draft.take("seq_len", document.get("cutoff_len"), name, JOB, 2048, "LLaMA-Factory")
-    draft.take("micro_batch", document.get("per_device_train_batch_size"), name, JOB, 8, "TrainingArguments")
-    draft.take(
-        "micro_batches", document.get("gradient_accumulation_steps"), name, JOB, 1, "TrainingArguments"
-    )
+    draft.take("seq_len", document.get("cutoff_len"), name, 2048, "LLaMA-Factory")
+    draft.take("micro_batch", document.get("per_device_train_batch_size"), name, 8, "TrainingArguments")
+    draft.take("micro_batches", document.get("gradient_accumulation_steps"), name, 1, "TrainingArguments")
     for axis, key in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("cp", "context")):
         draft.take(axis, document.get(f"{key}_parallel_size"), name, default=1, by="LLaMA-Factory")
     on = document.get("sequence_parallel")
-    draft.put(LAYOUT, "sequence_parallel", bool(on and truth(on.value)), origin_of(name, on))
-    draft.derive(LAYOUT, "dp_replicate", 1, "shared over all of dp")
-    take_switch(draft, LAYOUT, "zero", name, document.get("use_distributed_optimizer"), 1, 0)
+    draft.put("sequence_parallel", bool(on and truth(on.value)), origin_of(name, on))
+    draft.derive("dp_replicate", 1, "shared over all of dp")
+    take_switch(draft, "zero", name, document.get("use_distributed_optimizer"), 1, 0)
     deepspeed = document.get("deepspeed")
     if deepspeed is not None and deepspeed.value:
         stage = re.search(r"z(?:ero)?_?([0-3])", str(deepspeed.value))
-        draft.put(LAYOUT, "zero", int(stage[1]), origin_of(name, deepspeed)) if stage else None
+        draft.put("zero", int(stage[1]), origin_of(name, deepspeed)) if stage else None
     again = document.get("recompute_granularity")
     if again is not None and again.value:
-        draft.put(JOB, "recompute", scalar(again.value), origin_of(name, again))
+        draft.put("recompute", scalar(again.value), origin_of(name, again))
     for dtype in ("fp16", "bf16"):
-        take_switch(draft, JOB, "dtype", name, document.get(dtype), dtype, None)
+        take_switch(draft, "dtype", name, document.get(dtype), dtype, None)
     take_hub_model(draft, name, document.get("model_name_or_path"))
     experts = document.get("expert_model_parallel_size")
     if experts is not None and (count(experts.value) or 1) > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from .documents import Document, Entry
-from .draft import JOB, LAYOUT, MODEL, Contradiction, Draft, Fact, Origin, count, scalar, truth
+from .draft import MODEL, Contradiction, Draft, Fact, Origin, count, scalar, section_of, truth
 from .files import Files
 from .python_source import keyword_literals
 
@@ -23,20 +23,18 @@ def origin_of(name: str, entry: Entry | None) -> Origin:
 def fill_one_way(draft: Draft, *names: str) -> None:
     """Axes that a tool does not have."""
     for name in names:
-        if (LAYOUT, name) not in draft.facts:
-            draft.derive(LAYOUT, name, 1, f"{draft.framework} has none here")
-    if (LAYOUT, "sequence_parallel") not in draft.facts:
-        draft.derive(LAYOUT, "sequence_parallel", False, f"{draft.framework} does not cut norms")
+        if name not in draft.facts:
+            draft.derive(name, 1, f"{draft.framework} has none here")
+    if "sequence_parallel" not in draft.facts:
+        draft.derive("sequence_parallel", False, f"{draft.framework} does not cut norms")
 
 
-def take_switch(
-    draft: Draft, section: str, field: str, name: str, entry: Entry | None, on: object, off: object
-) -> None:
+def take_switch(draft: Draft, field: str, name: str, entry: Entry | None, on: object, off: object) -> None:
     """A fact that a switch says, where the switch is there."""
     if entry is None or (value := truth(entry.value)) is None:
         return
     if (said := on if value else off) is not None:
-        draft.put(section, field, said, origin_of(name, entry))
+        draft.put(field, said, origin_of(name, entry))
 
 
 def take_hub_model(draft: Draft, name: str, entry: Entry | None) -> None:
@@ -44,7 +42,7 @@ def take_hub_model(draft: Draft, name: str, entry: Entry | None) -> None:
         return
     if not draft.take_model("", name, entry):
         draft.unknown["dims"] = f"from the config of {entry.value}"
-    draft.put(MODEL, "hf", str(entry.value), origin_of(name, entry))
+    draft.put("hf", str(entry.value), origin_of(name, entry))
     text = str(entry.value).lower()
     if re.search(r"mixtral|moe|-a\d+b|deepseek-v[23]|gpt-oss", text):
         _other_model(draft, name, entry, "MoE")
@@ -55,7 +53,7 @@ def take_hub_model(draft: Draft, name: str, entry: Entry | None) -> None:
 def _other_model(draft: Draft, name: str, entry: Entry, why: str) -> None:
     draft.covered = False
     draft.refuse(f"{entry.value}: {why}", origin_of(name, entry))
-    for key in [key for key in draft.facts if key[0] == MODEL]:
+    for key in [key for key in draft.facts if section_of(key) == MODEL]:
         del draft.facts[key]
 
 
@@ -77,11 +75,11 @@ def read_accelerate(files: Files, draft: Draft) -> None:
         return
     name, document = found
     ranks = document.get("num_processes")
-    draft.take("gpus", ranks, name, JOB)
+    draft.take("gpus", ranks, name)
     nodes = document.get("num_machines")
-    many, whole = count(nodes.value) if nodes else None, draft.number(JOB, "gpus")
+    many, whole = count(nodes.value) if nodes else None, draft.number("gpus")
     if nodes is not None and many and whole and whole % many == 0:
-        draft.derive(JOB, "gpus_per_node", whole // many, f"num_processes {whole} / num_machines {many}")
+        draft.derive("gpus_per_node", whole // many, f"num_processes {whole} / num_machines {many}")
     degrees = {}
     for axis in _DEGREES:
         entry = document.get(f"parallelism_config.parallelism_config_{axis}_size")
@@ -96,23 +94,23 @@ def read_accelerate(files: Files, draft: Draft) -> None:
     if document.get("parallelism_config.parallelism_config_dp_shard_size") is None and any(
         True for _ in document.under("parallelism_config")
     ):
-        draft.derive(LAYOUT, "dp_shard", 1, "the default of parallelism_config")
+        draft.derive("dp_shard", 1, "the default of parallelism_config")
     fill_one_way(draft, "tp", "cp", "pp")
     take_sharding(draft, name, document)
     precision = document.get("mixed_precision")
     if precision is not None and scalar(precision.value) not in ("no", "none"):
-        draft.put(JOB, "dtype", scalar(precision.value), origin_of(name, precision))
+        draft.put("dtype", scalar(precision.value), origin_of(name, precision))
     again = document.get("fsdp_config.fsdp_activation_checkpointing")
-    take_switch(draft, JOB, "recompute", name, again, "full", "none")
+    take_switch(draft, "recompute", name, again, "full", "none")
 
 
 def _take_out(draft: Draft, ways: int) -> None:
     """Ulysses ranks are an axis of their own: they share sequences, so they are not of dp."""
-    replicate, shard = draft.number(LAYOUT, "dp_replicate") or 1, draft.number(LAYOUT, "dp_shard")
-    gpus = draft.facts.get((JOB, "gpus"))
+    replicate, shard = draft.number("dp_replicate") or 1, draft.number("dp_shard")
+    gpus = draft.facts.get("gpus")
     if shard is not None and gpus is not None and isinstance(gpus.value, int):
-        draft.derive(LAYOUT, "dp", replicate * shard, f"{replicate} replicas · {shard} shards")
-        draft.facts[LAYOUT, "other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
+        draft.derive("dp", replicate * shard, f"{replicate} replicas · {shard} shards")
+        draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
 
 
 _STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3}
@@ -125,7 +123,7 @@ def take_sharding(draft: Draft, name: str, document: Document, default: str = ""
     if said == "DEEPSPEED":
         stage = document.get("deepspeed_config.zero_stage")
         if stage is not None and scalar(stage.value) in ("0", "1", "2", "3"):
-            draft.put(LAYOUT, "zero", int(scalar(stage.value)), origin_of(name, stage))
+            draft.put("zero", int(scalar(stage.value)), origin_of(name, stage))
         elif stage is None:
             draft.missing("zero", "in the DeepSpeed JSON that the file names")
     elif said == "FSDP":
@@ -135,13 +133,13 @@ def take_sharding(draft: Draft, name: str, document: Document, default: str = ""
                 "fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward"
             )
             kept = again is not None and truth(again.value) is False
-            draft.put(LAYOUT, "zero", 2 if kept else 3, origin_of(name, again))
+            draft.put("zero", 2 if kept else 3, origin_of(name, again))
         else:
             strategy = document.get("fsdp_config.fsdp_sharding_strategy")
             value = str(strategy.value).upper() if strategy else "FULL_SHARD"
-            draft.put(LAYOUT, "zero", _STRATEGIES.get(value, 3), origin_of(name, strategy))
+            draft.put("zero", _STRATEGIES.get(value, 3), origin_of(name, strategy))
     elif said:
-        draft.put(LAYOUT, "zero", 0, origin_of(name, kind))
+        draft.put("zero", 0, origin_of(name, kind))
 
 
 def _read_accelerate_launch(files: Files, draft: Draft) -> None:
@@ -158,8 +156,8 @@ def _read_accelerate_launch(files: Files, draft: Draft) -> None:
     sharded = flags.get("parallelism-config-dp-shard-size", "dp-shard-size")
     fill_one_way(draft, "tp", "cp", "pp")
     if sharded is not None or flags.has("use-fsdp"):
-        draft.put(LAYOUT, "zero", 3, origin_of(name, sharded))
-    draft.facts.pop((JOB, "gpus_per_node"), None)
+        draft.put("zero", 3, origin_of(name, sharded))
+    draft.facts.pop("gpus_per_node", None)
 
 
 # -- transformers' DistributedConfig ---------------------------------------------------------------
@@ -187,9 +185,7 @@ def read_distributed(files: Files, draft: Draft) -> None:
     shards = held.get("fsdp_size")
     draft.take("dp_shard", shards, name, default=1, by="transformers (v5.23.0)")
     fill_one_way(draft, "cp")
-    draft.derive(
-        LAYOUT, "zero", 3 if draft.number(LAYOUT, "dp_shard") != 1 else 0, "fsdp_size shares parameters"
-    )
+    draft.derive("zero", 3 if draft.number("dp_shard") != 1 else 0, "fsdp_size shares parameters")
     fields = calls.get("LlamaConfig", {})
     for field, key in (
         ("dim", "hidden_size"),
@@ -201,11 +197,11 @@ def read_distributed(files: Files, draft: Draft) -> None:
         ("vocab_size", "vocab_size"),
         ("max_seq_len", "max_position_embeddings"),
     ):
-        draft.take(field, fields.get(key), name, MODEL)
-    take_switch(draft, MODEL, "tied", name, fields.get("tie_word_embeddings"), True, False)
+        draft.take(field, fields.get(key), name)
+    take_switch(draft, "tied", name, fields.get("tie_word_embeddings"), True, False)
     theta = fields.get("rope_parameters.rope_theta")
     if theta is not None:
-        draft.put(MODEL, "rope_theta", theta.value, origin_of(name, theta))
+        draft.put("rope_theta", theta.value, origin_of(name, theta))
     draft.training = False  # batch and sequence are the training script's
     files.take_world(draft)
 
@@ -228,25 +224,25 @@ def read_trainer(files: Files, draft: Draft) -> None:
     name, flags = found
     files.take_world(draft)
     take_hub_model(draft, name, flags.get("model-name-or-path", "model-name"))
-    draft.take("micro_batch", flags.get("per-device-train-batch-size"), name, JOB, 8, "TrainingArguments")
-    draft.take("micro_batches", flags.get("gradient-accumulation-steps"), name, JOB, 1, "TrainingArguments")
+    draft.take("micro_batch", flags.get("per-device-train-batch-size"), name, 8, "TrainingArguments")
+    draft.take("micro_batches", flags.get("gradient-accumulation-steps"), name, 1, "TrainingArguments")
     length = flags.get("model-max-length", "max-seq-length", "max-length", "block-size")
-    draft.take("seq_len", length, name, JOB)
+    draft.take("seq_len", length, name)
     for dtype in ("bf16", "fp16"):
-        take_switch(draft, JOB, "dtype", name, flags.get(dtype), dtype, None)
+        take_switch(draft, "dtype", name, flags.get(dtype), dtype, None)
     again = flags.get("gradient-checkpointing")
-    take_switch(draft, JOB, "recompute", name, again, "full", "none")
+    take_switch(draft, "recompute", name, again, "full", "none")
     fsdp = flags.get("fsdp")
     if fsdp is not None:
         text = scalar(fsdp.value)
         stage = next((n for word, n in _FSDP if word in text), 3)
-        draft.put(LAYOUT, "zero", stage, origin_of(name, fsdp))
+        draft.put("zero", stage, origin_of(name, fsdp))
         if "offload" in text:
             draft.ignored.append(f"{fsdp.path} offload ({name}:{fsdp.line}): parameters wait on the host")
     elif other := flags.get("config-file", "deepspeed-config-file", "use-deepspeed", "use-fsdp"):
         draft.missing("zero", f"{other.path} {other.value} says it, which is not among these files")
     elif flags.get("deepspeed") is None:
-        draft.derive(LAYOUT, "zero", 0, "DDP, unless --fsdp or --deepspeed")
+        draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
     deepspeed = files.with_key("zero_optimization", "train_micro_batch_size_per_gpu")
     if deepspeed is not None:
         _take_deepspeed(draft, *deepspeed)
@@ -275,9 +271,9 @@ def read_deepspeed(files: Files, draft: Draft) -> None:
     why = "DeepSpeed's JSON leaves it to the script"
     for axis in ("tp", "cp", "pp", "virtual_stages"):
         draft.unknown.setdefault(axis, why)
-    draft.derive(LAYOUT, "dp_replicate", 1, "ZeRO shares over all of dp")
+    draft.derive("dp_replicate", 1, "ZeRO shares over all of dp")
     for field in ("model", "micro_batch", "dtype"):
-        if (JOB, field) not in draft.facts:
+        if field not in draft.facts:
             draft.unknown.setdefault(field, why)
     draft.unknown.setdefault("gpus", why)
 
@@ -285,9 +281,9 @@ def read_deepspeed(files: Files, draft: Draft) -> None:
 def _take_deepspeed(draft: Draft, name: str, document: Document) -> None:
     stage = document.get("zero_optimization.stage")
     if stage is None:
-        draft.put(LAYOUT, "zero", 0, Origin(name, 0, "zero_optimization.stage, 0 unless said"))
+        draft.put("zero", 0, Origin(name, 0, "zero_optimization.stage, 0 unless said"))
     elif scalar(stage.value) in ("0", "1", "2", "3"):
-        draft.put(LAYOUT, "zero", int(scalar(stage.value)), origin_of(name, stage))
+        draft.put("zero", int(scalar(stage.value)), origin_of(name, stage))
     for field, key in (
         ("micro_batch", "train_micro_batch_size_per_gpu"),
         ("micro_batches", "gradient_accumulation_steps"),
@@ -296,13 +292,13 @@ def _take_deepspeed(draft: Draft, name: str, document: Document) -> None:
         entry = document.get(key)
         if entry is None or (value := count(entry.value)) is None:
             continue  # "auto" is filled in by the caller
-        old = draft.get(JOB, field)
+        old = draft.get(field)
         if old is not None and old != value:
-            why = f"{key} ({name}:{entry.line}) against {draft.facts[JOB, field].origin}"
+            why = f"{key} ({name}:{entry.line}) against {draft.facts[field].origin}"
             draft.contradictions.append(Contradiction(field, (old, value), why))
-        draft.put(JOB, field, value, origin_of(name, entry))
+        draft.put(field, value, origin_of(name, entry))
     for dtype in ("bf16", "fp16"):
-        take_switch(draft, JOB, "dtype", name, document.get(f"{dtype}.enabled"), dtype, None)
+        take_switch(draft, "dtype", name, document.get(f"{dtype}.enabled"), dtype, None)
     ways = document.get("tensor_parallel.autotp_size")
     if ways is not None and count(ways.value):
         draft.take("tp", ways, name)

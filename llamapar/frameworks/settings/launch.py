@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .documents import Entry
-from .draft import JOB, Draft, Origin, count
+from .draft import Draft, Origin, count
 from .flags import Flags, flags_of
 from .shell import HOLE, Script, Word
 
@@ -160,17 +160,17 @@ def take_world(draft: Draft, file: str, script: Script) -> bool:
         each = batch.per_node or each or batch.tasks_per_node
     per_node = count(each.value) if each else None
     if each is not None and per_node is not None:
-        draft.put(JOB, "gpus_per_node", per_node, Origin(file, each.line, each.path))
+        draft.put("gpus_per_node", per_node, Origin(file, each.line, each.path))
     ranks = count(launch.ranks.value) if launch.ranks else None
     if launch.ranks is not None and ranks is not None:
-        draft.put(JOB, "gpus", ranks, Origin(file, launch.ranks.line, launch.ranks.path))
+        draft.put("gpus", ranks, Origin(file, launch.ranks.line, launch.ranks.path))
         if per_node is None and nodes is not None and (many := count(nodes.value)) and ranks % many == 0:
-            draft.derive(JOB, "gpus_per_node", ranks // many, f"{ranks} ranks on {many} nodes")
+            draft.derive("gpus_per_node", ranks // many, f"{ranks} ranks on {many} nodes")
         return True
     many = count(nodes.value) if nodes else None
     if many is not None and per_node is not None and nodes is not None and each is not None:
         how = f"{nodes.path} {many} · {each.path} {per_node}"
-        draft.put(JOB, "gpus", many * per_node, Origin(file, nodes.line or each.line, how))
+        draft.put("gpus", many * per_node, Origin(file, nodes.line or each.line, how))
         return True
     said = each if each is not None and per_node is None else nodes
     if said is not None and (launch.who or batch.nodes):

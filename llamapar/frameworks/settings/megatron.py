@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .documents import Entry
-from .draft import JOB, LAYOUT, MODEL, Draft, Origin, count, number, scalar
+from .draft import Draft, Origin, count, number, scalar
 from .files import Files
 from .flags import Flags, is_known
 
@@ -57,8 +57,8 @@ class _Reader:
     def origin(self, entry: Entry | None, said: str = "") -> Origin:
         return Origin(self.name, entry.line if entry else 0, said or (entry.path if entry else "default"))
 
-    def take(self, field: str, *keys: str, section: str = LAYOUT, default: object = None) -> object:
-        return self.draft.take(field, self.flags.get(*keys), self.name, section, default, BY)
+    def take(self, field: str, *keys: str, default: object = None) -> object:
+        return self.draft.take(field, self.flags.get(*keys), self.name, default, BY)
 
 
 def read(files: Files, draft: Draft) -> None:
@@ -79,8 +79,8 @@ def _read_layout(reader: _Reader) -> None:
     reader.take("pp", "pipeline-model-parallel-size", default=1)
     reader.take("cp", "context-parallel-size", default=1)
     on = flags.get("sequence-parallel")
-    draft.put(LAYOUT, "sequence_parallel", flags.has("sequence-parallel"), reader.origin(on))
-    draft.derive(LAYOUT, "dp_replicate", 1, "Megatron's optimizer shares over all of dp")
+    draft.put("sequence_parallel", flags.has("sequence-parallel"), reader.origin(on))
+    draft.derive("dp_replicate", 1, "Megatron's optimizer shares over all of dp")
     _read_zero(reader)
     _read_stages(reader)
     for key, what in (
@@ -98,7 +98,7 @@ def _read_layout(reader: _Reader) -> None:
         else:
             draft.ignored.append(f"{ulysses.path} 1: Ulysses over one rank")
     if flags.has("use-tp-pp-dp-mapping"):
-        draft.put(LAYOUT, "order", "tp-cp-pp-dp", reader.origin(flags.get("use-tp-pp-dp-mapping")))
+        draft.put("order", "tp-cp-pp-dp", reader.origin(flags.get("use-tp-pp-dp-mapping")))
 
 
 _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -107,24 +107,22 @@ _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 def _read_zero(reader: _Reader) -> None:
     flags, draft = reader.flags, reader.draft
     if entry := flags.get("zero-stage"):
-        draft.put(
-            LAYOUT, "zero", int(str(entry.value)) if str(entry.value) in "0123" else 0, reader.origin(entry)
-        )
+        draft.put("zero", int(str(entry.value)) if str(entry.value) in "0123" else 0, reader.origin(entry))
     elif flags.has("use-torch-fsdp2"):
-        draft.put(LAYOUT, "zero", 3, reader.origin(flags.get("use-torch-fsdp2")))
+        draft.put("zero", 3, reader.origin(flags.get("use-torch-fsdp2")))
     elif flags.has("use-megatron-fsdp", "use-custom-fsdp"):
         strategy = flags.get("data-parallel-sharding-strategy")
         value = _SHARDED.get(str(strategy.value) if strategy else "no_shard", 0)
-        draft.put(LAYOUT, "zero", value, reader.origin(strategy))
+        draft.put("zero", value, reader.origin(strategy))
     else:
         entry = flags.get("use-distributed-optimizer")
-        draft.put(LAYOUT, "zero", int(flags.has("use-distributed-optimizer")), reader.origin(entry))
+        draft.put("zero", int(flags.has("use-distributed-optimizer")), reader.origin(entry))
 
 
 def _read_stages(reader: _Reader) -> None:
     """Virtual stages: said, or layers of a rank over layers of one of its stages."""
     flags, draft = reader.flags, reader.draft
-    pp, layers = draft.number(LAYOUT, "pp"), flags.get("num-layers")
+    pp, layers = draft.number("pp"), flags.get("num-layers")
     each = flags.get("num-layers-per-virtual-pipeline-stage")
     n_layers = count(layers.value) if layers else None
     if flags.get("num-virtual-stages-per-pipeline-rank"):
@@ -134,7 +132,6 @@ def _read_stages(reader: _Reader) -> None:
             "account-for-loss-in-pipeline-split"
         )
         draft.derive(
-            LAYOUT,
             "virtual_stages",
             (n_layers + ends) // pp // size,
             f"{n_layers + ends} layers / {pp} / {size}",
@@ -144,11 +141,11 @@ def _read_stages(reader: _Reader) -> None:
         assert entry is not None
         stages = _layout_stages(str(entry.value))
         if pp and stages and stages % pp == 0:
-            draft.derive(LAYOUT, "virtual_stages", stages // pp, f"{stages} stages of {entry.path} over {pp}")
+            draft.derive("virtual_stages", stages // pp, f"{stages} stages of {entry.path} over {pp}")
         else:
             draft.missing("virtual_stages", f"{entry.path} {entry.value}")
-    if (draft.number(LAYOUT, "virtual_stages") or 1) > 1:
-        draft.derive(JOB, "schedule", "interleaved", "several stages on a rank")
+    if (draft.number("virtual_stages") or 1) > 1:
+        draft.derive("schedule", "interleaved", "several stages on a rank")
     first, last = (
         flags.get("decoder-first-pipeline-num-layers"),
         flags.get("decoder-last-pipeline-num-layers"),
@@ -159,7 +156,7 @@ def _read_stages(reader: _Reader) -> None:
         middle = [stage for stage in range(pp) if ends_said.get(stage) is None]
         if middle and left % len(middle) == 0:
             counts = [ends_said.get(stage) or left // len(middle) for stage in range(pp)]
-            draft.derive(JOB, "layer_counts", counts, "first and last stage as said, the rest shared evenly")
+            draft.derive("layer_counts", counts, "first and last stage as said, the rest shared evenly")
 
 
 def _layout_stages(text: str) -> int | None:
@@ -177,21 +174,21 @@ def _layout_stages(text: str) -> int | None:
 
 def _read_batch(reader: _Reader) -> None:
     flags, draft = reader.flags, reader.draft
-    reader.take("seq_len", "seq-length", section=JOB)
-    reader.take("micro_batch", "micro-batch-size", section=JOB)
-    reader.take("global_batch", "global-batch-size", section=JOB)
+    reader.take("seq_len", "seq-length")
+    reader.take("micro_batch", "micro-batch-size")
+    reader.take("global_batch", "global-batch-size")
     ramp = flags.get("rampup-batch-size")
     if ramp is not None:
         said = " ".join(flags.values.get("rampup-batch-size", ()))
         draft.ignored.append(f"{ramp.path} {said}: starts at {said.partition(' ')[0]}")
-    if (JOB, "global_batch") not in draft.facts and "global_batch" not in draft.unknown:
-        draft.derive(JOB, "micro_batches", 1, "global batch = micro-batch · dp, unless said")
+    if "global_batch" not in draft.facts and "global_batch" not in draft.unknown:
+        draft.derive("micro_batches", 1, "global batch = micro-batch · dp, unless said")
     for key, dtype in (("bf16", "bf16"), ("fp16", "fp16"), ("fp8-format", "fp8")):
         if flags.has(key):
-            draft.put(JOB, "dtype", dtype, reader.origin(flags.get(key)))
+            draft.put("dtype", dtype, reader.origin(flags.get(key)))
     old = flags.get("checkpoint-activations", "deepspeed-activation-checkpointing")
     if old is not None:
-        draft.put(JOB, "recompute", "full", reader.origin(old))
+        draft.put("recompute", "full", reader.origin(old))
         return
     granularity = flags.get("recompute-granularity")
     said = str(granularity.value) if granularity else "none"
@@ -202,33 +199,31 @@ def _read_batch(reader: _Reader) -> None:
             draft.ignored.append(f"{granularity.path} full: {why}")
         said, granularity = "selective", flags.get("recompute-activations")
     if said != "none" or flags.get("recompute-granularity", "recompute-activations") is None:
-        draft.put(JOB, "recompute", said, reader.origin(granularity))
+        draft.put("recompute", said, reader.origin(granularity))
 
 
 def _read_model(reader: _Reader) -> None:
     flags, draft = reader.flags, reader.draft
     for field, key in _DIMS.items():
-        reader.take(field, key, section=MODEL)
-    dim, heads = draft.number(MODEL, "dim"), draft.number(MODEL, "n_heads")
+        reader.take(field, key)
+    dim, heads = draft.number("dim"), draft.number("n_heads")
     gated = flags.has("swiglu")
     if flags.get("ffn-hidden-size"):
-        reader.take("ffn_dim", "ffn-hidden-size", section=MODEL)
+        reader.take("ffn_dim", "ffn-hidden-size")
     elif dim is not None:
         width = int(4 * dim * 2 / 3 / 64) * 64 if gated else 4 * dim
-        draft.derive(MODEL, "ffn_dim", width, "Megatron's default")
+        draft.derive("ffn_dim", width, "Megatron's default")
     _read_kv_heads(reader, heads)
     theta = flags.get("rotary-base", "rotary-position-embeddings-theta", "rope-theta")
     value = number(theta.value) if theta else 10000
     if value is not None:
-        draft.put(
-            MODEL, "rope_theta", int(value) if float(value).is_integer() else value, reader.origin(theta)
-        )
+        draft.put("rope_theta", int(value) if float(value).is_integer() else value, reader.origin(theta))
     tied = flags.get("untie-embeddings-and-output-weights")
-    draft.put(MODEL, "tied", not flags.has("untie-embeddings-and-output-weights"), reader.origin(tied))
+    draft.put("tied", not flags.has("untie-embeddings-and-output-weights"), reader.origin(tied))
     unit = flags.get("make-vocab-size-divisible-by")
-    draft.put(JOB, "padding", f"{(count(unit.value) if unit else None) or 128}*tp", reader.origin(unit))
+    draft.put("padding", f"{(count(unit.value) if unit else None) or 128}*tp", reader.origin(unit))
     if is_known(flags.get("vocab-size")):
-        reader.take("vocab_size", "vocab-size", section=MODEL)
+        reader.take("vocab_size", "vocab-size")
     else:
         draft.missing("vocab_size", "from the tokenizer")
     for entry in (flags.get("extra-vocab-size"),):
@@ -242,13 +237,13 @@ def _read_kv_heads(reader: _Reader, heads: int | None) -> None:
     flags, draft = reader.flags, reader.draft
     kind = flags.get("attention-head-type")
     if kind is not None and scalar(kind.value) == "multiquery":
-        draft.put(MODEL, "n_kv_heads", 1, reader.origin(kind))
+        draft.put("n_kv_heads", 1, reader.origin(kind))
     elif flags.get("num-key-value-heads", "num-attention-heads-kv"):
-        reader.take("n_kv_heads", "num-key-value-heads", "num-attention-heads-kv", section=MODEL)
+        reader.take("n_kv_heads", "num-key-value-heads", "num-attention-heads-kv")
     elif flags.has("group-query-attention"):
-        reader.take("n_kv_heads", "num-query-groups", section=MODEL, default=1)
+        reader.take("n_kv_heads", "num-query-groups", default=1)
     elif heads is not None:
-        draft.derive(MODEL, "n_kv_heads", heads, "without --group-query-attention as many as query heads")
+        draft.derive("n_kv_heads", heads, "without --group-query-attention as many as query heads")
         groups = flags.get("num-query-groups")
         if groups is not None:
             draft.ignored.append(f"{groups.path} {groups.value}: read with --group-query-attention alone")
@@ -270,7 +265,7 @@ def _refuse_other_models(reader: _Reader) -> None:
     for key, what in _CHANGED:
         if flags.has(key):
             draft.refuse(f"--{key}: {what}", reader.origin(flags.get(key)))
-    if (MODEL, "dim") not in draft.facts or flags.get("model-name"):
+    if "dim" not in draft.facts or flags.get("model-name"):
         return
     positions = flags.get("position-embedding-type")
     other = list[str]()
@@ -294,10 +289,10 @@ def _leave_to_checkpoint(draft: Draft, flags: Flags) -> None:
     """--use-checkpoint-args takes dimensions from the checkpoint; those that no flag gives are unknown."""
     given: Callable[..., Entry | None] = flags.get
     keys = ("group-query-attention", "num-key-value-heads", "num-attention-heads-kv")
-    if given(*keys) is None and (MODEL, "n_heads") in draft.facts:
+    if given(*keys) is None and "n_heads" in draft.facts:
         draft.missing("n_kv_heads", "no flag passes it; --use-checkpoint-args reads it from the checkpoint")
     if given("num-layers") is None:
         for field in ("n_kv_heads", "rope_theta", "tied", "ffn_dim", "vocab_size"):
-            draft.facts.pop((MODEL, field), None)
+            draft.facts.pop(field, None)
         draft.missing("model", "--use-checkpoint-args reads it from the checkpoint")
-        draft.facts.pop((JOB, "padding"), None)
+        draft.facts.pop("padding", None)

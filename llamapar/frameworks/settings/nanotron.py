@@ -7,7 +7,7 @@ create_config.py, template/base_config.json @59714b1bf2.
 from __future__ import annotations
 
 from .documents import Document, Entry
-from .draft import JOB, LAYOUT, MODEL, Draft, Origin, count, scalar, truth
+from .draft import Draft, Origin, count, scalar, truth
 from .files import Files
 
 _MODEL = {
@@ -37,29 +37,26 @@ def read_nanotron(files: Files, draft: Draft) -> None:
     draft.take("cp", document.get("parallelism.context_parallel_size"), name, default=1, by="nanotron")
     mode = document.get("parallelism.tp_mode")
     on = mode is not None and scalar(mode.value).endswith("reduce_scatter")
-    draft.put(LAYOUT, "sequence_parallel", on, Origin(name, mode.line if mode else 0, "parallelism.tp_mode"))
+    draft.put("sequence_parallel", on, Origin(name, mode.line if mode else 0, "parallelism.tp_mode"))
     zero = document.get("optimizer.zero_stage")
     stage = zero.value if zero is not None and isinstance(zero.value, int) else 0
-    draft.put(LAYOUT, "zero", stage, Origin(name, zero.line if zero else 0, "optimizer.zero_stage"))
-    draft.take("seq_len", document.get("tokens.sequence_length"), name, JOB)
-    draft.take("micro_batch", document.get("tokens.micro_batch_size"), name, JOB)
+    draft.put("zero", stage, Origin(name, zero.line if zero else 0, "optimizer.zero_stage"))
+    draft.take("seq_len", document.get("tokens.sequence_length"), name)
+    draft.take("micro_batch", document.get("tokens.micro_batch_size"), name)
     rounds = document.get("tokens.batch_accumulation_per_replica")
-    draft.take("micro_batches", rounds, name, JOB, 1, "nanotron")
+    draft.take("micro_batches", rounds, name, 1, "nanotron")
     _read_nanotron_rest(name, document, draft)
     files.take_world(draft)
 
 
 def _read_nanotron_rest(name: str, document: Document, draft: Draft) -> None:
     dtype = document.get("model.dtype")
-    draft.put(
-        JOB, "dtype", str(dtype.value) if dtype else "bfloat16", Origin(name, dtype.line if dtype else 0)
-    )
+    draft.put("dtype", str(dtype.value) if dtype else "bfloat16", Origin(name, dtype.line if dtype else 0))
     again = document.get("parallelism.recompute_layer")
     if again is not None and (on := truth(again.value)) is not None:
-        draft.put(JOB, "recompute", "full" if on else "none", Origin(name, again.line, again.path))
+        draft.put("recompute", "full" if on else "none", Origin(name, again.line, again.path))
     unit = document.get("model.make_vocab_size_divisible_by")
     draft.put(
-        JOB,
         "padding",
         f"{(count(unit.value) if unit else None) or 1}*tp",
         Origin(name, unit.line if unit else 0, "model.make_vocab_size_divisible_by"),
@@ -70,28 +67,27 @@ def _read_nanotron_rest(name: str, document: Document, draft: Draft) -> None:
         draft.refuse("MoE", Origin(name, next(document.under(f"{prefix}.moe_config")).line))
         return
     for field, key in _MODEL.items():
-        draft.take(field, document.get(f"{prefix}.{key}"), name, MODEL)
-    if (MODEL, "n_kv_heads") not in draft.facts and (heads := draft.number(MODEL, "n_heads")):
-        draft.derive(MODEL, "n_kv_heads", heads, "as many as query heads, unless said")
+        draft.take(field, document.get(f"{prefix}.{key}"), name)
+    if "n_kv_heads" not in draft.facts and (heads := draft.number("n_heads")):
+        draft.derive("n_kv_heads", heads, "as many as query heads, unless said")
     theta = document.get(f"{prefix}.rope_theta")
     draft.put(
-        MODEL,
         "rope_theta",
         theta.value if theta and theta.value is not None else 10000,
         Origin(name, theta.line if theta else 0, "rope_theta"),
     )
     tied = document.get(f"{prefix}.tie_word_embeddings")
     if tied is not None and (on := truth(tied.value)) is not None:
-        draft.put(MODEL, "tied", on, Origin(name, tied.line, tied.path))
+        draft.put("tied", on, Origin(name, tied.line, tied.path))
     for key in ("no_rope_layer", "_use_qk_norm", "use_qk_norm"):
         entry = document.get(f"{prefix}.{key}")
         if entry is not None and entry.value:
             draft.refuse(f"{key}: {entry.value}", Origin(name, entry.line))
     bias = document.get(f"{prefix}.attention_bias")
     if bias is not None and (on := truth(bias.value)) is not None:
-        draft.put(MODEL, "qkv_bias", on, Origin(name, bias.line, bias.path))
+        draft.put("qkv_bias", on, Origin(name, bias.line, bias.path))
     gpus = document.get("parallelism.dp")
-    if gpus is not None and (JOB, "gpus") not in draft.facts:
+    if gpus is not None and "gpus" not in draft.facts:
         draft.unknown.setdefault("gpus_per_node", "no launch says how many GPUs a node has")
 
 
@@ -119,9 +115,9 @@ def read_picotron(files: Files, draft: Draft) -> None:
     for axis in ("tp", "cp", "pp", "dp"):
         draft.take(axis, ask[axis], name, default=1, by="picotron (create_config.py@59714b1bf2)")
     for field in ("seq_len", "micro_batch", "micro_batches"):
-        draft.take(field, ask[field], name, JOB, 1 if field == "micro_batches" else None, "picotron")
-    draft.derive(LAYOUT, "sequence_parallel", False, "picotron has none")
-    draft.derive(LAYOUT, "zero", 0, "picotron has none")
+        draft.take(field, ask[field], name, 1 if field == "micro_batches" else None, "picotron")
+    draft.derive("sequence_parallel", False, "picotron has none")
+    draft.derive("zero", 0, "picotron has none")
     model = ask["model"]
     if model is not None:
         known = draft.take_model("", name, model)
@@ -129,11 +125,11 @@ def read_picotron(files: Files, draft: Draft) -> None:
             draft.unknown["dim"] = draft.unknown["ffn_dim"] = "from the Hub's config of the model"
     for field in ("n_layers", "n_heads", "n_kv_heads"):
         if ask[field] is not None and ask[field].value is not None:  # type: ignore[union-attr]
-            if draft.get(MODEL, field) != count(ask[field].value):  # type: ignore[union-attr]
-                draft.facts.pop((MODEL, "preset"), None)
-            draft.take(field, ask[field], name, MODEL)
+            if draft.get(field) != count(ask[field].value):  # type: ignore[union-attr]
+                draft.facts.pop("preset", None)
+            draft.take(field, ask[field], name)
     if found is not None:
-        draft.derive(JOB, "dtype", "bfloat16", "picotron's on GPUs; model.dtype selects nothing (train.py)")
+        draft.derive("dtype", "bfloat16", "picotron's on GPUs; model.dtype selects nothing (train.py)")
         for key in ("model.dtype", "model.use_flash_attention"):
             if entry := found[1].get(key):
                 draft.ignored.append(f"{key} ({name}:{entry.line}): train.py decides from the device")

@@ -11,7 +11,7 @@ import re
 from llamapar.describe.models import PRESETS
 
 from .documents import Document, Entry
-from .draft import JOB, LAYOUT, MODEL, Draft, Origin, count, public, scalar, truth
+from .draft import Draft, Origin, count, public, scalar, truth
 from .files import Files
 
 _DIMS = {
@@ -61,10 +61,9 @@ def read(files: Files, draft: Draft) -> None:
     for axis, key in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("cp", "context")):
         draft.take(axis, at(f"{key}_parallel_size"), name, default=1, by="NeMo (v1.23.0)")
     draft.take("virtual_stages", at("virtual_pipeline_model_parallel_size"), name, default=1, by="NeMo")
-    draft.derive(LAYOUT, "dp_replicate", 1, "Megatron's optimizer shares over all of dp")
+    draft.derive("dp_replicate", 1, "Megatron's optimizer shares over all of dp")
     on = at("sequence_parallel")
     draft.put(
-        LAYOUT,
         "sequence_parallel",
         bool(on and truth(on.value)),
         Origin(name, on.line if on else 0, "model.sequence_parallel"),
@@ -75,28 +74,26 @@ def read(files: Files, draft: Draft) -> None:
         "mcore_distributed_optim",
     )
     zero = Origin(name, optimizer.line if optimizer else 0, "model.optim.name")
-    draft.put(LAYOUT, "zero", int(shares), zero)
+    draft.put("zero", int(shares), zero)
     fsdp = at("fsdp")
     if fsdp is not None and truth(fsdp.value):
         strategy = at("fsdp_sharding_strategy")
         stage = {"full": 3, "hybrid": 3, "grad": 2}.get(str(strategy.value) if strategy else "full", 3)
-        draft.put(LAYOUT, "zero", stage, Origin(name, fsdp.line, fsdp.path))
-    draft.take("seq_len", at("encoder_seq_length"), name, JOB)
-    draft.take("micro_batch", at("micro_batch_size"), name, JOB)
-    draft.take("global_batch", at("global_batch_size"), name, JOB)
+        draft.put("zero", stage, Origin(name, fsdp.line, fsdp.path))
+    draft.take("seq_len", at("encoder_seq_length"), name)
+    draft.take("micro_batch", at("micro_batch_size"), name)
+    draft.take("global_batch", at("global_batch_size"), name)
     _read_world(name, document, draft)
     files.take_world(draft)
     granularity = at("activations_checkpoint_granularity")
     if granularity is not None:
         draft.put(
-            JOB,
             "recompute",
             scalar(granularity.value) if granularity.value else "none",
             Origin(name, granularity.line, granularity.path),
         )
     unit = at("make_vocab_size_divisible_by")
     draft.put(
-        JOB,
         "padding",
         f"{(count(unit.value) if unit else None) or 128}*tp",
         Origin(name, unit.line if unit else 0, "model.make_vocab_size_divisible_by"),
@@ -108,17 +105,17 @@ def _read_world(name: str, document: Document, draft: Draft) -> None:
     nodes, each = document.get("trainer.num_nodes"), document.get("trainer.devices")
     many, size = count(nodes.value) if nodes else None, count(each.value) if each else None
     if each is not None and size:
-        draft.put(JOB, "gpus_per_node", size, Origin(name, each.line, each.path))
+        draft.put("gpus_per_node", size, Origin(name, each.line, each.path))
     if nodes is not None and many and size:
         how = f"trainer.num_nodes {many} · trainer.devices {size}"
-        draft.put(JOB, "gpus", many * size, Origin(name, nodes.line, how))
+        draft.put("gpus", many * size, Origin(name, nodes.line, how))
     else:
         draft.unknown.setdefault("gpus", "trainer.num_nodes is not in the file")
     precision = document.get("trainer.precision")
     if precision is not None:
         text = scalar(precision.value).removesuffix("-mixed")
         dtype = {"16": "fp16", "32": "fp32"}.get(text, text)
-        draft.put(JOB, "dtype", dtype, Origin(name, precision.line, precision.path))
+        draft.put("dtype", dtype, Origin(name, precision.line, precision.path))
 
 
 def _read_model(name: str, document: Document, draft: Draft) -> None:
@@ -126,30 +123,28 @@ def _read_model(name: str, document: Document, draft: Draft) -> None:
         return _value(document, document.get(f"model.{key}"))
 
     for field, key in _DIMS.items():
-        draft.take(field, at(key), name, MODEL)
+        draft.take(field, at(key), name)
     ffn = at("ffn_hidden_size")
-    dim, heads = draft.number(MODEL, "dim"), draft.number(MODEL, "n_heads")
+    dim, heads = draft.number("dim"), draft.number("n_heads")
     if ffn is not None and ffn.value is not None:
-        draft.take("ffn_dim", ffn, name, MODEL)
+        draft.take("ffn_dim", ffn, name)
     elif dim:
-        draft.derive(MODEL, "ffn_dim", 4 * dim, "4 · hidden_size, unless said")
+        draft.derive("ffn_dim", 4 * dim, "4 · hidden_size, unless said")
     groups = at("num_query_groups")
     if groups is not None and groups.value is not None:
-        draft.take("n_kv_heads", groups, name, MODEL)
+        draft.take("n_kv_heads", groups, name)
     elif heads:
-        draft.derive(MODEL, "n_kv_heads", heads, "as many as query heads, unless said")
+        draft.derive("n_kv_heads", heads, "as many as query heads, unless said")
     base = at("rotary_base")
     theta = count(base.value) if base and base.value is not None else 10000
     if theta:
         draft.put(
-            MODEL,
             "rope_theta",
             theta,
             Origin(name, base.line if base else 0, "rotary_base, 10000 unless said"),
         )
     tied = at("share_embeddings_and_output_weights")
     draft.put(
-        MODEL,
         "tied",
         tied is None or truth(tied.value) is not False,
         Origin(name, tied.line if tied else 0, "share_embeddings_and_output_weights"),
@@ -173,14 +168,14 @@ def _read_vocabulary(name: str, document: Document, draft: Draft) -> None:
     """override_vocab_size, or the tokenizer where it is a public model's or GPT-2's."""
     said = document.get("model.override_vocab_size")
     if said is not None and count(said.value):
-        draft.take("vocab_size", said, name, MODEL)
+        draft.take("vocab_size", said, name)
         return
     kind, file = document.get("model.tokenizer.type"), document.get("model.tokenizer.vocab_file")
     config = public(str(kind.value)) if kind else None
     if kind is not None and config is not None:
         origin = Origin(name, kind.line, f"the vocabulary of {config.name}")
-        draft.put(MODEL, "vocab_size", PRESETS.get(config.name, config).vocab_size, origin)
+        draft.put("vocab_size", PRESETS.get(config.name, config).vocab_size, origin)
     elif kind is not None and kind.value == "GPT2BPETokenizer" and file and file.value == "gpt2-vocab.json":
-        draft.put(MODEL, "vocab_size", _GPT2, Origin(name, file.line, "GPT-2's vocabulary"))
+        draft.put("vocab_size", _GPT2, Origin(name, file.line, "GPT-2's vocabulary"))
     else:
         draft.missing("vocab_size", "from the tokenizer")

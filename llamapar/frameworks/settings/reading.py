@@ -20,7 +20,7 @@ from llamapar.records.tables import Plain, Record
 
 from . import bridge, finetuning, hugging_face, megatron, nanotron, nemo, others, serving, torchtitan
 from .documents import MOST_BYTES
-from .draft import DIMS, JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, question_name, settle
+from .draft import DIMS, JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, question_name, section_of, settle
 from .files import Files
 
 MOST_FILES = 20
@@ -267,21 +267,20 @@ def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
             continue
         one_of("known", name, ("model", *_FACTS, *DIMS))
         number = whole(name, value)
-        section = MODEL if name in DIMS else JOB
-        old = draft.facts.get((section, name))
+        old = draft.facts.get(name)
         if old is not None and old.value != number and old.origin.line:
             why = f"{old.origin} against what you say"
             draft.contradictions.append(Contradiction(name, (old.value, number), why))
-        draft.put(section, name, number, Origin("you", 0, name))
+        draft.put(name, number, Origin("you", 0, name))
 
 
 def _take_known_model(draft: Draft, value: object) -> None:
     """A model that the person names: it fills what the files leave open, and what they say else is told."""
     config = value if isinstance(value, ModelConfig) else find_model(str(value))
     for name in (*DIMS, "head_dim", "max_seq_len", "rope_theta", "tied"):
-        old, new = draft.facts.get((MODEL, name)), getattr(config, name)
+        old, new = draft.facts.get(name), getattr(config, name)
         if old is None:
-            draft.put(MODEL, name, new, Origin("you", 0, f"model={config.name}"))
+            draft.put(name, new, Origin("you", 0, f"model={config.name}"))
         elif name in DIMS and old.value != new:
             why = f"{old.origin} against {config.name}"
             draft.contradictions.append(Contradiction(name, (old.value, new), why))
@@ -292,7 +291,8 @@ def _take_known_model(draft: Draft, value: object) -> None:
 def _settled(found: Format, draft: Draft) -> Settings:
     held: dict[str, dict[str, object]] = {MODEL: {}, LAYOUT: {}, JOB: {}}
     sources = dict[str, str]()
-    for (section, name), fact in draft.facts.items():
+    for name, fact in draft.facts.items():
+        section = section_of(name)
         held[section][name] = fact.value
         sources[f"{section}.{name}"] = str(fact.origin)
     return Settings(

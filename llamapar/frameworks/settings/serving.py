@@ -10,7 +10,7 @@ import itertools
 import re
 
 from .documents import Entry
-from .draft import JOB, LAYOUT, MODEL, Draft, Origin
+from .draft import Draft, Origin
 from .files import Files
 from .flags import Flags, is_known
 
@@ -18,9 +18,9 @@ from .flags import Flags, is_known
 def _serves(draft: Draft, *none: str) -> None:
     draft.training = False
     for name in none:
-        draft.derive(LAYOUT, name, 1, f"{draft.framework} has none")
-    draft.derive(LAYOUT, "zero", 0, "nothing is trained")
-    draft.derive(LAYOUT, "sequence_parallel", False, f"{draft.framework} does not cut norms")
+        draft.derive(name, 1, f"{draft.framework} has none")
+    draft.derive("zero", 0, "nothing is trained")
+    draft.derive("sequence_parallel", False, f"{draft.framework} does not cut norms")
 
 
 # -- llama-models ----------------------------------------------------------------------------------
@@ -38,10 +38,10 @@ def read_meta(files: Files, draft: Draft) -> None:
     name, flags = found
     _serves(draft, "cp", "pp")
     files.take_world(draft)
-    if (gpus := draft.number(JOB, "gpus")) is not None:
-        draft.derive(LAYOUT, "tp", gpus, "the ranks that torchrun starts")
-    draft.derive(LAYOUT, "dp", 1, "the reference code has no DP")
-    draft.take("seq_len", flags.get("max-seq-len"), name, JOB)
+    if (gpus := draft.number("gpus")) is not None:
+        draft.derive("tp", gpus, "the ranks that torchrun starts")
+    draft.derive("dp", 1, "the reference code has no DP")
+    draft.take("seq_len", flags.get("max-seq-len"), name)
     model = flags.get("ckpt-dir")
     if model is not None and is_known(model):
         draft.take_model("", name, model)
@@ -65,16 +65,16 @@ def read_distributed_llama(files: Files, draft: Draft) -> None:
     _serves(draft, "cp", "pp")
     workers = flags.get("workers")
     nodes = 1 + len(flags.values.get("workers", ()))
-    draft.put(LAYOUT, "tp", nodes, Origin(name, workers.line if workers else 0, "--workers and the root"))
-    draft.derive(LAYOUT, "dp", 1, "distributed-llama has no DP")
-    draft.derive(JOB, "gpus_per_node", 1, "one rank a device")
-    draft.take("seq_len", flags.get("max-seq-len"), name, JOB)
+    draft.put("tp", nodes, Origin(name, workers.line if workers else 0, "--workers and the root"))
+    draft.derive("dp", 1, "distributed-llama has no DP")
+    draft.derive("gpus_per_node", 1, "one rank a device")
+    draft.take("seq_len", flags.get("max-seq-len"), name)
     model, buffers = flags.get("model"), flags.get("buffer-float-type")
     text = str(model.value) if model else ""
     weights = re.search(r"(q40|q80|f16|f32)", text)
     if weights and buffers is not None:
         said = f"{weights[1]} weights, {buffers.value} buffers"
-        draft.put(JOB, "dtype", said, Origin(name, buffers.line, buffers.path))
+        draft.put("dtype", said, Origin(name, buffers.line, buffers.path))
     match = re.search(r"llama[_-]?(\d)(?:[_.-](\d))?[_-](\d+)b", text.lower())
     if match and model is not None:
         version = f"{match[1]}.{match[2]}" if match[2] else match[1]
@@ -112,21 +112,20 @@ def read_vllm(files: Files, draft: Draft) -> None:
     draft.take("pp", flags.get("pipeline-parallel-size", "pp"), name, default=1, by=by)
     draft.take("dp", flags.get("data-parallel-size", "dp"), name, default=1, by=by)
     draft.take("cp", flags.get("decode-context-parallel-size", "dcp"), name, default=1, by=by)
-    draft.derive(JOB, "padding", "64", "vLLM pads its vocabulary to a multiple of 64")
+    draft.derive("padding", "64", "vLLM pads its vocabulary to a multiple of 64")
     dtype = flags.get("dtype")
     draft.put(
-        JOB,
         "dtype",
         str(dtype.value) if dtype else "auto",
         Origin(name, dtype.line if dtype else 0, "--dtype"),
     )
     length = flags.get("max-model-len")
     if length is not None:
-        draft.take("seq_len", length, name, JOB)
+        draft.take("seq_len", length, name)
     model = _vllm_model(flags)
     if model is not None and is_known(model) and not draft.take_model("", name, model):
         draft.unknown["dims"] = f"from the config of {model.value}"
     if flags.has("enable-expert-parallel"):
         draft.refuse("--enable-expert-parallel", Origin(name))
-    if (MODEL, "max_seq_len") in draft.facts and length is None:
+    if "max_seq_len" in draft.facts and length is None:
         draft.unknown.setdefault("seq_len", "the model's own, unless --max-model-len")

@@ -12,7 +12,7 @@ import re
 from llamapar.describe.models import PRESETS
 
 from .documents import Document, Entry
-from .draft import JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, count, truth
+from .draft import Contradiction, Draft, Origin, count, truth
 from .files import Files
 from .python_source import UNREAD
 
@@ -49,7 +49,7 @@ def read(files: Files, draft: Draft) -> None:
     _read_job(name, document, draft)
     _read_model(name, document, draft)
     files.take_world(draft)
-    if (JOB, "gpus") not in draft.facts:
+    if "gpus" not in draft.facts:
         _hint(files.texts[name], draft)
 
 
@@ -75,17 +75,17 @@ def _read_layout(name: str, document: Document, draft: Draft) -> None:
     older = [e for e in map(document.get, _OLD) if e is not None]
     if newer and older:
         draft.notes.append(f"{newer[0]} is of a newer version than {older[0].path}: one of them is not read")
-    tp, pp = draft.number(LAYOUT, "tp") or 1, draft.number(LAYOUT, "pp") or 1
+    tp, pp = draft.number("tp") or 1, draft.number("pp") or 1
     asked = _at(document, "enable_sequence_parallel")
     on = tp > 1 and (asked is None or truth(asked.value) is not False)
-    draft.derive(LAYOUT, "sequence_parallel", on, "on with tp > 1, always before aa68af18e")
+    draft.derive("sequence_parallel", on, "on with tp > 1, always before aa68af18e")
     reshard = _at(document, "fsdp_reshard_after_forward")
     kept = pp > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
-    if draft.fills or (draft.number(LAYOUT, "dp_shard") or 1) * (draft.number(LAYOUT, "cp") or 1) > 1:
+    if draft.fills or (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) > 1:
         how = "FSDP keeps parameters gathered" if kept else "FSDP gathers again"
-        draft.derive(LAYOUT, "zero", 2 if kept else 3, how)
+        draft.derive("zero", 2 if kept else 3, how)
     else:
-        draft.derive(LAYOUT, "zero", 0, "nothing is shared")
+        draft.derive("zero", 0, "nothing is shared")
     experts = _at(document, "expert_parallel_degree")
     if experts is not None and (count(experts.value) or 1) > 1:
         draft.refuse(f"{experts.path} = {experts.value}", Origin(name, experts.line))
@@ -96,26 +96,24 @@ def _read_stages(name: str, document: Document, draft: Draft, pp: int) -> None:
     schedule = _at(document, "pipeline_parallel_schedule")
     layers = _at(document, "pipeline_parallel_layers_per_stage")
     if pp == 1:
-        draft.derive(LAYOUT, "virtual_stages", 1, "pp = 1")
+        draft.derive("virtual_stages", 1, "pp = 1")
         return
     kind = str(schedule.value) if schedule else "1F1B"
     line = schedule.line if schedule else 0
-    draft.put(JOB, "schedule", kind, Origin(name, line, "pipeline_parallel_schedule"))
+    draft.put("schedule", kind, Origin(name, line, "pipeline_parallel_schedule"))
     each = count(layers.value) if layers else None
     n_layers = _layers(document)
     if each and n_layers:
         stages = -(-(n_layers + 2) // each)
         if stages % pp == 0:
-            draft.derive(
-                LAYOUT, "virtual_stages", stages // pp, f"({n_layers} + 2) / {each} stages over pp={pp}"
-            )
+            draft.derive("virtual_stages", stages // pp, f"({n_layers} + 2) / {each} stages over pp={pp}")
         else:
             draft.missing("virtual_stages", f"{stages} stages of {each} layers over pp={pp}")
     elif each:
         draft.missing("virtual_stages", "the number of layers would say it")
     else:
         single = kind.lower() in _SINGLE
-        draft.derive(LAYOUT, "virtual_stages", 1 if single else 2, f"the default of {kind}")
+        draft.derive("virtual_stages", 1 if single else 2, f"the default of {kind}")
 
 
 def _layers(document: Document) -> int | None:
@@ -127,40 +125,40 @@ def _layers(document: Document) -> int | None:
 
 
 def _read_job(name: str, document: Document, draft: Draft) -> None:
-    draft.take("seq_len", document.get("training.seq_len"), name, JOB, 2048, _SINCE)
+    draft.take("seq_len", document.get("training.seq_len"), name, 2048, _SINCE)
     local = document.get("training.local_batch_size", "training.batch_size")
-    draft.take("micro_batch", local, name, JOB, 8, _SINCE)
+    draft.take("micro_batch", local, name, 8, _SINCE)
     size, rounds = _at(document, "pipeline_parallel_microbatch_size"), None
-    if (draft.number(LAYOUT, "pp") or 1) > 1 and (each := draft.number(JOB, "micro_batch")):
-        draft.derive(JOB, "batch_per_dp", each, "sequences of a DP rank")
+    if (draft.number("pp") or 1) > 1 and (each := draft.number("micro_batch")):
+        draft.derive("batch_per_dp", each, "sequences of a DP rank")
         small = (count(size.value) if size else None) or 1
         if rounds := _at(document, "pipeline_parallel_microbatches"):
             small = each // (count(rounds.value) or each)
-        draft.derive(JOB, "micro_batch", small, "of the pipeline")
-        draft.derive(JOB, "micro_batches", each // small, f"{each} sequences in micro-batches of {small}")
+        draft.derive("micro_batch", small, "of the pipeline")
+        draft.derive("micro_batches", each // small, f"{each} sequences in micro-batches of {small}")
     whole = document.get("training.global_batch_size")
     if whole is not None and whole.value != -1:
-        draft.take("global_batch", whole, name, JOB)
-        draft.facts.pop((JOB, "micro_batches"), None)
+        draft.take("global_batch", whole, name)
+        draft.facts.pop("micro_batches", None)
         _question_batch(draft, name, whole, count(local.value) if local else 8)
-    elif (JOB, "micro_batches") not in draft.facts and (JOB, "micro_batch") in draft.facts:
-        draft.derive(JOB, "micro_batches", 1, "no gradient accumulation is asked for")
+    elif "micro_batches" not in draft.facts and "micro_batch" in draft.facts:
+        draft.derive("micro_batches", 1, "no gradient accumulation is asked for")
     precision = document.get("training.mixed_precision_param")
     whole = document.get("training.dtype")
     if whole is not None and str(whole.value) != "float32":
-        draft.put(JOB, "dtype", str(whole.value), Origin(name, whole.line, whole.path))
+        draft.put("dtype", str(whole.value), Origin(name, whole.line, whole.path))
     else:
         dtype = precision.value if precision else "bfloat16"
-        draft.derive(JOB, "dtype", f"{dtype} mixed", "FSDP's mixed precision")
+        draft.derive("dtype", f"{dtype} mixed", "FSDP's mixed precision")
     mode = document.get("activation_checkpoint.mode")
     option = document.get("activation_checkpoint.selective_ac_option")
     said = str(mode.value) if mode else "selective"
     if said == "selective":
         said += f" {option.value if option else '2'}"
-    draft.put(JOB, "recompute", said, Origin(name, mode.line if mode else 0, "activation_checkpoint.mode"))
+    draft.put("recompute", said, Origin(name, mode.line if mode else 0, "activation_checkpoint.mode"))
     compiles = document.get("compile.enable", "training.compile")
     if compiles is not None and (on := truth(compiles.value)) is not None:
-        draft.put(JOB, "compile", on, Origin(name, compiles.line, compiles.path))
+        draft.put("compile", on, Origin(name, compiles.line, compiles.path))
 
 
 def _question_batch(draft: Draft, name: str, whole: Entry, local: int | None) -> None:
@@ -201,15 +199,15 @@ def _read_model(name: str, document: Document, draft: Draft) -> None:
     if norm is not None and str(norm.value) not in _RMS_NORMS:
         draft.refuse(f'norm_type = "{norm.value}"', Origin(name, norm.line))
     if preset := _preset(document, size):
-        draft.put(MODEL, "preset", preset, where)
+        draft.put("preset", preset, where)
         draft.dims(PRESETS[preset], where)
-        if (seq := draft.number(JOB, "seq_len")) is not None:
-            draft.derive(MODEL, "max_seq_len", seq, "torchtitan sets it to training.seq_len")
+        if (seq := draft.number("seq_len")) is not None:
+            draft.derive("max_seq_len", seq, "torchtitan sets it to training.seq_len")
     elif family == "qwen3":
         if not draft.take_model(f"qwen3-{size.lower()}", name, None, f"model.flavor = {size}"):
             draft.missing("model", f"flavour {size} of {family} is in a table of torchtitan's own")
-        elif (seq := draft.number(JOB, "seq_len")) is not None:
-            draft.derive(MODEL, "max_seq_len", seq, "torchtitan sets it to training.seq_len")
+        elif (seq := draft.number("seq_len")) is not None:
+            draft.derive("max_seq_len", seq, "torchtitan sets it to training.seq_len")
     elif re.search(r"deepseek|llama4|moe|gpt_oss", family):
         draft.covered = False
         draft.refuse(f"model {family} {size}: a mixture of experts", where)
@@ -252,42 +250,40 @@ def read_registry(files: Files, draft: Draft) -> None:
     document = _with_upstream_base(document)
     name = document.name
     _read_layout(name, document, draft)
-    if draft.fills and (JOB, "gpus") not in draft.facts:
+    if draft.fills and "gpus" not in draft.facts:
         files.take_world(draft)
     by = "torchtitan (config/configs.py@b5bcd76c66)"
     length = document.get("training.max_context_length", "training.seq_len")
-    draft.take("seq_len", length, name, JOB, None if _unread(document) else 2048, by)
+    draft.take("seq_len", length, name, None if _unread(document) else 2048, by)
     tokens = document.get("training.num_tokens_per_microbatch_per_dp_rank")
-    many, seq = count(tokens.value) if tokens else None, draft.number(JOB, "seq_len")
+    many, seq = count(tokens.value) if tokens else None, draft.number("seq_len")
     if tokens is not None and many and seq:
         if many % seq == 0:
-            draft.put(JOB, "micro_batch", many // seq, Origin(name, tokens.line, f"{many} tokens / {seq}"))
+            draft.put("micro_batch", many // seq, Origin(name, tokens.line, f"{many} tokens / {seq}"))
         else:
             draft.missing("micro_batch", f"{many} tokens are no whole number of sequences of {seq}")
     rounds = document.get("parallelism.num_pp_microbatches")
     whole = document.get("training.num_tokens_per_train_step")
     total = count(whole.value) if whole else None
     if whole is not None and total and seq and total % seq == 0:
-        draft.put(JOB, "global_batch", total // seq, Origin(name, whole.line, f"{total} tokens / {seq}"))
+        draft.put("global_batch", total // seq, Origin(name, whole.line, f"{total} tokens / {seq}"))
     if rounds is not None or not (total or _unread(document)):
-        draft.take("micro_batches", rounds, name, JOB, 1, by)
-    each, rounds_said = draft.number(JOB, "micro_batch"), draft.number(JOB, "micro_batches")
+        draft.take("micro_batches", rounds, name, 1, by)
+    each, rounds_said = draft.number("micro_batch"), draft.number("micro_batches")
     if each and rounds_said:
-        draft.derive(JOB, "batch_per_dp", each * rounds_said, f"{each}·{rounds_said}")
+        draft.derive("batch_per_dp", each * rounds_said, f"{each}·{rounds_said}")
     layers = document.get("parallelism.pipeline_parallel_layers_per_stage")
     if layers is not None and count(layers.value):
-        draft.take("layers_per_stage", layers, name, JOB)
+        draft.take("layers_per_stage", layers, name)
     spec = document.get("model_spec")
     flavour = str(spec.value) if spec else _FLAVOURS.get(_unread(document), "")
     if quoted := re.search(r"model_registry\(['\"]([\w.-]+)", flavour):
         flavour = quoted[1]
     if flavour == "debugmodel":
         for field, value in (_DEBUG | {"vocab_size": 2048}).items():
-            draft.put(MODEL, field, value, Origin(name, spec.line if spec else 0, "model_registry"))
+            draft.put(field, value, Origin(name, spec.line if spec else 0, "model_registry"))
     elif flavour in _REGISTRY:
-        draft.put(
-            MODEL, "preset", _REGISTRY[flavour], Origin(name, spec.line if spec else 0, "model_registry")
-        )
+        draft.put("preset", _REGISTRY[flavour], Origin(name, spec.line if spec else 0, "model_registry"))
         draft.dims(PRESETS[_REGISTRY[flavour]], Origin(name, spec.line if spec else 0, "model_registry"))
     else:
         draft.missing("model", f"flavour {flavour or 'not said'} is in a table of torchtitan's own")
