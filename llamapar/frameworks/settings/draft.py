@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llamapar.describe.layout import Layout
@@ -23,6 +24,10 @@ DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
 
 _MODEL = frozenset((*ModelConfig.__dataclass_fields__, "preset", "hf"))
 _LAYOUT = frozenset((*Layout.__dataclass_fields__, "dp_shard", "other_axes"))
+
+
+STAGES = ("0", "1", "2", "3")
+"""Stages of ZeRO as files write them."""
 
 
 def section_of(name: str) -> str:
@@ -187,6 +192,62 @@ class Draft:
         """Every dimension of a model that is known by name."""
         for name in (*DIMS, "head_dim", "max_seq_len", "rope_theta", "tied"):
             self.put(name, getattr(config, name), origin)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of settings, or a command's arguments, on its way into a draft.
+
+    get: the entry under the first of some names. by: whose defaults count where nothing is said.
+    """
+
+    name: str
+    get: Callable[..., Entry | None]
+    draft: Draft
+    by: str = ""
+
+    def origin(self, entry: Entry | None, said: str = "") -> Origin:
+        """Where an entry stands; without one, whose default it is."""
+        if entry is None:
+            return Origin(self.by or self.draft.framework, 0, said or "default")
+        return Origin(self.name, entry.line, said or entry.path)
+
+    def count(self, *keys: str) -> int | None:
+        """A whole number of at least one; None where it is not said."""
+        entry = self.get(*keys)
+        return count(entry.value) if entry else None
+
+    def says(self, key: str) -> bool | None:
+        """A switch; None where it is not said."""
+        entry = self.get(key)
+        return truth(entry.value) if entry else None
+
+    def text(self, key: str) -> str:
+        """A value as text in lower case; "" where it is not said."""
+        entry = self.get(key)
+        return "" if entry is None or entry.value is None else scalar(entry.value)
+
+    def take(self, field: str, *keys: str, default: object = None) -> object:
+        """A count as a fact, or the default; see `Draft.take`."""
+        return self.draft.take(field, self.get(*keys), self.name, default, self.by)
+
+    def put(self, field: str, value: object, key: str) -> None:
+        """A fact that follows from a key, or from its default."""
+        self.draft.put(field, value, self.origin(self.get(key)))
+
+    def switch(self, field: str, key: str, on: object = True, off: object = False) -> None:
+        """A fact that a switch says, where the switch is there; None says nothing."""
+        held = self.says(key)
+        if held is not None and (said := on if held else off) is not None:
+            self.put(field, said, key)
+
+    def padding(self, key: str, unit: int) -> None:
+        """The vocabulary's padding, to a multiple of so many rows on each TP rank."""
+        self.put("padding", f"{self.count(key) or unit}*tp", key)
+
+    def refuse(self, what: str, key: str) -> None:
+        """Something under a key that is not counted here."""
+        self.draft.refuse(what, self.origin(self.get(key)))
 
 
 def public(text: str) -> ModelConfig | None:

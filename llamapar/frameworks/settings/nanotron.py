@@ -6,8 +6,8 @@ create_config.py, template/base_config.json @59714b1bf2.
 
 from __future__ import annotations
 
-from .documents import Document, Entry
-from .draft import Draft, Origin, count, scalar, truth
+from .documents import Document
+from .draft import Draft, Source, count
 from .files import Files
 
 _MODEL = {
@@ -32,62 +32,44 @@ def read_nanotron(files: Files, draft: Draft) -> None:
     found = files.with_key("parallelism.dp", "parallelism.tp")
     assert found is not None
     name, document = found
+    source = Source(name, document.get, draft, "nanotron")
     for axis in ("tp", "pp", "dp"):
-        draft.take(axis, document.get(f"parallelism.{axis}"), name)
-    draft.take("cp", document.get("parallelism.context_parallel_size"), name, default=1, by="nanotron")
-    mode = document.get("parallelism.tp_mode")
-    on = mode is not None and scalar(mode.value).endswith("reduce_scatter")
-    draft.put("sequence_parallel", on, Origin(name, mode.line if mode else 0, "parallelism.tp_mode"))
-    zero = document.get("optimizer.zero_stage")
-    stage = zero.value if zero is not None and isinstance(zero.value, int) else 0
-    draft.put("zero", stage, Origin(name, zero.line if zero else 0, "optimizer.zero_stage"))
-    draft.take("seq_len", document.get("tokens.sequence_length"), name)
-    draft.take("micro_batch", document.get("tokens.micro_batch_size"), name)
-    rounds = document.get("tokens.batch_accumulation_per_replica")
-    draft.take("micro_batches", rounds, name, 1, "nanotron")
-    _read_nanotron_rest(name, document, draft)
+        source.take(axis, f"parallelism.{axis}")
+    source.take("cp", "parallelism.context_parallel_size", default=1)
+    mode = "parallelism.tp_mode"
+    source.put("sequence_parallel", source.text(mode).endswith("reduce_scatter"), mode)
+    source.put("zero", source.count("optimizer.zero_stage") or 0, "optimizer.zero_stage")
+    source.take("seq_len", "tokens.sequence_length")
+    source.take("micro_batch", "tokens.micro_batch_size")
+    source.take("micro_batches", "tokens.batch_accumulation_per_replica", default=1)
+    source.put("dtype", source.text("model.dtype") or "bfloat16", "model.dtype")
+    source.switch("recompute", "parallelism.recompute_layer", "full", "none")
+    source.padding("model.make_vocab_size_divisible_by", 1)
+    _read_nanotron_model(source, document)
     files.take_world(draft)
 
 
-def _read_nanotron_rest(name: str, document: Document, draft: Draft) -> None:
-    dtype = document.get("model.dtype")
-    draft.put("dtype", str(dtype.value) if dtype else "bfloat16", Origin(name, dtype.line if dtype else 0))
-    again = document.get("parallelism.recompute_layer")
-    if again is not None and (on := truth(again.value)) is not None:
-        draft.put("recompute", "full" if on else "none", Origin(name, again.line, again.path))
-    unit = document.get("model.make_vocab_size_divisible_by")
-    draft.put(
-        "padding",
-        f"{(count(unit.value) if unit else None) or 1}*tp",
-        Origin(name, unit.line if unit else 0, "model.make_vocab_size_divisible_by"),
-    )
-    prefix = "model.model_config"
-    if any(e.value is not None for e in document.under(f"{prefix}.moe_config")):
+def _read_nanotron_model(source: Source, document: Document) -> None:
+    draft, prefix = source.draft, "model.model_config"
+    experts = [*document.under(f"{prefix}.moe_config")]
+    if any(entry.value is not None for entry in experts):
         draft.covered = False
-        draft.refuse("MoE", Origin(name, next(document.under(f"{prefix}.moe_config")).line))
+        draft.refuse("MoE", source.origin(experts[0]))
         return
     for field, key in _MODEL.items():
-        draft.take(field, document.get(f"{prefix}.{key}"), name)
+        source.take(field, f"{prefix}.{key}")
     if "n_kv_heads" not in draft.facts and (heads := draft.number("n_heads")):
         draft.derive("n_kv_heads", heads, "as many as query heads, unless said")
-    theta = document.get(f"{prefix}.rope_theta")
-    draft.put(
-        "rope_theta",
-        theta.value if theta and theta.value is not None else 10000,
-        Origin(name, theta.line if theta else 0, "rope_theta"),
-    )
-    tied = document.get(f"{prefix}.tie_word_embeddings")
-    if tied is not None and (on := truth(tied.value)) is not None:
-        draft.put("tied", on, Origin(name, tied.line, tied.path))
+    theta = source.get(f"{prefix}.rope_theta")
+    base = 10000 if theta is None or theta.value is None else theta.value
+    source.put("rope_theta", base, f"{prefix}.rope_theta")
+    source.switch("tied", f"{prefix}.tie_word_embeddings")
     for key in ("no_rope_layer", "_use_qk_norm", "use_qk_norm"):
-        entry = document.get(f"{prefix}.{key}")
+        entry = source.get(f"{prefix}.{key}")
         if entry is not None and entry.value:
-            draft.refuse(f"{key}: {entry.value}", Origin(name, entry.line))
-    bias = document.get(f"{prefix}.attention_bias")
-    if bias is not None and (on := truth(bias.value)) is not None:
-        draft.put("qkv_bias", on, Origin(name, bias.line, bias.path))
-    gpus = document.get("parallelism.dp")
-    if gpus is not None and "gpus" not in draft.facts:
+            source.refuse(f"{key}: {entry.value}", f"{prefix}.{key}")
+    source.switch("qkv_bias", f"{prefix}.attention_bias")
+    if source.get("parallelism.dp") is not None and "gpus" not in draft.facts:
         draft.unknown.setdefault("gpus_per_node", "no launch says how many GPUs a node has")
 
 
@@ -103,66 +85,60 @@ def is_picotron(files: Files) -> bool:
 
 def read_picotron(files: Files, draft: Draft) -> None:
     """Fills the draft from picotron's JSON, or from the command that writes it."""
+    by = "picotron (create_config.py@59714b1bf2)"
     found = files.with_key("distributed.tp_size")
     if found is not None:
-        name, document = found
-        ask = _from_document(document)
+        keys, source = _PICOTRON_KEYS, Source(found[0], found[1].get, draft, by)
     else:
         flags = files.flags(*_PICOTRON_MARKS)
         assert flags is not None
-        name, held = flags
-        ask = {field: held.get(*keys) for field, keys in _PICOTRON_FLAGS.items()}
-    for axis in ("tp", "cp", "pp", "dp"):
-        draft.take(axis, ask[axis], name, default=1, by="picotron (create_config.py@59714b1bf2)")
-    for field in ("seq_len", "micro_batch", "micro_batches"):
-        draft.take(field, ask[field], name, 1 if field == "micro_batches" else None, "picotron")
+        keys, source = _PICOTRON_FLAGS, Source(flags[0], flags[1].get, draft, by)
+    for field in ("tp", "cp", "pp", "dp", "micro_batches"):
+        source.take(field, keys[field], default=1)
+    source.take("seq_len", keys["seq_len"])
+    source.take("micro_batch", keys["micro_batch"])
     draft.derive("sequence_parallel", False, "picotron has none")
     draft.derive("zero", 0, "picotron has none")
-    model = ask["model"]
-    if model is not None:
-        known = draft.take_model("", name, model)
-        if not known:
-            draft.unknown["dim"] = draft.unknown["ffn_dim"] = "from the Hub's config of the model"
+    model = source.get(keys["model"])
+    if model is not None and not draft.take_model("", source.name, model):
+        draft.unknown["dim"] = draft.unknown["ffn_dim"] = "from the Hub's config of the model"
     for field in ("n_layers", "n_heads", "n_kv_heads"):
-        if ask[field] is not None and ask[field].value is not None:  # type: ignore[union-attr]
-            if draft.get(field) != count(ask[field].value):  # type: ignore[union-attr]
+        entry = source.get(keys[field])
+        if entry is not None and entry.value is not None:
+            if draft.get(field) != count(entry.value):
                 draft.facts.pop("preset", None)
-            draft.take(field, ask[field], name)
+            source.take(field, keys[field])
     if found is not None:
         draft.derive("dtype", "bfloat16", "picotron's on GPUs; model.dtype selects nothing (train.py)")
         for key in ("model.dtype", "model.use_flash_attention"):
-            if entry := found[1].get(key):
-                draft.ignored.append(f"{key} ({name}:{entry.line}): train.py decides from the device")
+            if entry := source.get(key):
+                draft.ignored.append(f"{key} ({source.name}:{entry.line}): train.py decides from the device")
 
 
 _PICOTRON_KEYS = {
-    "tp": ("distributed.tp_size",),
-    "cp": ("distributed.cp_size",),
-    "pp": ("distributed.pp_size",),
-    "dp": ("distributed.dp_size",),
-    "seq_len": ("training.seq_length",),
-    "micro_batch": ("training.micro_batch_size",),
-    "micro_batches": ("training.gradient_accumulation_steps",),
-    "model": ("model.name",),
-    "n_layers": ("model.num_hidden_layers",),
-    "n_heads": ("model.num_attention_heads",),
-    "n_kv_heads": ("model.num_key_value_heads",),
+    "tp": "distributed.tp_size",
+    "cp": "distributed.cp_size",
+    "pp": "distributed.pp_size",
+    "dp": "distributed.dp_size",
+    "seq_len": "training.seq_length",
+    "micro_batch": "training.micro_batch_size",
+    "micro_batches": "training.gradient_accumulation_steps",
+    "model": "model.name",
+    "n_layers": "model.num_hidden_layers",
+    "n_heads": "model.num_attention_heads",
+    "n_kv_heads": "model.num_key_value_heads",
 }
 
 _PICOTRON_FLAGS = {
-    "tp": ("tp",),
-    "cp": ("cp",),
-    "pp": ("pp",),
-    "dp": ("dp",),
-    "seq_len": ("seq-len",),
-    "micro_batch": ("mbs",),
-    "micro_batches": ("grad-acc-steps",),
-    "model": ("model-name",),
-    "n_layers": ("num-hidden-layers",),
-    "n_heads": ("num-attention-heads",),
-    "n_kv_heads": ("num-key-value-heads",),
+    "tp": "tp",
+    "cp": "cp",
+    "pp": "pp",
+    "dp": "dp",
+    "seq_len": "seq-len",
+    "micro_batch": "mbs",
+    "micro_batches": "grad-acc-steps",
+    "model": "model-name",
+    "n_layers": "num-hidden-layers",
+    "n_heads": "num-attention-heads",
+    "n_kv_heads": "num-key-value-heads",
 }
-
-
-def _from_document(document: Document) -> dict[str, Entry | None]:
-    return {field: document.get(*keys) for field, keys in _PICOTRON_KEYS.items()}

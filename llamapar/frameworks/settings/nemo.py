@@ -11,23 +11,25 @@ import re
 from llamapar.describe.models import PRESETS
 
 from .documents import Document, Entry
-from .draft import Draft, Origin, count, public, scalar, truth
+from .draft import Draft, Origin, Source, count, public, scalar
 from .files import Files
 
+_MARKS = ("model.tensor_model_parallel_size", "model.encoder_seq_length")
 _DIMS = {
     "n_layers": "num_layers",
     "dim": "hidden_size",
     "n_heads": "num_attention_heads",
     "max_seq_len": "max_position_embeddings",
 }
+_SHARING = ("distributed_fused_adam", "mcore_distributed_optim")
+_FSDP = {"full": 3, "hybrid": 3, "grad": 2}
 _GPT2 = 50257
 """Tokens of GPT-2's vocabulary, which gpt2-vocab.json holds."""
 
 
 def recognised(files: Files) -> bool:
     """Whether a file of settings is NeMo 1's."""
-    found = files.with_key("model.tensor_model_parallel_size", "model.encoder_seq_length")
-    return found is not None
+    return files.with_key(*_MARKS) is not None
 
 
 def _value(document: Document, entry: Entry | None) -> Entry | None:
@@ -51,131 +53,95 @@ def _value(document: Document, entry: Entry | None) -> Entry | None:
 
 def read(files: Files, draft: Draft) -> None:
     """Fills the draft from the YAML."""
-    found = files.with_key("model.tensor_model_parallel_size", "model.encoder_seq_length")
+    found = files.with_key(*_MARKS)
     assert found is not None
     name, document = found
 
-    def at(key: str) -> Entry | None:
-        return _value(document, document.get(f"model.{key}"))
+    def model(*keys: str) -> Entry | None:
+        return _value(document, document.get(*(f"model.{key}" for key in keys)))
 
+    source = Source(name, model, draft, "NeMo (v1.23.0)")
     for axis, key in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("cp", "context")):
-        draft.take(axis, at(f"{key}_parallel_size"), name, default=1, by="NeMo (v1.23.0)")
-    draft.take("virtual_stages", at("virtual_pipeline_model_parallel_size"), name, default=1, by="NeMo")
+        source.take(axis, f"{key}_parallel_size", default=1)
+    source.take("virtual_stages", "virtual_pipeline_model_parallel_size", default=1)
     draft.derive("dp_replicate", 1, "Megatron's optimizer shares over all of dp")
-    on = at("sequence_parallel")
-    draft.put(
-        "sequence_parallel",
-        bool(on and truth(on.value)),
-        Origin(name, on.line if on else 0, "model.sequence_parallel"),
-    )
-    optimizer = at("optim.name")
-    shares = optimizer is not None and optimizer.value in (
-        "distributed_fused_adam",
-        "mcore_distributed_optim",
-    )
-    zero = Origin(name, optimizer.line if optimizer else 0, "model.optim.name")
-    draft.put("zero", int(shares), zero)
-    fsdp = at("fsdp")
-    if fsdp is not None and truth(fsdp.value):
-        strategy = at("fsdp_sharding_strategy")
-        stage = {"full": 3, "hybrid": 3, "grad": 2}.get(str(strategy.value) if strategy else "full", 3)
-        draft.put("zero", stage, Origin(name, fsdp.line, fsdp.path))
-    draft.take("seq_len", at("encoder_seq_length"), name)
-    draft.take("micro_batch", at("micro_batch_size"), name)
-    draft.take("global_batch", at("global_batch_size"), name)
-    _read_world(name, document, draft)
+    source.put("sequence_parallel", bool(source.says("sequence_parallel")), "sequence_parallel")
+    source.put("zero", int(source.text("optim.name") in _SHARING), "optim.name")
+    if source.says("fsdp"):
+        source.put("zero", _FSDP.get(source.text("fsdp_sharding_strategy"), 3), "fsdp")
+    source.take("seq_len", "encoder_seq_length")
+    source.take("micro_batch", "micro_batch_size")
+    source.take("global_batch", "global_batch_size")
+    _read_world(Source(name, document.get, draft, source.by))
     files.take_world(draft)
-    granularity = at("activations_checkpoint_granularity")
-    if granularity is not None:
-        draft.put(
-            "recompute",
-            scalar(granularity.value) if granularity.value else "none",
-            Origin(name, granularity.line, granularity.path),
-        )
-    unit = at("make_vocab_size_divisible_by")
-    draft.put(
-        "padding",
-        f"{(count(unit.value) if unit else None) or 128}*tp",
-        Origin(name, unit.line if unit else 0, "model.make_vocab_size_divisible_by"),
-    )
-    _read_model(name, document, draft)
+    again = "activations_checkpoint_granularity"
+    if model(again) is not None:
+        source.put("recompute", source.text(again) or "none", again)
+    source.padding("make_vocab_size_divisible_by", 128)
+    _read_model(source)
 
 
-def _read_world(name: str, document: Document, draft: Draft) -> None:
-    nodes, each = document.get("trainer.num_nodes"), document.get("trainer.devices")
-    many, size = count(nodes.value) if nodes else None, count(each.value) if each else None
-    if each is not None and size:
-        draft.put("gpus_per_node", size, Origin(name, each.line, each.path))
-    if nodes is not None and many and size:
+def _read_world(source: Source) -> None:
+    draft = source.draft
+    many, size = source.count("trainer.num_nodes"), source.count("trainer.devices")
+    if size:
+        source.put("gpus_per_node", size, "trainer.devices")
+    if many and size:
         how = f"trainer.num_nodes {many} · trainer.devices {size}"
-        draft.put("gpus", many * size, Origin(name, nodes.line, how))
+        draft.put("gpus", many * size, source.origin(source.get("trainer.num_nodes"), how))
     else:
         draft.unknown.setdefault("gpus", "trainer.num_nodes is not in the file")
-    precision = document.get("trainer.precision")
-    if precision is not None:
-        text = scalar(precision.value).removesuffix("-mixed")
-        dtype = {"16": "fp16", "32": "fp32"}.get(text, text)
-        draft.put("dtype", dtype, Origin(name, precision.line, precision.path))
+    if text := source.text("trainer.precision").removesuffix("-mixed"):
+        source.put("dtype", {"16": "fp16", "32": "fp32"}.get(text, text), "trainer.precision")
 
 
-def _read_model(name: str, document: Document, draft: Draft) -> None:
-    def at(key: str) -> Entry | None:
-        return _value(document, document.get(f"model.{key}"))
-
+def _read_model(source: Source) -> None:
+    draft = source.draft
     for field, key in _DIMS.items():
-        draft.take(field, at(key), name)
-    ffn = at("ffn_hidden_size")
+        source.take(field, key)
     dim, heads = draft.number("dim"), draft.number("n_heads")
-    if ffn is not None and ffn.value is not None:
-        draft.take("ffn_dim", ffn, name)
-    elif dim:
+    source.take("ffn_dim", "ffn_hidden_size")
+    if dim and not _said(source, "ffn_hidden_size"):
         draft.derive("ffn_dim", 4 * dim, "4 · hidden_size, unless said")
-    groups = at("num_query_groups")
-    if groups is not None and groups.value is not None:
-        draft.take("n_kv_heads", groups, name)
-    elif heads:
+    source.take("n_kv_heads", "num_query_groups")
+    if heads and not _said(source, "num_query_groups"):
         draft.derive("n_kv_heads", heads, "as many as query heads, unless said")
-    base = at("rotary_base")
-    theta = count(base.value) if base and base.value is not None else 10000
+    theta = source.count("rotary_base") if _said(source, "rotary_base") else 10000
     if theta:
-        draft.put(
-            "rope_theta",
-            theta,
-            Origin(name, base.line if base else 0, "rotary_base, 10000 unless said"),
-        )
-    tied = at("share_embeddings_and_output_weights")
-    draft.put(
-        "tied",
-        tied is None or truth(tied.value) is not False,
-        Origin(name, tied.line if tied else 0, "share_embeddings_and_output_weights"),
-    )
-    _read_vocabulary(name, document, draft)
+        source.put("rope_theta", theta, "rotary_base")
+    tied = "share_embeddings_and_output_weights"
+    source.put("tied", source.says(tied) is not False, tied)
+    _read_vocabulary(source)
     for key, llama in (
         ("activation", ("fast-swiglu", "swiglu")),
         ("normalization", ("rmsnorm",)),
         ("position_embedding_type", ("rope",)),
     ):
-        entry = at(key)
+        entry = source.get(key)
         if entry is not None and scalar(entry.value) not in llama:
             draft.covered = False
-            draft.refuse(f"{key} {entry.value}", Origin(name, entry.line))
-    part = at("rotary_percentage")
+            source.refuse(f"{key} {entry.value}", key)
+    part = source.get("rotary_percentage")
     if part is not None and part.value not in (1, 1.0, None):
-        draft.refuse(f"rotary_percentage {part.value}", Origin(name, part.line))
+        source.refuse(f"rotary_percentage {part.value}", "rotary_percentage")
 
 
-def _read_vocabulary(name: str, document: Document, draft: Draft) -> None:
+def _said(source: Source, key: str) -> bool:
+    entry = source.get(key)
+    return entry is not None and entry.value is not None
+
+
+def _read_vocabulary(source: Source) -> None:
     """override_vocab_size, or the tokenizer where it is a public model's or GPT-2's."""
-    said = document.get("model.override_vocab_size")
-    if said is not None and count(said.value):
-        draft.take("vocab_size", said, name)
+    if source.count("override_vocab_size"):
+        source.take("vocab_size", "override_vocab_size")
         return
-    kind, file = document.get("model.tokenizer.type"), document.get("model.tokenizer.vocab_file")
+    kind, file = source.get("tokenizer.type"), source.get("tokenizer.vocab_file")
     config = public(str(kind.value)) if kind else None
     if kind is not None and config is not None:
-        origin = Origin(name, kind.line, f"the vocabulary of {config.name}")
-        draft.put("vocab_size", PRESETS.get(config.name, config).vocab_size, origin)
+        origin = Origin(source.name, kind.line, f"the vocabulary of {config.name}")
+        source.draft.put("vocab_size", PRESETS.get(config.name, config).vocab_size, origin)
     elif kind is not None and kind.value == "GPT2BPETokenizer" and file and file.value == "gpt2-vocab.json":
-        draft.put("vocab_size", _GPT2, Origin(name, file.line, "GPT-2's vocabulary"))
+        source.draft.put("vocab_size", _GPT2, Origin(source.name, file.line, "GPT-2's vocabulary"))
     else:
-        draft.missing("vocab_size", "from the tokenizer")
+        source.draft.missing("vocab_size", "from the tokenizer")

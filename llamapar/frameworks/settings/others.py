@@ -12,16 +12,11 @@ import math
 import re
 
 from .documents import Document, Entry
-from .draft import Contradiction, Draft, Origin, count, scalar, truth
+from .draft import STAGES, Contradiction, Draft, Source, count, number, scalar
 from .files import Files
-from .flags import Flags
 from .shell import Word
 
 # -- GPT-NeoX --------------------------------------------------------------------------------------
-
-
-def _neox(document: Document, key: str) -> Entry | None:
-    return document.get(key, key.replace("_", "-"))
 
 
 def is_neox(files: Files) -> bool:
@@ -29,72 +24,69 @@ def is_neox(files: Files) -> bool:
     return files.with_key("pipe_parallel_size", "pipe-parallel-size") is not None
 
 
+_NEOX = ("pipe_parallel_size", "pipe-parallel-size", "zero_optimization", "seq_length", "seq-length")
+
+
 def read_neox(files: Files, draft: Draft) -> None:
     """Fills the draft from one of GPT-NeoX's files, or from several merged in their order."""
-    names = [
-        (name, document)
+    named = {
+        name: document
         for name, document in files.documents.items()
-        if any(_neox(document, key) for key in ("pipe_parallel_size", "zero_optimization", "seq_length"))
-        or any(True for _ in document.under("zero_optimization"))
-    ]
-    name = names[0][0] if names else next(iter(files.documents))
-    document = Document(name, tuple(e for _, held in names for e in held.entries))
-    draft.take("tp", _neox(document, "model_parallel_size"), name, default=1, by="GPT-NeoX")
-    draft.take("pp", _neox(document, "pipe_parallel_size"), name, default=1, by="GPT-NeoX")
+        if document.get(*_NEOX) or any(document.under("zero_optimization"))
+    }
+    name = next(iter(named), next(iter(files.documents)))
+    document = Document(name, tuple(e for held in named.values() for e in held.entries))
+
+    def get(*keys: str) -> Entry | None:
+        return document.get(*keys, *(key.replace("_", "-") for key in keys))
+
+    source = Source(name, get, draft, "GPT-NeoX")
+    source.take("tp", "model_parallel_size", default=1)
+    source.take("pp", "pipe_parallel_size", default=1)
     draft.derive("cp", 1, "not set")
     draft.derive("dp_replicate", 1, "ZeRO shares over all of dp")
-    sequence = _neox(document, "sequence_parallel")
-    draft.derive("sequence_parallel", bool(sequence and truth(sequence.value)), "sequence_parallel")
-    stage = document.get("zero_optimization.stage")
-    if stage is not None and scalar(stage.value) in ("0", "1", "2", "3"):
-        draft.put("zero", int(scalar(stage.value)), Origin(name, stage.line, stage.path))
+    draft.derive("sequence_parallel", bool(source.says("sequence_parallel")), "sequence_parallel")
+    stage = "zero_optimization.stage"
+    if source.text(stage) in STAGES:
+        source.put("zero", int(source.text(stage)), stage)
     else:
         draft.missing("zero", "GPT-NeoX merges files; zero_optimization is not in this one")
-    draft.take("seq_len", _neox(document, "seq_length"), name)
+    source.take("seq_len", "seq_length")
     for field, key in (
         ("micro_batch", "train_micro_batch_size_per_gpu"),
         ("micro_batches", "gradient_accumulation_steps"),
         ("global_batch", "train_batch_size"),
     ):
-        entry = _neox(document, key)
-        if entry is not None and count(entry.value):
-            draft.take(field, entry, name)
-    unit = _neox(document, "make_vocab_size_divisible_by")
-    padding = f"{(count(unit.value) if unit else None) or 128}*tp"
-    draft.put("padding", padding, Origin(name, unit.line if unit else 0, "make_vocab_size_divisible_by"))
-    _neox_model(draft, name, document)
+        if source.count(key):
+            source.take(field, key)
+    source.padding("make_vocab_size_divisible_by", 128)
+    _neox_model(source)
     files.take_world(draft)
 
 
-def _neox_model(draft: Draft, name: str, document: Document) -> None:
+def _neox_model(source: Source) -> None:
+    draft = source.draft
     for field, key in (
         ("n_layers", "num_layers"),
         ("dim", "hidden_size"),
         ("n_heads", "num_attention_heads"),
         ("max_seq_len", "max_position_embeddings"),
     ):
-        draft.take(field, _neox(document, key), name)
+        source.take(field, key)
     dim, heads = draft.number("dim"), draft.number("n_heads")
-    groups = _neox(document, "num_kv_heads")
-    draft.take("n_kv_heads", groups, name, heads, "as many as query heads, unless said")
-    width, unit = _neox(document, "intermediate_size"), _neox(document, "mlp_multiple_of")
-    inner = count(width.value) if width else None
-    inner = inner or (4 * dim if dim else None)
-    activation = _neox(document, "activation")
-    if inner and activation is not None and scalar(activation.value) == "swiglu":
-        each = (count(unit.value) if unit else None) or 1
+    groups = source.get("num_kv_heads")
+    draft.take("n_kv_heads", groups, source.name, heads, "as many as query heads, unless said")
+    inner = source.count("intermediate_size") or (4 * dim if dim else None)
+    if inner and source.text("activation") == "swiglu":
+        each = source.count("mlp_multiple_of") or 1
         gated = math.ceil(int(inner * 2 / 3) / (2 * each)) * each
         how = f"{inner} is not the gated width: two thirds, up to a multiple of 2·{each}, halved"
         draft.derive("ffn_dim", gated, how)
     elif inner:
         draft.derive("ffn_dim", inner, "intermediate_size")
         draft.refuse("an MLP without a gate (no swiglu)")
-    base = _neox(document, "rotary_emb_base")
-    theta = (count(base.value) if base else None) or 10000
-    draft.put("rope_theta", theta, Origin(name, base.line if base else 0, "rotary_emb_base"))
-    untied = _neox(document, "no_weight_tying")
-    tied = not (untied and truth(untied.value))
-    draft.put("tied", tied, Origin(name, untied.line if untied else 0, "no_weight_tying"))
+    source.put("rope_theta", source.count("rotary_emb_base") or 10000, "rotary_emb_base")
+    source.put("tied", not source.says("no_weight_tying"), "no_weight_tying")
     draft.missing("vocab_size", "from the tokenizer")
 
 
@@ -139,19 +131,17 @@ def read_maxtext(files: Files, draft: Draft) -> None:
     draft.derive("dp_shard", fsdp, "ici · dcn fsdp")
     draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
     draft.derive("sequence_parallel", False, "no tensor_sequence axis")
-    draft.take("seq_len", held.get("max_target_length"), name, 2048, "MaxText (configs/base.yml@e591f30cbb)")
+    source = Source(name, Document(name, tuple(held.values())).get, draft, "MaxText (base.yml@e591f30cbb)")
+    source.take("seq_len", "max_target_length", default=2048)
     batch = held.get("per_device_batch_size")
-    each = (
-        count(float(str(batch.value))) if batch and re.fullmatch(r"\d+(\.\d+)?", str(batch.value)) else None
-    )
+    each = count(number(batch.value)) if batch else None
     if each and batch is not None:
         shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))
         how = f"{batch.path} {each} · {shared} devices that share sequences"
-        draft.put("micro_batch", each * shared, Origin(name, batch.line, how))
+        draft.put("micro_batch", each * shared, source.origin(batch, how))
         draft.derive("micro_batches", 1, "one batch a step")
-    policy = held.get("remat_policy")
-    if policy is not None:
-        draft.put("recompute", str(policy.value), Origin(name, policy.line, policy.path))
+    if policy := held.get("remat_policy"):
+        source.put("recompute", str(policy.value), policy.path)
     inside = [held[k] for k in held if k.startswith("ici_")]
     if inside and (product := math.prod(count(e.value) or 1 for e in inside)) > 1:
         draft.derive("gpus_per_node", product, "the product of the ici degrees")
@@ -165,7 +155,7 @@ def read_maxtext(files: Files, draft: Draft) -> None:
 _PLUGIN = re.compile(r"HybridParallelPlugin\((.*?)^\s*\)", re.S | re.M)
 
 
-def _plugin(files: Files) -> tuple[str, dict[str, Entry]] | None:
+def _plugin(files: Files) -> Document | None:
     """The literal arguments of the first HybridParallelPlugin that a text calls."""
     for name, text in files.texts.items():
         if match := _PLUGIN.search(text):
@@ -175,13 +165,13 @@ def _plugin(files: Files) -> tuple[str, dict[str, Entry]] | None:
                 continue
             assert isinstance(call, ast.Call)
             first = text.count("\n", 0, match.start(1))
-            found = {}
+            found = list[Entry]()
             for keyword in call.keywords:
                 if keyword.arg and isinstance(keyword.value, ast.Constant):
                     value = keyword.value.value
                     if value is None or isinstance(value, (str, int, float, bool)):
-                        found[keyword.arg] = Entry(keyword.arg, value, first + keyword.value.lineno)
-            return name, found
+                        found.append(Entry(keyword.arg, value, first + keyword.value.lineno))
+            return Document(name, tuple(found))
     return None
 
 
@@ -195,39 +185,33 @@ def read_colossalai(files: Files, draft: Draft) -> None:
     found = _plugin(files)
     files.take_world(draft)
     if found is not None:
-        _read_plugin(draft, *found)
+        by = "ColossalAI (hybrid_parallel_plugin.py@4f9953be33)"
+        _read_plugin(Source(found.name, found.get, draft, by))
     else:
-        _read_benchmark(files, draft)
-    draft.derive("cp", 1, "no ring over ranks of its own") if "cp" not in draft.facts else None
+        _read_command(files, draft)
+    if "cp" not in draft.facts:
+        draft.derive("cp", 1, "no ring over ranks of its own")
 
 
-def _read_plugin(draft: Draft, name: str, held: dict[str, Entry]) -> None:
-    by = "ColossalAI (hybrid_parallel_plugin.py@4f9953be33)"
-    draft.take("tp", held.get("tp_size"), name)
-    draft.take("pp", held.get("pp_size"), name)
-    draft.take("virtual_stages", held.get("num_model_chunks"), name, default=1, by=by)
-    stage = held.get("zero_stage")
-    zero = stage.value if stage is not None and isinstance(stage.value, int) else 0
-    draft.put("zero", zero, Origin(name, stage.line if stage else 0, "zero_stage"))
-    on, ways = held.get("enable_sequence_parallelism"), held.get("sp_size")
-    asked = (count(ways.value) if ways else None) or 1
-    active = bool(on and truth(on.value))
+def _read_plugin(source: Source) -> None:
+    draft = source.draft
+    source.take("tp", "tp_size")
+    source.take("pp", "pp_size")
+    source.take("virtual_stages", "num_model_chunks", default=1)
+    zero = source.count("zero_stage") or 0
+    source.put("zero", zero, "zero_stage")
+    ways, asked = source.get("sp_size"), source.count("sp_size") or 1
+    active = bool(source.says("enable_sequence_parallelism"))
     if asked > 1 and not active and ways is not None:
-        why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion ({name}:{ways.line})"
+        why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion"
+        why = f"{why} ({source.name}:{ways.line})"
         draft.contradictions.append(Contradiction("sequence_parallel", (asked, False), why))
-    draft.put("sequence_parallel", active, Origin(name, on.line if on else 0, "enable_sequence_parallelism"))
-    for field in ("num_microbatches", "microbatch_size"):
-        if entry := held.get(field):
-            draft.take("micro_batches" if field == "num_microbatches" else "micro_batch", entry, name)
-    style = held.get("pp_style")
-    if style is not None:
-        draft.put("schedule", str(style.value), Origin(name, style.line, style.path))
-    dtype = held.get("precision")
-    draft.put(
-        "dtype",
-        str(dtype.value) if dtype else "fp16",
-        Origin(name, dtype.line if dtype else 0, "precision"),
-    )
+    source.put("sequence_parallel", active, "enable_sequence_parallelism")
+    source.take("micro_batches", "num_microbatches")
+    source.take("micro_batch", "microbatch_size")
+    if style := source.get("pp_style"):
+        source.put("schedule", str(style.value), "pp_style")
+    source.put("dtype", source.text("precision") or "fp16", "precision")
     draft.derive("dp_replicate", 1, "ZeRO shares over all of dp")
     if zero >= 2 and (draft.number("pp") or 1) > 1:
         why = f"zero_stage {zero} with pp_size > 1 fails an assertion (line 1135)"
@@ -237,68 +221,65 @@ def _read_plugin(draft: Draft, name: str, held: dict[str, Entry]) -> None:
 _PLUGINS = {"zero2": 2, "zero2_cpu": 2, "gemini": 3, "gemini_auto": 3, "ddp": 0}
 
 
-def _read_training(draft: Draft, name: str, flags: Flags) -> None:
+def _read_training(source: Source) -> None:
     """A script of its own, of which only the plugin's usual words are known."""
-    for field, key in (("tp", "tp"), ("pp", "pp")):
-        draft.take(field, flags.get(key, f"{key}-size"), name, default=1, by="ColossalAI")
-    plugin = flags.get("plugin", "p")
+    draft = source.draft
+    for axis in ("tp", "pp"):
+        source.take(axis, axis, f"{axis}-size", default=1)
+    plugin = source.get("plugin", "p")
     stage = _PLUGINS.get(scalar(plugin.value)) if plugin else None
     if plugin is not None and stage is not None:
-        draft.put("zero", stage, Origin(name, plugin.line, f"plugin {plugin.value}"))
+        draft.put("zero", stage, source.origin(plugin, f"plugin {plugin.value}"))
     else:
         draft.missing("zero", "the script's own defaults would say it")
     draft.derive("sequence_parallel", False, "not asked for")
     draft.derive("dp_replicate", 1, "shared over all of dp")
-    again = flags.get("use-grad-checkpoint", "grad-checkpoint", "g")
-    if again is not None:
-        draft.put("recompute", "full", Origin(name, again.line, again.path))
-    dtype = flags.get("mixed-precision")
-    if dtype is not None:
-        draft.put("dtype", str(dtype.value), Origin(name, dtype.line, dtype.path))
-    draft.take("seq_len", flags.get("max-length", "max-len"), name)
+    if again := source.get("use-grad-checkpoint", "grad-checkpoint", "g"):
+        draft.put("recompute", "full", source.origin(again))
+    if dtype := source.get("mixed-precision"):
+        draft.put("dtype", str(dtype.value), source.origin(dtype))
+    source.take("seq_len", "max-length", "max-len")
 
 
-def _read_benchmark(files: Files, draft: Draft) -> None:
-    """examples/language/llama/benchmark.py: -c model, -p plugin, -b sequences of a DP rank, -l tokens."""
+def _read_command(files: Files, draft: Draft) -> None:
+    """The words of a command: of examples/language/llama/benchmark.py, or of a script of its own."""
     found = files.flags("b", "plugin", "p", "pp-size", "tp", "batch-size", "g", "c")
     if found is None:
         return
-    name, flags = found
-    benchmark = files.has_word("benchmark.py")
-    model = flags.get("model-name")
+    source = Source(found[0], found[1].get, draft, "ColossalAI (benchmark.py@4f9953be33)")
+    model = source.get("model-name")
     if model is not None and re.search(r"mixtral|moe", str(model.value), re.I):
         draft.covered = False
-        draft.refuse(f"{model.value}: MoE", Origin(name, model.line, model.path))
-    degrees = {axis: flags.get(f"{axis}-size") for axis in ("pp", "dp", "ep")}
-    product = math.prod((count(e.value) if e else None) or 1 for e in degrees.values())
+        source.refuse(f"{model.value}: MoE", "model-name")
+    degrees = {axis: source.count(f"{axis}-size") for axis in ("pp", "dp", "ep")}
+    product = math.prod(degree or 1 for degree in degrees.values())
     gpus = draft.number("gpus") or draft.number("gpus_per_node")
     if degrees["ep"] is not None and gpus and product != gpus:
-        said = " · ".join(f"{axis} {e.value}" for axis, e in degrees.items() if e)
+        said = " · ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree)
         draft.contradictions.append(Contradiction("gpus", (gpus, product), f"{said} = {product}"))
-    if not draft.covered:
-        return
-    if not benchmark:
-        _read_training(draft, name, flags)
-        return
-    plugin, zero = flags.get("p", "plugin"), flags.get("zero", "zero-stage")
+    if draft.covered and files.has_word("benchmark.py"):
+        _read_benchmark(source)
+    elif draft.covered:
+        _read_training(source)
+
+
+def _read_benchmark(source: Source) -> None:
+    """benchmark.py: -c model, -p plugin, -b sequences of a DP rank, -l tokens."""
+    draft = source.draft
+    plugin = source.get("p", "plugin")
     kind = scalar(plugin.value) if plugin else "gemini"
-    by = "ColossalAI (benchmark.py@4f9953be33)"
-    draft.take("tp", flags.get("tp"), name, default=1, by=by)
-    draft.take("pp", flags.get("pp"), name, default=1, by=by)
-    asked = count(zero.value) if zero else None
-    stage = 3 if kind.startswith("gemini") or "fsdp" in kind else asked or 0
-    draft.put("zero", stage, Origin(name, plugin.line if plugin else 0, f"plugin {kind}"))
+    source.take("tp", "tp", default=1)
+    source.take("pp", "pp", default=1)
+    stage = 3 if kind.startswith("gemini") or "fsdp" in kind else source.count("zero", "zero-stage") or 0
+    draft.put("zero", stage, source.origin(plugin, f"plugin {kind}"))
     draft.derive("sequence_parallel", False, "not asked for")
     draft.derive("dp_replicate", 1, "chunks are shared over all of dp")
-    draft.take("seq_len", flags.get("l", "max-length"), name, 4096, by)
-    each = flags.get("b", "batch-size")
-    if each is not None:
-        draft.take("batch_per_dp", each, name)
-    config = flags.get("c", "config")
+    source.take("seq_len", "l", "max-length", default=4096)
+    source.take("batch_per_dp", "b", "batch-size")
+    config = source.get("c", "config")
     size = str(config.value) if config else "7b"
-    draft.take_model(
-        f"llama2-{size}" if size in ("7b", "13b", "70b") else size, name, None, "-c, 7b unless said"
-    )
+    name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size
+    draft.take_model(name, source.name, None, "-c, 7b unless said")
     draft.derive("dtype", "bf16", "benchmark.py's mixed precision")
-    again = flags.get("g", "grad-checkpoint")
-    draft.put("recompute", "full" if again else "none", Origin(name, again.line if again else 0, "-g"))
+    again = source.get("g", "grad-checkpoint")
+    draft.put("recompute", "full" if again else "none", source.origin(again))
