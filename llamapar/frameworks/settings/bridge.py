@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from .documents import Document, Entry
-from .draft import Draft, Origin, scalar, truth
+from .documents import Entry
+from .draft import Draft, Source
 from .files import Files
 from .python_source import UNREAD
 
@@ -30,53 +30,51 @@ def read(files: Files, draft: Draft) -> None:
     """Fills the draft from the recipe; what its unread base says is unknown."""
     document = files.configuration
     assert document is not None
-    name = document.name
-    base = next((e for e in document.entries if e.value == UNREAD), None)
-    by = "" if base else "Megatron-Bridge"
+
+    def get(*keys: str) -> Entry | None:
+        return _tokens(document.get(*keys))
+
+    source = Source(document.name, get, draft, "Megatron-Bridge")
+    base = next((e.path for e in document.entries if e.value == UNREAD), "")
 
     def take(field: str, key: str, default: object = None) -> None:
-        entry = document.get(key)
-        if entry is None and by == "":
-            draft.missing(field, f"{base.path if base else ''} may say it, which is not in these files")
+        if base and get(key) is None:
+            draft.missing(field, f"{base} may say it, which is not in these files")
         else:
-            draft.take(field, _tokens(entry), name, default, by)
+            source.take(field, key, default=default)
 
-    take("tp", "model.tensor_model_parallel_size", default=1)
-    take("pp", "model.pipeline_model_parallel_size", default=1)
-    take("cp", "model.context_parallel_size", default=1)
-    take("virtual_stages", "model.virtual_pipeline_model_parallel_size", default=1)
-    on = document.get("model.sequence_parallel")
-    if on is not None and (value := truth(on.value)) is not None:
-        draft.put("sequence_parallel", value, Origin(name, on.line, on.path))
+    take("tp", "model.tensor_model_parallel_size", 1)
+    take("pp", "model.pipeline_model_parallel_size", 1)
+    take("cp", "model.context_parallel_size", 1)
+    take("virtual_stages", "model.virtual_pipeline_model_parallel_size", 1)
+    source.switch("sequence_parallel", "model.sequence_parallel")
     draft.derive("dp_replicate", 1, "Megatron's optimizer shares over all of dp")
-    optimizer = document.get("ddp.use_distributed_optimizer")
-    if optimizer is not None and (value := truth(optimizer.value)) is not None:
-        draft.put("zero", int(value), Origin(name, optimizer.line, optimizer.path))
+    if source.says("ddp.use_distributed_optimizer") is not None:
+        source.switch("zero", "ddp.use_distributed_optimizer", 1, 0)
     elif base:
-        draft.missing("zero", f"{base.path} may say it, which is not in these files")
+        draft.missing("zero", f"{base} may say it, which is not in these files")
     take("seq_len", "dataset.seq_length")
-    if "seq_len" not in draft.facts and document.get("model.seq_length"):
-        draft.take("seq_len", _tokens(document.get("model.seq_length")), name)
+    if "seq_len" not in draft.facts and get("model.seq_length"):
+        source.take("seq_len", "model.seq_length")
     take("micro_batch", "train.micro_batch_size")
     take("global_batch", "train.global_batch_size")
-    _read_rest(name, document, draft)
+    _read_rest(source)
     files.take_world(draft)
     if "gpus" not in draft.facts:
-        hint = re.search(r"(\d+)gpus?", name)
+        hint = re.search(r"(\d+)gpus?", document.name)
         said = f"; the function's name says {hint[1]}" if hint else ""
         draft.unknown["gpus"] = f"no launch says how many{said}"
 
 
-def _read_rest(name: str, document: Document, draft: Draft) -> None:
-    precision = document.get("mixed_precision")
-    if precision is not None and (match := re.search(r"bf16|fp16|fp8", scalar(precision.value))):
-        draft.put("dtype", match[0], Origin(name, precision.line, "mixed_precision"))
-    ends = [f"model.account_for_{end}_in_pipeline_split" for end in ("embedding", "loss")]
-    if all((entry := document.get(key)) is not None and truth(entry.value) for key in ends):
+def _read_rest(source: Source) -> None:
+    draft = source.draft
+    if match := re.search(r"bf16|fp16|fp8", source.text("mixed_precision")):
+        source.put("dtype", match[0], "mixed_precision")
+    if all(source.says(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")):
         draft.derive("layer_split", "balanced ends", "embedding and loss count as a layer each")
-    model = document.get("model")
+    model = source.get("model")
     hub = re.search(r"from_hf_pretrained\(['\"]([\w./-]+)", str(model.value)) if model else None
-    if model is not None and hub and draft.take_model("", name, Entry("model", hub[1], model.line)):
+    if model is not None and hub and draft.take_model("", source.name, Entry("model", hub[1], model.line)):
         draft.derive("padding", "none", "training/setup.py keeps a vocabulary that the model has")
         if (seq := draft.number("seq_len")) is not None:
             draft.derive("max_seq_len", seq, "seq_length")

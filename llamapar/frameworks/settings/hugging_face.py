@@ -9,15 +9,11 @@ from __future__ import annotations
 import re
 
 from .documents import Document, Entry
-from .draft import MODEL, Contradiction, Draft, Fact, Origin, count, scalar, section_of, truth
+from .draft import MODEL, STAGES, Contradiction, Draft, Fact, Source, count, section_of, truth
 from .files import Files
 from .python_source import keyword_literals
 
-_DEGREES = ("tp", "cp", "sp", "dp_replicate", "dp_shard")
-
-
-def origin_of(name: str, entry: Entry | None) -> Origin:
-    return Origin(name, entry.line if entry else 0, entry.path if entry else "default")
+_DEGREES = ("tp", "cp", "dp_replicate", "dp_shard")
 
 
 def fill_one_way(draft: Draft, *names: str) -> None:
@@ -29,30 +25,32 @@ def fill_one_way(draft: Draft, *names: str) -> None:
         draft.derive("sequence_parallel", False, f"{draft.framework} does not cut norms")
 
 
-def take_switch(draft: Draft, field: str, name: str, entry: Entry | None, on: object, off: object) -> None:
-    """A fact that a switch says, where the switch is there."""
-    if entry is None or (value := truth(entry.value)) is None:
-        return
-    if (said := on if value else off) is not None:
-        draft.put(field, said, origin_of(name, entry))
+def take_dtype(source: Source, key: str = "{}") -> None:
+    """The dtype by the switches of fp16 and bf16, of which the last one that is on counts."""
+    for dtype in ("fp16", "bf16"):
+        source.switch("dtype", key.format(dtype), dtype, None)
 
 
-def take_hub_model(draft: Draft, name: str, entry: Entry | None) -> None:
+def take_hub_model(source: Source, *keys: str) -> None:
+    """The model by the name of its repository, where one of `keys` says it."""
+    entry = source.get(*keys)
     if entry is None:
         return
-    if not draft.take_model("", name, entry):
+    draft = source.draft
+    if not draft.take_model("", source.name, entry):
         draft.unknown["dims"] = f"from the config of {entry.value}"
-    draft.put("hf", str(entry.value), origin_of(name, entry))
+    draft.put("hf", str(entry.value), source.origin(entry))
     text = str(entry.value).lower()
     if re.search(r"mixtral|moe|-a\d+b|deepseek-v[23]|gpt-oss", text):
-        _other_model(draft, name, entry, "MoE")
+        _other_model(source, entry, "MoE")
     elif re.search(r"(?:^|[/_-])(?:opt|bloom|gpt2|gpt-j|gpt-neo|pythia|falcon|mpt|phi|gemma)[-\d]", text):
-        _other_model(draft, name, entry, "not Llama's architecture")
+        _other_model(source, entry, "not Llama's architecture")
 
 
-def _other_model(draft: Draft, name: str, entry: Entry, why: str) -> None:
+def _other_model(source: Source, entry: Entry, why: str) -> None:
+    draft = source.draft
     draft.covered = False
-    draft.refuse(f"{entry.value}: {why}", origin_of(name, entry))
+    draft.refuse(f"{entry.value}: {why}", source.origin(entry))
     for key in [key for key in draft.facts if section_of(key) == MODEL]:
         del draft.facts[key]
 
@@ -74,34 +72,26 @@ def read_accelerate(files: Files, draft: Draft) -> None:
         _read_accelerate_launch(files, draft)
         return
     name, document = found
-    ranks = document.get("num_processes")
-    draft.take("gpus", ranks, name)
-    nodes = document.get("num_machines")
-    many, whole = count(nodes.value) if nodes else None, draft.number("gpus")
-    if nodes is not None and many and whole and whole % many == 0:
-        draft.derive("gpus_per_node", whole // many, f"num_processes {whole} / num_machines {many}")
-    degrees = {}
+    source = Source(name, document.get, draft)
+    source.take("gpus", "num_processes")
+    nodes, ranks = source.count("num_machines"), draft.number("gpus")
+    if nodes and ranks and ranks % nodes == 0:
+        draft.derive("gpus_per_node", ranks // nodes, f"num_processes {ranks} / num_machines {nodes}")
+    prefix = "parallelism_config.parallelism_config"
     for axis in _DEGREES:
-        entry = document.get(f"parallelism_config.parallelism_config_{axis}_size")
-        degrees[axis] = entry
-        if axis != "sp" and entry is not None:
-            draft.take(axis, entry, name)
-    ulysses = degrees["sp"]
-    ways = (count(ulysses.value) if ulysses else None) or 1
-    if ulysses is not None and ways > 1:
-        draft.refuse(f"sp_size {ways}: Ulysses' sequence parallelism", origin_of(name, ulysses))
+        source.take(axis, f"{prefix}_{axis}_size")
+    ways = source.count(f"{prefix}_sp_size") or 1
+    if ways > 1:
+        source.refuse(f"sp_size {ways}: Ulysses' sequence parallelism", f"{prefix}_sp_size")
         _take_out(draft, ways)
-    if document.get("parallelism_config.parallelism_config_dp_shard_size") is None and any(
-        True for _ in document.under("parallelism_config")
-    ):
+    if source.get(f"{prefix}_dp_shard_size") is None and any(document.under("parallelism_config")):
         draft.derive("dp_shard", 1, "the default of parallelism_config")
     fill_one_way(draft, "tp", "cp", "pp")
-    take_sharding(draft, name, document)
-    precision = document.get("mixed_precision")
-    if precision is not None and scalar(precision.value) not in ("no", "none"):
-        draft.put("dtype", scalar(precision.value), origin_of(name, precision))
-    again = document.get("fsdp_config.fsdp_activation_checkpointing")
-    take_switch(draft, "recompute", name, again, "full", "none")
+    take_sharding(source)
+    precision = source.text("mixed_precision")
+    if precision not in ("", "no", "none"):
+        source.put("dtype", precision, "mixed_precision")
+    source.switch("recompute", "fsdp_config.fsdp_activation_checkpointing", "full", "none")
 
 
 def _take_out(draft: Draft, ways: int) -> None:
@@ -113,33 +103,29 @@ def _take_out(draft: Draft, ways: int) -> None:
         draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
 
 
-_STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3}
+_STRATEGIES = {"full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 0, "3": 0, "hybrid_shard": 3}
 
 
-def take_sharding(draft: Draft, name: str, document: Document, default: str = "") -> None:
+def take_sharding(source: Source, default: str = "") -> None:
     """ZeRO's stage by distributed_type and the version of FSDP."""
-    kind = document.get("distributed_type")
-    said = str(kind.value).upper() if kind else default
-    if said == "DEEPSPEED":
-        stage = document.get("deepspeed_config.zero_stage")
-        if stage is not None and scalar(stage.value) in ("0", "1", "2", "3"):
-            draft.put("zero", int(scalar(stage.value)), origin_of(name, stage))
-        elif stage is None:
-            draft.missing("zero", "in the DeepSpeed JSON that the file names")
-    elif said == "FSDP":
-        version = document.get("fsdp_config.fsdp_version", "fsdp_version")
+    said = source.text("distributed_type") or default
+    if said == "deepspeed":
+        stage = "deepspeed_config.zero_stage"
+        if source.text(stage) in STAGES:
+            source.put("zero", int(source.text(stage)), stage)
+        elif source.get(stage) is None:
+            source.draft.missing("zero", "in the DeepSpeed JSON that the file names")
+    elif said == "fsdp":
+        version = source.get("fsdp_config.fsdp_version", "fsdp_version")
         if version is not None and count(version.value) == 2:
-            again = document.get(
-                "fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward"
-            )
+            again = source.get("fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward")
             kept = again is not None and truth(again.value) is False
-            draft.put("zero", 2 if kept else 3, origin_of(name, again))
+            source.draft.put("zero", 2 if kept else 3, source.origin(again))
         else:
-            strategy = document.get("fsdp_config.fsdp_sharding_strategy")
-            value = str(strategy.value).upper() if strategy else "FULL_SHARD"
-            draft.put("zero", _STRATEGIES.get(value, 3), origin_of(name, strategy))
+            strategy = "fsdp_config.fsdp_sharding_strategy"
+            source.put("zero", _STRATEGIES.get(source.text(strategy), 3), strategy)
     elif said:
-        draft.put("zero", 0, origin_of(name, kind))
+        source.put("zero", 0, "distributed_type")
 
 
 def _read_accelerate_launch(files: Files, draft: Draft) -> None:
@@ -147,61 +133,61 @@ def _read_accelerate_launch(files: Files, draft: Draft) -> None:
     found = files.flags("num-processes", "tp-size", "dp-shard-size", "parallelism-config-tp-size")
     if found is None:
         return
-    name, flags = found
+    source = Source(found[0], found[1].get, draft)
     for axis in ("tp", "cp", "dp_replicate", "dp_shard"):
         key = f"{axis.replace('_', '-')}-size"
-        entry = flags.get(f"parallelism-config-{key}", key)
-        if entry is not None:
-            draft.take(axis, entry, name)
-    sharded = flags.get("parallelism-config-dp-shard-size", "dp-shard-size")
+        source.take(axis, f"parallelism-config-{key}", key)
+    sharded = source.get("parallelism-config-dp-shard-size", "dp-shard-size")
     fill_one_way(draft, "tp", "cp", "pp")
-    if sharded is not None or flags.has("use-fsdp"):
-        draft.put("zero", 3, origin_of(name, sharded))
+    if sharded is not None or found[1].has("use-fsdp"):
+        draft.put("zero", 3, source.origin(sharded or source.get("use-fsdp")))
     draft.facts.pop("gpus_per_node", None)
 
 
 # -- transformers' DistributedConfig ---------------------------------------------------------------
 
 
-def _calls(files: Files) -> tuple[str, dict[str, dict[str, Entry]]]:
-    """Keyword literals of the configurations that a Python file makes, by the class's name."""
-    for name, text in files.python.items():
-        if "DistributedConfig(" in text:
-            return name, keyword_literals(name, text, ("DistributedConfig", "LlamaConfig"))
-    return "", {}
+def _calls(files: Files) -> dict[str, Document]:
+    """Configurations that a Python file makes by literals, by the class's name."""
+    texts = ((name, text) for name, text in files.python.items() if "DistributedConfig(" in text)
+    name, text = next(texts, ("", ""))
+    return keyword_literals(name, text, ("DistributedConfig", "LlamaConfig"))
 
 
 def is_distributed(files: Files) -> bool:
     """Whether a Python file makes transformers' DistributedConfig."""
-    return "DistributedConfig" in _calls(files)[1]
+    return "DistributedConfig" in _calls(files)
+
+
+_LLAMA_CONFIG = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn_dim": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "max_seq_len": "max_position_embeddings",
+}
 
 
 def read_distributed(files: Files, draft: Draft) -> None:
     """Fills the draft from DistributedConfig and the LlamaConfig beside it (transformers v5.23.0)."""
-    name, calls = _calls(files)
+    calls = _calls(files)
     held = calls["DistributedConfig"]
-    for axis, key in (("tp", "tp_size"), ("pp", "pp_size"), ("dp_replicate", "dp_replicate_size")):
-        draft.take(axis, held.get(key), name, default=1, by="transformers (v5.23.0)")
-    shards = held.get("fsdp_size")
-    draft.take("dp_shard", shards, name, default=1, by="transformers (v5.23.0)")
+    source = Source(held.name, held.get, draft, "transformers (v5.23.0)")
+    for axis in ("tp", "pp", "dp_replicate"):
+        source.take(axis, f"{axis}_size", default=1)
+    source.take("dp_shard", "fsdp_size", default=1)
     fill_one_way(draft, "cp")
     draft.derive("zero", 3 if draft.number("dp_shard") != 1 else 0, "fsdp_size shares parameters")
-    fields = calls.get("LlamaConfig", {})
-    for field, key in (
-        ("dim", "hidden_size"),
-        ("n_layers", "num_hidden_layers"),
-        ("n_heads", "num_attention_heads"),
-        ("n_kv_heads", "num_key_value_heads"),
-        ("head_dim", "head_dim"),
-        ("ffn_dim", "intermediate_size"),
-        ("vocab_size", "vocab_size"),
-        ("max_seq_len", "max_position_embeddings"),
-    ):
-        draft.take(field, fields.get(key), name)
-    take_switch(draft, "tied", name, fields.get("tie_word_embeddings"), True, False)
-    theta = fields.get("rope_parameters.rope_theta")
+    model = Source(held.name, calls.get("LlamaConfig", Document(held.name, ())).get, draft)
+    for field, key in _LLAMA_CONFIG.items():
+        model.take(field, key)
+    model.switch("tied", "tie_word_embeddings")
+    theta = model.get("rope_parameters.rope_theta")
     if theta is not None:
-        draft.put("rope_theta", theta.value, origin_of(name, theta))
+        draft.put("rope_theta", theta.value, model.origin(theta))
     draft.training = False  # batch and sequence are the training script's
     files.take_world(draft)
 
@@ -221,53 +207,48 @@ def read_trainer(files: Files, draft: Draft) -> None:
     """Fills the draft from a command with TrainingArguments, and a DeepSpeed JSON beside it."""
     found = files.flags(*_TRAINER)
     assert found is not None
-    name, flags = found
+    source = Source(found[0], found[1].get, draft, "TrainingArguments")
     files.take_world(draft)
-    take_hub_model(draft, name, flags.get("model-name-or-path", "model-name"))
-    draft.take("micro_batch", flags.get("per-device-train-batch-size"), name, 8, "TrainingArguments")
-    draft.take("micro_batches", flags.get("gradient-accumulation-steps"), name, 1, "TrainingArguments")
-    length = flags.get("model-max-length", "max-seq-length", "max-length", "block-size")
-    draft.take("seq_len", length, name)
-    for dtype in ("bf16", "fp16"):
-        take_switch(draft, "dtype", name, flags.get(dtype), dtype, None)
-    again = flags.get("gradient-checkpointing")
-    take_switch(draft, "recompute", name, again, "full", "none")
-    fsdp = flags.get("fsdp")
+    take_hub_model(source, "model-name-or-path", "model-name")
+    source.take("micro_batch", "per-device-train-batch-size", default=8)
+    source.take("micro_batches", "gradient-accumulation-steps", default=1)
+    source.take("seq_len", "model-max-length", "max-seq-length", "max-length", "block-size")
+    take_dtype(source)
+    source.switch("recompute", "gradient-checkpointing", "full", "none")
+    fsdp, text = source.get("fsdp"), source.text("fsdp")
+    named = source.get("deepspeed")
     if fsdp is not None:
-        text = scalar(fsdp.value)
-        stage = next((n for word, n in _FSDP if word in text), 3)
-        draft.put("zero", stage, origin_of(name, fsdp))
+        source.put("zero", next((n for word, n in _FSDP if word in text), 3), "fsdp")
         if "offload" in text:
-            draft.ignored.append(f"{fsdp.path} offload ({name}:{fsdp.line}): parameters wait on the host")
-    elif other := flags.get("config-file", "deepspeed-config-file", "use-deepspeed", "use-fsdp"):
+            draft.ignored.append(f"offload ({source.origin(fsdp)}): parameters wait on the host")
+    elif other := source.get("config-file", "deepspeed-config-file", "use-deepspeed", "use-fsdp"):
         draft.missing("zero", f"{other.path} {other.value} says it, which is not among these files")
-    elif flags.get("deepspeed") is None:
+    elif named is None:
         draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
     deepspeed = files.with_key("zero_optimization", "train_micro_batch_size_per_gpu")
     if deepspeed is not None:
-        _take_deepspeed(draft, *deepspeed)
-    elif flags.get("deepspeed") is not None:
-        entry = flags.get("deepspeed")
-        draft.missing("zero", f"in {entry.value if entry else ''}, which is not among these files")
+        _take_deepspeed(Source(deepspeed[0], deepspeed[1].get, draft))
+    elif named is not None:
+        draft.missing("zero", f"in {named.value}, which is not among these files")
     fill_one_way(draft, "tp", "cp", "pp")
 
 
 # -- DeepSpeed -------------------------------------------------------------------------------------
 
+_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+
 
 def is_deepspeed(files: Files) -> bool:
     """Whether a JSON is DeepSpeed's."""
-    return (
-        files.with_key("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size") is not None
-    )
+    return files.with_key(*_DEEPSPEED) is not None
 
 
 def read_deepspeed(files: Files, draft: Draft) -> None:
     """Fills the draft from DeepSpeed's JSON alone, which says neither model nor layout."""
-    found = files.with_key("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+    found = files.with_key(*_DEEPSPEED)
     assert found is not None
     files.take_world(draft)
-    _take_deepspeed(draft, *found)
+    _take_deepspeed(Source(found[0], found[1].get, draft))
     why = "DeepSpeed's JSON leaves it to the script"
     for axis in ("tp", "cp", "pp", "virtual_stages"):
         draft.unknown.setdefault(axis, why)
@@ -278,30 +259,25 @@ def read_deepspeed(files: Files, draft: Draft) -> None:
     draft.unknown.setdefault("gpus", why)
 
 
-def _take_deepspeed(draft: Draft, name: str, document: Document) -> None:
-    stage = document.get("zero_optimization.stage")
-    if stage is None:
-        draft.put("zero", 0, Origin(name, 0, "zero_optimization.stage, 0 unless said"))
-    elif scalar(stage.value) in ("0", "1", "2", "3"):
-        draft.put("zero", int(scalar(stage.value)), origin_of(name, stage))
+def _take_deepspeed(source: Source) -> None:
+    draft, stage = source.draft, "zero_optimization.stage"
+    if source.get(stage) is None or source.text(stage) in STAGES:
+        source.put("zero", int(source.text(stage) or 0), stage)
     for field, key in (
         ("micro_batch", "train_micro_batch_size_per_gpu"),
         ("micro_batches", "gradient_accumulation_steps"),
         ("global_batch", "train_batch_size"),
     ):
-        entry = document.get(key)
-        if entry is None or (value := count(entry.value)) is None:
+        if (value := source.count(key)) is None:
             continue  # "auto" is filled in by the caller
-        old = draft.get(field)
-        if old is not None and old != value:
-            why = f"{key} ({name}:{entry.line}) against {draft.facts[field].origin}"
-            draft.contradictions.append(Contradiction(field, (old, value), why))
-        draft.put(field, value, origin_of(name, entry))
-    for dtype in ("bf16", "fp16"):
-        take_switch(draft, "dtype", name, document.get(f"{dtype}.enabled"), dtype, None)
-    ways = document.get("tensor_parallel.autotp_size")
-    if ways is not None and count(ways.value):
-        draft.take("tp", ways, name)
-    ulysses = document.get("sequence_parallel_size")
-    if ulysses is not None and (count(ulysses.value) or 1) > 1:
-        draft.refuse(f"sequence_parallel_size {ulysses.value}: Ulysses", origin_of(name, ulysses))
+        old = draft.facts.get(field)
+        if old is not None and old.value != value:
+            why = f"{source.origin(source.get(key))} against {old.origin}"
+            draft.contradictions.append(Contradiction(field, (old.value, value), why))
+        source.put(field, value, key)
+    take_dtype(source, "{}.enabled")
+    if source.count("tensor_parallel.autotp_size"):
+        source.take("tp", "tensor_parallel.autotp_size")
+    ways = source.count("sequence_parallel_size") or 1
+    if ways > 1:
+        source.refuse(f"sequence_parallel_size {ways}: Ulysses", "sequence_parallel_size")

@@ -172,20 +172,21 @@ def read_python(texts: Mapping[str, str]) -> Document | None:
     return Document(f"{first}:{found[0]}", tuple(reader.entries.values()))
 
 
-def keyword_literals(name: str, text: str, classes: tuple[str, ...]) -> dict[str, dict[str, Entry]]:
-    """Class → keyword → entry, of the last call of each class; keys of a dict in one are joined by dots."""
-    found = dict[str, dict[str, Entry]]()
+def keyword_literals(name: str, text: str, classes: tuple[str, ...]) -> dict[str, Document]:
+    """Class → its keywords, of the last call of each class; keys of a dict in one are joined by dots."""
+    found = dict[str, Document]()
     for node in ast.walk(_parsed(name, text)):
         called = _called(node) if isinstance(node, ast.Call) else ""
         if called not in classes or not isinstance(node, ast.Call):
             continue
-        entries = found[called] = {}
+        entries = list[Entry]()
         for keyword in node.keywords:
             if keyword.arg and isinstance(keyword.value, ast.Dict):
                 for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
                         path = f"{keyword.arg}.{key.value}"
-                        entries[path] = Entry(path, _literal(value, {}), value.lineno)
+                        entries.append(Entry(path, _literal(value, {}), value.lineno))
             elif keyword.arg:
-                entries[keyword.arg] = Entry(keyword.arg, _literal(keyword.value, {}), keyword.value.lineno)
+                entries.append(Entry(keyword.arg, _literal(keyword.value, {}), keyword.value.lineno))
+        found[called] = Document(name, tuple(entries))
     return found

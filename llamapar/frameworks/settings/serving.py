@@ -10,7 +10,7 @@ import itertools
 import re
 
 from .documents import Entry
-from .draft import Draft, Origin
+from .draft import Draft, Source
 from .files import Files
 from .flags import Flags, is_known
 
@@ -35,16 +35,16 @@ def read_meta(files: Files, draft: Draft) -> None:
     """tp is torchrun's world, which has to be the number of consolidated.*.pth files."""
     found = files.flags("ckpt-dir")
     assert found is not None
-    name, flags = found
+    source = Source(found[0], found[1].get, draft)
     _serves(draft, "cp", "pp")
     files.take_world(draft)
     if (gpus := draft.number("gpus")) is not None:
         draft.derive("tp", gpus, "the ranks that torchrun starts")
     draft.derive("dp", 1, "the reference code has no DP")
-    draft.take("seq_len", flags.get("max-seq-len"), name)
-    model = flags.get("ckpt-dir")
+    source.take("seq_len", "max-seq-len")
+    model = source.get("ckpt-dir")
     if model is not None and is_known(model):
-        draft.take_model("", name, model)
+        draft.take_model("", source.name, model)
 
 
 # -- distributed-llama -----------------------------------------------------------------------------
@@ -61,24 +61,22 @@ def read_distributed_llama(files: Files, draft: Draft) -> None:
     if found is None:
         draft.missing("tp", "no command of a root")
         return
-    name, flags = found
+    source, flags = Source(found[0], found[1].get, draft), found[1]
     _serves(draft, "cp", "pp")
-    workers = flags.get("workers")
     nodes = 1 + len(flags.values.get("workers", ()))
-    draft.put("tp", nodes, Origin(name, workers.line if workers else 0, "--workers and the root"))
+    draft.put("tp", nodes, source.origin(flags.get("workers"), "--workers and the root"))
     draft.derive("dp", 1, "distributed-llama has no DP")
     draft.derive("gpus_per_node", 1, "one rank a device")
-    draft.take("seq_len", flags.get("max-seq-len"), name)
-    model, buffers = flags.get("model"), flags.get("buffer-float-type")
-    text = str(model.value) if model else ""
+    source.take("seq_len", "max-seq-len")
+    text = source.text("model")
     weights = re.search(r"(q40|q80|f16|f32)", text)
-    if weights and buffers is not None:
-        said = f"{weights[1]} weights, {buffers.value} buffers"
-        draft.put("dtype", said, Origin(name, buffers.line, buffers.path))
-    match = re.search(r"llama[_-]?(\d)(?:[_.-](\d))?[_-](\d+)b", text.lower())
+    if weights and (buffers := source.text("buffer-float-type")):
+        source.put("dtype", f"{weights[1]} weights, {buffers} buffers", "buffer-float-type")
+    match = re.search(r"llama[_-]?(\d)(?:[_.-](\d))?[_-](\d+)b", text)
+    model = source.get("model")
     if match and model is not None:
         version = f"{match[1]}.{match[2]}" if match[2] else match[1]
-        draft.take_model("", name, Entry(model.path, f"llama{version}-{match[3]}b", model.line))
+        draft.take_model("", source.name, Entry(model.path, f"llama{version}-{match[3]}b", model.line))
 
 
 # -- vLLM ------------------------------------------------------------------------------------------
@@ -106,26 +104,18 @@ def read_vllm(files: Files, draft: Draft) -> None:
     if found is None:
         draft.missing("tp", "no vLLM arguments")
         return
-    name, flags = found
-    by = "vLLM (config/parallel.py@00193b82b0)"
-    draft.take("tp", flags.get("tensor-parallel-size", "tp"), name, default=1, by=by)
-    draft.take("pp", flags.get("pipeline-parallel-size", "pp"), name, default=1, by=by)
-    draft.take("dp", flags.get("data-parallel-size", "dp"), name, default=1, by=by)
-    draft.take("cp", flags.get("decode-context-parallel-size", "dcp"), name, default=1, by=by)
+    source, flags = Source(found[0], found[1].get, draft, "vLLM (config/parallel.py@00193b82b0)"), found[1]
+    source.take("tp", "tensor-parallel-size", "tp", default=1)
+    source.take("pp", "pipeline-parallel-size", "pp", default=1)
+    source.take("dp", "data-parallel-size", "dp", default=1)
+    source.take("cp", "decode-context-parallel-size", "dcp", default=1)
     draft.derive("padding", "64", "vLLM pads its vocabulary to a multiple of 64")
-    dtype = flags.get("dtype")
-    draft.put(
-        "dtype",
-        str(dtype.value) if dtype else "auto",
-        Origin(name, dtype.line if dtype else 0, "--dtype"),
-    )
-    length = flags.get("max-model-len")
-    if length is not None:
-        draft.take("seq_len", length, name)
+    source.put("dtype", source.text("dtype") or "auto", "dtype")
+    source.take("seq_len", "max-model-len")
     model = _vllm_model(flags)
-    if model is not None and is_known(model) and not draft.take_model("", name, model):
+    if model is not None and is_known(model) and not draft.take_model("", source.name, model):
         draft.unknown["dims"] = f"from the config of {model.value}"
     if flags.has("enable-expert-parallel"):
-        draft.refuse("--enable-expert-parallel", Origin(name))
-    if "max_seq_len" in draft.facts and length is None:
+        source.refuse("expert parallel", "enable-expert-parallel")
+    if "max_seq_len" in draft.facts and source.get("max-model-len") is None:
         draft.unknown.setdefault("seq_len", "the model's own, unless --max-model-len")
