@@ -222,6 +222,11 @@ class Source:
         entry = self.get(key)
         return truth(entry.value) if entry else None
 
+    def on(self, *keys: str) -> bool:
+        """Whether the switch of an argument is there, and not set to false."""
+        entry = self.get(*keys)
+        return entry is not None and str(entry.value).lower() not in ("false", "0", "none", "no")
+
     def text(self, key: str) -> str:
         """A value as text in lower case; "" where it is not said."""
         entry = self.get(key)

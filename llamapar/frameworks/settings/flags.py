@@ -27,11 +27,6 @@ class Flags:
         """The argument under the first of `names` that is given."""
         return next((self.entries[name] for name in names if name in self.entries), None)
 
-    def has(self, *names: str) -> bool:
-        """Whether a switch is there, and not set to false."""
-        entry = self.get(*names)
-        return entry is not None and str(entry.value).lower() not in ("false", "0", "none", "no")
-
 
 def pieces(words: Iterable[Word]) -> Iterator[Word]:
     """Words, those that are a command line in quotes taken apart."""

@@ -139,7 +139,7 @@ def _read_accelerate_launch(files: Files, draft: Draft) -> None:
         source.take(axis, f"parallelism-config-{key}", key)
     sharded = source.get("parallelism-config-dp-shard-size", "dp-shard-size")
     fill_one_way(draft, "tp", "cp", "pp")
-    if sharded is not None or found[1].has("use-fsdp"):
+    if sharded is not None or source.on("use-fsdp"):
         draft.put("zero", 3, source.origin(sharded or source.get("use-fsdp")))
     draft.facts.pop("gpus_per_node", None)
 

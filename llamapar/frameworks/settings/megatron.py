@@ -6,10 +6,10 @@ Megatron-DeepSpeed: deepspeedai 4efb479d53. epfLLM's underscores: 806a83302c.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 
 from .documents import Entry
-from .draft import Draft, Origin, count, number, scalar
+from .draft import STAGES, Draft, Source, number
 from .files import Files
 from .flags import Flags, is_known
 
@@ -48,121 +48,95 @@ def _arguments(files: Files) -> tuple[str, Flags]:
     return name, Flags(entries, {}, ())
 
 
-class _Reader:
-    """One set of arguments on its way into the draft."""
-
-    def __init__(self, name: str, flags: Flags, draft: Draft):
-        self.name, self.flags, self.draft = name, flags, draft
-
-    def origin(self, entry: Entry | None, said: str = "") -> Origin:
-        return Origin(self.name, entry.line if entry else 0, said or (entry.path if entry else "default"))
-
-    def take(self, field: str, *keys: str, default: object = None) -> object:
-        return self.draft.take(field, self.flags.get(*keys), self.name, default, BY)
-
-
 def read(files: Files, draft: Draft) -> None:
     """Fills the draft from the arguments and the launch."""
     name, flags = _arguments(files)
-    reader = _Reader(name, flags, draft)
-    _read_layout(reader)
-    _read_batch(reader)
-    _read_model(reader)
+    source = Source(name, flags.get, draft, BY)
+    _read_layout(source)
+    _read_batch(source, flags)
+    _read_model(source)
     files.take_world(draft)
-    if flags.has("use-checkpoint-args"):
-        _leave_to_checkpoint(draft, flags)
+    if source.on("use-checkpoint-args"):
+        _leave_to_checkpoint(source)
 
 
-def _read_layout(reader: _Reader) -> None:
-    flags, draft = reader.flags, reader.draft
-    reader.take("tp", "tensor-model-parallel-size", default=1)
-    reader.take("pp", "pipeline-model-parallel-size", default=1)
-    reader.take("cp", "context-parallel-size", default=1)
-    on = flags.get("sequence-parallel")
-    draft.put("sequence_parallel", flags.has("sequence-parallel"), reader.origin(on))
+def _read_layout(source: Source) -> None:
+    draft = source.draft
+    source.take("tp", "tensor-model-parallel-size", default=1)
+    source.take("pp", "pipeline-model-parallel-size", default=1)
+    source.take("cp", "context-parallel-size", default=1)
+    source.put("sequence_parallel", source.on("sequence-parallel"), "sequence-parallel")
     draft.derive("dp_replicate", 1, "Megatron's optimizer shares over all of dp")
-    _read_zero(reader)
-    _read_stages(reader)
+    _read_zero(source)
+    _read_stages(source)
     for key, what in (
         ("num-experts", "mixture of experts"),
         ("expert-model-parallel-size", "expert parallel"),
+        ("ds-sequence-parallel-size", "Ulysses"),
     ):
-        entry = flags.get(key)
-        if entry is not None and (count(entry.value) or 1) > 1:
+        if (many := source.count(key) or 1) > 1:
             draft.covered = draft.covered and key != "num-experts"
-            draft.refuse(f"{entry.path} {entry.value}: {what}", reader.origin(entry))
-    ulysses = flags.get("ds-sequence-parallel-size")
-    if ulysses is not None:
-        if (count(ulysses.value) or 1) > 1:
-            draft.refuse(f"{ulysses.path} {ulysses.value}: Ulysses", reader.origin(ulysses))
-        else:
-            draft.ignored.append(f"{ulysses.path} 1: Ulysses over one rank")
-    if flags.has("use-tp-pp-dp-mapping"):
-        draft.put("order", "tp-cp-pp-dp", reader.origin(flags.get("use-tp-pp-dp-mapping")))
+            source.refuse(f"--{key} {many}: {what}", key)
+    if source.count("ds-sequence-parallel-size") == 1:
+        draft.ignored.append("--ds-sequence-parallel-size 1: Ulysses over one rank")
+    if source.on("use-tp-pp-dp-mapping"):
+        source.put("order", "tp-cp-pp-dp", "use-tp-pp-dp-mapping")
 
 
 _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
-def _read_zero(reader: _Reader) -> None:
-    flags, draft = reader.flags, reader.draft
-    if entry := flags.get("zero-stage"):
-        draft.put("zero", int(str(entry.value)) if str(entry.value) in "0123" else 0, reader.origin(entry))
-    elif flags.has("use-torch-fsdp2"):
-        draft.put("zero", 3, reader.origin(flags.get("use-torch-fsdp2")))
-    elif flags.has("use-megatron-fsdp", "use-custom-fsdp"):
-        strategy = flags.get("data-parallel-sharding-strategy")
-        value = _SHARDED.get(str(strategy.value) if strategy else "no_shard", 0)
-        draft.put("zero", value, reader.origin(strategy))
+def _read_zero(source: Source) -> None:
+    if source.get("zero-stage"):
+        stage = source.text("zero-stage")
+        source.put("zero", int(stage) if stage in STAGES else 0, "zero-stage")
+    elif source.on("use-torch-fsdp2"):
+        source.put("zero", 3, "use-torch-fsdp2")
+    elif source.on("use-megatron-fsdp", "use-custom-fsdp"):
+        strategy = "data-parallel-sharding-strategy"
+        source.put("zero", _SHARDED.get(source.text(strategy), 0), strategy)
     else:
-        entry = flags.get("use-distributed-optimizer")
-        draft.put("zero", int(flags.has("use-distributed-optimizer")), reader.origin(entry))
+        shares = "use-distributed-optimizer"
+        source.put("zero", int(source.on(shares)), shares)
 
 
-def _read_stages(reader: _Reader) -> None:
+def _read_stages(source: Source) -> None:
     """Virtual stages: said, or layers of a rank over layers of one of its stages."""
-    flags, draft = reader.flags, reader.draft
-    pp, layers = draft.number("pp"), flags.get("num-layers")
-    each = flags.get("num-layers-per-virtual-pipeline-stage")
-    n_layers = count(layers.value) if layers else None
-    if flags.get("num-virtual-stages-per-pipeline-rank"):
-        reader.take("virtual_stages", "num-virtual-stages-per-pipeline-rank")
-    elif each is not None and is_known(each) and pp and n_layers and (size := count(each.value)):
-        ends = flags.has("account-for-embedding-in-pipeline-split") + flags.has(
-            "account-for-loss-in-pipeline-split"
-        )
-        draft.derive(
-            "virtual_stages",
-            (n_layers + ends) // pp // size,
-            f"{n_layers + ends} layers / {pp} / {size}",
-        )
-    elif flags.get("pipeline-model-parallel-layout"):
-        entry = flags.get("pipeline-model-parallel-layout")
-        assert entry is not None
-        stages = _layout_stages(str(entry.value))
+    draft = source.draft
+    pp, n_layers = draft.number("pp"), source.count("num-layers")
+    size = source.count("num-layers-per-virtual-pipeline-stage")
+    layout = source.get("pipeline-model-parallel-layout")
+    if source.get("num-virtual-stages-per-pipeline-rank"):
+        source.take("virtual_stages", "num-virtual-stages-per-pipeline-rank")
+    elif size and pp and n_layers:
+        ends = ("embedding", "loss")
+        layers = n_layers + sum(source.on(f"account-for-{end}-in-pipeline-split") for end in ends)
+        draft.derive("virtual_stages", layers // pp // size, f"{layers} layers / {pp} / {size}")
+    elif layout is not None:
+        stages = _layout_stages(str(layout.value))
         if pp and stages and stages % pp == 0:
-            draft.derive("virtual_stages", stages // pp, f"{stages} stages of {entry.path} over {pp}")
+            draft.derive("virtual_stages", stages // pp, f"{stages} stages of {layout.path} over {pp}")
         else:
-            draft.missing("virtual_stages", f"{entry.path} {entry.value}")
+            draft.missing("virtual_stages", f"{layout.path} {layout.value}")
     if (draft.number("virtual_stages") or 1) > 1:
         draft.derive("schedule", "interleaved", "several stages on a rank")
-    first, last = (
-        flags.get("decoder-first-pipeline-num-layers"),
-        flags.get("decoder-last-pipeline-num-layers"),
-    )
-    if pp and n_layers and (first or last) and pp > 1:
-        ends_said = {0: count(first.value) if first else None, pp - 1: count(last.value) if last else None}
-        left = n_layers - sum(n for n in ends_said.values() if n)
-        middle = [stage for stage in range(pp) if ends_said.get(stage) is None]
-        if middle and left % len(middle) == 0:
-            counts = [ends_said.get(stage) or left // len(middle) for stage in range(pp)]
-            draft.derive("layer_counts", counts, "first and last stage as said, the rest shared evenly")
+    if pp and pp > 1 and n_layers:
+        _read_ends(source, pp, n_layers)
+
+
+def _read_ends(source: Source, pp: int, n_layers: int) -> None:
+    """Layers of each stage, where those of the first or the last are said."""
+    first = source.count("decoder-first-pipeline-num-layers")
+    last = source.count("decoder-last-pipeline-num-layers")
+    said = {stage: layers for stage, layers in ((0, first), (pp - 1, last)) if layers}
+    left, middle = n_layers - sum(said.values()), pp - len(said)
+    if said and middle and left % middle == 0:
+        counts = [said.get(stage, left // middle) for stage in range(pp)]
+        source.draft.derive("layer_counts", counts, "first and last stage as said, the rest shared evenly")
 
 
 def _layout_stages(text: str) -> int | None:
     """Stages of a layout string: "|" ends one, "(…)*n" repeats; None where it holds more than that."""
-    import re
-
     body = text.strip("\"'")
     while match := re.search(r"\(([^()]*)\)\*(\d{1,3})", body):
         body = body[: match.start()] + match[1] * int(match[2]) + body[match.end() :]
@@ -172,112 +146,101 @@ def _layout_stages(text: str) -> int | None:
     return body.count("|") + 1 if re.fullmatch(r"[EtLm|,]+", body) else None
 
 
-def _read_batch(reader: _Reader) -> None:
-    flags, draft = reader.flags, reader.draft
-    reader.take("seq_len", "seq-length")
-    reader.take("micro_batch", "micro-batch-size")
-    reader.take("global_batch", "global-batch-size")
-    ramp = flags.get("rampup-batch-size")
-    if ramp is not None:
+def _read_batch(source: Source, flags: Flags) -> None:
+    draft = source.draft
+    source.take("seq_len", "seq-length")
+    source.take("micro_batch", "micro-batch-size")
+    source.take("global_batch", "global-batch-size")
+    if ramp := source.get("rampup-batch-size"):
         said = " ".join(flags.values.get("rampup-batch-size", ()))
         draft.ignored.append(f"{ramp.path} {said}: starts at {said.partition(' ')[0]}")
     if "global_batch" not in draft.facts and "global_batch" not in draft.unknown:
         draft.derive("micro_batches", 1, "global batch = micro-batch · dp, unless said")
-    for key, dtype in (("bf16", "bf16"), ("fp16", "fp16"), ("fp8-format", "fp8")):
-        if flags.has(key):
-            draft.put("dtype", dtype, reader.origin(flags.get(key)))
-    old = flags.get("checkpoint-activations", "deepspeed-activation-checkpointing")
+    for key in ("bf16", "fp16", "fp8-format"):
+        if source.on(key):
+            source.put("dtype", key.partition("-")[0], key)
+    old = source.get("checkpoint-activations", "deepspeed-activation-checkpointing")
     if old is not None:
-        draft.put("recompute", "full", reader.origin(old))
+        draft.put("recompute", "full", source.origin(old))
         return
-    granularity = flags.get("recompute-granularity")
-    said = str(granularity.value) if granularity else "none"
-    if flags.has("recompute-activations"):
-        if granularity is not None and said == "full":
-            entry = flags.get("recompute-activations")
-            why = f"--recompute-activations sets selective after parsing ({reader.origin(entry)})"
-            draft.ignored.append(f"{granularity.path} full: {why}")
-        said, granularity = "selective", flags.get("recompute-activations")
-    if said != "none" or flags.get("recompute-granularity", "recompute-activations") is None:
-        draft.put("recompute", said, reader.origin(granularity))
+    granularity, again = "recompute-granularity", "recompute-activations"
+    if source.on(again):
+        if source.text(granularity) == "full":
+            why = f"--recompute-activations sets selective after parsing ({source.origin(source.get(again))})"
+            draft.ignored.append(f"--recompute-granularity full: {why}")
+        source.put("recompute", "selective", again)
+    elif source.get(again) is None or source.get(granularity) is not None:
+        source.put("recompute", source.text(granularity) or "none", granularity)
 
 
-def _read_model(reader: _Reader) -> None:
-    flags, draft = reader.flags, reader.draft
+def _read_model(source: Source) -> None:
+    draft = source.draft
     for field, key in _DIMS.items():
-        reader.take(field, key)
+        source.take(field, key)
     dim, heads = draft.number("dim"), draft.number("n_heads")
-    gated = flags.has("swiglu")
-    if flags.get("ffn-hidden-size"):
-        reader.take("ffn_dim", "ffn-hidden-size")
+    if source.get("ffn-hidden-size"):
+        source.take("ffn_dim", "ffn-hidden-size")
     elif dim is not None:
-        width = int(4 * dim * 2 / 3 / 64) * 64 if gated else 4 * dim
+        width = int(4 * dim * 2 / 3 / 64) * 64 if source.on("swiglu") else 4 * dim
         draft.derive("ffn_dim", width, "Megatron's default")
-    _read_kv_heads(reader, heads)
-    theta = flags.get("rotary-base", "rotary-position-embeddings-theta", "rope-theta")
+    _read_kv_heads(source, heads)
+    theta = source.get("rotary-base", "rotary-position-embeddings-theta", "rope-theta")
     value = number(theta.value) if theta else 10000
     if value is not None:
-        draft.put("rope_theta", int(value) if float(value).is_integer() else value, reader.origin(theta))
-    tied = flags.get("untie-embeddings-and-output-weights")
-    draft.put("tied", not flags.has("untie-embeddings-and-output-weights"), reader.origin(tied))
-    unit = flags.get("make-vocab-size-divisible-by")
-    draft.put("padding", f"{(count(unit.value) if unit else None) or 128}*tp", reader.origin(unit))
-    if is_known(flags.get("vocab-size")):
-        reader.take("vocab_size", "vocab-size")
+        base = int(value) if float(value).is_integer() else value
+        draft.put("rope_theta", base, source.origin(theta))
+    untied = "untie-embeddings-and-output-weights"
+    source.put("tied", not source.on(untied), untied)
+    source.padding("make-vocab-size-divisible-by", 128)
+    if is_known(source.get("vocab-size")):
+        source.take("vocab_size", "vocab-size")
     else:
         draft.missing("vocab_size", "from the tokenizer")
-    for entry in (flags.get("extra-vocab-size"),):
-        if entry is not None:
-            draft.ignored.append(f"{entry.path} {entry.value}: added to the tokenizer's in a fork")
-    _refuse_other_models(reader)
+    if extra := source.get("extra-vocab-size"):
+        draft.ignored.append(f"{extra.path} {extra.value}: added to the tokenizer's in a fork")
+    _refuse_other_models(source)
 
 
-def _read_kv_heads(reader: _Reader, heads: int | None) -> None:
+def _read_kv_heads(source: Source, heads: int | None) -> None:
     """Groups are read only with --group-query-attention, which alone means one (argument_utils.py:330)."""
-    flags, draft = reader.flags, reader.draft
-    kind = flags.get("attention-head-type")
-    if kind is not None and scalar(kind.value) == "multiquery":
-        draft.put("n_kv_heads", 1, reader.origin(kind))
-    elif flags.get("num-key-value-heads", "num-attention-heads-kv"):
-        reader.take("n_kv_heads", "num-key-value-heads", "num-attention-heads-kv")
-    elif flags.has("group-query-attention"):
-        reader.take("n_kv_heads", "num-query-groups", default=1)
+    draft, own = source.draft, ("num-key-value-heads", "num-attention-heads-kv")
+    if source.text("attention-head-type") == "multiquery":
+        source.put("n_kv_heads", 1, "attention-head-type")
+    elif source.get(*own):
+        source.take("n_kv_heads", *own)
+    elif source.on("group-query-attention"):
+        source.take("n_kv_heads", "num-query-groups", default=1)
     elif heads is not None:
         draft.derive("n_kv_heads", heads, "without --group-query-attention as many as query heads")
-        groups = flags.get("num-query-groups")
-        if groups is not None:
+        if groups := source.get("num-query-groups"):
             draft.ignored.append(f"{groups.path} {groups.value}: read with --group-query-attention alone")
 
 
-_CHANGED: tuple[tuple[str, str], ...] = (
-    ("xielu", "an MLP without a gate"),
-    ("qk-layernorm", "norms of queries and keys"),
-    ("squared-relu", "squared ReLU"),
-    ("add-bias-linear", "biases"),
-    ("multi-latent-attention", "latent attention"),
-    ("parallel-transformer-layer", "attention beside the MLP"),
-)
+_CHANGED = {
+    "xielu": "an MLP without a gate",
+    "qk-layernorm": "norms of queries and keys",
+    "squared-relu": "squared ReLU",
+    "add-bias-linear": "biases",
+    "multi-latent-attention": "latent attention",
+    "parallel-transformer-layer": "attention beside the MLP",
+}
 
 
-def _refuse_other_models(reader: _Reader) -> None:
+def _refuse_other_models(source: Source) -> None:
     """What makes another model than Llama's: said by name, never counted as one."""
-    flags, draft = reader.flags, reader.draft
-    for key, what in _CHANGED:
-        if flags.has(key):
-            draft.refuse(f"--{key}: {what}", reader.origin(flags.get(key)))
-    if "dim" not in draft.facts or flags.get("model-name"):
+    draft = source.draft
+    for key, what in _CHANGED.items():
+        if source.on(key):
+            source.refuse(f"--{key}: {what}", key)
+    if "dim" not in draft.facts or source.get("model-name"):
         return
-    positions = flags.get("position-embedding-type")
     other = list[str]()
-    if not flags.has("swiglu", "xielu"):
+    if not source.on("swiglu", "xielu"):
         other.append("GELU (no --swiglu)")
-    norm = flags.get("normalization")
-    if norm is None or scalar(norm.value) != "rmsnorm":
+    if source.text("normalization") != "rmsnorm":
         other.append("LayerNorm (no --normalization RMSNorm)")
-    rotary = flags.has("use-rotary-position-embeddings") or (
-        positions is not None and scalar(positions.value) in ("rope", "rotary")
-    )
-    if not rotary:
+    rotary = source.text("position-embedding-type") in ("rope", "rotary")
+    if not (rotary or source.on("use-rotary-position-embeddings")):
         other.append("learned positions (no --position-embedding-type rope)")
     for what in other:
         draft.refuse(what)
@@ -285,13 +248,13 @@ def _refuse_other_models(reader: _Reader) -> None:
         draft.covered = False
 
 
-def _leave_to_checkpoint(draft: Draft, flags: Flags) -> None:
+def _leave_to_checkpoint(source: Source) -> None:
     """--use-checkpoint-args takes dimensions from the checkpoint; those that no flag gives are unknown."""
-    given: Callable[..., Entry | None] = flags.get
+    draft = source.draft
     keys = ("group-query-attention", "num-key-value-heads", "num-attention-heads-kv")
-    if given(*keys) is None and "n_heads" in draft.facts:
+    if source.get(*keys) is None and "n_heads" in draft.facts:
         draft.missing("n_kv_heads", "no flag passes it; --use-checkpoint-args reads it from the checkpoint")
-    if given("num-layers") is None:
+    if source.get("num-layers") is None:
         for field in ("n_kv_heads", "rope_theta", "tied", "ffn_dim", "vocab_size"):
             draft.facts.pop(field, None)
         draft.missing("model", "--use-checkpoint-args reads it from the checkpoint")

@@ -115,7 +115,7 @@ def read_vllm(files: Files, draft: Draft) -> None:
     model = _vllm_model(flags)
     if model is not None and is_known(model) and not draft.take_model("", source.name, model):
         draft.unknown["dims"] = f"from the config of {model.value}"
-    if flags.has("enable-expert-parallel"):
+    if source.on("enable-expert-parallel"):
         source.refuse("expert parallel", "enable-expert-parallel")
     if "max_seq_len" in draft.facts and source.get("max-model-len") is None:
         draft.unknown.setdefault("seq_len", "the model's own, unless --max-model-len")
