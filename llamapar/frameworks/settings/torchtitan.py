@@ -12,14 +12,14 @@ import re
 from llamapar.describe.models import PRESETS
 
 from .documents import Document, Entry
-from .draft import Contradiction, Draft, Origin, count, truth
+from .draft import Contradiction, Draft, Source, count, truth
 from .files import Files
 from .python_source import UNREAD
 
 NAME = "torchtitan"
 _SINCE = "torchtitan (config/job_config.py@238fa9953e)"
 
-_LLAMA = ("llama3", "llama2", "llama3_ft")
+_LLAMA = ("llama3", "llama3_ft")
 _SINGLE = ("1f1b", "gpipe")
 _OLD = {
     "training.data_parallel_degree": "one number before HSDP, gone since c9b17cca0",
@@ -34,10 +34,10 @@ def recognised(files: Files) -> bool:
     return files.with_key("model.flavor", "parallelism.data_parallel_shard_degree") is not None
 
 
-def _at(document: Document, *names: str) -> Entry | None:
-    """A degree: in [parallelism], earlier in [training], of CP and PP in [experimental]."""
+def _at(*names: str) -> list[str]:
+    """Where a degree may stand: in [parallelism], earlier in [training], of CP and PP in [experimental]."""
     sections = ("parallelism", "training", "experimental")
-    return document.get(*(f"{section}.{name}" for name in names for section in sections))
+    return [f"{section}.{name}" for name in names for section in sections]
 
 
 def read(files: Files, draft: Draft) -> None:
@@ -45,64 +45,63 @@ def read(files: Files, draft: Draft) -> None:
     found = files.with_key("model.flavor", "parallelism.data_parallel_shard_degree")
     assert found is not None
     name, document = found
-    _read_layout(name, document, draft)
-    _read_job(name, document, draft)
-    _read_model(name, document, draft)
+    source = Source(name, document.get, draft, _SINCE)
+    _read_layout(source, _unread(document))
+    _read_job(source)
+    _read_model(source)
     files.take_world(draft)
     if "gpus" not in draft.facts:
         _hint(files.texts[name], draft)
 
 
-def _read_layout(name: str, document: Document, draft: Draft) -> None:
-    base = _unread(document)
+def _read_layout(source: Source, base: str) -> None:
+    """The degrees. base: the unread configuration that this one starts from, "" where it starts from none."""
+    draft = source.draft
     for axis, key in (("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
-        entry = _at(document, f"{key}_parallel_degree")
-        if entry is None and base:
+        keys = _at(f"{key}_parallel_degree")
+        if base and source.get(*keys) is None:
             draft.missing(axis, f"{base} may say it, which is not in these files")
         else:
-            draft.take(axis, entry, name, default=1, by=_SINCE)
-    old = document.get("training.data_parallel_degree")
-    shard = _at(document, "data_parallel_shard_degree") or old
-    draft.take("dp_replicate", _at(document, "data_parallel_replicate_degree"), name, default=1, by=_SINCE)
-    if shard is None or shard.value == -1:
+            source.take(axis, *keys, default=1)
+    source.take("dp_replicate", *_at("data_parallel_replicate_degree"), default=1)
+    shard = (*_at("data_parallel_shard_degree"), "training.data_parallel_degree")
+    said = source.get(*shard)
+    if said is None or said.value == -1:
         draft.fills = "dp_shard"
     else:
-        draft.take("dp_shard", shard, name)
+        source.take("dp_shard", *shard)
     for path, when in _OLD.items():
-        if entry := document.get(path):
-            draft.notes.append(f"{path} ({name}:{entry.line}): {when}, an error in newer versions")
-    newer = [p for p in _NEW if document.get(p)]
-    older = [e for e in map(document.get, _OLD) if e is not None]
+        if entry := source.get(path):
+            draft.notes.append(f"{path} ({source.name}:{entry.line}): {when}, an error in newer versions")
+    newer, older = source.get(*_NEW), source.get(*_OLD)
     if newer and older:
-        draft.notes.append(f"{newer[0]} is of a newer version than {older[0].path}: one of them is not read")
+        draft.notes.append(f"{newer.path} is of a newer version than {older.path}: one of them is not read")
     tp, pp = draft.number("tp") or 1, draft.number("pp") or 1
-    asked = _at(document, "enable_sequence_parallel")
+    asked = source.get(*_at("enable_sequence_parallel"))
     on = tp > 1 and (asked is None or truth(asked.value) is not False)
     draft.derive("sequence_parallel", on, "on with tp > 1, always before aa68af18e")
-    reshard = _at(document, "fsdp_reshard_after_forward")
+    reshard = source.get(*_at("fsdp_reshard_after_forward"))
     kept = pp > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
     if draft.fills or (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) > 1:
         how = "FSDP keeps parameters gathered" if kept else "FSDP gathers again"
         draft.derive("zero", 2 if kept else 3, how)
     else:
         draft.derive("zero", 0, "nothing is shared")
-    experts = _at(document, "expert_parallel_degree")
+    experts = source.get(*_at("expert_parallel_degree"))
     if experts is not None and (count(experts.value) or 1) > 1:
-        draft.refuse(f"{experts.path} = {experts.value}", Origin(name, experts.line))
-    _read_stages(name, document, draft, pp)
+        draft.refuse(f"expert parallel over {experts.value}", source.origin(experts))
+    _read_stages(source, pp)
 
 
-def _read_stages(name: str, document: Document, draft: Draft, pp: int) -> None:
-    schedule = _at(document, "pipeline_parallel_schedule")
-    layers = _at(document, "pipeline_parallel_layers_per_stage")
+def _read_stages(source: Source, pp: int) -> None:
+    draft = source.draft
     if pp == 1:
         draft.derive("virtual_stages", 1, "pp = 1")
         return
+    schedule = source.get(*_at("pipeline_parallel_schedule"))
     kind = str(schedule.value) if schedule else "1F1B"
-    line = schedule.line if schedule else 0
-    draft.put("schedule", kind, Origin(name, line, "pipeline_parallel_schedule"))
-    each = count(layers.value) if layers else None
-    n_layers = _layers(document)
+    draft.put("schedule", kind, source.origin(schedule))
+    each, n_layers = source.count(*_at("pipeline_parallel_layers_per_stage")), _layers(source)
     if each and n_layers:
         stages = -(-(n_layers + 2) // each)
         if stages % pp == 0:
@@ -116,52 +115,48 @@ def _read_stages(name: str, document: Document, draft: Draft, pp: int) -> None:
         draft.derive("virtual_stages", 1 if single else 2, f"the default of {kind}")
 
 
-def _layers(document: Document) -> int | None:
-    if (spec := document.get("model_spec")) and spec.value == "debugmodel":
+def _layers(source: Source) -> int | None:
+    if source.text("model_spec") == "debugmodel":
         return _DEBUG["n_layers"]
-    flavour = document.get("model.flavor")
-    preset = _preset(document, str(flavour.value) if flavour else "")
+    flavour = source.get("model.flavor")
+    preset = _preset(source, str(flavour.value) if flavour else "")
     return PRESETS[preset].n_layers if preset else None
 
 
-def _read_job(name: str, document: Document, draft: Draft) -> None:
-    draft.take("seq_len", document.get("training.seq_len"), name, 2048, _SINCE)
-    local = document.get("training.local_batch_size", "training.batch_size")
-    draft.take("micro_batch", local, name, 8, _SINCE)
-    size, rounds = _at(document, "pipeline_parallel_microbatch_size"), None
+def _read_job(source: Source) -> None:
+    draft = source.draft
+    source.take("seq_len", "training.seq_len", default=2048)
+    local = ("training.local_batch_size", "training.batch_size")
+    source.take("micro_batch", *local, default=8)
     if (draft.number("pp") or 1) > 1 and (each := draft.number("micro_batch")):
         draft.derive("batch_per_dp", each, "sequences of a DP rank")
-        small = (count(size.value) if size else None) or 1
-        if rounds := _at(document, "pipeline_parallel_microbatches"):
+        small = source.count(*_at("pipeline_parallel_microbatch_size")) or 1
+        if rounds := source.get(*_at("pipeline_parallel_microbatches")):
             small = each // (count(rounds.value) or each)
         draft.derive("micro_batch", small, "of the pipeline")
         draft.derive("micro_batches", each // small, f"{each} sequences in micro-batches of {small}")
-    whole = document.get("training.global_batch_size")
+    whole = source.get("training.global_batch_size")
     if whole is not None and whole.value != -1:
-        draft.take("global_batch", whole, name)
+        source.take("global_batch", "training.global_batch_size")
         draft.facts.pop("micro_batches", None)
-        _question_batch(draft, name, whole, count(local.value) if local else 8)
+        _question_batch(draft, whole, source.count(*local) if source.get(*local) else 8)
     elif "micro_batches" not in draft.facts and "micro_batch" in draft.facts:
         draft.derive("micro_batches", 1, "no gradient accumulation is asked for")
-    precision = document.get("training.mixed_precision_param")
-    whole = document.get("training.dtype")
-    if whole is not None and str(whole.value) != "float32":
-        draft.put("dtype", str(whole.value), Origin(name, whole.line, whole.path))
-    else:
-        dtype = precision.value if precision else "bfloat16"
+    if source.text("training.dtype") in ("", "float32"):
+        dtype = source.text("training.mixed_precision_param") or "bfloat16"
         draft.derive("dtype", f"{dtype} mixed", "FSDP's mixed precision")
-    mode = document.get("activation_checkpoint.mode")
-    option = document.get("activation_checkpoint.selective_ac_option")
-    said = str(mode.value) if mode else "selective"
+    else:
+        source.put("dtype", source.text("training.dtype"), "training.dtype")
+    mode = "activation_checkpoint.mode"
+    said = source.text(mode) or "selective"
     if said == "selective":
-        said += f" {option.value if option else '2'}"
-    draft.put("recompute", said, Origin(name, mode.line if mode else 0, "activation_checkpoint.mode"))
-    compiles = document.get("compile.enable", "training.compile")
-    if compiles is not None and (on := truth(compiles.value)) is not None:
-        draft.put("compile", on, Origin(name, compiles.line, compiles.path))
+        said += f" {source.text('activation_checkpoint.selective_ac_option') or '2'}"
+    source.put("recompute", said, mode)
+    for key in ("training.compile", "compile.enable"):
+        source.switch("compile", key)
 
 
-def _question_batch(draft: Draft, name: str, whole: Entry, local: int | None) -> None:
+def _question_batch(draft: Draft, whole: Entry, local: int | None) -> None:
     """The trainer stops unless the global batch is a multiple of local batch · dp (torchtitan/train.py)."""
     total = count(whole.value)
     if total and local and total // local <= 1 and draft.fills:
@@ -169,15 +164,15 @@ def _question_batch(draft: Draft, name: str, whole: Entry, local: int | None) ->
         draft.contradictions.append(Contradiction("global_batch", (total, f"{local}·dp"), why))
 
 
-def _preset(document: Document, flavour: str) -> str:
+def _preset(source: Source, flavour: str) -> str:
     """The preset of a flavour of upstream's llama3; "" for any other."""
-    kind = document.get("model.name")
-    if kind is not None and kind.value not in _LLAMA:
-        return ""
-    assets = document.get("model.hf_assets_path", "model.tokenizer_path", "model.hf_tokenizer_path")
-    newer = assets is not None and re.search(r"3[._]1", str(assets.value))
-    if kind is not None and kind.value == "llama2":
+    kind = source.text("model.name") or "llama3"
+    if kind == "llama2":
         return {"7B": "llama2-7b", "13B": "llama2-13b", "70B": "llama2-70b"}.get(flavour, "")
+    if kind not in _LLAMA:
+        return ""
+    assets = source.get("model.hf_assets_path", "model.tokenizer_path", "model.hf_tokenizer_path")
+    newer = assets is not None and re.search(r"3[._]1", str(assets.value))
     names = {
         "8B": "llama3.1-8b" if newer else "llama3-8b",
         "70B": "llama3.1-70b" if newer else "llama3-70b",
@@ -191,30 +186,30 @@ _RMS_NORMS = ("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm")
 _DEBUG = {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768, "rope_theta": 500000}
 
 
-def _read_model(name: str, document: Document, draft: Draft) -> None:
-    kind, flavour = document.get("model.name"), document.get("model.flavor")
-    where = Origin(name, flavour.line if flavour else 0, "model.flavor")
-    family, size = str(kind.value) if kind else "llama3", str(flavour.value) if flavour else "debugmodel"
-    norm = document.get("model.norm_type")
-    if norm is not None and str(norm.value) not in _RMS_NORMS:
-        draft.refuse(f'norm_type = "{norm.value}"', Origin(name, norm.line))
-    if preset := _preset(document, size):
+def _read_model(source: Source) -> None:
+    draft, flavour = source.draft, source.get("model.flavor")
+    where = source.origin(flavour)
+    family, size = source.text("model.name") or "llama3", str(flavour.value) if flavour else "debugmodel"
+    norm = source.text("model.norm_type")
+    if norm and norm not in _RMS_NORMS:
+        source.refuse(f'norm_type = "{norm}"', "model.norm_type")
+    known = False
+    if preset := _preset(source, size):
         draft.put("preset", preset, where)
         draft.dims(PRESETS[preset], where)
-        if (seq := draft.number("seq_len")) is not None:
-            draft.derive("max_seq_len", seq, "torchtitan sets it to training.seq_len")
+        known = True
     elif family == "qwen3":
-        if not draft.take_model(f"qwen3-{size.lower()}", name, None, f"model.flavor = {size}"):
-            draft.missing("model", f"flavour {size} of {family} is in a table of torchtitan's own")
-        elif (seq := draft.number("seq_len")) is not None:
-            draft.derive("max_seq_len", seq, "torchtitan sets it to training.seq_len")
+        known = draft.take_model(f"qwen3-{size.lower()}", source.name, None, f"model.flavor = {size}")
     elif re.search(r"deepseek|llama4|moe|gpt_oss", family):
         draft.covered = False
         draft.refuse(f"model {family} {size}: a mixture of experts", where)
-    else:
+        return
+    elif family not in _LLAMA:
+        draft.refuse(f'model.name = "{family}"', where)
+    if not known:
         draft.missing("model", f"flavour {size} of {family} is in a table that these files do not have")
-        if family not in _LLAMA and family != "llama3":
-            draft.refuse(f'model.name = "{family}"', where)
+    elif (seq := draft.number("seq_len")) is not None:
+        draft.derive("max_seq_len", seq, "torchtitan sets it to training.seq_len")
 
 
 # -- the Python registry ---------------------------------------------------------------------------
@@ -248,43 +243,45 @@ def read_registry(files: Files, draft: Draft) -> None:
     document = files.configuration
     assert document is not None
     document = _with_upstream_base(document)
-    name = document.name
-    _read_layout(name, document, draft)
+    source = Source(document.name, document.get, draft, "torchtitan (config/configs.py@b5bcd76c66)")
+    base = _unread(document)
+    _read_layout(source, base)
     if draft.fills and "gpus" not in draft.facts:
         files.take_world(draft)
-    by = "torchtitan (config/configs.py@b5bcd76c66)"
-    length = document.get("training.max_context_length", "training.seq_len")
-    draft.take("seq_len", length, name, None if _unread(document) else 2048, by)
-    tokens = document.get("training.num_tokens_per_microbatch_per_dp_rank")
-    many, seq = count(tokens.value) if tokens else None, draft.number("seq_len")
-    if tokens is not None and many and seq:
+    length = ("training.max_context_length", "training.seq_len")
+    source.take("seq_len", *length, default=None if base else 2048)
+    seq = draft.number("seq_len")
+    tokens = "training.num_tokens_per_microbatch_per_dp_rank"
+    if (many := source.count(tokens)) and seq:
         if many % seq == 0:
-            draft.put("micro_batch", many // seq, Origin(name, tokens.line, f"{many} tokens / {seq}"))
+            draft.put("micro_batch", many // seq, source.origin(source.get(tokens), f"{many} tokens / {seq}"))
         else:
             draft.missing("micro_batch", f"{many} tokens are no whole number of sequences of {seq}")
-    rounds = document.get("parallelism.num_pp_microbatches")
-    whole = document.get("training.num_tokens_per_train_step")
-    total = count(whole.value) if whole else None
-    if whole is not None and total and seq and total % seq == 0:
-        draft.put("global_batch", total // seq, Origin(name, whole.line, f"{total} tokens / {seq}"))
-    if rounds is not None or not (total or _unread(document)):
-        draft.take("micro_batches", rounds, name, 1, by)
-    each, rounds_said = draft.number("micro_batch"), draft.number("micro_batches")
-    if each and rounds_said:
-        draft.derive("batch_per_dp", each * rounds_said, f"{each}·{rounds_said}")
-    layers = document.get("parallelism.pipeline_parallel_layers_per_stage")
-    if layers is not None and count(layers.value):
-        draft.take("layers_per_stage", layers, name)
-    spec = document.get("model_spec")
-    flavour = str(spec.value) if spec else _FLAVOURS.get(_unread(document), "")
+    tokens, rounds = "training.num_tokens_per_train_step", "parallelism.num_pp_microbatches"
+    total = source.count(tokens)
+    if total and seq and total % seq == 0:
+        origin = source.origin(source.get(tokens), f"{total} tokens / {seq}")
+        draft.put("global_batch", total // seq, origin)
+    if source.get(rounds) is not None or not (total or base):
+        source.take("micro_batches", rounds, default=1)
+    each, many = draft.number("micro_batch"), draft.number("micro_batches")
+    if each and many:
+        draft.derive("batch_per_dp", each * many, f"{each}·{many}")
+    if source.count("parallelism.pipeline_parallel_layers_per_stage"):
+        source.take("layers_per_stage", "parallelism.pipeline_parallel_layers_per_stage")
+    spec = source.get("model_spec")
+    flavour, where = (
+        str(spec.value) if spec else _FLAVOURS.get(base, ""),
+        source.origin(spec, "model_registry"),
+    )
     if quoted := re.search(r"model_registry\(['\"]([\w.-]+)", flavour):
         flavour = quoted[1]
     if flavour == "debugmodel":
         for field, value in (_DEBUG | {"vocab_size": 2048}).items():
-            draft.put(field, value, Origin(name, spec.line if spec else 0, "model_registry"))
+            draft.put(field, value, where)
     elif flavour in _REGISTRY:
-        draft.put("preset", _REGISTRY[flavour], Origin(name, spec.line if spec else 0, "model_registry"))
-        draft.dims(PRESETS[_REGISTRY[flavour]], Origin(name, spec.line if spec else 0, "model_registry"))
+        draft.put("preset", _REGISTRY[flavour], where)
+        draft.dims(PRESETS[_REGISTRY[flavour]], where)
     else:
         draft.missing("model", f"flavour {flavour or 'not said'} is in a table of torchtitan's own")
 
