@@ -56,6 +56,12 @@ class Given:
         return Layout(**self.of(*LAYOUT))
 
     @property
+    def files(self) -> list[str]:
+        """The files of settings and launch scripts that were named."""
+        named = self.of("config", "launch")
+        return [file for files in named.values() for file in files]
+
+    @property
     def facts(self) -> Values:
         """The facts of a job that were given."""
         return self.of(*FACTS)

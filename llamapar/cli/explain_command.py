@@ -61,9 +61,8 @@ def _answer(given: Given) -> Answer:
 def _known(given: Given) -> Values:
     """The arguments of `explain` beside the text; what an option says stands before the context."""
     known: Values = {"context": None if given["context"] is None else _context(given["context"])}
-    if given["config"] or given["launch"]:
-        files = [*(given["config"] or ()), *(given["launch"] or ())]
-        settings = read_settings(*files, overrides=given["overrides"])
+    if given.files:
+        settings = read_settings(*given.files, overrides=given["overrides"])
         known["context"] = settings.known() | (known["context"] or {})
         known |= {} if settings.framework is None else {"framework": settings.framework}
     for name, value in given.of(*AXES, *_FACTS).items():

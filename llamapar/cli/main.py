@@ -29,7 +29,7 @@ from .writing import as_dict, as_text, in_flags, write
 
 
 def _check(given: Given) -> Answer:
-    if given["config"] or given["launch"]:
+    if given.files:
         return settings_command.check_settings(given)
     if given["settings"]:
         choose = ["--config FILE", "--launch FILE"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from llamapar.describe.options import LAYOUT
 from llamapar.errors import LlamaparError
-from llamapar.frameworks.settings import Settings, read_settings
+from llamapar.frameworks.settings import JOB_FACTS, Settings, read_settings
 from llamapar.rules.report import Report, check
 
 from .commands import Answer, Given
 from .writing import as_dict, as_text
 
-_KNOWN = ("model", "gpus", "gpus_per_node", "seq_len", "micro_batch", "global_batch", "micro_batches")
+_KNOWN = ("model", *JOB_FACTS)
 
 
 def check_settings(given: Given) -> Answer:
@@ -21,8 +21,7 @@ def check_settings(given: Given) -> Answer:
         why = "the layout is read from the files"
         choose = ["what the framework's command takes, after --", "the command without --config"]
         raise LlamaparError(f"{name}={typed[name]} beside files of settings", why, choose, name)
-    files = [*(given["config"] or ()), *(given["launch"] or ())]
-    settings = read_settings(*files, overrides=given["overrides"], known=given.of(*_KNOWN))
+    settings = read_settings(*given.files, overrides=given["overrides"], known=given.of(*_KNOWN))
     if given["settings"]:
         return Answer(True, lambda: as_text(settings), settings.as_dict)
     rest = {name: value for name, value in given.facts.items() if name not in _KNOWN}

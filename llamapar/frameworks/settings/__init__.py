@@ -5,6 +5,6 @@ entries into facts (`draft`), and `reading` is the door.
 """
 
 from .draft import Contradiction
-from .reading import FORMATS, Settings, read_settings
+from .reading import FORMATS, JOB_FACTS, Settings, read_settings
 
-__all__ = ["FORMATS", "Contradiction", "Settings", "read_settings"]
+__all__ = ["FORMATS", "JOB_FACTS", "Contradiction", "Settings", "read_settings"]

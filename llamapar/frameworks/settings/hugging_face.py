@@ -19,10 +19,8 @@ _DEGREES = ("tp", "cp", "dp_replicate", "dp_shard")
 def fill_one_way(draft: Draft, *names: str) -> None:
     """Axes that a tool does not have."""
     for name in names:
-        if name not in draft.facts:
-            draft.derive(name, 1, f"{draft.framework} has none here")
-    if "sequence_parallel" not in draft.facts:
-        draft.derive("sequence_parallel", False, f"{draft.framework} does not cut norms")
+        draft.unless_said(name, 1, f"{draft.framework} has none here")
+    draft.unless_said("sequence_parallel", False, f"{draft.framework} does not cut norms")
 
 
 def take_dtype(source: Source, key: str = "{}") -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .documents import Entry
 from .draft import Draft, Origin, count
-from .flags import Flags, flags_of
+from .flags import Flags, flags_of, pieces
 from .shell import HOLE, Script, Word
 
 _LAUNCHERS = re.compile(
@@ -137,9 +137,7 @@ def launches(script: Script) -> list[Launch]:
     if not any(_LAUNCHERS.search(w.text) for words in lines for w in words):
         lines = [*script.variables.values()]
     for words in lines:
-        flat = [
-            Word(part, w.line) for w in words for part in (w.text.split() if " -" in w.text else [w.text])
-        ]
+        flat = [*pieces(words)]
         hits = [(n, m) for n, w in enumerate(flat) if (m := _LAUNCHERS.search(w.text))]
         if hits:
             at, match = hits[-1]

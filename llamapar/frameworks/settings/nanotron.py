@@ -58,8 +58,8 @@ def _read_nanotron_model(source: Source, document: Document) -> None:
         return
     for field, key in _MODEL.items():
         source.take(field, f"{prefix}.{key}")
-    if "n_kv_heads" not in draft.facts and (heads := draft.number("n_heads")):
-        draft.derive("n_kv_heads", heads, "as many as query heads, unless said")
+    if heads := draft.number("n_heads"):
+        draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
     theta = source.get(f"{prefix}.rope_theta")
     base = 10000 if theta is None or theta.value is None else theta.value
     source.put("rope_theta", base, f"{prefix}.rope_theta")

@@ -101,11 +101,11 @@ def _read_model(source: Source) -> None:
         source.take(field, key)
     dim, heads = draft.number("dim"), draft.number("n_heads")
     source.take("ffn_dim", "ffn_hidden_size")
-    if dim and not _said(source, "ffn_hidden_size"):
-        draft.derive("ffn_dim", 4 * dim, "4 · hidden_size, unless said")
+    if dim:
+        draft.unless_said("ffn_dim", 4 * dim, "4 · hidden_size, unless said")
     source.take("n_kv_heads", "num_query_groups")
-    if heads and not _said(source, "num_query_groups"):
-        draft.derive("n_kv_heads", heads, "as many as query heads, unless said")
+    if heads:
+        draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
     theta = source.count("rotary_base") if _said(source, "rotary_base") else 10000
     if theta:
         source.put("rope_theta", theta, "rotary_base")

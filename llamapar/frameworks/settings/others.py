@@ -74,8 +74,9 @@ def _neox_model(source: Source) -> None:
     ):
         source.take(field, key)
     dim, heads = draft.number("dim"), draft.number("n_heads")
-    groups = source.get("num_kv_heads")
-    draft.take("n_kv_heads", groups, source.name, heads, "as many as query heads, unless said")
+    source.take("n_kv_heads", "num_kv_heads")
+    if heads:
+        draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
     inner = source.count("intermediate_size") or (4 * dim if dim else None)
     if inner and source.text("activation") == "swiglu":
         each = source.count("mlp_multiple_of") or 1
@@ -189,8 +190,7 @@ def read_colossalai(files: Files, draft: Draft) -> None:
         _read_plugin(Source(found.name, found.get, draft, by))
     else:
         _read_command(files, draft)
-    if "cp" not in draft.facts:
-        draft.derive("cp", 1, "no ring over ranks of its own")
+    draft.unless_said("cp", 1, "no ring over ranks of its own")
 
 
 def _read_plugin(source: Source) -> None:

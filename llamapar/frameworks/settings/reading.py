@@ -19,13 +19,14 @@ from llamapar.errors import LayoutError, LlamaparError, one_of, printable, shown
 from llamapar.records.tables import Plain, Record
 
 from . import bridge, finetuning, hugging_face, megatron, nanotron, nemo, others, serving, torchtitan
+from .arithmetic import question_name, settle
 from .documents import MOST_BYTES
-from .draft import DIMS, JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, question_name, section_of, settle
+from .draft import DIMS, JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, section_of
 from .files import Files
 
 MOST_FILES = 20
 
-_FACTS = ("gpus", "gpus_per_node", "seq_len", "micro_batch", "micro_batches", "global_batch")
+JOB_FACTS = ("gpus", "gpus_per_node", "seq_len", "micro_batch", "micro_batches", "global_batch")
 """Fields of a job that files may say as they stand."""
 
 
@@ -157,7 +158,7 @@ class Settings(Record):
 
     def facts(self) -> dict[str, object]:
         """What is known besides model and layout, as `Job.of` takes it."""
-        found = {name: self.job.get(name) for name in _FACTS}
+        found = {name: self.job.get(name) for name in JOB_FACTS}
         recompute = str(self.job.get("recompute") or "").partition(" ")[0]
         if recompute in OPTIONS["recompute"].choices:
             found["recompute"] = recompute
@@ -265,7 +266,7 @@ def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
         if name == "model":
             _take_known_model(draft, value)
             continue
-        one_of("known", name, ("model", *_FACTS, *DIMS))
+        one_of("known", name, ("model", *JOB_FACTS, *DIMS))
         number = whole(name, value)
         old = draft.facts.get(name)
         if old is not None and old.value != number and old.origin.line:

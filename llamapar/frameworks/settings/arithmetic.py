@@ -1,0 +1,153 @@
+"""The arithmetic between the facts that readers find: what follows is derived, what contradicts is kept.
+
+A degree of data parallelism is derived and never believed from a name; numbers that contradict are all kept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from .draft import DIMS, Contradiction, Draft
+
+
+def settle(draft: Draft) -> None:
+    """Derives what the facts say together, and keeps each contradiction."""
+    _settle_ranks(draft)
+    if draft.training:
+        _settle_batch(draft)
+    _settle_switches(draft)
+    _say_unknown(draft)
+
+
+def _settle_ranks(draft: Draft) -> None:
+    degrees = {axis: draft.number(axis) for axis in ("tp", "cp", "pp")}
+    gpus, dp = draft.number("gpus"), draft.number("dp")
+    replicate = draft.number("dp_replicate")
+    if None in degrees.values():
+        for name in ("dp", "dp_shard"):
+            draft.facts.pop(name, None)
+        open_degrees = ", ".join(axis for axis, n in degrees.items() if n is None)
+        draft.unknown.setdefault("dp", f"gpus and {open_degrees} would say it")
+        return
+    ways = math.prod(n for n in degrees.values() if n)
+    words = "·".join(str(n) for n in degrees.values())
+    shard = draft.number("dp_shard")
+    if dp is None and shard is not None and not draft.fills:
+        dp = shard * (replicate or 1)
+        draft.derive("dp", dp, f"{replicate or 1} replicas · {shard} shards")
+    if gpus is not None and dp is not None and not draft.fills:
+        if ways * dp != gpus:
+            why = f"tp·cp·pp·dp = {words}·{dp} = {ways * dp}"
+            draft.contradictions.append(Contradiction("gpus", (gpus, ways * dp), why))
+    elif gpus is not None:
+        if gpus % ways:
+            why = f"tp·cp·pp = {words} = {ways} does not divide {gpus} GPUs"
+            draft.contradictions.append(Contradiction("gpus", (gpus, ways), why))
+            draft.missing("dp", why)
+            dp = None
+        else:
+            dp = gpus // ways
+            draft.derive("dp", dp, f"{gpus} GPUs / (tp·cp·pp = {words})")
+    elif dp is not None and not draft.fills:
+        draft.derive("gpus", ways * dp, f"tp·cp·pp·dp = {words}·{dp}")
+    else:
+        draft.missing("dp", f"GPUs / (tp·cp·pp = {words})")
+        draft.unknown.setdefault("gpus", "no launch says how many")
+        dp = None
+    if replicate is None:
+        replicate = 1
+        draft.derive("dp_replicate", 1, "no replicas said")
+    if dp is None:
+        if draft.fills:
+            draft.facts.pop("dp_shard", None)
+    elif dp % replicate:
+        why = f"{replicate} replicas do not divide dp = {dp}"
+        draft.contradictions.append(Contradiction("dp_replicate", (replicate, dp), why))
+    elif shard is not None and not draft.fills and shard * replicate != dp:
+        why = f"{replicate} replicas · {shard} shards = {shard * replicate}, dp = {dp}"
+        draft.contradictions.append(Contradiction("dp", (shard * replicate, dp), why))
+    elif shard is None or draft.fills:
+        draft.derive("dp_shard", dp // replicate, f"dp = {dp} / {replicate} replicas")
+
+
+def _settle_batch(draft: Draft) -> None:
+    """global_batch = micro_batch · micro_batches · dp, any one from the others."""
+    dp, each = draft.number("dp"), draft.number("micro_batch")
+    many, whole = draft.number("micro_batches"), draft.number("global_batch")
+    if many is None and each is not None and draft.number("batch_per_dp") is not None:
+        many, left = divmod(draft.number("batch_per_dp") or 0, each)
+        if left == 0:
+            draft.derive("micro_batches", many, "batch_per_dp / micro_batch")
+    if dp is None or each is None:
+        if whole is None:
+            draft.unknown.setdefault("global_batch", "micro_batch · micro_batches · dp")
+        return
+    if whole is None and many is not None:
+        draft.derive("global_batch", each * many * dp, f"{each}·{many}·{dp}")
+    elif whole is not None and many is None:
+        if whole % (each * dp):
+            why = f"no multiple of micro_batch · dp = {each}·{dp} = {each * dp}"
+            draft.contradictions.append(Contradiction("global_batch", (whole, each * dp), why))
+            draft.unknown.setdefault("micro_batches", why)
+        else:
+            draft.derive("micro_batches", whole // (each * dp), f"{whole} / ({each}·{dp})")
+    elif whole is not None and many is not None and whole != each * many * dp:
+        why = f"micro_batch · micro_batches · dp = {each}·{many}·{dp} = {each * many * dp}"
+        draft.contradictions.append(Contradiction("global_batch", (whole, each * many * dp), why))
+
+
+def _settle_switches(draft: Draft) -> None:
+    """Sequence parallelism has no effect without TP."""
+    asked = draft.facts.get("sequence_parallel")
+    if draft.number("tp") == 1:
+        if asked and asked.value and asked.origin.line:
+            draft.ignored.append(f"sequence parallelism ({asked.origin}): tp=1")
+        draft.derive("sequence_parallel", False, "tp = 1")
+    unsaid = "virtual_stages" not in draft.facts and "virtual_stages" not in draft.unknown
+    if unsaid and draft.number("pp") is not None:
+        draft.derive("virtual_stages", 1, "none said")
+
+
+def _say_unknown(draft: Draft) -> None:
+    """Names every field that a run needs and nobody says."""
+    if not draft.covered:
+        return
+    if not any(name in draft.facts for name in (*DIMS, "preset")):
+        draft.unknown.setdefault("model", "nothing here says its dimensions")
+    else:
+        for name in DIMS:
+            if name not in draft.facts:
+                draft.unknown.setdefault(name, "not in these files")
+    wanted = ["seq_len"]
+    if draft.training:
+        wanted += ["micro_batch", "global_batch"]
+    for name in wanted:
+        if name not in draft.facts:
+            draft.unknown.setdefault(name, "not in these files")
+    if "gpus" in draft.facts and "gpus_per_node" not in draft.facts:
+        draft.unknown.setdefault("gpus_per_node", "no launch says how many GPUs a node has")
+
+
+# -- names that lie --------------------------------------------------------------------------------
+
+_IN_NAMES = re.compile(
+    r"(?<![a-z0-9])(?:(?P<axis>tp|cp|pp|dp)[-_=]?(?P<degree>[0-9]{1,4})"
+    r"|(?P<nodes>[0-9]{1,5})[-_]?(?:nodes?)|(?P<gpus>[0-9]{1,6})[-_]?(?:gpus?))(?![a-z0-9])"
+)
+
+
+def question_name(draft: Draft, name: str) -> None:
+    """Numbers in a file's name that the file itself contradicts."""
+    gpus, each = draft.number("gpus"), draft.number("gpus_per_node")
+    for match in _IN_NAMES.finditer(name.lower()):
+        if match["axis"]:
+            field_name, said, found = match["axis"], int(match["degree"]), draft.number(match["axis"])
+        elif match["gpus"]:
+            field_name, said, found = "gpus", int(match["gpus"]), gpus
+        else:
+            field_name, said = "gpus", int(match["nodes"]) * (each or 0)
+            found = gpus if each else None
+        if found is not None and found != said:
+            why = f"the file's name says {match.group()}, its settings {found}"
+            draft.contradictions.append(Contradiction(field_name, (said, found), why))
