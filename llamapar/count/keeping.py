@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Plain, Record
@@ -26,10 +27,6 @@ class KeptPart:
     found: int
     unfused: int
     steps: tuple[int, ...]
-
-    @property
-    def fused(self) -> int:
-        return self.steps[-1]
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,19 +53,24 @@ class Kept(Record):
     @property
     def unfused(self) -> float:
         """The same by the account of these programs."""
-        return sum(part.unfused for part in self.parts) / self.unit
+        return self.totals[0]
 
     @property
     def fused(self) -> float:
         """The same by fused kernels that gather and compute again."""
-        return sum(part.fused for part in self.parts) / self.unit
+        return self.totals[-1]
+
+    @property
+    def totals(self) -> list[float]:
+        """The same by the account of these programs, and after each of STEPS."""
+        columns = zip(*((part.unfused, *part.steps) for part in self.parts), strict=True)
+        return [sum(column) / self.unit for column in columns]
 
     @property
     def steps(self) -> dict[str, float]:
         """Step → by how many bytes for a token·dim/tp it leads from the one to the other."""
-        totals = [self.unfused]
-        totals += [sum(part.steps[i] for part in self.parts) / self.unit for i in range(len(STEPS))]
-        return {name: after - before for name, before, after in zip(STEPS, totals, totals[1:], strict=False)}
+        changes = (after - before for before, after in pairwise(self.totals))
+        return dict(zip(STEPS, changes, strict=True))
 
     @property
     def sentence(self) -> str:
@@ -88,9 +90,7 @@ class Kept(Record):
         for part in self.parts:
             sizes = (part.found, part.unfused, *part.steps)
             rows.append([part.part, *(f"{size / self.unit:.2f}" for size in sizes)])
-        totals = [self.found, self.unfused]
-        totals += [sum(part.steps[i] for part in self.parts) / self.unit for i in range(len(STEPS))]
-        rows.append(["a layer", *(f"{total:.2f}" for total in totals)])
+        rows.append(["a layer", *(f"{total:.2f}" for total in (self.found, *self.totals))])
         head = ["B a token·dim/tp", "this run", "lp.memory, eager", *STEPS]
         return self.title, head, rows, self.sentence
 
