@@ -11,7 +11,7 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
+from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Case, Framework
 from llamapar.records.tables import Plain
 
 from . import capacity, price
@@ -100,7 +100,10 @@ def is_unproven(rule: Rule, job: Job, judge: Framework | None) -> bool:
     """Whether the paper calls it an error, and of the judge there is no evidence."""
     if judge is None or rule.of_facts or rule.severity(judge.job_of(rule.code, job)) != ERROR:
         return False
-    case = judge.case(rule.code, job)
+    return _says_nothing(judge.case(rule.code, job))
+
+
+def _says_nothing(case: Case | None) -> bool:
     return case is None or case.verdict == UNKNOWN
 
 
@@ -113,15 +116,17 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
     if judge is None or rule.of_facts:
         return own
     case = judge.case(rule.code, job)
+    if own == ERROR and _says_nothing(case):
+        return NOTE
     if case is None:
-        return NOTE if own == ERROR else own
+        return own
     if case.verdict in FAILS:
         return ERROR
     if case.verdict in (WORKS, ADAPTS):
         return NOTE if own or case.verdict == ADAPTS else None
     if case.verdict == NA:
         return rule.if_na or own
-    return NOTE if own == ERROR else own or NOTE
+    return own or NOTE
 
 
 def severities(job: Job, judge: Framework | None) -> dict[str, str]:
