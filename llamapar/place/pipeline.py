@@ -15,7 +15,7 @@ from llamapar.errors import LayoutError, one_of, real, shown
 from llamapar.records.tables import Plain, Record, cut, fold, plural
 
 from .orders import ORDERS, Action
-from .walk import WORDS, Result, needs, problem_of, result_of, walk
+from .walk import WORDS, Result, Walk, needs, problem_of, result_of, walk
 
 LONGEST = 1e9
 """Most of a duration, in whatever unit."""
@@ -89,7 +89,13 @@ class Schedule(Record):
         Every operation has to stand once, on the rank of its stage, after what it needs, and no ranks may
         wait for one another.
         """
-        return problem_of(self.ranks, self.rank_of, self.pp, self.stages, self.micro_batches)
+        found = (self.ranks, self.walked, self.rank_of, self.pp, self.stages, self.micro_batches)
+        return problem_of(*found)
+
+    @cached_property
+    def walked(self) -> Walk:
+        """An order in which its operations can run, whatever they take."""
+        return walk(self.ranks, self.stages)
 
     @property
     def ok(self) -> bool:
@@ -154,8 +160,10 @@ class Schedule(Record):
             real(WORDS[kind], value, 0.0, LONGEST)
         real("p2p", p2p, 0.0, LONGEST)
         self.check()
-        walked = walk(self.ranks, [durations] * self.stages, p2p)
-        starts, ends = (tuple(map(tuple, each)) for each in (walked.starts, walked.ends))
+        starts, ends = (
+            tuple(tuple(map(times.__getitem__, row)) for row in self.walked.rows)
+            for times in self.walked.times([durations] * self.stages, p2p)
+        )
         return Timeline(self, durations, p2p, starts, ends)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:

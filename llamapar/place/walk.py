@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from llamapar.errors import LayoutError
 from llamapar.records.tables import plural
@@ -42,55 +43,83 @@ def needs(action: Action, last: int) -> tuple[Result, ...]:
     return (own,) if stage == last else (own, (False, stage + 1, number))
 
 
+class Turn(NamedTuple):
+    """An operation as it comes in a walk: what it waits for, as numbers of turns, where 0 is the start.
+
+    before: on its own rank. other: on another one, 0 for none.
+    """
+
+    before: int
+    other: int
+    stage: int
+    kind: str
+
+
 @dataclass(frozen=True)
 class Walk:
-    """The times at which operations start and end, row by row; shorter than the row where its rank is stuck.
+    """An order in which the ranks' operations can run, as far as they come.
 
-    missing: what a stuck rank waits for.
+    turns: that order, after the start. rows: of each rank the numbers of its turns, fewer than its operations
+    where it is stuck. missing: what a stuck rank waits for.
     """
 
-    starts: list[list[float]]
-    ends: list[list[float]]
+    turns: list[Turn]
+    rows: list[list[int]]
     missing: dict[int, Result] = field(default_factory=dict)
 
+    def times(
+        self, durations: Sequence[Mapping[str, float]], p2p: float = 0.0
+    ) -> tuple[list[float], list[float]]:
+        """When each turn starts and ends, if an operation runs as soon as what it waits for is there.
 
-def walk(rows: Rows, durations: Sequence[Mapping[str, float]], p2p: float = 0.0) -> Walk:
-    """Each rank runs its row in order, an operation as soon as the rank is free and what it needs is there.
+        durations: of every stage of the pipeline, by kind. p2p: time from the end of an operation to its use
+        on another rank; nobody is busy meanwhile.
+        """
+        starts, ends = [0.0], [0.0]
+        for before, other, stage, kind in self.turns:
+            start = ends[before]
+            if other and ends[other] + p2p > start:
+                start = ends[other] + p2p
+            starts.append(start)
+            ends.append(start + durations[stage][kind])
+        return starts, ends
 
-    durations: of every stage of the pipeline, by kind.
-    p2p: time from the end of an operation to its use on another rank; nobody is busy meanwhile.
-    """
-    last = len(durations) - 1
-    made: dict[Result, tuple[float, int]] = {}
+
+def walk(rows: Rows, stages: int) -> Walk:
+    """Each rank runs its row in order, an operation as soon as what it needs is there."""
+    last = stages - 1
+    made: dict[Result, tuple[int, int]] = {}
     waiting: defaultdict[Result, list[int]] = defaultdict(list)
-    walked = Walk([[] for _ in rows], [[] for _ in rows])
+    walked = Walk([], [[] for _ in rows])
+    turns = walked.turns
     ready = list(range(len(rows)))
     while ready:
         rank = ready.pop()
-        row, starts, ends = rows[rank], walked.starts[rank], walked.ends[rank]
+        row, numbers = rows[rank], walked.rows[rank]
         walked.missing.pop(rank, None)
-        while len(ends) < len(row):
-            action = row[len(ends)]
-            start = ends[-1] if ends else 0.0
+        for action in row[len(numbers) :]:
+            other = 0
             for need in needs(action, last):
                 if need not in made:
                     waiting[need].append(rank)
                     walked.missing[rank] = need
                     break
-                end, sender = made[need]
-                start = max(start, end if sender == rank else end + p2p)
+                number, sender = made[need]
+                other = other if sender == rank else number
             if rank in walked.missing:
                 break
-            starts.append(start)
-            ends.append(start + durations[action.stage][action.kind])
+            turns.append(Turn(numbers[-1] if numbers else 0, other, action.stage, action.kind))
+            numbers.append(len(turns))
             if action.kind != "W":
                 result = result_of(action)
-                made[result] = (ends[-1], rank)
+                made[result] = (len(turns), rank)
                 ready += waiting.pop(result, [])
     return walked
 
 
-def problem_of(rows: Rows, rank_of: RankOf, pp: int, stages: int, micro_batches: int) -> LayoutError | None:
+def problem_of(
+    rows: Rows, walked: Walk, rank_of: RankOf, pp: int, stages: int, micro_batches: int
+) -> LayoutError | None:
     """Why a table is no schedule, as an error to raise; None where it is one.
 
     Every operation stands once and on the rank of its stage, and every rank comes to the end of its row.
@@ -98,7 +127,7 @@ def problem_of(rows: Rows, rank_of: RankOf, pp: int, stages: int, micro_batches:
     if len(rows) != pp:
         return _refusal(f"a table of {plural(len(rows), 'row')}", f"pp={pp} ranks have a row each")
     problem = _misplaced(rows, rank_of, stages, micro_batches)
-    return problem or _uncounted(rows, stages, micro_batches) or _stuck(rows, stages)
+    return problem or _uncounted(rows, stages, micro_batches) or _stuck(rows, walked)
 
 
 def _misplaced(rows: Rows, rank_of: RankOf, stages: int, micro_batches: int) -> LayoutError | None:
@@ -131,9 +160,8 @@ def _uncounted(rows: Rows, stages: int, micro_batches: int) -> LayoutError | Non
     return None
 
 
-def _stuck(rows: Rows, stages: int) -> LayoutError | None:
+def _stuck(rows: Rows, walked: Walk) -> LayoutError | None:
     """The ranks that wait for ever, and for what: a ring of them, or one whose own row has it later."""
-    walked = walk(rows, [dict.fromkeys(WORDS, 0.0)] * stages)
     if not walked.missing:
         return None
     holder = {
@@ -166,7 +194,7 @@ def _waits(
 ) -> tuple[Action, Action]:
     """What a stuck rank would run next, and what that waits for."""
     peer, place = holder[walked.missing[rank]]
-    return rows[rank][len(walked.ends[rank])], rows[peer][place]
+    return rows[rank][len(walked.rows[rank])], rows[peer][place]
 
 
 def _refusal(what: str, why: str) -> LayoutError:

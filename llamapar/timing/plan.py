@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from llamapar.count.terms import GIB
@@ -234,7 +235,20 @@ def plan(
     largest = gpus if most_tp is None else whole("most_tp", most_tp)
     every = sorted(candidates(job, how, gpus, split, largest), key=lambda one: (one.seconds, str(one)))
     wanted = max(JUDGED, whole("top", top))
-    passing, complete = _judged(every, job, how, judge, split, wanted, progress, cancel)
+    passing: list[Ranked] = []
+    complete = True
+    try:
+        for judged, one in enumerate(_judged(every, job, how, judge, split), 1):
+            passing += [] if one is None else [one]
+            if progress is not None:
+                progress(judged, len(passing))
+            if len(passing) == wanted:
+                break
+            if cancel is not None and cancel():
+                complete = False
+                break
+    except KeyboardInterrupt:
+        complete = False
     passing.sort(key=lambda one: one.cost.step_seconds)
     shown = [
         replace(one, why=compared(one.cost, passing[0].cost) if place else "the fastest")
@@ -247,50 +261,16 @@ def plan(
 
 
 def _judged(
-    every: list[Candidate],
-    job: Job,
-    how: Conditions,
-    judge: Framework | None,
-    split: str,
-    wanted: int,
-    progress: Progress | None,
-    cancel: Callable[[], bool] | None,
-) -> tuple[list[Ranked], bool]:
-    """The first that pass, by the full functions; whether nothing stopped it, neither `cancel` nor Ctrl-C."""
-    passing: list[Ranked] = []
-    try:
-        for _ in _passing(every, job, how, judge, split, passing, progress):
-            if len(passing) == wanted:
-                break
-            if cancel is not None and cancel():
-                return passing, False
-    except KeyboardInterrupt:
-        return passing, False
-    return passing, True
-
-
-def _passing(
-    every: list[Candidate],
-    job: Job,
-    how: Conditions,
-    judge: Framework | None,
-    split: str,
-    passing: list[Ranked],
-    progress: Progress | None,
-) -> Iterator[None]:
-    """Judges one after another, into `passing`."""
-    for place, candidate in enumerate(every):
-        yield
-        if progress is not None:
-            progress(place, len(passing))
+    every: list[Candidate], job: Job, how: Conditions, judge: Framework | None, split: str
+) -> Iterator[Ranked | None]:
+    """Each of them by the full functions; None where it does not pass, or does not fit."""
+    for candidate in every:
         one = candidate.job(job)
-        if codes(severities(one, judge), ERROR):
-            continue
-        try:
-            held = memory_of(one, judge).high_bytes
-            if held <= how.gpu.hbm_bytes:
-                timed = cost_of(one, replace(how, recompute=one.recompute), split)
-                passing.append(Ranked(one, timed, held))
-        except LlamaparError:  # a schedule that is not defined for it
-            continue
-    yield
+        found = None
+        if not codes(severities(one, judge), ERROR):
+            with suppress(LlamaparError):  # a schedule that is not defined for it
+                held = memory_of(one, judge).high_bytes
+                if held <= how.gpu.hbm_bytes:
+                    timed = cost_of(one, replace(how, recompute=one.recompute), split)
+                    found = Ranked(one, timed, held)
+        yield found

@@ -15,7 +15,6 @@ from llamapar.describe.models import ModelConfig
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Schedule
 from llamapar.place.schedule import schedule_of
-from llamapar.place.walk import walk
 
 from .layer import HOP, NET_HOP, PARTS, START, STREAM, Conditions, Pass, Ring, layer
 
@@ -85,8 +84,8 @@ def head(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> 
 
 @lru_cache(maxsize=16)
 def table_of(name: str, pp: int, virtual_stages: int, many: int, nc: int | None) -> Schedule:
-    """A schedule's table, remembered."""
-    return schedule_of(name, pp, virtual_stages, many, nc).check()
+    """A schedule's table, remembered. It is not checked: every table that `schedule_of` makes can run."""
+    return schedule_of(name, pp, virtual_stages, many, nc)
 
 
 def sent_to_next(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> float:
@@ -174,7 +173,7 @@ def _pipeline(
 
 def _end(table: Schedule, ranks: Ranks, p2p: float) -> float:
     """When the last rank is done."""
-    return max(row[-1] for row in walk(table.ranks, ranks.durations, p2p).ends)
+    return max(table.walked.times(ranks.durations, p2p)[1])
 
 
 def shared(
