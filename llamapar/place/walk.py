@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from llamapar.errors import LayoutError
 from llamapar.records.tables import plural
@@ -43,16 +42,9 @@ def needs(action: Action, last: int) -> tuple[Result, ...]:
     return (own,) if stage == last else (own, (False, stage + 1, number))
 
 
-class Turn(NamedTuple):
-    """An operation as it comes in a walk: what it waits for, as numbers of turns, where 0 is the start.
-
-    before: on its own rank. other: on another one, 0 for none.
-    """
-
-    before: int
-    other: int
-    stage: int
-    kind: str
+Turn = tuple[int, int, int, str]
+"""An operation as it comes in a walk: (the turn before on its rank, the one elsewhere that it waits for,
+stage, kind). Turns are numbered from 1; 0 is the start."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +89,9 @@ def walk(rows: Rows, stages: int) -> Walk:
         rank = ready.pop()
         row, numbers = rows[rank], walked.rows[rank]
         walked.missing.pop(rank, None)
-        for action in row[len(numbers) :]:
-            other = 0
+        before = numbers[-1] if numbers else 0
+        for place in range(len(numbers), len(row)):
+            action, other = row[place], 0
             for need in needs(action, last):
                 if need not in made:
                     waiting[need].append(rank)
@@ -108,12 +101,14 @@ def walk(rows: Rows, stages: int) -> Walk:
                 other = other if sender == rank else number
             if rank in walked.missing:
                 break
-            turns.append(Turn(numbers[-1] if numbers else 0, other, action.stage, action.kind))
-            numbers.append(len(turns))
+            turns.append((before, other, action.stage, action.kind))
+            before = len(turns)
+            numbers.append(before)
             if action.kind != "W":
                 result = result_of(action)
-                made[result] = (len(turns), rank)
-                ready += waiting.pop(result, [])
+                made[result] = (before, rank)
+                if result in waiting:
+                    ready += waiting.pop(result)
     return walked
 
 
