@@ -128,6 +128,18 @@ def write(
     print(f"{name}: {len(cases)} cases, {len(text):,} bytes", file=sys.stderr)
 
 
+def write_tables(name: str, command: str, tables: dict[str, Any]) -> None:
+    """Write `name` beside this file: tables of rows that were read by hand, a row a line."""
+    parts = [f'"made_by": {json.dumps({"command": command})}']
+    for key, value in tables.items():
+        if isinstance(value, list):
+            lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
+            parts.append(f'"{key}": [\n{lines}\n]')
+        else:
+            parts.append(f'"{key}": {json.dumps(value, separators=(",", ":"))}')
+    Path(__file__).with_name(name).write_text("{" + ",\n".join(parts) + "}\n")
+
+
 @contextmanager
 def ranks(world: int) -> Iterator[None]:
     """A fake process group of `world` ranks in this one process, as rank 0; needs torch."""

@@ -14,7 +14,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from fixture import write_tables
+
 COMMAND = "python tests/oracles/make_memory.py --published PATH --ultrascale PATH --measured PATH"
 KEPT = ("id", "model", "dims", "gpus", "tp", "cp", "pp", "vp", "dp", "sharding", "seq_len", "micro_batch")
 KEPT += ("global_batch_seqs", "precision", "recompute", "schedule", "peak_mem", "peak_mem_unit", "source")
@@ -29,18 +30,6 @@ SHARDS = [  # (preset, format, name in the table)
     ("llama3.1-405b-mp16", "bf16", "Llama-3.1-405B mp16 (kv=16)"),
     ("llama3.1-405b", "fp8", "Llama-3.1-405B fp8 mp8"),
 ]
-
-
-def write(name: str, tables: dict[str, Any]) -> None:
-    """One JSON file, a row a line."""
-    parts = [f'"made_by": {json.dumps({"command": COMMAND})}']
-    for key, value in tables.items():
-        if isinstance(value, list):
-            lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
-            parts.append(f'"{key}": [\n{lines}\n]')
-        else:
-            parts.append(f'"{key}": {json.dumps(value, separators=(",", ":"))}')
-    (HERE / name).write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def measured_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -117,10 +106,10 @@ def main() -> None:
     rows = [{k: r[k] for k in row_names} for r in ultrascale["rows"]]
     rows = [r | {"model": "70B GQA"} if r["fits_dims"] is False else r for r in rows]
     measured = [{k: r.get(k) for k in KEPT} for r in published["measured"] if r["peak_mem"]]
-    write("peaks_ultrascale.json", {k: ultrascale[k] for k in names} | {"rows": rows})
-    write("peaks_published.json", {"measured": measured})
+    write_tables("peaks_ultrascale.json", COMMAND, {k: ultrascale[k] for k in names} | {"rows": rows})
+    write_tables("peaks_published.json", COMMAND, {"measured": measured})
     lines = args.measured.read_text().splitlines()
-    write("peaks_measured.json", {"rows": [measured_row(json.loads(line)) for line in lines]})
+    write_tables("peaks_measured.json", COMMAND, {"rows": [measured_row(json.loads(line)) for line in lines]})
 
     files = [
         {"model": PRESETS[k], "format": "q40", "bytes": n}
@@ -156,8 +145,9 @@ def main() -> None:
         for tokens, gib in zip((1024, 16000, 128000), row, strict=True)
     ]
     closed = published["analytic_reference"]["values"]
-    write(
+    write_tables(
         "published_memory.json",
+        COMMAND,
         {"files": files, "meta_shards": shards, "kv_cache": caches, "ultrascale_closed_forms": closed},
     )
 

@@ -12,7 +12,8 @@ import hashlib
 import json
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from fixture import write_tables
+
 COMMAND = "python tests/oracles/make_steps.py --published PATH --ultrascale PATH"
 LEFT_OUT = ("dp_derived", "peak_mem", "peak_mem_unit", "hfu_pct", "source_kind")
 TIMES = ("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_s")
@@ -22,18 +23,6 @@ ULTRASCALE = ("model", "mbs", "dp", "pp", "tp", "zero", "tok_s_gpu")
 def half(name: str) -> str:
     """Which half of the rows an id falls into."""
     return "unseen" if hashlib.sha256(name.encode()).digest()[0] % 2 else "seen"
-
-
-def write(name: str, tables: dict[str, object]) -> None:
-    """One JSON file, a row a line."""
-    parts = [f'"made_by": {json.dumps({"command": COMMAND})}']
-    for key, value in tables.items():
-        if isinstance(value, list):
-            lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
-            parts.append(f'"{key}": [\n{lines}\n]')
-        else:
-            parts.append(f'"{key}": {json.dumps(value, separators=(",", ":"))}')
-    (HERE / name).write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def main() -> None:
@@ -49,7 +38,7 @@ def main() -> None:
         for row in published["measured"]
         if any(row[name] is not None for name in TIMES)
     ]
-    write("steps_published.json", {"rows": rows})
+    write_tables("steps_published.json", COMMAND, {"rows": rows})
     names = ("source", "hardware", "seq_len", "gbs", "mfu_convention")
     head = {name: ultrascale[name] for name in names} | {"dims": ultrascale["model_dims_inferred"]}
     points = []
@@ -57,7 +46,7 @@ def main() -> None:
         if row["fits_dims"] is not False:
             point = [row[name] for name in ULTRASCALE]
             points.append([*point, half("/".join(map(str, point[:-1])))])
-    write("steps_ultrascale.json", head | {"columns": [*ULTRASCALE, "half"], "rows": points})
+    write_tables("steps_ultrascale.json", COMMAND, head | {"columns": [*ULTRASCALE, "half"], "rows": points})
 
 
 if __name__ == "__main__":
