@@ -1,6 +1,8 @@
 """Predicted against measured step times, every row named, worst first.
 
-    .venv/bin/python benchmarks/cost_accuracy.py [--half seen|unseen|both] [--terms] [--ultrascale]
+    .venv/bin/python benchmarks/cost_accuracy.py [--half seen|unseen|both] [--terms] [--ultrascale] [--fit]
+
+--foundry adds llm-foundry's rows, of which nothing was known when every term and constant stood.
 
 Rows are those of tests/oracles/steps_published.json and steps_ultrascale.json; which half a row belongs to
 was drawn before any was predicted. Nothing is chosen by the measured value: what a source's rows leave open
@@ -11,6 +13,7 @@ too little is named with its reason. A GPT's two matrices of 4·dim count as thr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -142,7 +145,9 @@ def titan(row: dict[str, Any], found: dict[str, Any]) -> None:
     notes = row["notes"]
     found["framework"] = "torchtitan"
     found.setdefault("recompute", "selective")
-    found["micro_batch"] = 1 if found.get("pp", 1) > 1 else found["global_batch"] // found["dp"]
+    # a batch is cut into as many micro-batches as there are PP ranks, where nothing else is said
+    # (torchtitan/parallelisms/pipelining_utils.py at 9dec370, the commit of these runs)
+    found["micro_batch"] = found["global_batch"] // found["dp"] // found.get("pp", 1)
     if "+compile" not in notes and "a100" not in row["id"] and found["precision"] == "bfloat16":
         found["kernels"] = "eager"
     found["float8_all_gather"] = found["precision"] == "float8"
@@ -216,6 +221,72 @@ def ultrascale(half: str) -> Iterator[Row]:
         yield Row(name, own, cost.tokens / rate / cost.layout.world, cost)
 
 
+FOUNDRY_SHORT = 4096
+"""Tokens up to which llm-foundry's rows are a fair test: its attention is Triton's, not FlashAttention-2."""
+
+
+def foundry() -> Iterator[Row]:
+    """llm-foundry's MPT models on H100: eager, ZeRO 3."""
+    data = json.loads((ORACLES / "steps_foundry.json").read_text())
+    for model, seq_len, gpus, batch, accumulated, full, precision, rate in data["rows"]:
+        dim, layers, heads = data["dims"][model]
+        dims = {"hidden": dim, "layers": layers, "heads": heads, "kv_heads": heads, "ffn": 4 * dim}
+        dims |= {"vocab": 50368, "tied_embeddings": True, "mlp": "gelu"}
+        cost = lp.cost(
+            lp.ModelConfig(**dims_of({"model": f"mpt-{model}", "dims": dims, "seq_len": seq_len})),
+            lp.Layout(dp=gpus, zero=3),
+            seq_len=seq_len,
+            micro_batch=batch,
+            global_batch=batch * accumulated * gpus,
+            recompute="full" if full else "none",
+            precision=precision,
+            kernels="eager",
+            flash="fa2",
+        )
+        name = f"foundry-{model}-{seq_len}-gpus{gpus}-mbs{batch}-{precision}"
+        yield Row(name, "first sight", cost.tokens / rate / gpus, cost)
+
+
+def fair(row: Row) -> bool:
+    """Whether one of llm-foundry's is a fair test."""
+    assert row.cost is not None
+    return "bfloat16" in row.name and row.cost.layer.forward["attention"].inputs["seq"] <= FOUNDRY_SHORT
+
+
+SLOWER = [step / 100 for step in range(80, 160)]
+HOST = [step / 1e4 for step in range(40)]
+FITTED = {"meta-llama3": [0.0], "nanotron": HOST, "torchtitan": [0.0], "nemo": [0.0]}
+"""Trainer → seconds of its host that are tried; 0 alone where nobody says that it is slow."""
+
+
+def rows_of(trainer: str, half: str) -> list[Row]:
+    """Those of a trainer that can be predicted."""
+    found = ultrascale(half) if trainer == "nanotron" else published(half)
+    return [row for row in found if row.cost and (trainer == "nanotron" or row.name.startswith(trainer))]
+
+
+def refitted(rows: list[Row], slower: float, host: float) -> list[float]:
+    """Their errors with two constants of a profile; a bubble grows as the layers do."""
+    found = []
+    for row in rows:
+        assert row.cost is not None
+        phases = row.cost.layer.seconds
+        counts = next(term.inputs for term in row.cost.terms if term.name == "GEMMs")
+        passes = counts["micro_batches"] * counts["layers"]
+        launched = 3 if "recompute full" in row.cost.how else 2
+        layers = max(slower * phases[0], host) + max(slower * phases[1], launched * host)
+        bubble = row.cost.seconds.get("bubble", 0.0)
+        more = passes * (layers - sum(phases)) + bubble * (layers / sum(phases) - 1)
+        found.append((row.cost.step_seconds + more) / row.measured - 1)
+    return found
+
+
+def fit(rows: list[Row], hosts: list[float]) -> tuple[float, float]:
+    """The two constants of least mean error."""
+    every = itertools.product(SLOWER, hosts)
+    return min(every, key=lambda each: statistics.mean(map(abs, refitted(rows, *each))))
+
+
 def spread(errors: list[float]) -> str:
     """Median and p90 of absolute errors, and the median of signed ones."""
     ordered = sorted(map(abs, errors))
@@ -232,8 +303,19 @@ def main() -> None:
     parser.add_argument("--half", choices=("seen", "unseen", "both"), default="both")
     parser.add_argument("--terms", action="store_true", help="every row's terms, in shares of its step")
     parser.add_argument("--ultrascale", action="store_true", help="the Ultra-Scale Playbook's rows too")
+    parser.add_argument("--foundry", action="store_true", help="llm-foundry's rows too")
+    parser.add_argument("--fit", action="store_true", help="what a profile of each trainer would be")
     args = parser.parse_args()
+    if args.fit:
+        for trainer, hosts in FITTED.items():
+            found = fit(rows_of(trainer, "seen"), hosts)
+            print(f"{trainer}: slower {found[0]}, host {found[1]} s")
+            for half in ("seen", "unseen"):
+                own = rows_of(trainer, half)
+                print(f"  {half}: {spread(refitted(own, 1.0, 0.0))} -> {spread(refitted(own, *found))}")
+        return
     rows = [*published(args.half), *(ultrascale(args.half) if args.ultrascale else ())]
+    rows += foundry() if args.foundry else ()
     there = sorted((row for row in rows if row.cost), key=lambda row: -abs(row.error))
     for row in there:
         assert row.cost is not None
@@ -245,8 +327,9 @@ def main() -> None:
     for row in rows:
         if row.cost is None:
             print(f"  not predicted  {row.half:6}  {row.name}: {row.why}")
-    groups = {"all published": [r for r in there if not r.name.startswith("ultrascale")]}
-    for prefix in [*SETTINGS, "ultrascale"]:
+    groups = {"all published": [r for r in there if not r.name.startswith(("ultrascale", "foundry"))]}
+    groups["fair of llm-foundry"] = [r for r in there if r.name.startswith("foundry") and fair(r)]
+    for prefix in [*SETTINGS, "ultrascale", "foundry"]:
         groups[prefix] = [r for r in there if r.name.startswith(prefix)]
     for name, members in groups.items():
         if members:

@@ -37,9 +37,9 @@ ROOMS = {
     "place": room(1790),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1915),  # moments of a step, modes, and what a counter may show
     "rules": room(
-        1930
+        1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
-    "timing": room(1380),  # a step's time by terms, and the search for layouts
+    "timing": room(1425),  # a step's time by terms, profiles, and the search for layouts
     "diagnosis": room(4320),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
     "spmd": room(1660, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them

@@ -134,6 +134,35 @@ def test_tp_across_nodes_is_what_costs() -> None:
     assert across.seconds["exposed TP"] > inside.seconds["exposed TP"]
 
 
+def test_half_the_tp_brings_what_the_paper_measured() -> None:
+    """Some 10 % on 2,048 GPUs ("Scaling Llama 3 Training", ISCA 2025, section 8.1)."""
+    known = {"seq_len": 8192, "recompute": "none"}
+    whole, half = (
+        lp.cost(
+            *("llama3.1-405b", lp.Layout(tp=tp, pp=16, dp=128 // tp, virtual_stages=8)),
+            global_batch=32 * 128 // tp,
+            **known,
+        )
+        for tp in (8, 4)
+    )
+    assert half.mfu / whole.mfu == pytest.approx(1.10, abs=0.01)
+
+
+def test_zero_2_reduces_once_where_all_forwards_come_first() -> None:
+    """As the paper does with few micro-batches; with 1F1B it reduces after every one of them."""
+    lay = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
+    known = {"seq_len": 8192, "global_batch": 2048, "recompute": "none"}
+    first, last = (
+        {
+            zero: lp.cost("llama3.1-405b", lay.replace(zero=zero), schedule=schedule, **known).seconds
+            for zero in (1, 2)
+        }
+        for schedule in ("gpipe", "1f1b")
+    )
+    assert first[2]["exposed DP"] == first[1]["exposed DP"]
+    assert last[2]["exposed DP"] > 10 * last[1]["exposed DP"]
+
+
 def test_document_masks_make_attention_uneven() -> None:
     assert paper(imbalance=1.44).seconds["attention"] == pytest.approx(1.44 * paper().seconds["attention"])
 

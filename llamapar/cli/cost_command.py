@@ -17,7 +17,7 @@ from .writing import write
 
 _STEP = ("seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split")
 _HOW = ("gpu", "precision", "kernels", "flash", "overlap_tp", "float8_all_gather", "kv_replication")
-_OPTIONS = (*_STEP, *_HOW, "cp_method", "imbalance", "flops", "framework")
+_OPTIONS = (*_STEP, *_HOW, "cp_method", "imbalance", "flops", "profile", "framework")
 
 
 def _cost(given: Given) -> Answer:
@@ -45,7 +45,7 @@ COST = Command(
 
 _SEARCHED = ("gpus", "seq_len", "global_batch")
 _PLAN = (*("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"), "kv_replication")
-_SHOWN = ("most_tp", "top", "framework")
+_SHOWN = ("profile", "most_tp", "top", "framework")
 
 _SETTINGS = {title.lower().replace(" ", "-"): made for title, made in EXPORTS.items()}
 offer("export", _SETTINGS)

@@ -180,6 +180,7 @@ _TABLE = (
     Option("flash", str, "fa3", "attention's kernel: {choices}"),
     Option("overlap_tp", bool, False, "collectives of tensor parallelism run beside matmuls"),
     Option("imbalance", float, 1.0, "attention of the busiest rank over the mean, by document masks"),
+    Option("profile", str, None, "numbers that were fitted to a trainer's published runs: {choices}"),
     Option("flops", str, "causal", "FLOPs that MFU counts: {choices}"),
     Option("top", int, 10, "layouts that are shown", "layouts", most=1000),
     Option("export", str, None, "the fastest layout's settings instead, for {choices}"),

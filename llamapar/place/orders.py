@@ -189,3 +189,6 @@ ORDERS = {
     "flexible": Order("Llama 3's flexible schedule", _flexible),
 }
 """Every schedule by the name that Python, the command and the panel call it."""
+
+ALL_FORWARD_FIRST = ("gpipe", "looped-bfs")
+"""Schedules in which all micro-batches pass a stage forward, and then all of them backward."""

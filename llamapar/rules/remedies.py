@@ -9,6 +9,7 @@ from llamapar.count.saved import RECOMPUTE
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
 from llamapar.frameworks import Framework
+from llamapar.place.orders import ALL_FORWARD_FIRST
 
 from . import capacity
 from .repairs import Changes
@@ -48,7 +49,7 @@ def _single(job: Job) -> Iterator[Changes]:
     lay, batch = job.layout, job.micro_batch or 1
     if lay.tp > 1 and not lay.sp:
         yield {"sequence_parallel": True}
-    if job.schedule in ("gpipe", "looped-bfs"):
+    if job.schedule in ALL_FORWARD_FIRST:
         yield {"schedule": "1f1b"}
     if lay.dp_shard * lay.cp > 1:
         yield from ({"zero": stage} for stage in range(lay.zero + 1, 4))

@@ -156,6 +156,7 @@ def cost(
     cp_method: str = "all_gather",
     imbalance: float = 1.0,
     flops: str = "causal",
+    profile: str | None = None,
     framework: str | Framework | None = None,
 ) -> Cost:
     """How long a step takes, term by term, from published constants alone; a range of what it may be.
@@ -168,6 +169,7 @@ def cost(
     flash: attention's kernel: "fa3" (or cuDNN's; on other GPUs their own), "fa2", or "unfused".
     overlap_tp: collectives of tensor parallelism run beside matmuls, half of their time is then left.
     imbalance: attention of the busiest rank over the mean, as document masks bring it about.
+    profile: a trainer of `llamapar.timing.profiles`, whose fitted numbers are added as a term of their own.
     flops: which FLOPs MFU counts: "causal" attention, "full", or causal and what is "recomputed".
 
     Raises LayoutError for bad input, and where shards do not divide; LlamaparError for bad hardware.
@@ -199,7 +201,7 @@ def cost(
         imbalance=real("imbalance", imbalance, 1.0, MOST_UNEVEN),
         low_gather=flag("float8_all_gather", float8_all_gather),
         cast=DELAYED if judge and judge.name in DELAYS else DYNAMIC,
-    )
+    ).fitted(profile)
     split = layer_split or (judge and judge.layer_split) or "balanced ends"
     return cost_of(job, how, split, nc, flops)
 

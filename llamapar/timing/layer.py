@@ -8,7 +8,7 @@ What tensor and context parallelism send is `count.wire`'s.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from llamapar.count.terms import Term
@@ -16,13 +16,16 @@ from llamapar.count.wire import Traffic, traffic
 from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
+from llamapar.describe.options import OPTIONS
 from llamapar.rules.price import AGAIN, layer_numel
+
+from .profiles import PROFILES
 
 MATMULS = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 
 PRECISIONS = ("bfloat16", "float8")
 
-PARTS = ("GEMMs", "attention", "elementwise", "exposed TP", "exposed CP")
+PARTS = ("GEMMs", "attention", "elementwise", "exposed TP", "exposed CP", "as fitted")
 """What a rank does in a layer."""
 
 
@@ -35,7 +38,7 @@ class Conditions:
     selective: what of a layer that means, by `Habits`. overlap_tp: collectives of TP run beside matmuls.
     imbalance: the most work of attention that a rank has, over the mean, as document masks bring it about.
     low_gather: ZeRO 3 gathers weights in float8. cast: bytes that casting a number to float8 moves,
-    DYNAMIC or DELAYED.
+    DYNAMIC or DELAYED. slower, host: a Profile's.
     """
 
     gpu: Gpu
@@ -49,6 +52,15 @@ class Conditions:
     imbalance: float = 1.0
     low_gather: bool = False
     cast: int = 5
+    slower: float = 1.0
+    host: float = 0.0
+
+    def fitted(self, profile: str | None) -> Conditions:
+        """The same with a profile's numbers. Raises LayoutError for one that there is not."""
+        if profile is None:
+            return self
+        found = PROFILES[OPTIONS["profile"].chosen(profile)]
+        return replace(self, slower=found.slower, host=found.host)
 
     @property
     def matmul_rate(self) -> float:
@@ -190,7 +202,22 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
     _attention(found, inputs, how)
     _moved(found, inputs, how)
     _sent(found, inputs, how, model, layout)
+    _as_fitted(found, how, 3.0 if how.recompute == "full" else 2.0)
     return found
+
+
+def _as_fitted(found: Pass, how: Conditions, launched: float) -> None:
+    """What a profile adds. launched: operations of a backward over those of a forward."""
+    if how.slower == 1 and not how.host:
+        return
+    for terms, over in ((found.forward, 1.0), (found.backward, launched)):
+        named = {
+            "busy": sum(term.value for term in terms.values()),
+            "slower": how.slower,
+            "host": how.host * over,
+        }
+        formula = "max((slower - 1) * busy, host - busy)"
+        terms["as fitted"] = Term("as fitted", formula, named, "fitted to published runs: timing.profiles")
 
 
 def _matmuls(found: Pass, inputs: dict[str, float], gpu: Gpu) -> None:

@@ -195,6 +195,7 @@ def plan(
     overlap_tp: bool = False,
     cp_method: str = "all_gather",
     kv_replication: bool = False,
+    profile: str | None = None,
     most_tp: int | None = None,
     top: int = 10,
     framework: str | Framework | None = None,
@@ -230,7 +231,7 @@ def plan(
         *(found, precision, kernels, flash, "selective", habits_of(judge).selective),
         flag("overlap_tp", overlap_tp),
         cp_method,
-    )
+    ).fitted(profile)
     split = (judge and judge.layer_split) or "balanced ends"
     largest = gpus if most_tp is None else whole("most_tp", most_tp)
     every = sorted(candidates(job, how, gpus, split, largest), key=lambda one: (one.seconds, str(one)))

@@ -192,6 +192,7 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
                     {"micro_batches": many, "layers": made.rank},
                     made.rank,
                     (forward, backward),
+                    job.schedule,
                 )
                 seconds += sum(term.value for term in terms)
                 yield Candidate(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name)

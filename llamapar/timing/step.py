@@ -12,7 +12,7 @@ from llamapar.count.terms import Term
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
-from llamapar.place.orders import ORDERS
+from llamapar.place.orders import ALL_FORWARD_FIRST, ORDERS
 from llamapar.place.pipeline import Schedule
 from llamapar.place.schedule import schedule_of
 
@@ -143,7 +143,7 @@ class Step:
         if lay.pp > 1:
             terms += _pipeline(job, how, ranks, many, nc, tokens)
         numel = sizes.params(ranks.hold, by_row=False)
-        terms += shared(how, lay, numel, named, ranks.layers, phases)
+        terms += shared(how, lay, numel, named, ranks.layers, phases, job.schedule)
         if lay.world > how.gpu.domain:
             inputs = {"busy": busy, "share": STRAGGLING}
             terms.append(Term("stragglers", "share * busy", inputs, "arXiv:2407.21783 section 3.3.4"))
@@ -183,6 +183,7 @@ def shared(
     named: Mapping[str, float],
     layers: int,
     phases: tuple[float, float],
+    schedule: str,
 ) -> list[Term]:
     """Exposed data parallelism, and the optimizer. numel: parameters of a rank before ZeRO."""
     shards, copies = sharing(how, layout)
@@ -202,7 +203,8 @@ def shared(
     }
     terms = []
     if shards.size * copies.size > 1:
-        terms.append(Term("exposed DP", EXPOSED_DP[zero], inputs, _ZERO))
+        once = zero == 2 and schedule in ALL_FORWARD_FIRST  # a stage's gradients are whole before the next's
+        terms.append(Term("exposed DP", EXPOSED_DP[1 if once else zero], inputs, _ZERO))
     states = {
         "numel": float(numel),
         "shards": float(shards.size if zero else 1),

@@ -1,0 +1,46 @@
+"""Profiles: what one trainer's steps on one GPU take beside the formulas, in at most two fitted numbers.
+
+`benchmarks/cost_accuracy.py --fit` finds them on the rows that are named, and scores them on others of the
+same trainer. Trainers whose best fit is within 3 % of the formulas, or is worse on the rows that did not make
+it, have none: torchtitan, Megatron-LM and NeMo.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llamapar.describe.options import offer
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was fitted, and how near it comes.
+
+    slower: seconds of a layer over what its formulas say. host: seconds in which the host launches a layer's
+    forward; its backward takes twice as long, three times with full recomputation. rows: those that fitted
+    it. others: how near it is on rows that did not.
+    """
+
+    slower: float
+    host: float
+    rows: str
+    others: str
+
+
+PROFILES = {
+    "meta-llama3": Profile(
+        1.17,
+        0.0,
+        "Llama 3 405B at 8,192 tokens, table 4 of arXiv:2407.21783, rows 1 and 2",
+        "row 3, 131,072 tokens: 36.3 % MFU for 38.4 %",
+    ),
+    "nanotron": Profile(
+        1.33,
+        0.0015,
+        "Ultra-Scale Playbook's benchmarks: of the half seen, one stage, TP to 8 and 256 GPUs, 66 rows",
+        "the other half, 79 rows: median 11.2 %, nine of ten within 29.6 %",
+    ),
+}
+"""Trainer → its profile on H100 of 700 W."""
+
+offer("profile", PROFILES)
