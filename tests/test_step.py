@@ -24,7 +24,8 @@ from llamapar.execution.engines import pool
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
 from llamapar.execution.stepping import allowed, reference_steps
-from llamapar.programs import Program, llama, step
+from llamapar.programs import PROGRAMS, Program, llama
+from llamapar.programs.corpus import CORPUS
 from llamapar.spmd import update
 from llamapar.spmd.microbatches import of_step
 from llamapar.spmd.training import Training
@@ -167,7 +168,7 @@ def test_what_is_no_training_step_is_refused() -> None:
 
 def test_the_corpus_goes_on_from_step_to_step() -> None:
     task, _, _ = prepare("step", "tiny", Layout(dp=2), steps=2, seq_len=16)
-    text = (step.CORPUS * 2).encode()
+    text = (CORPUS * 2).encode()
     batch = task.given["tokens"]
     assert bytes(batch.flatten().tolist()) == text[: batch.numel()]
     assert torch.equal(task.given["targets"].flatten()[:-1], batch.flatten()[1:])
@@ -335,7 +336,7 @@ def broken(happens: Callable[[], object]) -> Program:
             happens()
         return llama.llama_stage(mesh, setting, own, *args)
 
-    return Program(step.step, step.step_reference, stage=stage, trains=True)
+    return replace(PROGRAMS["step"], stage=stage)
 
 
 def of_two(program: Any, **options: Any) -> RunResult:

@@ -25,7 +25,7 @@ from llamapar.place.pipeline import Schedule
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.programs import FAULTS, Program, ProgramLike, for_model
 from llamapar.programs import program as find_program
-from llamapar.programs.step import corpus
+from llamapar.programs.corpus import corpus
 from llamapar.records.trace import Tape
 from llamapar.rules.report import Report, check_job
 from llamapar.spmd.setting import DTYPES, Setting, kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from llamapar.describe.placement import ACTIVATIONS
 from llamapar.errors import LlamaparError, one_of, shown
 from llamapar.spmd import collectives
 
-from . import attention, biased, llama, mlp, parts, saving, step, vocab
+from . import attention, biased, llama, mlp, parts, saving, vocab
 from .faults import FAULTS
 
 
@@ -28,7 +28,7 @@ class Program:
 
     out: the row of the placement table for a returned tensor; dicts name theirs. stage: the same cut into
     pipeline stages, (mesh, setting, stage, x, positions, targets, weights), where it can be. trains: the
-    weights are updated, and the next step begins.
+    weights are updated, and the next step begins. own_name: what it is called, unless as its function.
     """
 
     function: Callable[..., object]
@@ -36,14 +36,17 @@ class Program:
     out: str = "residual"
     stage: Callable[..., Tensor | dict[str, Tensor]] | None = None
     trains: bool = False
+    own_name: str = ""
 
     @property
     def name(self) -> str:
-        return getattr(self.function, "__name__", type(self.function).__name__)
+        return self.own_name or getattr(self.function, "__name__", type(self.function).__name__)
 
 
 ProgramLike = str | Callable[..., object] | Program
 """What `lp.run` takes for a program: a name, a function (mesh, setting, …tensors by name…), a Program."""
+
+_LLAMA = Program(llama.llama, llama.llama_reference, stage=llama.llama_stage)
 
 PROGRAMS = {
     program.name: program
@@ -53,8 +56,8 @@ PROGRAMS = {
         Program(vocab.loss, vocab.loss_reference),
         Program(mlp.mlp, mlp.mlp_reference),
         Program(llama.block, llama.block_reference),
-        Program(llama.llama, llama.llama_reference, stage=llama.llama_stage),
-        Program(step.step, step.step_reference, stage=llama.llama_stage, trains=True),
+        _LLAMA,
+        replace(_LLAMA, own_name="step", trains=True),
         Program(attention.meta_attention, attention.attention_reference),
         Program(mlp.mlp_unfused, mlp.mlp_reference),
     )
@@ -123,6 +126,5 @@ __all__ = [
     "program",
     "saving",
     "show_source",
-    "step",
     "vocab",
 ]

@@ -1,17 +1,12 @@
-"""A whole training step's program: the model's forward and backward. What follows is in `spmd.update`."""
+"""What training steps are trained on unless tokens are given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.spmd.microbatches import of_step
 from llamapar.spmd.setting import Setting
-
-from .llama import llama, llama_reference
 
 CORPUS = """
 A rank holds a part of every tensor. Columns go to one axis, the sequence to another, layers to a third,
@@ -19,26 +14,7 @@ and sentences to the last. What one rank sums, all ranks read. First forward, th
 gradients meet, the norm is taken once, the update is the same on every copy, and the next batch finds
 equal weights everywhere.
 """
-"""What steps are trained on unless tokens are given: a token is a byte."""
-
-
-def step(
-    mesh: DeviceMesh,
-    setting: Setting,
-    tokens: Tensor,
-    positions: Tensor,
-    targets: Tensor,
-    weights: Mapping[str, Tensor],
-) -> dict[str, Tensor]:
-    """tokens [batch, seq] → {"loss": [batch], "logits": [batch, seq, vocab/tp]}: a micro-batch's forward."""
-    return llama(mesh, setting, tokens, positions, targets, weights)
-
-
-def step_reference(
-    setting: Setting, tokens: Tensor, positions: Tensor, targets: Tensor, weights: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """The same on one device."""
-    return llama_reference(setting, tokens, positions, targets, weights)
+"""A token is a byte of it."""
 
 
 def corpus(setting: Setting) -> dict[str, Tensor]:
