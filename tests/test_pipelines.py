@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 
 import llamapar as lp
 import torch_pipeline
+from by_torch import check_gradients
 from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailure
-from llamapar.execution.engines import pool, processes
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
 from llamapar.execution.shrinking import STAGED
@@ -210,15 +209,7 @@ def test_torchs_own_pipelining_makes_the_same_gradients(counts: Callable[[int, i
     for name in ("1f1b", "zbv") if counts(1, 2, 2) == 1 else names:
         for layout in LAYOUTS[: counts(1, 3, 3) : 2]:
             result = Case(name, "processes", layout, MODEL).run()
-            assert result.ok, str(result)
-            ranks = pool.pool(layout.world, preload=processes.PRELOAD)
-            for answer in ranks.run(torch_pipeline.by_torch, result.task, timeout=60):
-                assert answer.error is None, answer.traceback
-                by_torch, _ = answer.value
-                ours = result.gradients[answer.rank]
-                assert set(by_torch) == set(ours)
-                for parameter, gradient in ours.items():
-                    torch.testing.assert_close(by_torch[parameter], gradient, rtol=1e-12, atol=1e-15)
+            check_gradients(result, torch_pipeline.by_torch, rtol=1e-12)
 
 
 # -- what goes wrong -------------------------------------------------------------------------------

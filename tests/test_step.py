@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ import llamapar as lp
 from llamapar import Layout, LlamaparError, ModelConfig, RankFailure
 from llamapar.checkpoint.sharding import reordered
 from llamapar.describe.modelfile import config_json
-from llamapar.execution.engines import pool
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
 from llamapar.execution.stepping import allowed, reference_steps
@@ -48,13 +47,7 @@ LAYOUTS = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_ranks_left() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors here are tiny
-    yield
-    torch.set_num_threads(threads)
-    pool.close_pool()
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
 
 class Case(NamedTuple):

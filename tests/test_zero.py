@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -13,10 +13,10 @@ from torch import Tensor
 
 import llamapar as lp
 import torch_fsdp
+from by_torch import check_gradients
 from llamapar import Layout
 from llamapar.describe.models import model as find_model
 from llamapar.execution.body import Task, as_shared, inputs
-from llamapar.execution.engines import pool, processes
 from llamapar.execution.engines.local import LocalRanks
 from llamapar.place.shards import SHARED_FROM, Shards
 from llamapar.programs import PROGRAMS
@@ -31,14 +31,7 @@ SMALL = lp.ModelConfig(
 """Its 60 rows of vocabulary are cut unevenly by 8 ranks."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_ranks_left() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors here are tiny
-    yield
-    torch.set_num_threads(threads)
-    pool.close_pool()
-
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
 THIRDS = find_model("tiny").replace(dim=48, n_heads=6, n_kv_heads=3, ffn_dim=70, name="thirds")
 """A model that neither tp=3 nor four shards divide evenly."""
@@ -199,15 +192,7 @@ def test_torchs_fully_shard_makes_the_same_gradients(counts: Callable[[int, int,
         result = lp.run(
             "llama", SMALL, layout.replace(zero=3), dtype="float64", engine="processes", seq_len=16
         )
-        assert result.ok, str(result)
-        ranks = pool.pool(layout.world, preload=processes.PRELOAD)
-        for answer in ranks.run(torch_fsdp.by_torch, result.task, timeout=60):
-            assert answer.error is None, answer.traceback
-            by_torch, _ = answer.value
-            ours = result.gradients[answer.rank]
-            assert set(by_torch) == set(ours)
-            for name, gradient in ours.items():
-                torch.testing.assert_close(by_torch[name], gradient, rtol=1e-15, atol=1e-15)
+        check_gradients(result, torch_fsdp.by_torch, rtol=1e-15)
 
 
 # -- memory ----------------------------------------------------------------------------------------
