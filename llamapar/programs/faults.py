@@ -41,18 +41,13 @@ class Fault:
 
 
 def _own_gradient(*given: Tensor) -> Tensor:
-    """In place of a sum of gradients over ranks: the gradient, which is the last argument."""
+    """In place of a sum of gradients over ranks, or over groups: the gradient, which is the last argument."""
     return given[-1]
 
 
 def _own_slice(group: zero.ZeroGroup, name: str, gradient: Tensor) -> Tensor:
     """In place of the reduce-scatter: the rank's slice of what it has."""
     return group.own(gradient)
-
-
-def _own_replica(group: zero.ZeroGroup, gradient: Tensor) -> Tensor:
-    """In place of the sum over groups that hold the same slices."""
-    return gradient
 
 
 _right_own = zero.ZeroGroup.own
@@ -260,7 +255,7 @@ FAULTS = Faults(
             "gradients: the groups that hold the same slices drift apart",
             "mlp",
             {"dp": 4, "dp_replicate": 2, "zero": 2},
-            patch=(gradients, "sum_replicas", _own_replica),
+            patch=(gradients, "sum_replicas", _own_gradient),
         ),
         "shards_out_of_order": Fault(
             "every shape, every byte sent, and that all rows are there",
