@@ -15,8 +15,8 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from llamapar.execution.body import Task, cut_at, inputs
 from llamapar.execution.engines import processes
-from llamapar.execution.engines.carrier import wanted
 from llamapar.execution.engines.rank import Context
+from llamapar.execution.pipeline import wanted
 from llamapar.place.stage_map import Stage as Placed
 from llamapar.programs import llama, parts, vocab
 from llamapar.spmd import compat

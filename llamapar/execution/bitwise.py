@@ -25,7 +25,7 @@ from llamapar.spmd import compat, microbatches, update
 from llamapar.spmd.setting import TIED, Setting
 from llamapar.spmd.update import STATES
 
-from .body import Task, inputs, leaf
+from .body import Task, inputs, leaf, uncut
 from .engines import local as local_engine
 from .result import RunResult
 from .stepping import begun
@@ -92,11 +92,12 @@ def bitwise(result: RunResult) -> Bitwise:
     layout = setting.layout
     title = f"{setting.dtype}, {layout}, {result.engine}"
     task = replace(result.task, setting=replace(setting, training=replace(training, steps=1)), fault=None)
+    why = _reasons(layout)
     if layout.tp * layout.cp == 1:
-        emulated, why = "one process that adds in the layout's order", _reasons(layout)
+        emulated = "one process that adds in the layout's order"
         expected = _pieces(result, _in_order(task))
     else:
-        emulated, why = "all ranks by turns in one process", _reasons(layout)
+        emulated = "all ranks by turns in one process"
         if result.engine == "local":
             what = f"{layout} in the local engine is itself what would be held against it"
             raise LlamaparError(what, " ".join(why), [Choice.of(engine="processes")], "engine")
@@ -150,7 +151,7 @@ def _in_order(task: Task) -> Pieces:
     """
     setting, training = task.setting, task.setting.training
     assert training is not None
-    given = inputs(task, lambda name, make: leaf(make()))
+    given = inputs(task, uncut)
     weights = {
         stage.stage: {name: leaf(given[name]) for name in setting.parameters_on(stage)}
         for stage in setting.stages.stages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
@@ -25,7 +25,7 @@ from llamapar.spmd.microbatches import of_step
 from llamapar.spmd.rank_mesh import RankMesh
 from llamapar.spmd.setting import Setting, kind
 from llamapar.spmd.update import STATES
-from llamapar.spmd.zero import Gathered, axis_names, zero_group
+from llamapar.spmd.zero import Gathered, axis_names, forward_of, leaves_of, zero_group
 
 from .recorder import Recorder
 
@@ -42,14 +42,14 @@ class Results:
     "norms", [steps].
     """
 
-    outputs: dict[str, Tensor]
-    gradients: dict[str, Tensor]
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
     first: dict[str, Tensor] = field(default_factory=dict)
     state: dict[str, Tensor] = field(default_factory=dict)
     curve: dict[str, Tensor] = field(default_factory=dict)
 
 
-NO_RESULTS = Results({}, {})
+NO_RESULTS = Results()
 
 
 @dataclass(frozen=True)
@@ -85,21 +85,16 @@ class Work(NamedTuple):
 NO_PIPELINE = Work()
 
 
-@dataclass(frozen=True)
-class RankReport:
-    """What came of a rank: outputs and gradients by name, its trace, and the error where one was raised."""
+@dataclass(frozen=True, kw_only=True)
+class RankReport(Results):
+    """What came of a rank, its trace, and the error where one was raised."""
 
     rank: int
-    outputs: dict[str, Tensor] = field(default_factory=dict)
-    gradients: dict[str, Tensor] = field(default_factory=dict)
     trace: Trace | None = None
     error: BaseException | None = None
     traceback: str = ""
     at: float = 0.0  # when it raised, on a clock that all ranks share
     work: Work = NO_PIPELINE
-    first: dict[str, Tensor] = field(default_factory=dict)
-    state: dict[str, Tensor] = field(default_factory=dict)
-    curve: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rank: int, made: Results, trace: Trace, work: Work = NO_PIPELINE) -> RankReport:
@@ -108,9 +103,16 @@ class RankReport:
         def own(of: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {name: compat.of_rank(t, rank).cpu() for name, t in of.items()}
 
-        gradients, first, state, curve = map(own, (made.gradients, made.first, made.state, made.curve))
-        found = cls(trace.rank, own(made.outputs), gradients, trace, work=work)
-        return replace(found, first=first, state=state, curve=curve)
+        return cls(
+            outputs=own(made.outputs),
+            gradients=own(made.gradients),
+            first=own(made.first),
+            state=own(made.state),
+            curve=own(made.curve),
+            rank=trace.rank,
+            trace=trace,
+            work=work,
+        )
 
 
 def wants(function: Callable[..., object]) -> list[str]:
@@ -241,16 +243,23 @@ def unpiped(task: Task) -> Task:
 
 
 def computed(
-    task: Task, function: Callable[..., object], given: Mapping[str, Tensor], sequences: int, cut: Cut
+    task: Task,
+    function: Callable[..., object],
+    given: Mapping[str, Tensor],
+    sequences: int,
+    cut: Cut,
+    span: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> Results:
-    """What the function makes of the tensors given, and their gradients where those are wanted."""
-    if isinstance(given, Gathered):
-        with given.forward():
-            outputs = called(function, given)
-        given = given.leaves
-    else:
+    """What the function makes of the tensors given, and their gradients where those are wanted.
+
+    span: entered with "forward" and with "backward" while each is done.
+    """
+    with span("forward"), forward_of(given):
         outputs = called(function, given)
-    found = differentiated(task, outputs, given, sequences, cut) if task.backward else {}
+    found: dict[str, Tensor] = {}
+    if task.backward:
+        with span("backward"):
+            found = differentiated(task, outputs, leaves_of(given), sequences, cut)
     return Results({name: t.detach() for name, t in outputs.items()}, found)
 
 
@@ -318,15 +327,16 @@ def leaf(t: Tensor) -> Tensor:
     return t.detach().requires_grad_(t.is_floating_point())
 
 
+def uncut(name: str, make: Callable[[], Tensor]) -> Tensor:
+    """The cut of one process: the whole tensor."""
+    return leaf(make())
+
+
 def reference(task: Task) -> Results:
     """What the unsharded model makes: global tensors."""
     assert task.program.reference is not None
-
-    def whole(name: str, make: Callable[[], Tensor]) -> Tensor:
-        return leaf(make())
-
     function = partial(task.program.reference, task.setting)
-    return computed(task, function, inputs(task, whole), task.setting.global_batch, whole)
+    return computed(task, function, inputs(task, uncut), task.setting.global_batch, uncut)
 
 
 def piece(task: Task, name: str, whole: Tensor, coord: dict[str, int]) -> Tensor | None:

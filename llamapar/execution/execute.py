@@ -39,7 +39,7 @@ from .dry_run import DryRun
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
 from .engines.local import LocalRanks
-from .result import RunResult, compare
+from .result import RunResult, compared
 from .scheduling import pipeline
 from .watch import Watch, few_threads
 
@@ -257,7 +257,7 @@ def run(
         if made.errors or task.program.reference is None:
             return made
         with Watch(_ticker(given_up)):
-            made = replace(made, **vars(compare(task, reports)))
+            made = compared(made)
         if task.fault is None or not made.ok:
             return made
         fault = FAULTS[task.fault]

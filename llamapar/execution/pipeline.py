@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,8 +19,9 @@ from llamapar.place.orders import Action
 from llamapar.programs import faults
 from llamapar.spmd import microbatches
 from llamapar.spmd.gradients import reduce_gradients
-from llamapar.spmd.setting import TIED
-from llamapar.spmd.zero import Gathered, axis_names
+from llamapar.spmd.setting import TIED, Setting
+from llamapar.spmd.update import STATES
+from llamapar.spmd.zero import axis_names, forward_of, leaves_of
 
 from .answers import RankFailure
 from .body import NO_RESULTS, Cut, Operation, Results, Task, Work, as_shared, groups_kept, inputs, leaf
@@ -89,7 +89,7 @@ class PipelineRank:
             else:
                 own = self.trained.for_use(own)
             self.weights[number] = own
-            self.leaves[number] = own.leaves if isinstance(own, Gathered) else own
+            self.leaves[number] = leaves_of(own)
 
     def turns(self) -> Turns:
         """The row, and the gradients of the whole batch; in training the update, and the next step."""
@@ -174,7 +174,7 @@ class PipelineRank:
         if stage.head:
             targets = microbatches.targets_of(self._batch_of("targets"), setting, micro_batch)
         weights = self.weights[number]
-        with weights.forward() if isinstance(weights, Gathered) else nullcontext():
+        with forward_of(weights):
             out = self.program(self.mesh, setting, stage, x, self.given["positions"], targets, weights)
         sent = None
         if isinstance(out, Tensor):
@@ -236,6 +236,21 @@ class PipelineRank:
         content = content.contiguous()
         self.recorder.add_send(content, self.setting.layout, message.to, phase)
         return Post(message, content)
+
+
+def wanted(setting: Setting, pp_rank: int) -> set[str]:
+    """Names of the tensors that a PP rank is given: its parameters, and what its stages read."""
+    stages = setting.stages_on(pp_rank)
+    found = {name for stage in stages for name in setting.parameters_on(stage)} | {"positions"}
+    if setting.training is None:
+        steps = 1
+    else:
+        steps = setting.training.steps
+        found |= {f"{kind}.{name}" for kind in STATES for name in found}
+    ends = {"tokens": any(s.embedding for s in stages), "targets": any(s.head for s in stages)}
+    return found | {
+        microbatches.of_step(name, i) for name, reads in ends.items() if reads for i in range(steps)
+    }
 
 
 def walk(ranks: list[PipelineRank]) -> list[Results]:

@@ -216,47 +216,36 @@ class RunResult(Record):
         return html_table(title, head, rows) + paragraphs(foot)
 
 
-@dataclass
-class Compared:
-    """The fields of a RunResult that a comparison fills in."""
-
-    output_errors: dict[str, float] = field(default_factory=dict)
-    gradient_errors: dict[str, float] = field(default_factory=dict)
-    mean_errors: dict[str, float] = field(default_factory=dict)
-    weight_errors: dict[str, float] = field(default_factory=dict)
-    beyond: tuple[str, ...] = ()
-    loss_curve: LossCurve | None = None
-
-
-def compare(task: Task, reports: list[RankReport]) -> Compared:
-    """Name → worst error of any rank, of outputs, gradients and updated weights, against its piece of the
-    reference's; of training steps those of the first, and the curve of all.
-    """
-    training = task.setting.training
+def compared(result: RunResult) -> RunResult:
+    """The result with its errors: name → worst of any rank, against its piece of the reference's."""
+    task, reports, training = result.task, result.reports, result.task.setting.training
     steps = list(reference_steps(task)) if training is not None else []
     one = steps[0].made if steps else reference(task)
-    found = Compared()
+    output_errors: dict[str, float] = {}
+    gradient_errors: dict[str, float] = {}
     for report in reports:
         coord = task.setting.layout.coord_of(report.rank)._asdict()
         sides = (
-            (found.output_errors, one.outputs, report.outputs),
-            (found.gradient_errors, one.gradients, report.gradients),
+            (output_errors, one.outputs, report.outputs),
+            (gradient_errors, one.gradients, report.gradients),
         )
         for errors, wholes, own in sides:
             for name, whole_one in wholes.items():
                 expected = piece(task, name, whole_one, coord)
-                if expected is not None and errors is found.gradient_errors:
+                if expected is not None and errors is gradient_errors:
                     expected = task.setting.gradient(name, expected, coord)
                 if expected is not None and task.setting.holds(name, coord["pp"]):
                     errors[name] = max(errors.get(name, 0.0), _distance(own.get(name), expected, whole_one))
-    return found if training is None else _with_steps(task, training, reports, steps, found)
+    found = replace(result, output_errors=output_errors, gradient_errors=gradient_errors)
+    return found if training is None else _with_steps(found, training, steps)
 
 
-def _with_steps(
-    task: Task, training: Training, reports: list[RankReport], steps: list[Step], found: Compared
-) -> Compared:
-    """The comparison, with that of the norm, of the updated weights and of the curve."""
-    setting, first = task.setting, steps[0]
+def _with_steps(result: RunResult, training: Training, steps: list[Step]) -> RunResult:
+    """The result with the errors of the norm and of the updated weights, and with the curve."""
+    setting, reports, first = result.task.setting, result.reports, steps[0]
+    output_errors = dict(result.output_errors)
+    mean_errors: dict[str, float] = {}
+    weight_errors: dict[str, float] = {}
     one_norm = torch.tensor([first.norm], dtype=torch.float64)
     beyond = set[str]()
     limits = {name: allowed(first, name, training, DTYPES[setting.dtype]) for name in first.states}
@@ -266,19 +255,26 @@ def _with_steps(
 
     for report in reports:
         coord = setting.layout.coord_of(report.rank)._asdict()
-        note(found.output_errors, "norm", _distance(report.curve["norms"][:1], one_norm, one_norm))
+        note(output_errors, "norm", _distance(report.curve["norms"][:1], one_norm, one_norm))
         for name in first.states.keys() & report.first.keys():
             wholes = first.states[name].master.to(setting.torch_dtype), limits[name]
             expected, limit = (setting.held(name, t, coord, "parameters") for t in wholes)
             own = report.first[name]
-            note(found.weight_errors, name, _distance(own, expected, wholes[0]))
+            note(weight_errors, name, _distance(own, expected, wholes[0]))
             if own.shape != expected.shape or not bool(((own - expected).abs() <= limit).all()):
                 beyond.add(name)
             mean = first.states[name].exp_avg
             expected = setting.held(name, mean, coord, "optimizer state")
-            note(found.mean_errors, name, _distance(report.first[f"exp_avg.{name}"], expected, mean))
+            note(mean_errors, name, _distance(report.first[f"exp_avg.{name}"], expected, mean))
     names = tuple(name for name in first.states if name in beyond)
-    return replace(found, beyond=names, loss_curve=curve_of(task, reports, steps))
+    return replace(
+        result,
+        output_errors=output_errors,
+        mean_errors=mean_errors,
+        weight_errors=weight_errors,
+        beyond=names,
+        loss_curve=curve_of(result.task, reports, steps),
+    )
 
 
 def _distance(own: Tensor | None, expected: Tensor, whole_one: Tensor) -> float:

@@ -18,7 +18,7 @@ from llamapar.spmd.training import Training
 from llamapar.spmd.update import STATES, State
 from llamapar.spmd.zero import Gathered, zero_group
 
-from .body import RankReport, Results, Task, computed, inputs, leaf, parameters
+from .body import RankReport, Results, Task, computed, inputs, leaf, parameters, uncut
 
 LIKE = 0.5
 """A later step's loss is equal to that of one process in this share of the digits of a first step's: what
@@ -53,20 +53,21 @@ class Trained:
             for name in setting.parameters_on(stage):
                 whole = begun(given, name, given[name], setting)
                 self.states[name] = State(*(self._own(t) for t in whole))
-                self.weights[name] = given[name] if self._gathers(2) else leaf(self._own(given[name]))
+                shared = self._shares("parameters")
+                self.weights[name] = leaf(self._own(given[name])) if shared else given[name]
         self.losses: list[Tensor] = []
         self.norms: list[Tensor] = []
 
-    def _gathers(self, stage: int) -> bool:
-        """Whether ZeRO is at most at a stage: up to 1 gradients are whole, up to 2 weights."""
-        return self.group is None or self.setting.layout.zero <= stage
+    def _shares(self, what: str) -> bool:
+        """Whether the rank holds its shard alone of "parameters", or of "gradients"."""
+        return self.group is not None and self.setting.shards.cuts(what)
 
     def _own(self, whole: Tensor) -> Tensor:
         return whole if self.group is None else self.group.own(whole)
 
     def for_use(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Weights as forwards take them: by ZeRO 3 gathered when they are looked up."""
-        if self.group is None or self._gathers(2):
+        if self.group is None or not self._shares("parameters"):
             return weights
         return Gathered(self.group, weights, late=True)
 
@@ -74,7 +75,7 @@ class Trained:
         """[1]: what the rank's stages add to the square of the norm."""
         own = update.squares(self.setting, gradients, self.pp_rank, self.start)
         own = update.over_tensor(own, self.mesh)
-        if self.group is None or self._gathers(1):
+        if self.group is None or not self._shares("gradients"):
             return own
         return update.over_shards(own, self.group)
 
@@ -85,11 +86,11 @@ class Trained:
         number, dtype = self.training.done + step + 1, self.setting.torch_dtype
         for name, gradient in made.gradients.items():
             before = self.states[name]
-            if self.group is not None and self._gathers(1):
+            if self.group is not None and not self._shares("gradients"):
                 gradient = update.own_shard(self.group, gradient)
             after = update.adamw(before, gradient * factor, self.training, number)
             weight = after.master.to(dtype)
-            if self.group is not None and self._gathers(2):
+            if self.group is not None and not self._shares("parameters"):
                 weight = update.gathered(self.group, name, before.master.to(dtype), weight)
             self.states[name], self.weights[name] = after, leaf(weight)
         self.norms.append(norm)
@@ -127,18 +128,14 @@ def reference_steps(task: Task) -> Iterator[Step]:
     assert training is not None
     assert task.program.reference is not None
 
-    def whole(name: str, make: object) -> Tensor:
-        assert callable(make)
-        return leaf(make())
-
-    given = inputs(task, whole)
+    given = inputs(task, uncut)
     states = {name: begun(given, name, w, setting) for name, w in parameters(given).items()}
     function = partial(task.program.reference, setting)
     for step in range(training.steps):
         batch = {name: given[of_step(name, step)] for name in ("tokens", "targets")}
         weights = {name: leaf(state.master.to(setting.torch_dtype)) for name, state in states.items()}
         own = {"positions": given["positions"], **batch, **weights}
-        made = computed(task, function, own, setting.global_batch, whole)
+        made = computed(task, function, own, setting.global_batch, uncut)
         gradients = {name: g.to(setting.sum_dtype) for name, g in made.gradients.items()}
         norm = torch.nn.utils.get_total_norm(gradients.values()).item()
         factor = min(1.0, training.max_norm / (norm + 1e-6))

@@ -219,6 +219,16 @@ class Gathered(Mapping[str, Tensor]):
         return whole.mT if kept.transposed else whole
 
 
+def leaves_of(given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What gradients of a program's tensors end at, by name."""
+    return given.leaves if isinstance(given, Gathered) else given
+
+
+def forward_of(given: Mapping[str, Tensor]) -> AbstractContextManager[object]:
+    """Around a forward with these tensors: see `Gathered.forward`."""
+    return given.forward() if isinstance(given, Gathered) else nullcontext()
+
+
 def _with_rows(t: Tensor, rows: int) -> Tensor:
     """`t` with zeros below, up to so many rows."""
     return F.pad(t, (*(0, 0) * (t.dim() - 1), 0, rows - t.shape[0]))

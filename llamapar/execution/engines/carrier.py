@@ -12,13 +12,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.execution.body import Cut, Results, Task, Work, groups_kept, inputs
 from llamapar.execution.messages import ACTIVATIONS, GRADIENTS, Message, Post, posts, shape_of
-from llamapar.execution.pipeline import PipelineRank, Turns
+from llamapar.execution.pipeline import PipelineRank, Turns, wanted
 from llamapar.execution.recorder import Recorder
 from llamapar.programs import faults
 from llamapar.spmd import compat, gradients
-from llamapar.spmd.microbatches import of_step
 from llamapar.spmd.setting import Setting
-from llamapar.spmd.update import STATES
 from llamapar.spmd.zero import axis_names
 
 from .rank import Context
@@ -118,19 +116,6 @@ def run_stages(
         given = inputs(task, cut, wanted=wanted(setting, pp_rank))
         own = PipelineRank(mesh, task, pp_rank, recorder, given)
         return _carry(own.turns(), carrier), own.work
-
-
-def wanted(setting: Setting, pp_rank: int) -> set[str]:
-    """Names of the tensors that a PP rank is given: its parameters, and what its stages read."""
-    stages = setting.stages_on(pp_rank)
-    found = {name for stage in stages for name in setting.parameters_on(stage)} | {"positions"}
-    if setting.training is None:
-        steps = 1
-    else:
-        steps = setting.training.steps
-        found |= {f"{kind}.{name}" for kind in STATES for name in found}
-    ends = {"tokens": any(s.embedding for s in stages), "targets": any(s.head for s in stages)}
-    return found | {of_step(name, i) for name, reads in ends.items() if reads for i in range(steps)}
 
 
 def _carry(turns: Turns, carrier: Carrier) -> Results:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -27,15 +26,14 @@ from llamapar.execution.body import (
     Results,
     Task,
     as_shared,
-    called,
-    differentiated,
+    computed,
     dry_rank,
     groups_kept,
     inputs,
 )
 from llamapar.execution.ledger import Ledger
 from llamapar.execution.messages import Post, shape_of
-from llamapar.execution.pipeline import PipelineRank, Turns
+from llamapar.execution.pipeline import PipelineRank, Turns, wanted
 from llamapar.execution.recorder import Recorder
 from llamapar.place.orders import Action
 from llamapar.place.pipeline import Schedule
@@ -44,10 +42,9 @@ from llamapar.records.curve import MemoryCurve, Profile
 from llamapar.spmd import microbatches
 from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import kind
-from llamapar.spmd.zero import Gathered, axis_names
+from llamapar.spmd.zero import Gathered, axis_names, leaves_of
 
 from . import local
-from .carrier import wanted
 
 MESSAGES, ENDS = "messages", "stage's input and output"
 SUMS = "sums of gradients over ranks"
@@ -189,21 +186,20 @@ def run(
             except Exception as raised:
                 error, text = raised, traceback.format_exc()
     trace = recorder.traces[rank]
-    report = RankReport(rank, made.outputs, made.gradients, trace, error, text)
+    report = RankReport(rank=rank, trace=trace, error=error, traceback=text, **vars(made))
     title = f"{task.program.name}, {task.setting.layout}: memory of rank {rank} over its operations"
     return report, MemoryCurve(title, ledger.start or dict(ledger.by_holder), tuple(ledger.spans))
 
 
 def _count(ledger: Ledger, given: Mapping[str, Tensor]) -> None:
     """Say whose a rank's tensors are, and whose their gradients will be; under ZeRO 3 it holds shards."""
-    leaves, own = given, given
+    own = given
     if isinstance(given, Gathered):
-        given.told = ledger.told
-        leaves, own = given.leaves, given.shards
+        given.told, own = ledger.told, given.shards
     for name, t in own.items():
         holder = MESSAGES if t.requires_grad else "inputs"
         ledger.take(t, "parameters" if kind(name) in PARAMETERS else holder)
-    for t in leaves.values():
+    for t in leaves_of(given).values():
         if t.requires_grad:
             t.register_hook(lambda gradient: ledger.held(gradient, "gradients"))
 
@@ -217,20 +213,12 @@ def _worked(
     if setting.schedule is not None:
         pp_rank = setting.layout.coord_of(recorder.ranks[0]).pp
         return DryRank(mesh, task, pp_rank, recorder, given, ledger=ledger, every=every).alone()
-    found: dict[str, Tensor] = {}
     own = as_shared(mesh, setting, given)
-    scattered = isinstance(own, Gathered)
     _count(ledger, own)
+    function = partial(task.program.function, mesh, setting)
     with recorder:
-        with ledger.span("forward"), own.forward() if isinstance(own, Gathered) else nullcontext():
-            outputs = called(partial(task.program.function, mesh, setting), own)
-        if task.backward:
-            sequences = setting.global_batch // setting.layout.dp
-            with ledger.span("backward"):
-                found = differentiated(
-                    task, outputs, own.leaves if isinstance(own, Gathered) else own, sequences, cut
-                )
+        made = computed(task, function, own, setting.global_batch // setting.layout.dp, cut, ledger.span)
         recorder.phase = "gradients"
         with ledger.span(SUMS, "gradients"):
-            gradients = reduce_gradients(mesh, setting, found, scattered=scattered)
-            return Results({name: t.detach() for name, t in outputs.items()}, gradients)
+            scattered = isinstance(own, Gathered)
+            return Results(made.outputs, reduce_gradients(mesh, setting, made.gradients, scattered))

@@ -78,6 +78,6 @@ def run(
 def reports(answers: Iterable[RankAnswer]) -> list[RankReport]:
     """What ranks that ran `run_here` answered: their reports, or one of the error."""
     return [
-        a.value if a.error is None else RankReport(a.rank, error=a.error, traceback=a.traceback, at=a.at)
+        a.value if a.error is None else RankReport(rank=a.rank, error=a.error, traceback=a.traceback, at=a.at)
         for a in answers
     ]
