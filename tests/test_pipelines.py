@@ -17,9 +17,9 @@ import llamapar as lp
 import torch_pipeline
 from by_torch import check_gradients
 from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailure
+from llamapar.count.wire import WHOLE
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
-from llamapar.execution.shrinking import STAGED
 from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS, Program, llama
 
@@ -134,7 +134,7 @@ def test_every_engine_and_axis_is_among_the_cases() -> None:
 
 
 def test_programs_in_stages_are_those_that_shrink_keeps_pp_for() -> None:
-    assert {name for name, program in PROGRAMS.items() if program.stage is not None} == set(STAGED)
+    assert {name for name, program in PROGRAMS.items() if program.stage is not None} == set(WHOLE)
     big = lp.Layout(tp=8, cp=16, pp=16, dp=8)
     assert lp.shrink("llama3.1-405b", big).layout.pp == 1
     small = lp.shrink("llama3.1-405b", big, program="llama")

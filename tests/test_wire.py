@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import product
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.count.wire import PARTS, Traffic
+from llamapar.count.wire import PARTS, WHOLE, Traffic
 from llamapar.errors import LayoutError
 from llamapar.records.trace import PHASES, Trace
 
@@ -57,7 +58,7 @@ CASES = [
     for program, layout, cp_method, dtype in product(
         PARTS, LAYOUTS, ("all_gather", "ring"), ("float32", "bfloat16")
     )
-    if cp_method == "all_gather" or (layout["cp"] > 1 and program in ("attention", "block", "llama"))
+    if cp_method == "all_gather" or (layout["cp"] > 1 and program in ("attention", "block", *WHOLE))
 ]
 
 
@@ -72,8 +73,8 @@ def test_every_rank_sends_what_the_formulas_say(sample: Any) -> None:
 
 
 def test_every_program_has_formulas() -> None:
-    """But Meta's own arithmetic of heads, which repeats K and V before they travel, and a training step."""
-    assert set(PARTS) == set(lp.programs.PROGRAMS) - {"meta_attention", "step"}
+    """But Meta's own arithmetic of heads, which repeats K and V before they travel."""
+    assert set(PARTS) == set(lp.programs.PROGRAMS) - {"meta_attention"}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -158,8 +159,37 @@ def test_what_zero_3_sends_of_each_program(program: str) -> None:
     result, said = both(program, {"dp": 2, "cp": 2, "zero": 3})
     assert result.ok
     agree(result.trace, said)
-    kinds = {t.kind for t in said.terms if t.axis == "dp-cp"}
+    kinds = {t.kind for t in said.terms if t.axis == "dp-cp" and t.part != "sum of squares"}
     assert kinds == {"all_gather", "reduce_scatter"}
+
+
+STEPS = [
+    ({"zero": zero, **layout}, options)
+    for layout, options in (
+        ({"tp": 2, "cp": 2, "pp": 2, "dp": 2}, {"micro_batches": 2}),
+        ({"tp": 4, "pp": 2}, {"kv_replication": True}),
+        ({"pp": 2, "dp": 2}, {"schedule": "zbv", "global_batch": 8}),
+        ({"dp": 4, "dp_replicate": 2, "cp": 2}, {"micro_batches": 3}),
+        ({"dp": 5}, {}),
+        ({"pp": 2, "cp": 2}, {"schedule": "interleaved-1f1b"}),
+        ({"dp": 2, "dp_replicate": 2, "pp": 2}, {"cp_method": "ring"}),
+        ({"tp": 2, "pp": 2, "sequence_parallel": False}, {}),
+    )
+    for zero in range(4)
+]
+
+
+def test_what_a_training_step_sends(counts: Any) -> None:
+    """Every rank's: norm, gathered weights, gradients in float32. `test_step` has more."""
+    cases = list(product(STEPS, (True, False), (True, False), ("bfloat16", "float32")))
+    for (layout, options), tied, again, dtype in random.Random(2).sample(cases, counts(2, 15, len(cases))):
+        model = SMALL.replace(n_layers=4, tied=tied)
+        said = {"seq_len": 16, "reshard_after_forward": again, "dtype": dtype} | options
+        result = lp.run("step", model, layout, **said)
+        assert not result.errors
+        for rank, trace in result.traces.items():
+            formula = lp.traffic("step", model, layout, rank=rank, **said)
+            agree(trace, formula)
 
 
 def test_one_rank_sends_nothing() -> None:

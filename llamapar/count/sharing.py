@@ -19,37 +19,45 @@ Row = tuple[str, str, str, int, int]
 
 @dataclass(frozen=True)
 class ParameterTraffic:
-    """What the parameters of the rank at `coord` send: gradients, and under ZeRO 3 themselves."""
+    """What the parameters of the rank at `coord` send: gradients, and under ZeRO 1 to 3 themselves.
+
+    item, gradient_item: bytes of a number of a parameter, and of its gradient.
+    """
 
     cut: Cut
     coord: Coord
     item: int
+    gradient_item: int
     reshard: bool
 
     def rows(self, p: Parameter, late: bool, head: bool = False) -> list[Row]:
         """late: gradients are reduced after the last micro-batch. head: an embedding that makes logits.
 
-        The backward of an embedding and of a bias does not read them, so they are not gathered for it.
+        The backward of an embedding and of a bias does not read them, so they are not gathered for it. From
+        ZeRO 1 to 2 a rank updates its shard, and the weights are gathered after that.
         """
         layout, shards, key = self.cut.layout, self.cut.shards, p.key
         over_tp = layout.sp if isinstance(self.cut.placement(key), Replicate) else self.cut.copies(key) > 1
         over_tp = over_tp or key in ("q_norm", "k_norm")  # each rank's heads pass them
         count, *columns = self.cut.local_shape(p)
-        row = math.prod(columns) * self.item
+        numbers = math.prod(columns)  # of a row
+        sent = shards.padded(count) * numbers * self.item
+        whole = shards.cuts("parameters")
+        found: list[Row] = []
+        if shards.cuts("optimizer state") and not whole and shards.ranks > 1:
+            found.append(("update", shards.axis, "all_gather", 1, sent))
+        row = numbers * self.gradient_item
         if not shards.cuts("gradients"):
             axes = ("tp", "cp", "dp") if over_tp else ("cp", "dp")
-            return [("gradients", axis, "all_reduce", 1, count * row) for axis in axes]
-        found: list[Row] = []
+            return found + [("gradients", axis, "all_reduce", 1, count * row) for axis in axes]
         if shards.ranks > 1:
-            sent = shards.padded(count) * row
-            whole = shards.cuts("parameters")
             read = head or (key != "tok_embeddings" and p.key[0] != "b")
             if whole:
                 found.append(("forward" if self.reshard else ONCE, shards.axis, "all_gather", 1, sent))
             if whole and self.reshard and read:
                 found.append(("backward", shards.axis, "all_gather", 1, sent))
             phase = "backward" if whole and not late else "gradients"
-            found.append((phase, shards.axis, "reduce_scatter", 1, sent))
+            found.append((phase, shards.axis, "reduce_scatter", 1, shards.padded(count) * row))
         own = len(shards.rows(count, self.coord._asdict())) * row
         found += [("gradients", "tp", "all_reduce", 1, own)] * over_tp
         found += [("gradients", "dp", "all_reduce", 1, own)] * (layout.dp_replicate > 1)

@@ -39,16 +39,22 @@ from .sharing import ONCE, ParameterTraffic
 _ATTENTION = ("column input", "wq", "wk", "wv", "K and V", "wo", "row output")
 _MLP = ("column input", "w1", "w3", "w2", "row output")
 
+WHOLE = ("llama", "step")
+"""Programs of the whole model, which run in the stages of a pipeline; the others are part of one."""
+
 PARTS = {
     "attention": _ATTENTION,
     "embedding": ("tok_embeddings", "row output"),
     "loss": ("column input", "output", "loss"),
     "mlp": _MLP,
     "block": ("norm", *_ATTENTION, "norm", *_MLP),
-    "llama": ("tok_embeddings", "row output", "norm", "column input", "output", "loss"),  # and its blocks
+    **dict.fromkeys(WHOLE, ("tok_embeddings", "row output", "norm", "column input", "output", "loss")),
     "mlp_unfused": ("column input", *_MLP),
 }
-"""Program → what it is made of: parameters by `model.Parameter.key`, and parts that communicate."""
+"""Program → what it is made of: parameters by `model.Parameter.key`, and parts that communicate.
+
+Those of the whole model have blocks besides, between the first two and the others.
+"""
 
 BESIDE = {"wq": ("bq", "q_norm"), "wk": ("bk", "k_norm"), "wv": ("bv",), "wo": ("bo",)}
 """Parameter → those that stand beside it in a model that has them."""
@@ -152,29 +158,32 @@ def traffic(
 
     global_batch: sequences over all dp ways, by default one each and micro-batch. Where shards are even every
     rank of a stage sends as much. micro_batches: "llama" is then the pipeline of `schedule`, of which `rank`
-    has its own stages; without them it is all stages, one after another, and pp sends nothing.
+    has its own stages; without them it is all stages, one after another, and pp sends nothing. "step" always
+    is a pipeline, with the norm and the update after it, and its gradients are in float32 at least.
     LayoutError for bad input, and where heads, batch or seq_len do not divide.
     """
     m, lay, rule = find_model(model), Layout.of(layout), padding_rule(padding)
     one_of("program", program, PARTS)
     table = None
-    if micro_batches is not None:
-        if program != "llama":
+    trains = program == "step"
+    if trains or micro_batches is not None:
+        if program not in WHOLE:
             why = "micro_batches are of the whole model's pipeline"
             raise LayoutError(f"{program} has no stages", why, [Choice.of(program="llama")], "program")
-        table, lay = of_layout(schedule, lay, whole("micro_batches", micro_batches), nc)
+        table, lay = of_layout(schedule, lay, micro_batches, nc, global_batch)
     shapes = {p.key: p for p in m.parameters()}
     cut = Cut(m, lay, rule, flag("kv_replication", kv_replication))
     if table is None:
-        works = [_Work(_parts(program, cut), dict.fromkeys((*PHASES, ONCE), 1))]
+        works = [_Work(_parts(program, cut), {"forward": 1, "backward": 1, "gradients": 1, ONCE: 1})]
     else:
-        works = _works(cut, table, lay.coord_of(rank).pp)
+        works = _works(cut, table, lay.coord_of(rank).pp, trains)
     if any(work.parts["K and V"] for work in works) and cut.heads.reason:
         whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
         raise LayoutError(cut.heads.reason, "a rank computes with whole heads", whole_heads, "tp")
     item = BYTES[OPTIONS["dtype"].chosen(dtype)]
-    wide = max(item, 4)  # the loss, and gradients on their way around a ring, are in float32 at least
-    shares = lay.dp * (micro_batches or 1)
+    wide = max(item, 4)  # the loss, gradients on their way around a ring, and sums of a training step's
+    summed = wide if trains else item
+    shares = lay.dp * (table.micro_batches if table is not None else 1)
     sequences = _share("global_batch", shares if global_batch is None else global_batch, shares)
     chunk = _share("seq_len", seq_len, lay.cp * (lay.tp if lay.sp else 1)) * (lay.tp if lay.sp else 1)
     tokens = sequences * chunk
@@ -196,7 +205,7 @@ def traffic(
         ],
     }[OPTIONS["cp_method"].chosen(cp_method)]
     sent = ParameterTraffic(
-        cut, lay.coord_of(rank), item, flag("reshard_after_forward", reshard_after_forward)
+        cut, lay.coord_of(rank), item, summed, flag("reshard_after_forward", reshard_after_forward)
     )
     for key, p in shapes.items():
         rows[key] = sent.rows(p, late=table is not None)
@@ -205,10 +214,16 @@ def traffic(
     rows["the same as head"] = [
         row for row in rows["output"] if reshard_after_forward and row[0] in ("forward", "backward")
     ]
-    size = math.prod(cut.local_shape(shapes["tok_embeddings"])) * item
+    size = math.prod(cut.local_shape(shapes["tok_embeddings"])) * summed
     residual = tokens * m.dim * item // (lay.tp if lay.sp else 1)
     rows["stage"] = [(phase, "pp", "send", 1, residual) for phase in ("forward", "backward")]
     rows["the other end"] = [("gradients", "pp", "send", 1, size)]
+    rows["sum of squares"] = [
+        ("update", "tp", "all_reduce", 1, wide),
+        ("update", "pp", "send", lay.pp - 1, wide),
+    ]
+    if cut.shards.cuts("gradients") and cut.shards.ranks > 1:
+        rows["sum of squares"].append(("update", cut.shards.axis, "all_reduce", 1, wide))
     found = Counter[tuple[str, str, str, str, int]]()
     for work in works:
         for part, times in work.parts.items():
@@ -238,8 +253,8 @@ def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
     """What a program is made of, or one stage of the whole model."""
     m = cut.model
     parts = Counter(PARTS[program])
-    if program == "llama":
-        first, last = PARTS["llama"][:2], PARTS["llama"][2:]
+    if program in WHOLE:
+        first, last = PARTS[program][:2], PARTS[program][2:]
         stage = stage or Stage(0, 0, range(m.n_layers), embedding=True, head=True)
         parts = Counter(first * stage.embedding + PARTS["block"] * len(stage.layers) + last * stage.head)
         same = m.tied and stage.head and stage.embedding
@@ -251,11 +266,11 @@ def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
     return parts
 
 
-def _works(cut: Cut, table: Schedule, pp_rank: int) -> list[_Work]:
+def _works(cut: Cut, table: Schedule, pp_rank: int, trains: bool) -> list[_Work]:
     """What a PP rank does of a pipeline: each stage's passes, what it sends to others, and its gradients.
 
     Input gradients (I) and weight gradients (W) are a pass each through all that communicates, but for the
-    stage with the embedding, whose tokens have no gradient.
+    stage with the embedding, whose tokens have no gradient. trains: the update follows.
     """
     found = list[_Work]()
     parameters = Counter[str]()
@@ -277,7 +292,9 @@ def _works(cut: Cut, table: Schedule, pp_rank: int) -> list[_Work]:
             parameters["output"] = 0  # the same tensor
         else:
             found.append(_Work(Counter(["the other end"]), dict.fromkeys(PHASES, 1)))
-    found.append(_Work(parameters, {"forward": 0, "backward": 0, "gradients": 1}))
+    if trains:
+        parameters["sum of squares"] = 1
+    found.append(_Work(parameters, {"gradients": 1, "update": int(trains)}))
     return found
 
 

@@ -21,11 +21,9 @@ from llamapar.place.cut import Cut
 from llamapar.place.shards import SHARED_FROM
 from llamapar.records.tables import Plain, Record, plural, span
 from llamapar.records.tables import cut as shown
+from llamapar.records.trace import PHASES
 
 from .sharing import ONCE, ParameterTraffic
-
-UPDATE = "update"
-"""After the gradients: the optimizer's step."""
 
 
 class Move(NamedTuple):
@@ -109,23 +107,18 @@ class ZeroMap(Record):
         gathered when they are used. A ring of n ranks moves (n - 1)/n of an all-gather's or reduce-scatter's
         bytes over each link, and twice as much of an all-reduce's.
         """
-        layout, shards = self.layout, self.cut.shards
-        sent = ParameterTraffic(self.cut, self.coord, BYTES[self.dtype], self.reshard_after_forward)
+        item = BYTES[self.dtype]
+        sent = ParameterTraffic(self.cut, self.coord, item, item, self.reshard_after_forward)
         found = Counter[tuple[str, str, str]]()
         times = Counter[tuple[str, str, str]]()
-        for p, (rows_of_it, columns) in zip(self.parameters, self._sizes, strict=True):
-            rows = sent.rows(p, late=False)
-            if layout.zero in (1, 2) and shards.ranks > 1:
-                size = shards.padded(rows_of_it) * columns * BYTES[self.dtype]
-                rows.append((UPDATE, shards.axis, "all_gather", 1, size))
-            for phase, axis, kind, count, size in rows:
-                if axis != "tp" and layout.size(axis) > 1:
+        for p in self.parameters:
+            for phase, axis, kind, count, size in sent.rows(p, late=False):
+                if axis != "tp" and self.layout.size(axis) > 1:
                     key = ("forward" if phase == ONCE else phase, axis, kind)
                     times[key] += count
                     found[key] += count * size
-        order = ("forward", "backward", "gradients", UPDATE)
         moves = [Move(*key, times[key], size) for key, size in found.items()]
-        return tuple(sorted(moves, key=lambda move: (order.index(move.when), move.kind)))
+        return tuple(sorted(moves, key=lambda move: (PHASES.index(move.when), move.kind)))
 
     @property
     def title(self) -> str:

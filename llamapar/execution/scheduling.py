@@ -45,8 +45,7 @@ def pipeline(
         return Pipeline(one, None, _batch(global_batch, layout.dp), notes)
     if layout.stages == 1 and not asked and not program.trains:
         return Pipeline(layout, None, _batch(global_batch, layout.dp))
-    number = _micro_batches(schedule, micro_batches, global_batch, layout)
-    table, staged = of_layout(schedule, layout, number, nc)
+    table, staged = of_layout(schedule, layout, micro_batches, nc, global_batch)
     several = f"{table.title} has {table.virtual_stages} stages on a rank"
     notes = (several,) if staged != layout else ()
     layout = staged
@@ -66,16 +65,3 @@ def pipeline(
 def _batch(global_batch: int | None, shares: int) -> int:
     """Sequences in all, one a share unless said."""
     return whole("global_batch", global_batch) if global_batch is not None else shares
-
-
-def _micro_batches(
-    schedule: str | Schedule, micro_batches: int | None, global_batch: int | None, layout: Layout
-) -> int:
-    """How many there are: as said, or one of each sequence, or twice as many as ranks, which suits all."""
-    if micro_batches is not None:
-        return whole("micro_batches", micro_batches)
-    if isinstance(schedule, Schedule):
-        return schedule.micro_batches
-    if global_batch is not None:
-        return max(1, whole("global_batch", global_batch) // layout.dp)
-    return layout.usual_micro_batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llamapar.count.wire import WHOLE
 from llamapar.describe.arguments import named
 from llamapar.describe.layout import Layout, LayoutLike, divisors
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -13,9 +14,6 @@ from llamapar.frameworks import padding_rule
 
 MAX_RANKS = 64
 """Most ranks that an engine runs on one machine."""
-
-STAGED = ("llama", "step")
-"""Programs that are run in the stages of a pipeline; the others are part of one."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def shrink(
     """
     model, layout = find_model(model), Layout.of(layout)
     tp, most = layout.tp, max(1, ranks // layout.tp)
-    pp = max(d for d in divisors(layout.pp) if d <= most) if program in STAGED else 1
+    pp = max(d for d in divisors(layout.pp) if d <= most) if program in WHOLE else 1
     virtual_stages = layout.virtual_stages if pp > 1 else 1
     if pp > 1:
         layers = max(layers, 2 * pp * max(2, virtual_stages))

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from llamapar.count.wire import WHOLE
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of
-from llamapar.execution.shrinking import MAX_RANKS, STAGED, shrink
+from llamapar.execution.shrinking import MAX_RANKS, shrink
 from llamapar.figures import View, view
 from llamapar.records.tables import Plain, Record, plural
 from llamapar.records.trace import PHASES, Tape, Trace, count, grouped, some
@@ -105,7 +106,7 @@ def _options(padding: Padding, values: Values) -> Values:
 def _dry_plan(job: Job, padding: Padding, program: str, values: Values) -> RunPlan:
     """One rank at true size: nothing is made smaller, for nothing is allocated."""
     options = _options(padding, values) | {"seq_len": job.seq_len, "rank": values["rank"]}
-    if program in STAGED and job.layout.pp > 1:
+    if program in WHOLE and job.layout.pp > 1:
         nc = values["nc"] if values["schedule"] == "flexible" else None
         options |= {"schedule": values["schedule"], "micro_batches": job.micro_batches, "nc": nc}
     return RunPlan(program, job.model, job.layout, "dry", options, ())

@@ -113,14 +113,27 @@ def _short_last_round(order: Order, pp: int, many: int, size: int) -> LayoutErro
 
 
 def of_layout(
-    asked: str | Schedule, layout: Layout, micro_batches: int, nc: int | None = None
+    asked: str | Schedule,
+    layout: Layout,
+    micro_batches: int | None,
+    nc: int | None = None,
+    global_batch: int | None = None,
 ) -> tuple[Schedule, Layout]:
     """The table of a layout's pipeline, and the layout with as many stages a rank as that has.
 
-    A layout of one stage a rank leaves their number to the schedule. Raises LayoutError where the schedule is
-    not defined, and for a table that is of another layout or cannot run.
+    A layout of one stage a rank leaves their number to the schedule. micro_batches: unless said the table's
+    own, or one of each sequence of global_batch, or the layout's usual number. Raises LayoutError where the
+    schedule is not defined, and for a table that is of another layout or cannot run.
     """
     v = layout.virtual_stages
+    if micro_batches is not None:
+        whole("micro_batches", micro_batches)
+    elif isinstance(asked, Schedule):
+        micro_batches = asked.micro_batches
+    elif global_batch is not None:
+        micro_batches = max(1, whole("global_batch", global_batch) // layout.dp)
+    else:
+        micro_batches = layout.usual_micro_batches
     if isinstance(asked, Schedule):
         table = asked.check()
     elif v > 1:
