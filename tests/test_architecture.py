@@ -34,8 +34,8 @@ ROOMS = {
     "records": room(775),  # equations are records too
     "describe": room(2520),  # the table of options and the table of dtypes among them
     "frameworks": room(5895, "yaml"),  # rules and habits of ten; readers of nineteen formats of settings
-    "place": room(1820),  # the pipeline's schedules as tables, the walk that checks them, their times
-    "count": room(1915),  # moments of a step, modes, and what a counter may show
+    "place": room(1835),  # the pipeline's schedules as tables, the walk that checks them, their times
+    "count": room(1935),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
