@@ -237,7 +237,8 @@ def _bare(it: Relation) -> Iterator[Hypothesis]:
         word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
         cause = f"{it.o.number} ({word}, {where}) cannot be cut evenly over {it.ranks}"
         level = level if it.exact else min(level, WEAK)
-        blame = None if _NAMED.search(it.r.low) and not it.r.concepts else True
+        other = _NAMED.search(it.r.low) and not it.r.concepts - {"dimension"} and not it.r.parallel
+        blame = None if other and level < LIKELY else True
         yield found(BY_FACT[fact], level, cause, it.equation, parallel=blame, needs="model")
 
 
@@ -305,14 +306,8 @@ def background(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """What is wrong with the known numbers themselves, where the text speaks of shapes or parts at all."""
     if not (r.shapes or r.concepts or r.parallel or r.loading or "division" in r.low):
         return
-    tp, world, given = known.get("tp"), known.get("world"), [known.get(axis) for axis in ("tp", "pp", "dp")]
+    world, given = known.get("world"), [known.get(axis) for axis in ("tp", "pp", "dp")]
     ranks = math.prod(n or 1 for n in (*given, known.get("cp")))
     if world and all(given) and world != ranks:
         cause = f"the degrees that are given multiply to {ranks}, not to {world}"
         yield found("world_size_product", POSSIBLE, cause, Comparison(ranks, "≠", world))
-    for fact in ("n_kv_heads", "n_heads"):
-        n = known.get(fact)
-        if tp and n and n % tp:
-            category = "kv_heads_lt_tp" if n < tp and not known.get("n_kv_heads") else BY_FACT[fact]
-            cause = f"{fact} {n} does not divide over tp={tp}"
-            yield found(category, POSSIBLE, cause, Quotient(n, tp), facts={"tp": tp, fact: n})

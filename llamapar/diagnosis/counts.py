@@ -72,7 +72,10 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
                 Comparison(Product(row), "≠", stated),
                 facts={"world": stated},
             )
-    if ranks and (concepts & set(AXES) or re.search(r"mesh|process|gpus?\b|devices", r.low)):
+    axes = concepts & set(AXES)
+    if axes == {"pp"} and len(degrees) < 2:
+        return  # stages and layers, see `topics.stated`
+    if ranks and (axes or re.search(r"mesh|process|gpus?\b|devices", r.low)):
         have = next((t.number for t in ranks if t.number), None) or known.get("world")
         product = math.prod(degrees)
         sign = "=" if product == have else "≠"
@@ -82,9 +85,8 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
             f"the degrees do not multiply to the number of ranks: {numbers or 'the text gives no numbers'}"
         )
         needs = "world, tp, pp, dp"
-        yield found(
-            "world_size_product", LIKELY if concepts & set(AXES) else POSSIBLE, cause, equation, needs=needs
-        )
+        level = LIKELY if equation or len(axes) > 1 else POSSIBLE
+        yield found("world_size_product", level, cause, equation, needs=needs)
 
 
 def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:

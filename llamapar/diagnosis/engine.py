@@ -15,7 +15,7 @@ from llamapar.rules.table import ERROR, RULE_BY_CODE
 
 from .causes import background, explain_divides, explain_order
 from .counts import explain_unequal
-from .forwards import explain_forwards
+from .forwards import explain_forwards, explain_spoken, unfit
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import Known
 from .limits import limits
@@ -37,7 +37,7 @@ from .pairs import explain_pair
 from .quotes import quotes, speakers, spoken
 from .reading import LIMIT, Reading
 from .result import Diagnosis, Explanation
-from .topics import elsewhere, topics
+from .topics import BARE, elsewhere, stated, topics
 from .views import explain_split, explain_view
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
 from .weights import explain_held
@@ -90,6 +90,8 @@ _BEYOND = frozenset(
 def acquitted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     """`h`, which blames no sharding where its axes, or those that would prove it, are known to be 1. What is
     read from a file may have been cut by another run, whatever the axes of this one."""
+    if known.alone() and h.parallel is None and not r.loading:
+        return replace(h, parallel=False)
     if known.changes or h.category in _BEYOND:
         return h
     asked = () if r.loading else h.needs
@@ -99,6 +101,12 @@ def acquitted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
 
 _BY_WORDS = frozenset(("memory_oom_layout", "counter_overflow", "quant_group_vs_tp"))
 """Causes that a text names without a word of ranks."""
+
+
+def placeholders(h: Hypothesis, known: Known) -> Hypothesis:
+    """`h`, which the known stage of ZeRO decides where it is about a weight that was not gathered."""
+    zero3 = known.get("zero") == 3 and "zero" in h.needs
+    return replace(h, parallel=True, needs=()) if zero3 else h
 
 
 def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
@@ -221,8 +229,15 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # one wording of several rules proves none of them
     found = [h if h.category in saying else acquitted(h, r, known) for h in hypotheses(r, observed, known)]
-    found = [doubted(h, r, known) for h in found]
+    found = [doubted(placeholders(h, known), r, known) for h in found]
     found += elsewhere(found, r, known)
+    if all(h.level is WEAK for h in found):
+        found += explain_spoken(r, known)
+    if all(h.level is WEAK for h in found) and (
+        r.parallel or r.concepts & {*AXES, "world"} or len(r.low.split()) < BARE
+    ):
+        found += unfit(r, known)
+    found += stated(found, r)
     sized = any(isinstance(o, View | Matmul | Pair) for o in observed)  # torch's words: the sizes decide
     missing = (saying if sized else saying | named) - {h.category for h in found}
     for name, category in CATEGORIES.items():  # in their order, not in that of a set

@@ -12,36 +12,39 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
-from llamapar.records.equations import Comparison, Product, Quotient
+from llamapar.records.equations import Comparison, Product, Quotient, Stated
 
-from .hypothesis import LIKELY, POSSIBLE, Hypothesis, Level, found
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, Hypothesis, Level, found
 from .known import Known, on_a_rank
 from .observations import LABELS, Matmul, Observation, Pair, Split, View
 from .reading import Reading, Shape
 from .weights import key_of, rounded_up
+from .widths import NARROW, explain_narrow
 
-WIDTH, TOKENS, SAMPLES = "columns", "tokens", "samples"
-_ANY = frozenset((WIDTH, TOKENS, SAMPLES))
+COLUMNS, TOKENS, SAMPLES = "columns", "tokens", "samples"
+_ANY = frozenset((COLUMNS, TOKENS, SAMPLES))
 
 _SIZES: tuple[tuple[str, str, str, str], ...] = (
-    ("ffn_dim", "hidden_or_ffn_not_divisible", "tp", WIDTH),
-    ("dim", "hidden_or_ffn_not_divisible", "tp", WIDTH),
-    ("n_heads", "heads_not_divisible", "tp", WIDTH),
-    ("n_kv_heads", "kv_heads_lt_tp", "tp", WIDTH),
-    ("vocab_size", "vocab_not_divisible", "tp", WIDTH),
+    ("ffn_dim", "hidden_or_ffn_not_divisible", "tp", COLUMNS),
+    ("dim", "hidden_or_ffn_not_divisible", "tp", COLUMNS),
+    ("n_heads", "heads_not_divisible", "tp", COLUMNS),
+    ("n_kv_heads", "kv_heads_lt_tp", "tp", COLUMNS),
+    ("vocab_size", "vocab_not_divisible", "tp", COLUMNS),
     ("seq_len", "seq_not_divisible", "cp", TOKENS),
     ("seq_len", "seq_not_divisible", "tp", TOKENS),
+    ("seq_len", "seq_not_divisible", "2·cp", TOKENS),
+    ("n_layers", "layers_not_divisible_pp", "pp", SAMPLES),
     ("global_batch", "microbatch_divisibility", "dp", SAMPLES),
     ("global_batch", "microbatch_divisibility", "micro_batches", SAMPLES),
-    ("vocab_size", "fsdp_uneven", "dp", WIDTH),
-    ("ffn_dim", "fsdp_uneven", "dp", WIDTH),
-    ("dim", "fsdp_uneven", "dp", WIDTH),
+    ("vocab_size", "fsdp_uneven", "dp", COLUMNS),
+    ("ffn_dim", "fsdp_uneven", "dp", COLUMNS),
+    ("dim", "fsdp_uneven", "dp", COLUMNS),
 )
 """What each axis cuts: the fact, the category where its degree does not divide it, and what it counts. DP
 cuts the rows of parameters under FSDP."""
 
-_LOCAL = "other: global_dim_not_localized"
 _HEADS = ("n_kv_heads", "n_heads")
 
 
@@ -95,6 +98,8 @@ def cuts(known: Known) -> Iterator[tuple[Cut, str]]:
     ranks = known.get("world") if not any(map(known.get, ("tp", "cp", "pp", "dp"))) else None
     for fact, category, axis, kind in _SIZES:
         count, degree = known.get(fact), known.get(axis) or ranks or 1
+        if axis == "2·cp":  # the head and the tail that balance the work of causal attention
+            degree = 2 * (known.get("cp") or 0) or 1
         if axis == "micro_batches":  # of a given size, the last one perhaps smaller
             degree = -(-(count or 0) // (known.get("micro_batch") or count or 1))
         if not count or degree == 1 or (fact == "n_kv_heads" and count == heads):  # Q is cut before
@@ -106,7 +111,7 @@ def cuts(known: Known) -> Iterator[tuple[Cut, str]]:
             yield Cut(fact, category, axis, count, degree, columns), kind
     tp = known.get("tp") or 1
     if columns and heads and kv_heads and tp > 1 and heads % tp == kv_heads % tp == 0:
-        yield Cut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns), WIDTH
+        yield Cut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns), COLUMNS
 
 
 _QUANTISED = re.compile(r"quant|gptq|\bawq|scales|zeros|group_?size")
@@ -132,14 +137,13 @@ Meeting = tuple[int, int, frozenset[str]]
 def meetings(o: Observation, known: Known) -> Iterator[Meeting]:
     """The two sizes of an observation that should be one."""
     if isinstance(o, Matmul):
-        yield o.a, o.b, frozenset((WIDTH,))
+        yield o.a, o.b, frozenset((COLUMNS,))
     elif isinstance(o, Split):
         yield o.total, sum(o.parts), _ANY
     elif isinstance(o, Pair):
         yield from _of_pair(o, known)
-    elif isinstance(o, View) and len(o.target) == 2 and o.target[0] == -1 and o.numel % o.target[1]:
-        shares = {s for cut, _ in cuts(known) if cut.whole == o.target[1] for s in cut.shares}
-        yield from ((s, o.target[1], frozenset((WIDTH,))) for s in sorted(shares) if o.numel % s == 0)
+    elif isinstance(o, View) and o.target.count(-1) == 1:
+        yield from _of_open_view(o, known)
     elif isinstance(o, View) and min(o.target) > 0:
         yield from _of_view(o.target, o.numel, known.get("head_dim"))
 
@@ -155,10 +159,23 @@ def _of_pair(o: Pair, known: Known) -> Iterator[Meeting]:
     shape = o.shapes[0] if o.shapes else ()
     kinds = _ANY
     if len(shape) > 2 and o.dim in (0, 1, len(shape) - 1):
-        kinds = frozenset(((SAMPLES, TOKENS, WIDTH)[min(o.dim, 2)],))
+        kinds = frozenset(((SAMPLES, TOKENS, COLUMNS)[min(o.dim, 2)],))
     elif len(shape) == 2 and o.dim == 1:
-        kinds = frozenset((TOKENS if shape[0] <= _BATCH else WIDTH,))
+        kinds = frozenset((TOKENS if shape[0] <= _BATCH else COLUMNS,))
     yield o.a, o.b, kinds
+
+
+def _of_open_view(o: View, known: Known) -> Iterator[Meeting]:
+    """Which size that a rank holds is there, where dims of the target do not divide the tensor?"""
+    every = [*(cut for cut, _ in cuts(known)), *groups(known)]
+    sizes = {n for cut in every for n in (*cut.shares, cut.whole)}
+    there = sorted(size for size in sizes if o.numel % size == 0)
+    dims, open_at = o.target, o.target.index(-1)
+    for first, last in combinations(range(len(dims) + 1), 2):
+        asked = math.prod(dims[first:last])
+        if last - first < 3 and asked > 1 and o.numel % asked and asked != known.get("head_dim"):
+            kinds = _ANY if first < open_at or len(dims) == 2 else frozenset((COLUMNS,))
+            yield from ((size, asked, kinds) for size in there if size != asked)
 
 
 _BATCH = 64
@@ -175,7 +192,7 @@ def _of_view(target: Shape, numel: int, head_dim: int | None) -> Iterator[Meetin
             there, rest = divmod(numel * asked, math.prod(target))
             kinds = {SAMPLES} if first == 0 else set()
             kinds |= {TOKENS} if first == min(1, heads - 1) else set()
-            kinds |= {WIDTH} if first >= heads or 0 < first < last == dims or dims < 3 else set()
+            kinds |= {COLUMNS} if first >= heads or 0 < first < last == dims or dims < 3 else set()
             own = first == dims - 1 and asked == head_dim  # the size of a head, which nobody cuts
             if not rest and there != asked and not own:
                 yield there, asked, _ANY if (dims, target[0]) == (3, 1) else frozenset(kinds)
@@ -191,6 +208,20 @@ def _parts_of_qkv(o: Split, known: Known) -> Iterator[Hypothesis]:
             f"a rank's Q, K and V are {q}, {k} and {k} columns: {list(o.parts)} mixes in the whole model's"
         )
         yield found("fused_qkv_layout", LIKELY, cause, Quotient(q * tp, tp), Quotient(k * tp, tp))
+
+
+def _thirds_of_qkv(o: Observation, known: Known) -> Iterator[Hypothesis]:
+    """Q, K and V in one, of fewer KV heads than query heads, read as three equal parts."""
+    heads, kv, columns, tp = (known.get(fact) or 1 for fact in ("n_heads", "n_kv_heads", "head_dim", "tp"))
+    if not isinstance(o, View) or kv == heads or -1 in o.target:
+        return
+    for ranks in {tp, 1}:
+        there, asked = (heads + 2 * kv) * columns // ranks, 3 * heads * columns // ranks
+        if columns > 1 and o.numel % there == 0 and o.numel * asked == math.prod(o.target) * there:
+            cause = f"{heads} query and 2·{kv} KV heads in one are read as three equal parts of {asked // 3}"
+            numbers = Stated(f"({heads} + 2·{kv})·{columns}/{ranks} = {there} ≠ {asked}")
+            yield found("fused_qkv_layout", LIKELY, cause, numbers, parallel=tp > 1)
+            return
 
 
 def _of_two_runs(o: Pair | Matmul, known: Known) -> Iterator[Hypothesis]:
@@ -221,6 +252,35 @@ def _padded_shares(o: Observation, r: Reading, known: Known) -> Iterator[Hypothe
             return
 
 
+_LEAST = 16
+"""A size, at least, that two numbers of a text do not have by chance."""
+
+
+def explain_spoken(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """A text of no relation that is read here: one of its sizes is known, another a rank's part of it."""
+    sizes = {n for shape, _ in r.shapes for n in shape} | {
+        *r.values,
+        *(t.number for t in r.terms if t.number),
+    }
+    for cut, _ in cuts(known):
+        shares = sorted(sizes & cut.shares - {cut.whole}, reverse=True)
+        if cut.whole in sizes and shares and shares[0] >= _LEAST:
+            yield from (
+                _even(cut, shares[0], cut.whole, None, r)
+                if cut.even
+                else _uneven(cut, shares[0], cut.whole, LIKELY, False)
+            )
+            return
+
+
+def unfit(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """What is wrong with the known numbers themselves: every size that its degree does not divide."""
+    for cut in uneven(known):
+        few = cut.fact in _HEADS and cut.count == (known.get("n_kv_heads") or cut.count) < cut.degree
+        category = "kv_heads_lt_tp" if few else cut.category
+        yield found(category, POSSIBLE, f"{cut} does not divide", Quotient(cut.count, cut.degree))
+
+
 def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesis]:
     """The cuts of known sizes by known degrees of which both sizes of an observation come."""
     if "lora" in r.evident or ("fused" in r.evident and not isinstance(o, Split)):
@@ -228,7 +288,7 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     if isinstance(o, Pair | Matmul):
         runs = list(_of_two_runs(o, known))
     else:
-        runs = list(_parts_of_qkv(o, known)) if isinstance(o, Split) else []
+        runs = [*_parts_of_qkv(o, known)] if isinstance(o, Split) else [*_thirds_of_qkv(o, known)]
     if runs:
         return runs
     named = isinstance(o, Pair) and o.name not in ("", LABELS)  # an even shard of it, see `weights`
@@ -237,14 +297,14 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
         for a, b, kinds in meetings(o, known)
         for cut, kind in cuts(known)
         if kind in kinds and cut.explains(a, b)
-        if not (cut.even and (named or cut.axis == "dp" or "position" in r.evident))
+        if not (cut.even and (named or cut.axis == "dp"))
     ]
     if not rows and (padded := list(_padded_shares(o, r, known))):
         return padded
     spoken = known.get("quant_group") or _QUANTISED.search("\n".join((r.low, *r.code)))
     if not rows and (spoken or r.loading):
         level = LIKELY if spoken else POSSIBLE
-        meeting = [(a, b) for a, b, kinds in meetings(o, known) if WIDTH in kinds]
+        meeting = [(a, b) for a, b, kinds in meetings(o, known) if COLUMNS in kinds]
         quantised = [(cut, a, b) for a, b in meeting for cut in groups(known) if cut.explains(a, b)]
         return [h for cut, a, b in quantised for h in _uneven(cut, a, b, level, meet=False)]
     table = isinstance(o, Pair) and o.dim == 0
@@ -257,7 +317,7 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     rows.sort(
         key=lambda row: row[0].fact == "seq_len"
     )  # tokens are cut over tp under sequence parallelism alone
-    return [_even(cut, min(a, b), max(a, b), o, r) for cut, a, b in rows]
+    return [h for cut, a, b in rows for h in _even(cut, min(a, b), max(a, b), o, r)]
 
 
 def _uneven(cut: Cut, a: int, b: int, level: Level, meet: bool) -> Iterator[Hypothesis]:
@@ -270,24 +330,25 @@ def _uneven(cut: Cut, a: int, b: int, level: Level, meet: bool) -> Iterator[Hypo
         yield found("fsdp_uneven", POSSIBLE, cause, numbers)
 
 
-_NARROW = 64
-"""Columns of a weight, at most, that are the rank of an adapter."""
-
-
-def _even(cut: Cut, small: int, big: int, o: Observation, r: Reading) -> Hypothesis:
+def _even(cut: Cut, small: int, big: int, o: Observation | None, r: Reading) -> Iterator[Hypothesis]:
     k, part, numbers = cut.degree, f"a rank's slice ({cut.axis}={cut.degree})", Quotient(big, cut.degree)
-    if r.loading:
+    tokens = cut.fact in ("seq_len", "global_batch")
+    if tokens and cut.axis == "cp" and "position" in r.evident:
+        cause = f"a rank's {small} tokens ({cut}) meet positions or tables of all {big}"
+        yield found("position/rope", LIKELY, cause, numbers)
+        return
+    if r.loading and not tokens:
         cause = f"{small} is one of {k} shards of {big} ({cut}): a shard meets the whole weight"
-        return found("checkpoint_tp_mismatch", LIKELY, cause, numbers)
-    if isinstance(o, Matmul) and o.b == big and 1 < o.rest <= _NARROW and cut.fact != "dim":
-        cause = (
-            f"{part} of {cut.fact} meets a weight of {big} rows and {o.rest} columns, as of an uncut adapter"
-        )
-        return found("lora_tp", POSSIBLE, cause, numbers)
+        yield found("checkpoint_tp_mismatch", LIKELY, cause, numbers)
+        return
+    if isinstance(o, Matmul) and o.b == big and 1 < o.rest <= NARROW and cut.fact != "dim":
+        yield from explain_narrow(small, big, o.rest)
+        return
     facts = {cut.axis: k}
     if not isinstance(o, View):
         cause = f"{small} is 1/{k} of {big}: {part} of {cut.fact} meets the whole dim"
-        return found(_LOCAL, LIKELY, cause, numbers, facts=facts)
+        yield found(LOCAL, LIKELY, cause, numbers, facts=facts)
+        return
     wanted = math.prod(o.target)
     if wanted > o.numel:
         cause = f"the tensor is 1/{k} of its target: {part} is reshaped with the whole model's sizes"
@@ -296,4 +357,4 @@ def _even(cut: Cut, small: int, big: int, o: Observation, r: Reading) -> Hypothe
             f"the tensor is {k} times its target: a whole tensor is reshaped with one rank's sizes ({cut})"
         )
     ratio = Quotient(max(wanted, o.numel), min(wanted, o.numel))
-    return found(_LOCAL, LIKELY, cause, ratio, numbers, facts=facts)
+    yield found(LOCAL, LIKELY, cause, ratio, numbers, facts=facts)

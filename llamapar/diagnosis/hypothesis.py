@@ -28,6 +28,10 @@ class Level(IntEnum):
         return self.name.lower()
 
 
+LOCAL = "other: global_dim_not_localized"
+WIDTH = "hidden_or_ffn_not_divisible"
+"""Two categories that many readers name."""
+
 LIKELY, POSSIBLE, WEAK = Level.LIKELY, Level.POSSIBLE, Level.WEAK
 
 

@@ -201,6 +201,9 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
 _CHECKPOINT = pattern("checkpoint")
 _TWO_LAYOUTS = pattern("two_layouts")
 _SLICED = re.compile(r"start \((\d{1,20})\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
+_BEGINS = re.compile(
+    r"start out of range \(expected to be in range of \[-\d{1,20}, (\d{1,20})\], but got (\d{1,20})\)"
+)
 _NO_FILES = pattern("no_files")
 _ABSENT = re.compile(r"no such file.{0,200}(?:consolidated\.00|mp_rank_00\b|rank_0\b)")
 _FILES = re.compile(r"mp_rank|zero_pp_rank|consolidated\.\d|shards?\b|\.pth")
@@ -210,12 +213,17 @@ _LAYOUTS = "layout of the checkpoint, layout of this run"
 def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A checkpoint that was cut for one layout and is read under another."""
     sliced = _SLICED.search(r.low)
-    spoken = bool(sliced or _CHECKPOINT.search(r.low))
+    spoken = bool(sliced or "start out of range" in r.low or _CHECKPOINT.search(r.low))
     if not spoken and not (known.changes and r.parallel):
         return
     if sliced and int(sliced[2]) == int(sliced[3]) <= int(sliced[1]):
         cause = f"a slice of {sliced[2]} rows is asked of a weight that holds no more: it was cut before"
         yield found("checkpoint_tp_mismatch", LIKELY, cause, needs=_LAYOUTS)
+        return
+    begins = _BEGINS.search(r.low)
+    if begins and int(begins[1]) and int(begins[2]) % int(begins[1]) == 0 and not uneven(known):
+        cause = f"a slice from row {begins[2]} is asked of a weight of {begins[1]}: it was cut before"
+        yield found("checkpoint_tp_mismatch", POSSIBLE, cause, needs=_LAYOUTS)
         return
     unlike = re.search(r"not equal|mismatch|differ|!=", r.low)
     if unlike and re.search(r"padded_vocab|vocab\w{0,10} .{0,40}checkpoint", r.low):

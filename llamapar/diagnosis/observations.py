@@ -232,6 +232,7 @@ _LAST = re.compile(
 LABELS = "labels"
 _LABELS = re.compile(r"expected input batch_size \((\d{1,20})\) to match target batch_size \((\d{1,20})\)")
 _INT = re.compile(r"\d{1,20}")
+_ENTRY = re.compile(r"at entry 0 and .{1,80} at entry (\d{1,6})")
 _SPLIT = re.compile(r"sum exactly to (\d{1,20}).{0,80}split_sizes=(\[[\d, ]{1,120}\])")
 _COPIED = re.compile(
     r"size mismatch for ([\w.]{1,200}): copying a param with shape (?:torch\.Size\()?(\[[\d, ]{0,80}\])\)? "
@@ -277,6 +278,11 @@ def shapes(r: Reading) -> Iterator[Observation]:
         if a[-1] != b[-2]:
             yield Matmul(a[-1], b[-2], b[-1])
             return
+    last = _ENTRY.search(r.low)
+    if last and len(wide) == 2 and wide[0][:-1] == wide[1][:-1] and wide[0][-1] > wide[1][-1]:
+        *lead, part = wide[0]  # equal parts of a width, and what is left of it
+        yield View((*lead, -1, part), math.prod(lead) * (int(last[1]) * part + wide[1][-1]))
+        return
     split = _SPLIT.search(r.low)
     if split:
         yield Split(int(split[1]), tuple(map(int, _INT.findall(split[2]))))
@@ -311,6 +317,7 @@ def shapes(r: Reading) -> Iterator[Observation]:
 
 
 _AT = re.compile(r"(?:not match|mismatch\w{0,2}|differs?) (?:at|in|on) dim(?:ension)? (\d)")
+_INDEXED = re.compile(r"shape of the mask .{1,80}at index (\d) does not match")
 
 
 def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
@@ -326,6 +333,10 @@ def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
                 continue
             dim = off[0]
             yield Pair(first[dim], second[dim], dim, name, (first, second))
+            return
+        mask = _INDEXED.search(low)
+        if mask and int(mask[1]) < min(len(first), len(second)):
+            yield Pair(first[int(mask[1])], second[int(mask[1])], None, name)
             return
         if len(first) != len(second) and "broadcast" in low:
             yield from _broadcast(first, second, name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from llamapar.describe.placement import PARAMETERS, REPLICATED, Shard
@@ -11,7 +12,7 @@ from llamapar.records.equations import Comparison, Padded, Product, Quotient, St
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
 from .known import Known, degrees
-from .observations import LABELS, ZERO, Pair, names
+from .observations import AXES, LABELS, ZERO, Pair, names
 from .reading import Reading, Shape
 from .tokens import explain_lengths, explain_uncut
 from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
@@ -63,6 +64,9 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
 def _labels(it: Meeting) -> Iterator[Hypothesis]:
     if it.o.name == LABELS and it.small:
         yield from explain_uncut(it.small, it.big, LABELS, it.known)
+    elif it.o.name == LABELS:
+        cause = "there are no labels at all: an empty batch, or all of them masked"
+        yield found("other: bad_data", POSSIBLE, cause, it.both, parallel=False)
 
 
 def _two_models(it: Meeting) -> Iterator[Hypothesis]:
@@ -111,7 +115,8 @@ def _placeholder(it: Meeting) -> Iterator[Hypothesis]:
     loaded = it.o.shapes and {(0,), (1,)} & set(it.o.shapes) and it.r.loading
     if not loaded and (it.small or (it.o.shapes and (0,) not in it.o.shapes)):
         return
-    spoken = loaded or it.known.get("zero") == 3 or ZERO.search(it.r.low)
+    width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]
+    spoken = loaded or width or it.known.get("zero") == 3 or ZERO.search(it.r.low)
     level, blame = (LIKELY, True) if spoken else (POSSIBLE, None)
     yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
 
@@ -171,6 +176,24 @@ def _cut_by_nobody(it: Meeting) -> Iterator[Hypothesis]:
     if it.r.loading and (head or (PARAMETERS.get(it.key) == REPLICATED and not parts)):
         cause = f"{it.o.name} is whole on every rank, and its two sizes are those of two models"
         yield found("other: model_config", LIKELY, cause, it.both, parallel=False)
+
+
+_HEAD, _EMBEDDING = re.compile(r"head|\boutput\b|decoder"), re.compile(r"embed|\bwte\b|tok_")
+
+
+def _tied(it: Meeting) -> Iterator[Hypothesis]:
+    """The head takes the embedding's weight, which is a shard of another size."""
+    line = " ".join(it.r.code[-1:]).lower()
+    if it.small and _HEAD.search(line) and _EMBEDDING.search(line):
+        cause = f"the head's {it.o.a} rows and the embedding's {it.o.b} are to be one tensor"
+        yield found("tied_embeddings", POSSIBLE, cause, it.both, parallel=_shared_out(it) or None)
+        yield from (replace(h, level=min(h.level, POSSIBLE)) for h in _plain(it))
+
+
+def _shared_out(it: Meeting) -> bool:
+    """Whether one size is the other over a degree that is known."""
+    ratio, rest = divmod(it.big, it.small)
+    return not rest and ratio in [it.known.get(axis) for axis in (*AXES, "world")]
 
 
 _FLAT = 2**21
@@ -271,5 +294,5 @@ def _lengths_or_widths(it: Meeting) -> Iterator[Hypothesis]:
 
 _IN_TURN = (
     _labels, _two_models, _lora, _no_tokens, _placeholder, _positions, _cut_by_nobody, _gathered,
-    _fused, _flat, _plain,
+    _fused, _flat, _tied, _plain,
 )  # fmt: skip

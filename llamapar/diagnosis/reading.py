@@ -95,6 +95,10 @@ _LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|
 _LOADS = re.compile(r"\.copy_\(|load|state_dict|narrow\(|checkpoint|merge")
 """What a text, and a line of source, say where a tensor comes from a file."""
 
+_GROUP_SIZE = ("group_size", "group size")
+_LEAST_GROUP = 16
+"""Columns of a quantisation group, at least: a smaller group is one of ranks."""
+
 _FACTS = {"heads": "n_heads", "kv": "n_kv_heads", "layers": "n_layers"}
 
 
@@ -160,9 +164,12 @@ class Reading:
                 continue
             beside = _BESIDE.match(self.low, match.end())
             number = int(beside.group(1)) if beside else None
-            if match.lastgroup == "dimension" and (number or 0) < 10:
+            concept = str(match.lastgroup)
+            if concept == "dimension" and (number or 0) < 10:
                 number = None  # "dimension 0" is an index
-            found.append(Term(str(match.lastgroup), match.start(), match.end(), number))
+            if number is not None and number < _LEAST_GROUP and match.group() in _GROUP_SIZE:
+                concept = "world"
+            found.append(Term(concept, match.start(), match.end(), number))
         return found
 
     @cached_property

@@ -17,6 +17,15 @@ _EXPERTS = re.compile(r"\bep_|_ep\b|expert")
 _BATCH = re.compile(r"micro|mbs|\bn_mb\b|samples|accum|batch")
 _SEQUENCE = re.compile(r"\bcp\b|cp_size|cp_world|context|zigzag|ring|\btp\b|tp_size|seq|token")
 
+_SIZES = (
+    ("n_layers", "layers_not_divisible_pp", "layers"),
+    ("n_heads", "heads_not_divisible", "query heads"),
+    ("n_kv_heads", "kv_heads_lt_tp", "KV heads"),
+    ("global_batch", "microbatch_divisibility", "samples"),
+    ("seq_len", "seq_not_divisible", "tokens"),
+)
+"""Known sizes that may be dealt out in equal parts: the fact, the category where they do not, the units."""
+
 
 def explain_cut(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """view(batch, k, n // k, …): a sequence or a batch in k parts, which k does not divide."""
@@ -33,20 +42,22 @@ def explain_cut(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     sequence = {known.get("tp"), *((cp, 2 * cp) if cp > 1 else ())}
     code = " ".join(r.code[-1:]).lower()
     tokens, samples = parts in sequence, parts in (known.get("dp"), known.get("micro_batches"))
-    if _EXPERTS.search(code):
+    if _EXPERTS.search(code) or (parts == known.get("ep") and not (tokens or samples)):
         cause = f"{units} experts do not divide over {parts} ranks"
         yield found("other: experts_not_divisible_ep", LIKELY, cause, Quotient(units, parts), needs="ep")
         return
     if not (tokens or samples):
         tokens, samples = bool(_SEQUENCE.search(code)), bool(_BATCH.search(code))
+    size = next((size for size in _SIZES if known.get(size[0]) == units), None)
+    if size is not None:
+        _, category, word = size
+        cause = f"{units} {word} do not divide into {parts} equal parts"
+        yield found(category, LIKELY, cause, Quotient(units, parts))
+        return
     rows = (
         ("seq_not_divisible", "tokens", tokens and not samples, "seq_len, cp, tp"),
         ("microbatch_divisibility", "samples", samples and not tokens, "global_batch, micro_batch, dp"),
     )
-    if units == known.get("n_layers") and not (tokens or samples):
-        cause = f"{units} layers do not divide into {parts} equal parts"
-        yield found("layers_not_divisible_pp", LIKELY, cause, Quotient(units, parts), needs="pp, n_layers")
-        return
     for category, word, sure, needs in sorted(rows, key=lambda row: not row[2]):
         cause = f"{units} {word} do not divide into {parts} equal parts"
         level, blame = (LIKELY, True) if sure else (POSSIBLE, None)

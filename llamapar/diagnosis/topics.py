@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from .hypothesis import LIKELY, WEAK, Hypothesis, Level, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found
 from .known import Known
 from .observations import AXES
 from .reading import Reading
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING
-from .words import either, table
+from .words import either, pattern, table
 
-_BARE = 4
+BARE = 4
 """Words of a message that says next to nothing, for which the failing line speaks. Else no line of code,
 which runs under any layout, proves that an error is another's."""
 
@@ -59,8 +59,8 @@ def _topics(file: str) -> tuple[Topic, ...]:
             row["cause"],
             tuple(map(either, row["words"])),
             either(row["unless"]) if "unless" in row else None,
-            Level[row["level"].upper()],
-            Level[row.get("alone", row["level"]).upper()],
+            Level[row.get("level", "possible").upper()],
+            Level[row.get("alone", row.get("level", "possible")).upper()],
             _BLAME.get(row.get("blame", "")),
             row.get("sure", False),
             row.get("needs", ""),
@@ -75,12 +75,23 @@ def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator
         yield from topics(r, known, "elsewhere.toml")
 
 
+_RULE = pattern("rule")
+
+
+def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
+    """What a message that tells a rule of ranks, meshes or stages is about, where nobody else knows it."""
+    if _RULE.search(r.low) and not any(h.level > WEAK or h.equations for h in others):
+        row = next((row for row in _topics("statements.toml") if row.matches(r.low, r.low)), None)
+        if row is not None:
+            yield found(row.category, POSSIBLE, row.cause)
+
+
 def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypothesis]:
     """Causes that words name: the rows of a file."""
     beside = r.parallel
     sharded = beside or any((known.get(axis) or 1) > 1 for axis in ("tp", "cp", "pp"))
     around = "\n".join((r.low, *r.code[-1:])).lower()
-    bare = file == "topics.toml" or len(r.low.split()) < _BARE
+    bare = file == "topics.toml" or len(r.low.split()) < BARE
     for topic in _topics(file):
         if topic.matches(around if bare else r.low, around):
             level = topic.level if beside else topic.alone

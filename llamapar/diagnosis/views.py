@@ -11,14 +11,11 @@ from functools import cache
 from llamapar.describe.models import PRESETS, public_models
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Sizes, Stated
 
-from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, found
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, first, found
 from .known import Known, on_a_rank
 from .observations import Split, View
 from .reading import Reading
 from .tokens import explain_cut
-
-_LOCAL = "other: global_dim_not_localized"
-_WIDTH = "hidden_or_ffn_not_divisible"
 
 
 def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -26,10 +23,8 @@ def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     if "lora" in r.evident:
         cause = "an adapter's weight is reshaped, whose rank or width the ranks do not divide"
         yield found("lora_tp", LIKELY, cause, needs="tp, rank of the adapter")
-    elif (
-        "devices" in " ".join(r.code[-1:]) and o.numel < math.prod(map(abs, target)) * 2 and "array" in r.low
-    ):
-        cause = f"{o.numel} devices do not make a mesh of {' x '.join(map(str, target))}"
+    elif _of_ranks(o, r, known):
+        cause = f"{o.numel} ranks do not make a grid of {' x '.join(map(str, target))}"
         yield found("world_size_product", LIKELY, cause, Comparison(Product(target), "≠", o.numel))
     elif 0 in target and 0 < target.index(0) < len(target) - 2:
         cause = "a rank was given 0 tokens: the sequence is cut into more parts than it fills"
@@ -41,6 +36,17 @@ def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield from _torn(o, r, known)
     elif min(target) > 0 and math.prod(target) != o.numel:
         yield from _whole(o, r, known)
+
+
+_RANKS = re.compile(r"devices|world|\branks?\b|mesh")
+
+
+def _of_ranks(o: View, r: Reading, known: Known) -> bool:
+    """Whether it is the list of ranks that is reshaped, by its length or by the words of the code."""
+    near = o.numel < math.prod(map(abs, o.target)) * 2
+    return (
+        near and known.get("world") in (None, o.numel) and bool(_RANKS.search(" ".join(r.code[-1:]).lower()))
+    )
 
 
 def _head_share(width: int, head_dim: int) -> str:
@@ -133,7 +139,7 @@ def explain_split(o: Split, r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield found("fused_qkv_layout", POSSIBLE, cause, numbers, parallel=None)
 
 
-_KEY = re.compile(r"\b(?:x?[kv]|w[kv]|[kv]_proj|keys?|values?)\b|\b(?:key|value)_|kv|n_rep")
+_KEY = re.compile(r"\b(?:x?[kv]|w[kv]|[kv]_proj|keys?|values?)\b|\b(?:key|value)_|(?<!q)kv|n_rep")
 _QUERY = re.compile(r"\b(?:x?q|wq|q_proj|quer(?:y|ies))\b|\bquery_")
 
 
@@ -256,7 +262,7 @@ def _too_few(o: View, k: int, lead: int, known: Known) -> Iterator[Hypothesis]:
     )
     factors = Quotient(math.prod(o.target), o.numel), Quotient(heads if by_head else head_dim, k)
     blame = True if local == LIKELY else None
-    yield found(_LOCAL, local, cause, *factors, parallel=blame, facts={"tp": k})
+    yield found(LOCAL, local, cause, *factors, parallel=blame, facts={"tp": k})
 
 
 def _too_many(o: View, k: int, known: Known) -> Iterator[Hypothesis]:
@@ -267,7 +273,7 @@ def _too_many(o: View, k: int, known: Known) -> Iterator[Hypothesis]:
         yield found("fused_qkv_layout", POSSIBLE, cause, at, parallel=None, needs="n_heads, n_kv_heads")
     cause = f"the tensor is {k} times its target: a whole tensor is reshaped with one rank's sizes (tp={k})"
     yield found(
-        _LOCAL,
+        LOCAL,
         LIKELY if ours else POSSIBLE,
         cause,
         at,

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 from llamapar.records.equations import Comparison, Product, Quotient
 
-from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
 from .known import Known, degrees, on_a_rank
 from .observations import Matmul
 from .reading import Reading
 
-_LOCAL = "other: global_dim_not_localized"
-_WIDTH = "hidden_or_ffn_not_divisible"
 _SHARDS = re.compile(r"shard|parallel|dtensor|mesh")
 
 
@@ -28,8 +26,25 @@ def explain_matmul(o: Matmul, r: Reading, known: Known) -> Iterator[Hypothesis]:
     if small <= 1 or (o.rest == 1 and big % small):
         cause = "a packed (quantised) weight is used as if it were plain"
         yield found("other", POSSIBLE, cause, parallel=False)
-    if small > 1:
+    if small > 1 and o.b == big and 1 < o.rest <= NARROW and known.get("tp") == big // small:
+        yield from explain_narrow(small, big, o.rest)
+    elif small > 1:
         yield from explain_widths(small, big, r, known)
+
+
+NARROW = 64
+"""Columns of a weight, at most, that are the rank of an adapter."""
+
+
+def explain_narrow(small: int, big: int, columns: int) -> Iterator[Hypothesis]:
+    """A rank's slice and a narrow weight of all rows: an adapter's, or another that was not cut."""
+    ratio = Quotient(big, big // small)
+    cause = (
+        f"{small} columns of a rank meet a weight of {big} rows and {columns} columns, as of an uncut adapter"
+    )
+    yield found("lora_tp", POSSIBLE, cause, ratio, needs="rank of the adapter")
+    cause = f"{small} is 1/{big // small} of {big}: a rank's slice meets a whole dim"
+    yield found(LOCAL, POSSIBLE, cause, ratio)
 
 
 def is_width(n: int, known: Known) -> bool:
@@ -55,14 +70,14 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
         cause = f"{small} KV heads meet {big} query heads: code that does not repeat KV heads"
         yield found("fused_qkv_layout", LIKELY, cause, Quotient(big, small), parallel=False, needs="tp")
     usual = k & (k - 1) == 0 and k <= 64 and is_width(big, known)
-    alike = known.get("world") == k
+    alike = any(known.get(axis) == k for axis in ("world", "dp", "cp", "ep"))
     level = first(
-        (solo, WEAK), (tp == k, LIKELY), (tp, WEAK), (alike, LIKELY), (usual, POSSIBLE), otherwise=WEAK
+        (solo, WEAK), (tp == k, LIKELY), (alike, LIKELY), (tp, WEAK), (usual, POSSIBLE), otherwise=WEAK
     )
     if known.model and not is_width(big, known):
         level = min(level, POSSIBLE)
     cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
-    category = "checkpoint_tp_mismatch" if r.loading else _LOCAL
+    category = "checkpoint_tp_mismatch" if r.loading else LOCAL
     blame = True if level == LIKELY or (level == POSSIBLE and _SHARDS.search(r.low)) else None
     yield found(category, level, cause, Quotient(big, k), parallel=blame, needs="tp", facts={"tp": k})
 
@@ -76,14 +91,14 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
             level = first((sure and tp == k, LIKELY), (sure, POSSIBLE), otherwise=WEAK)
             cause = f"{small} is {big}/{k} rounded up: {big} columns do not divide over tp={k}"
             numbers = Quotient(big, k, after=f" → {small}")
-            yield found(_WIDTH, level, cause, numbers, parallel=sure or None, facts={"tp": k})
+            yield found(WIDTH, level, cause, numbers, parallel=sure or None, facts={"tp": k})
             return
         if small % k and -(-small // k) * k == big:
             sure = shards or (tp == k and is_width(small, known))
             level = POSSIBLE if sure else WEAK
             cause = f"{small} columns over tp={k} are taken for {big // k} on every rank"
             both = Quotient(small, k), Comparison(Product((big // k, k)), "≠", small)
-            yield found(_WIDTH, level, cause, *both, parallel=sure or None, facts={"tp": k})
+            yield found(WIDTH, level, cause, *both, parallel=sure or None, facts={"tp": k})
             if sure:
                 cause = f"local shards of {big // k} on {k} ranks are taken for {big} in all, not {small}"
                 dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute|d_?sharding", r.low)
