@@ -107,8 +107,7 @@ def _dry_plan(job: Job, padding: Padding, program: str, values: Values) -> RunPl
     """One rank at true size: nothing is made smaller, for nothing is allocated."""
     options = _options(padding, values) | {"seq_len": job.seq_len, "rank": values["rank"]}
     if program in WHOLE and job.layout.pp > 1:
-        nc = values["nc"] if values["schedule"] == "flexible" else None
-        options |= {"schedule": values["schedule"], "micro_batches": job.micro_batches, "nc": nc}
+        options |= {"schedule": job.schedule, "micro_batches": job.micro_batches, "nc": job.nc}
     return RunPlan(program, job.model, job.layout, "dry", options, ())
 
 
