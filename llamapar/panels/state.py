@@ -23,7 +23,7 @@ from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Timeline
 from llamapar.place.schedule import schedule_of
 from llamapar.records.tables import Record, plural
-from llamapar.rules.capacity import account
+from llamapar.rules.capacity import account, load
 from llamapar.rules.report import Finding, Report, check_job
 from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
@@ -72,7 +72,7 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     ),
     "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r)),
     "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
-    "memory": lambda r, v: account(r.job, r.judge).memory,
+    "memory": lambda r, v: (load(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
     "pipeline": pipeline,
 }
 """By the tab's name what it draws, of a report and the values of the controls; Run draws when it ran."""
