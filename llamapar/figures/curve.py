@@ -5,7 +5,7 @@ Parts have the colours of `memory`, collectives those of their axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from llamapar.records.curve import MemoryCurve, sized, unit_of
 from llamapar.records.trace import CollectiveEvent
@@ -69,22 +69,26 @@ def _part_of(holder: str) -> str:
     return max(found)[1] if found else "workspace"
 
 
+def _by_part(holders: Mapping[str, int]) -> dict[str, int]:
+    """Bytes of each part, in the order of HOLDERS; of those that hold any."""
+    sums = dict.fromkeys(HOLDERS, 0)
+    for holder, n in holders.items():
+        sums[_part_of(holder)] += n
+    return {part: n for part, n in sums.items() if n}
+
+
 def _bars(record: MemoryCurve, rows: Rows, size: int) -> Iterator[Spec]:
     """A trace for each part that any of the drawn operations holds."""
-    drawn = [(place, i) for place, i in rows.each(lambda i: i)]
+    held = [_by_part(record.holders[i]) for i in rows.drawn]
+    names = [record.spans[i].name for i in rows.drawn]
     for part in HOLDERS:
-        sums = [
-            sum(n for holder, n in record.holders[i].items() if _part_of(holder) == part) for _, i in drawn
-        ]
+        sums = [each.get(part, 0) for each in held]
         if any(sums):
             heights = [parts.number(round(n / size, 4)) for n in sums]
-            hover = [
-                f"{record.spans[i].name} · {part} {sized(n)}" for (_, i), n in zip(drawn, sums, strict=True)
-            ]
+            hover = [f"{name} · {part} {sized(n)}" for name, n in zip(names, sums, strict=True)]
             marker = {"color": memory.PARTS[part][0]}
             wide = parts.bar_width(rows.n)
-            places = [place for place, _ in drawn]
-            yield parts.columns(places, heights, wide, marker, hovertext=hover, **parts.legend(part))
+            yield parts.columns(rows.places, heights, wide, marker, hovertext=hover, **parts.legend(part))
 
 
 def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
@@ -126,10 +130,7 @@ def _summary(record: MemoryCurve, rows: Rows) -> str:
     """Each operation's most and what it holds by part, and the peak."""
 
     def line(i: int) -> str:
-        sums: dict[str, int] = {}
-        for holder, n in record.holders[i].items():
-            sums[_part_of(holder)] = sums.get(_part_of(holder), 0) + n
-        each = ", ".join(f"{part} {sized(sums[part])}" for part in HOLDERS if sums.get(part))
+        each = ", ".join(f"{part} {sized(n)}" for part, n in _by_part(record.holders[i]).items())
         return f"{record.spans[i].name}: {sized(record.spans[i].most)}: {each}"
 
     return parts.lines(record.title, rows.listing(line), record.sentence, rows.left_out)

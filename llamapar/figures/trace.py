@@ -37,6 +37,10 @@ TALL = 0.92
 """Part of the height that the lanes take; the names of the phases stand in the rest."""
 
 
+COLOURS = {**style.COLOURS, SHARDING: style.COLOURS["dp"]}
+"""Of the axes that have one."""
+
+
 class _Lane(NamedTuple):
     """An axis or several, and the (place, event) of each bar."""
 
@@ -77,7 +81,7 @@ def _rows(record: Trace) -> Rows:
 
 
 def _title(axis: str) -> str:
-    return axis.upper() if axis in (*style.COLOURS, SHARDING) else axis
+    return axis.upper() if axis in COLOURS else axis
 
 
 def _axis(name: str, i: int) -> str:
@@ -86,11 +90,10 @@ def _axis(name: str, i: int) -> str:
 
 def _lanes(record: Trace, drawn: list[tuple[int, CollectiveEvent]]) -> list[_Lane]:
     """A lane an axis: TP, CP, PP and DP first."""
-    colours = {**style.COLOURS, SHARDING: style.COLOURS["dp"]}
-    known = [axis for axis in colours if axis in record.by_axis]
+    known = [axis for axis in COLOURS if axis in record.by_axis]
     axes = [*known, *(axis for axis in record.by_axis if axis not in known)]
     own = axes if len(axes) <= LANES else axes[: LANES - 1]
-    made = {axis: _Lane(_title(axis), colours.get(axis, style.PAD), []) for axis in own}
+    made = {axis: _Lane(_title(axis), COLOURS.get(axis, style.PAD), []) for axis in own}
     rest = _Lane("others", style.PAD, [], several=True)
     for x, event in drawn:
         made.get(event.axis, rest).bars.append((x, event))
