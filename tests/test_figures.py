@@ -481,8 +481,8 @@ def test_other_values_have_no_picture() -> None:
     assert str(caught.value) == (
         "3 has no picture\n"
         "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, ZeroMap, Trace, "
-        "Memory, Reconciliation, Loading, MemoryCurve, Cost, Explanation, LossCurve, Schedule, Timeline, "
-        "Timelines, Moment\n"
+        "Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Explanation, LossCurve, Schedule, "
+        "Timeline, Timelines, Moment\n"
         "  try  lp.view(lp.heads(model, layout))"
     )
 

@@ -90,6 +90,16 @@ class Job:
     # -- numbers that rules and messages speak of ----------------------------------------------
 
     @property
+    def sequences(self) -> int | None:
+        """Sequences of a step, from whichever facts say it; None where none does."""
+        dp, tokens, seq = self.layout.dp, self.batch_tokens, self.seq_len
+        if self.global_batch or self.batch_per_dp:
+            return self.global_batch or (self.batch_per_dp or 0) * dp
+        if self.micro_batches and self.micro_batch:
+            return self.micro_batches * self.micro_batch * dp
+        return tokens // seq if tokens and seq and tokens % seq == 0 else None
+
+    @property
     def n_micro_batches(self) -> int | None:
         """Micro-batches per step and DP group, given or derived; None where it is not known."""
         if self.micro_batches is not None:

@@ -1,4 +1,4 @@
-"""Times of a step as a picture: terms on top of one another, a bar for each cost."""
+"""Times of a step as a picture: terms one after another in a bar, a bar for each cost."""
 
 from __future__ import annotations
 
@@ -24,38 +24,70 @@ TERMS = {
 }
 """Term → its colour; what waits for an axis has the axis's."""
 
+WRITTEN = 0.07
+"""Share of the longest bar from which a term has its seconds written in it."""
+
 
 def picture(record: Cost) -> tuple[Spec, str]:
-    """One bar, its terms stacked in seconds, and the range as text."""
+    """One bar, its terms in seconds, and a line from the least to the most that a step may take."""
     return stacked([record], ["step"])
 
 
 def stacked(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
     """A bar for each of some costs, to be compared."""
-    first = records[0]
-    places = list(range(len(records)))
-    data = []
-    for name, colour in TERMS.items():
-        seconds = [record.seconds.get(name, 0.0) for record in records]
-        if not any(seconds):
-            continue
-        hover = [
-            f"{name} {value:.4g} s, {value / record.step_seconds:.1%}"
-            for value, record in zip(seconds, records, strict=True)
-        ]
-        more = {"hovertext": hover, **parts.legend(name)}
-        heights = [parts.number(value) for value in seconds]
-        data.append(parts.columns(places, heights, 0.5, {"color": colour}, **more))
-    most = max(record.step_seconds for record in records)
+    first, places = records[0], list(range(len(records)))
+    longest = max(record.step_seconds for record in records)
+    data = [_term(name, records, longest) for name in TERMS if any(name in r.seconds for r in records)]
+    data.append(_range(records, places))
+    most = parts.number(max(record.high for record in records) * 1.04)
     layout = style.layout(
         "cost",
-        f"{style.name_of(first.model)}, {first.layout}: seconds of a step",
+        f"{style.name_of(first.model)}, {first.layout}: {first.step_seconds:.3g} s a step",
         first.verdict,
-        widest=f"{most:.3g}",
+        widest=max(names, key=len),
         legend_rows=3,
         barmode="stack",
-        legend={"traceorder": "normal"},
-        xaxis={**parts.axis("", [-0.6, len(records) - 0.4]), **parts.ticks(places, names), "showgrid": False},
-        yaxis=parts.axis("seconds", [0, parts.number(most * 1.08)], nticks=7),
+        legend={"traceorder": "normal", "entrywidth": 92},
+        xaxis=parts.axis("seconds of a step", [0, most], nticks=8),
+        yaxis=parts.downward(parts.axis("", [-0.6, len(records) - 0.4], **parts.ticks(places, names))),
     )
     return {"data": data, "layout": layout}, parts.lines(*(str(record) for record in records))
+
+
+def _term(name: str, records: Sequence[Cost], longest: float) -> Spec:
+    """A part of every bar."""
+    seconds = [record.seconds.get(name, 0.0) for record in records]
+    hover = [
+        f"{name} {value:.4g} s, {value / record.step_seconds:.1%} of the step"
+        for value, record in zip(seconds, records, strict=True)
+    ]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": list(range(len(records))),
+        "x": [parts.number(value) for value in seconds],
+        "width": 0.5,
+        "text": [f"{value:.2g} s" if value > WRITTEN * longest else "" for value in seconds],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "marker": {"color": TERMS[name]},
+        "hovertext": hover,
+        **parts.legend(name),
+    }
+
+
+def _range(records: Sequence[Cost], places: Sequence[int]) -> Spec:
+    """How far each may be off."""
+    ends = {"type": "data", "symmetric": False, "color": style.LINE, "thickness": 2, "width": 8}
+    more = [parts.number(record.high - record.step_seconds) for record in records]
+    less = [parts.number(record.step_seconds - record.low) for record in records]
+    return parts.scatter(
+        "markers",
+        [parts.number(record.step_seconds) for record in records],
+        [place - 0.36 for place in places],
+        marker={"size": 7, "color": style.LINE},
+        error_x={**ends, "array": more, "arrayminus": less},
+        hovertext=[f"{record.low:.3g} to {record.high:.3g} s" for record in records],
+        **parts.legend("what it may be"),
+    )

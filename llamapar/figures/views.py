@@ -18,6 +18,7 @@ from llamapar.records.losses import LossCurve
 from llamapar.records.trace import Trace
 from llamapar.rules.machines import Loading
 from llamapar.timing.cost import Cost
+from llamapar.timing.plan import Plan
 
 from . import (
     cost,
@@ -28,6 +29,7 @@ from . import (
     losses,
     memory,
     pipeline,
+    plan,
     ranks,
     sequence,
     stages,
@@ -81,6 +83,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     Loading: loading.picture,
     MemoryCurve: curve.picture,
     Cost: cost.picture,
+    Plan: plan.picture,
     Explanation: diagnosis.picture,
     LossCurve: losses.picture,
     **dict.fromkeys((Schedule, Timeline, Timelines, Moment), pipeline.picture),
@@ -89,8 +92,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, ZeroMap, Trace,
-    Memory, Reconciliation, Loading, MemoryCurve, Cost, Explanation, LossCurve, Schedule, Timeline, Timelines
-    or Moment.
+    Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Explanation, LossCurve, Schedule, Timeline,
+    Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.

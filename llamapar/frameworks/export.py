@@ -70,17 +70,9 @@ def _rope(model: ModelConfig) -> str:
     return f"RoPE scaling by {model.rope_scaling.factor:g}" if model.rope_scaling else "RoPE without scaling"
 
 
-def _step(job: Job) -> int | None:
-    """Sequences of a step, from whichever facts say it."""
-    dp, tokens, seq = job.layout.dp, job.batch_tokens, job.seq_len
-    rounds = _times(job.micro_batches, job.micro_batch)
-    whole = tokens // seq if tokens and seq and tokens % seq == 0 else None
-    return job.global_batch or _times(job.batch_per_dp, dp) or _times(rounds, dp) or whole
-
-
 def _off_batches(job: Job, *settled: str) -> Iterator[str]:
     """Comments for batch sizes that do not follow from the sequences of a step, and are not `settled`."""
-    step, dp = _step(job), job.layout.dp
+    step, dp = job.sequences, job.layout.dp
     implied = {
         "batch_tokens": _times(step, job.seq_len),
         "batch_per_dp": step // dp if step and step % dp == 0 else None,
@@ -196,7 +188,7 @@ def as_torchtitan(job: Job, framework: str | None = None) -> str:
 
     pytorch/torchtitan, torchtitan/config/README.md and configs.py @b5bcd76c66d0acb1a08b176d9639425bc55e0b2a.
     """
-    lay, step, shared = job.layout, _step(job), job.layout.zero > 0
+    lay, step, shared = job.layout, job.sequences, job.layout.zero > 0
     comments, base, chosen = _titan_model(job.model)
     function = re.sub(r"\W", "_", f"run_{_plain(job.model.name)}_{str(lay).replace('=', '')}")
     values: dict[str, object] = {
@@ -318,7 +310,7 @@ def as_megatron(job: Job, framework: str | None = None) -> str:
         "num-distributed-optimizer-instances": lay.dp_replicate if lay.zero else None,
         "seq-length": job.seq_len,
         "micro-batch-size": job.micro_batch,
-        "global-batch-size": _step(job),
+        "global-batch-size": job.sequences,
         "use-megatron-fsdp": lay.zero > 1,
         "data-parallel-sharding-strategy": {2: "optim_grads", 3: "optim_grads_params"}.get(lay.zero),
         "ckpt-format": "fsdp_dtensor" if lay.zero > 1 else None,

@@ -68,6 +68,8 @@ TABS = {
     "pipeline": "Pipeline",
     "ranks": "Ranks",
     "memory": "Memory",
+    "time": "Time",
+    "plan": "Plan",
     "run": "Run",
 }
 

@@ -25,21 +25,38 @@ function remembered(opened, name, title, attributes, build) {
   return details;
 }
 
-// later: the node of what is tried after the picture is shown, for the card whose fixes take that long.
-function findingCard(finding, index, opened, fix, later) {
-  const [best, ...others] = fixes(finding.fixes, "apply this fix", (k) => fix(index, k));
-  const title = others.length ? "more fixes, and what each framework does" : "what each framework does";
-  const more = () => [...(others.length ? [make("div", { class: "lp-tries" }, others)] : []), verdictTable(finding)];
+const findingLine = ({ severity, code, message }) => [mark(severity), make("b", {}, code), make("span", { class: "lp-what" }, message)];
+
+// Why, the other fixes and what the frameworks do: folded behind the finding's one line.
+function findingFold(finding, opened, others) {
   const judged = finding.verdicts.length || finding.unknown.length;
-  return card(finding.severity, { "data-code": finding.code },
-    [mark(finding.severity), make("b", {}, finding.code), make("span", {}, finding.message)],
-    why(finding.why), finding.later ? later : tries(best ? [best] : []),
-    judged ? remembered(opened, finding.code, title, { class: "lp-more" }, more) : null);
+  const more = () => [why(finding.why), others.length ? make("div", { class: "lp-tries" }, "or ", others) : null,
+    judged ? verdictTable(finding) : null].filter(Boolean);
+  return remembered(opened, finding.code, others.length ? `why, ${others.length} more` : "why", { class: "lp-more" }, more);
+}
+
+// Findings with the same best fix are one card. later: the node of what is tried after the picture is shown.
+function findingCard(group, opened, fix, later) {
+  const [[first, index], ...same] = group;
+  const [best, ...others] = fixes(first.fixes, "apply this fix", (k) => fix(index, k));
+  const line = (finding, ...rest) => make("div", { class: "lp-line lp-one" }, findingLine(finding), rest);
+  return make("div", { class: `lp-finding lp-${first.severity}`, "data-code": first.code },
+    line(first, first.later ? null : best ?? null, findingFold(first, opened, others)), first.later ? later : null,
+    same.map(([finding]) => make("div", { "data-code": finding.code }, line(finding, findingFold(finding, opened, [])))));
+}
+
+function grouped(findings) {
+  const groups = new Map();
+  findings.forEach((finding, index) => {
+    const key = finding.fixes.length ? finding.fixes[0][0] : index;
+    groups.set(key, [...(groups.get(key) ?? []), [finding, index]]);
+  });
+  return [...groups.values()];
 }
 
 function drawFindings(box, { findings, problem }, opened, fix, later, send) {
   refill(box, [findings, problem], () => { // a change of tab leaves them as they are
-    const cards = [...(problem ? [problemCard(problem, send)] : []), ...findings.map((one, index) => findingCard(one, index, opened, fix, later))];
+    const cards = [...(problem ? [problemCard(problem, send)] : []), ...grouped(findings).map((group) => findingCard(group, opened, fix, later))];
     const rest = cards.splice(LIMIT_OPEN);
     const title = `${rest.length} more finding${rest.length > 1 ? "s" : ""}`;
     return rest.length ? [...cards, remembered(opened, "rest", title, { class: "lp-folded" }, () => rest)] : cards;
@@ -61,9 +78,10 @@ function drawRemedies(box, { offered, payload, apply }) {
 
 function render({ model, el }) {
   const panel = buildPanel({ model, el }, "", (event) => {
-    const { x, y, data } = event.points[0];
+    const { x, y, data, pointNumber } = event.points[0];
     const { tab, beside } = payload().values;
     if (tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
+    if (tab === "plan" && data.mode === "markers" && event.points[0].curveNumber === 1) ask({ kind: "adopt", place: pointNumber });
     if (tab === "pipeline" && !beside) send({ time: Math.floor(Number(x)) });
   });
   const { payload, send, ask, figure, status, listen } = panel;
@@ -83,6 +101,10 @@ function render({ model, el }) {
     next.click();
   });
   const run = buildRun(ask);
+  const plan = buildPlan(ask);
+  const strip = buildAnswers(send, ask);
+  const product = make("div", { class: "lp-product", "aria-live": "polite" });
+  panel.controls.column.querySelector("[data-control=dp]").after(product);
   const remedies = make("div", { class: "lp-tries lp-remedies", hidden: true });
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
@@ -95,11 +117,13 @@ function render({ model, el }) {
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
-  panel.main.append(panel.note, status, panel.cards, bar, run.head, figure.node, run.tables, copying);
+  panel.main.append(panel.note, make("div", { class: "lp-top" }, status, strip.steps), strip.node, panel.cards, bar, run.head, plan.head,
+    figure.node, run.tables, copying);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
   let result = null;
-  const inRunTab = () => payload().values.tab === "run" && !payload().problem;
+  const inTab = (name) => payload().values.tab === name && !payload().problem;
+  const inRunTab = () => inTab("run");
   const dim = () => {
     const { state, result } = model.get("running");
     figure.node.classList.toggle("lp-stale", inRunTab() && state === "running" && !result);
@@ -107,12 +131,21 @@ function render({ model, el }) {
   const drawFigure = () => {
     const running = model.get("running");
     const runs = inRunTab();
+    const plans = inTab("plan");
     result = running.result ?? (running.state === "running" ? result : null);
     run.head.hidden = run.tables.hidden = !runs;
-    figure.node.hidden = runs && !result?.figure;
+    plan.head.hidden = !plans;
+    const planned = model.get("planned");
+    const own = runs ? result : plans ? planned : null; // a picture that a thread of the kernel sends
+    figure.node.hidden = Boolean(own ?? runs) && !own?.figure;
     dim();
-    figure.draw(runs ? { ...payload(), figure: result?.figure, summary: result?.summary ?? "" } : payload());
+    figure.draw(own || runs ? { ...payload(), figure: own?.figure, summary: own?.summary ?? "" } : payload());
   };
+  const showPlan = () => {
+    plan.draw(model.get("planned"));
+    if (inTab("plan")) drawFigure();
+  };
+  const showAnswers = () => strip.draw(model.get("answers"), payload().seq);
   const showRun = () => {
     const running = model.get("running");
     if (!running.state) return; // nothing was ever asked for
@@ -131,6 +164,8 @@ function render({ model, el }) {
     status.dataset.ok = now.ok ? "yes" : "no";
     drawFindings(panel.cards, now, opened, fix, remedies, send);
     showRemedies();
+    showAnswers();
+    product.textContent = now.product;
     for (const tab of tabs) {
       const on = tab.dataset.tab === now.values.tab;
       tab.setAttribute("aria-selected", String(on));
@@ -141,9 +176,12 @@ function render({ model, el }) {
   listen("change:payload", show);
   listen("change:running", showRun);
   listen("change:offered", showRemedies);
+  listen("change:answers", showAnswers);
+  listen("change:planned", showPlan);
   listen("msg:custom", showCopied);
   show();
   showRun();
+  showPlan();
   return panel.end;
 }
 

@@ -9,6 +9,8 @@ of the run sets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import traitlets
@@ -20,6 +22,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
+from llamapar.figures.plan import Mark
 from llamapar.frameworks.export import EXPORTS, as_cli
 from llamapar.rules.report import Report
 
@@ -27,28 +30,39 @@ from .controls import DEFAULTS, EXPLORER, TABS
 from .page import Page, nth, source
 from .runner import Runner
 from .runs import Run
+from .searching import Search, Searcher, adopted, as_dict, mark, shown
 from .state import State
 
 if TYPE_CHECKING:
     from llamapar.describe.job import Job
     from llamapar.execution.result import RunResult
     from llamapar.rules.search import Fix
+    from llamapar.timing.plan import Plan
+
+
+MOST_STEPS = 200
+"""That can be undone."""
 
 
 class Explorer(Page[State]):
     """The panel. `set` moves controls from code, `snapshot` is what it shows, as a static View."""
 
-    _esm = source("page.js", "explorer.js", "run.js")
+    _esm = source("page.js", "explorer.js", "run.js", "plan.js", "answers.js")
     _css = source("page.css")
     schema = traitlets.List(EXPLORER).tag(sync=True)
     tabs = traitlets.List(list(TABS.items())).tag(sync=True)
     exports = traitlets.List(list(EXPORTS)).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
     offered = traitlets.Dict().tag(sync=True)
+    answers = traitlets.Dict().tag(sync=True)
+    planned = traitlets.Dict().tag(sync=True)
 
     @named(keywords(DEFAULTS))
     def __init__(self, **values: object) -> None:
         self._runner = Runner(self._report)
+        self._searcher = Searcher(self._show_search)
+        self._past: list[State] = []
+        self._future: list[State] = []
         super().__init__(State.start().change(values))
 
     # -- from code -------------------------------------------------------------------------------
@@ -102,6 +116,59 @@ class Explorer(Page[State]):
         changes = dict(nth("remedy", remedy, self.remedies).changes)
         self._show(lambda state: state.apply(changes))
 
+    def pin(self) -> None:
+        """Keep this layout beside the ones that come; again: let it go."""
+        self._show(lambda state: replace(state, pinned=None) if state.pinned else state.pin())
+
+    def swap(self) -> None:
+        """The pinned layout into the controls, and this one pinned."""
+        self._show(State.swap)
+
+    def undo(self) -> None:
+        """Take the last change back; what is looked at stays."""
+        self._step(self._past, self._future)
+
+    def redo(self) -> None:
+        """Do again what was taken back."""
+        self._step(self._future, self._past)
+
+    def reset(self) -> None:
+        """Back to what an Explorer opens with."""
+        self._show(lambda state: State.start().change({"tab": state.values["tab"]}))
+
+    def _step(self, back: list[State], forth: list[State]) -> None:
+        with self._lock:
+            if back:
+                state, now = back.pop(), self._state
+                forth.append(now)
+                looked = {name: now.values[name] for name in ("tab", "beside")}
+                super()._show(lambda _: replace(state, values=state.values | looked))
+
+    def _show(self, change: Callable[[State], State]) -> None:
+        with self._lock:
+            before = self._state
+            super()._show(lambda state: self._stepped(before, change(state)))
+
+    def _stepped(self, before: State, after: State) -> State:
+        """Remember a step that can be undone."""
+        if after.differs(before):
+            self._past = [*self._past[-MOST_STEPS:], before]
+            self._future = []
+        return after
+
+    @property
+    def found(self) -> Plan | None:
+        """What the search of the Plan tab found; None where there is none (yet)."""
+        return self._searcher.now.plan if self._searcher.now else None
+
+    def adopt(self, place: int = 0) -> None:
+        """Take a layout of the search into the controls, the fastest being 0."""
+        found = self.found
+        nth("place", place, found.layouts if found else ())
+        assert found is not None
+        settings = adopted(found, place)
+        self._show(lambda state: state.change(settings))
+
     @property
     def result(self) -> RunResult | None:
         """What came of the run that the controls ask for; None where there is none (yet)."""
@@ -122,19 +189,20 @@ class Explorer(Page[State]):
         return now.result
 
     def cancel(self) -> None:
-        """Give up the run in progress, if there is one."""
+        """Give up the run or the search in progress, if there is one."""
         self._runner.cancel()
+        self._searcher.cancel()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no run is in progress, at most `timeout` seconds; whether there is none."""
-        return self._runner.wait(timeout)
+        """Wait until neither run nor search is in progress, at most `timeout` seconds each; whether so."""
+        return self._runner.wait(timeout) and self._searcher.wait(timeout)
 
     def snapshot(self) -> View:
         """What the panel shows now: its figure, and status, findings and the figure's summary as text.
 
-        In the Run tab it waits for the run in progress.
+        In the Run and Plan tabs it waits for what is in progress.
         """
-        if self._state.outcome.plan:
+        if self._state.outcome.plan or self._state.outcome.question:
             self.wait()
         return self._now()
 
@@ -146,6 +214,9 @@ class Explorer(Page[State]):
         if outcome.view:
             lines.append(outcome.view.summary)
         picture = outcome.view
+        if outcome.question and self._searcher.now:
+            picture = shown(self._searcher.now, self._marks())
+            lines += [self._searcher.now.question.title, *([picture.summary] if picture else [])]
         if outcome.plan:
             now = self._runner.now
             lines += [now.text] if now else []
@@ -155,13 +226,41 @@ class Explorer(Page[State]):
     # -- to and from the browser -----------------------------------------------------------------
 
     def _follow(self) -> None:
-        """What comes after the picture: remedies where the job does not fit; a run, at once where quick."""
+        """What comes after the picture: what takes longer, remedies, a run at once where quick, a search."""
+        state = self._state
+        pinned = [answer.as_dict() for answer in state.pinned.answers] if state.pinned else None
+        self.answers = {
+            "seq": self.payload["seq"],
+            "now": [answer.as_dict() for answer in state.answers],
+            "pinned": pinned,
+            "title": state.pinned.status if state.pinned else "",
+            "undo": len(self._past),
+            "redo": len(self._future),
+        }
         if not self._state.outcome.fits:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
             self.offered = {"seq": self.payload["seq"], "fixes": offered}
         plan, now = self._state.outcome.plan, self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)
+        question, search = state.outcome.question, self._searcher.now
+        if question and not (search and search.question == question):
+            self._searcher.start(question)
+        elif question and search:
+            self._show_search(search)
+
+    def _marks(self) -> list[Mark]:
+        """This layout and the pinned one among those of a search."""
+        pinned = self._state.pinned
+        own = [mark("this layout", self.report, self._state.values)]
+        other = pinned and pinned.outcome.report
+        if pinned and other and self.report and other.job.model == self.report.job.model:
+            own.append(mark("pinned", other, pinned.values))
+        return [each for each in own if each]
+
+    def _show_search(self, now: Search) -> None:
+        """Called by the thread of a search too."""
+        self.planned = as_dict(now, self._marks())
 
     def _report(self, now: Run) -> None:
         """Called by the thread of a run; ipykernel's sockets take messages from any thread."""
@@ -174,11 +273,26 @@ class Explorer(Page[State]):
             self.apply_remedy(int(content["remedy"]))
         elif kind == "run" and self._state.outcome.plan:
             self._runner.start(self._state.outcome.plan)
-        elif kind == "cancel":
-            self.cancel()
+        elif kind == "search" and self._state.outcome.question:
+            self._searcher.start(self._state.outcome.question)
+        elif kind == "adopt":
+            self.adopt(int(content["place"]))
+        elif kind in STEPS:
+            STEPS[kind](self)
         elif kind == "copy" and self.report:
             text = copied(str(content["name"]), self._state, self.report, self._state.outcome.view)
             self.send({"kind": "copied", "name": content["name"], "text": text})
+
+
+STEPS: dict[str, Callable[[Explorer], None]] = {
+    "cancel": Explorer.cancel,
+    "pin": Explorer.pin,
+    "swap": Explorer.swap,
+    "undo": Explorer.undo,
+    "redo": Explorer.redo,
+    "reset": Explorer.reset,
+}
+"""Buttons that ask for no more than their name."""
 
 
 @named(keywords(DEFAULTS))

@@ -16,7 +16,7 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-const button = (text, attributes) => make("button", { type: "button", ...attributes }, text);
+const button = (text, attributes) => make("button", { type: "button", ...attributes }, ...[text].flat());
 const fold = (title, attributes, ...children) => make("details", attributes, make("summary", {}, title), ...children);
 
 // Fills a box where what it shows is new, so that what stands open in it stays open.

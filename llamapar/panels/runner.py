@@ -6,32 +6,23 @@ for it. torch is imported by the first run.
 
 from __future__ import annotations
 
-import atexit
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
 from llamapar.errors import LlamaparError
 
+from .background import Background
 from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan
 
 STEP = 0.1
 """Seconds between two reports of how far a run is."""
 
 
-class Runner:
-    """Runs plans; `report` is called with the Run at each step, from the thread that makes it."""
-
-    def __init__(self, report: Callable[[Run], None]) -> None:
-        self.now: Run | None = None
-        self._report = report
-        self._lock = threading.RLock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        _runners.add(self)
+class Runner(Background[Run]):
+    """Runs plans, one at a time."""
 
     def offer(self, plan: RunPlan) -> None:
         """Show a plan without running it; what ran is cancelled."""
@@ -39,10 +30,7 @@ class Runner:
 
     def start(self, plan: RunPlan) -> None:
         """Run a plan in the background; what ran is cancelled."""
-        stop = self._begin(Run(plan, RUNNING))
-        work = threading.Thread(target=self._work, args=(plan, stop), name="llamapar run", daemon=True)
-        self._thread = work
-        self._thread.start()
+        self._go(Run(plan, RUNNING), lambda stop: self._work(plan, stop), "run")
 
     def run(self, plan: RunPlan) -> Run:
         """Run a plan, or wait for it where it runs already, and return what came of it."""
@@ -55,30 +43,6 @@ class Runner:
             raise
         assert self.now is not None
         return self.now
-
-    def cancel(self) -> None:
-        """Stop what runs, at its next operation."""
-        self._stop.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Until nothing runs, at most `timeout` seconds; whether nothing does."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-        return self._thread is None or not self._thread.is_alive()
-
-    def _begin(self, run: Run) -> threading.Event:
-        with self._lock:
-            self._stop.set()
-            self._stop = threading.Event()
-            self._put(self._stop, run)
-            return self._stop
-
-    def _put(self, stop: threading.Event, run: Run) -> None:
-        """Show a step of the run that `stop` belongs to, unless another took its place."""
-        with self._lock:
-            if stop is self._stop:
-                self.now = run
-                self._report(run)
 
     def _work(self, plan: RunPlan, stop: threading.Event) -> None:
         run = Run(plan, RUNNING, "" if "torch" in sys.modules else "importing torch")
@@ -156,14 +120,3 @@ def _expected(operations: Callable[[], int]) -> int:
         return operations()
     except Exception:
         return 0
-
-
-_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
-
-
-@atexit.register
-def _leave() -> None:
-    """A thread inside torch must not outlive the interpreter."""
-    for runner in list(_runners):
-        runner.cancel()
-        runner.wait(2.0)

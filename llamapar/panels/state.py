@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +18,7 @@ from llamapar.describe.options import OPTIONS, Values, written
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
+from llamapar.figures.cost import stacked
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.place.orders import ORDERS
@@ -28,8 +30,10 @@ from llamapar.rules.report import Finding, Report, check_job
 from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
+from .answers import Answer, answers, method, timed
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .runs import RunPlan, card, plan
+from .searching import Question
 
 
 def padding(report: Report) -> Padding:
@@ -78,6 +82,9 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
 """By the tab's name what it draws, of a report and the values of the controls; Run draws when it ran."""
 
 
+VIEW = ("tab", "rank", "time", "beside")
+"""Controls of what is looked at, which are no step to undo."""
+
 MOST_OPERATIONS = 2**15
 """That the Pipeline tab draws: what a timeline of half a second has."""
 
@@ -89,6 +96,7 @@ class Outcome:
     report: Report | None = None
     view: View | None = None
     plan: RunPlan | None = None
+    question: Question | None = None
     problem: LlamaparError | None = None
 
     @property
@@ -117,6 +125,8 @@ class State:
 
     values: Values
     base: ModelConfig
+    pinned: State | None = None
+    """A layout that stands beside this one."""
 
     @classmethod
     def start(cls) -> State:
@@ -137,7 +147,7 @@ class State:
             published = OPTIONS["job"].chosen(changes["job"])
             taken = self.take(JOBS[published].job)
             rest = {name: value for name, value in changes.items() if name != "job"}
-            return State(taken.values | {"job": published}, taken.base).change(rest)
+            return replace(taken, values=taken.values | {"job": published}).change(rest)
         changes = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
         values, base = self.values | changes, self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
@@ -151,7 +161,7 @@ class State:
             values["rank"] = _within(values["rank"], values)
         if values["job"] and not _is_still(values, JOBS[values["job"]].job):
             values["job"] = ""
-        return State(values, base)
+        return replace(self, values=values, base=base)
 
     def apply(self, changes: Mapping[str, object]) -> State:
         """With settings changed that may be those of a job or a fix, not the controls' own form of them."""
@@ -165,7 +175,22 @@ class State:
 
     def load(self, model: ModelConfig) -> State:
         """With a model of the reader's own."""
-        return State(self.values | _dims(model) | {"preset": CUSTOM}, model)
+        return replace(self, values=self.values | _dims(model) | {"preset": CUSTOM}, base=model)
+
+    def pin(self) -> State:
+        """With itself pinned."""
+        return replace(self, pinned=replace(self, pinned=None))
+
+    def swap(self) -> State:
+        """With the pinned one in the controls, and this one pinned."""
+        pinned = self.pinned or self
+        there = replace(pinned, values=pinned.values | {"tab": self.values["tab"]})
+        return replace(there, pinned=replace(self, pinned=None))
+
+    def differs(self, other: State) -> bool:
+        """Whether more than what is looked at is another."""
+        mine, others = ({k: v for k, v in each.values.items() if k not in VIEW} for each in (self, other))
+        return mine != others or self.base is not other.base or self.pinned != other.pinned
 
     # -- what comes of it ------------------------------------------------------------------------
 
@@ -212,12 +237,40 @@ class State:
             tab = one_of("tab", self.values["tab"], TABS)
             if tab == "run":
                 return Outcome(report, plan=plan(job, padding(report), self.values))
+            if tab == "plan":
+                return Outcome(report, question=Question.of(report, self.values))
+            if tab == "time":
+                return Outcome(report, self._times(report))
             made = view(RECORDS[tab](report, self._read(self.values)))
             if tab == "memory" and self.values["job"]:
                 made = replace(made, summary=f"{made.summary}\n{JOBS[self.values['job']].note}")
             return Outcome(report, made)
         except LlamaparError as problem:
             return Outcome(report, problem=problem)
+
+    def _times(self, report: Report) -> View:
+        """The step's terms, beside the pinned layout's where that has any. Raises LlamaparError."""
+        costs = {"now": timed(report.job, report.judge, method(self.values))}
+        other = self.pinned and self.pinned.outcome.report
+        if self.pinned and other:
+            with suppress(LlamaparError):  # its bar is then not there
+                costs["pinned"] = timed(other.job, other.judge, method(self.pinned.values))
+        return View(*stacked(list(costs.values()), list(costs)))
+
+    @cached_property
+    def answers(self) -> tuple[Answer, ...]:
+        """Legal, fits, how fast, what travels."""
+        return answers(self.outcome.report, self.outcome.problem, self.values)
+
+    @property
+    def product(self) -> str:
+        """The degrees multiplied, beside the GPUs there are; empty among broken ones."""
+        degrees, gpus = [self.values[axis] for axis in AXES], self.values["gpus"]
+        if not all(isinstance(n, int) and 0 < n <= OPTIONS["tp"].most for n in degrees):
+            return ""
+        world = math.prod(degrees)
+        there = f" of {gpus:,} GPUs" if isinstance(gpus, int) and 0 < gpus < 2**31 else " GPUs"
+        return f"{' · '.join(map(str, degrees))} = {world:,}{there}"
 
     def plan(self) -> RunPlan:
         """What the Run tab runs, whichever tab is shown. Raises LlamaparError."""
@@ -239,6 +292,7 @@ class State:
         payload = {
             "seq": seq,
             "values": self.values,
+            "product": self.product,
             "ok": bool(report and report.ok and not problem),
             "status": outcome.status,
             "problem": card(problem, DEFAULTS) if problem else None,

@@ -47,7 +47,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
         recompute=job.recompute,
         schedule=job.schedule,
         nc=job.nc,
-        kv_replication=job.kv_replication or _copies(job, judge),
+        kv_replication=job.kv_replication or copies_heads(job, judge),
         regather=job.regather,
         padding=job.padding,
         layer_split=job.layer_split,
@@ -56,7 +56,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
     )
 
 
-def _copies(job: Job, judge: Framework | None) -> bool:
+def copies_heads(job: Job, judge: Framework | None) -> bool:
     """Whether the judge holds KV heads on several ranks without being asked."""
     case = judge.case("LP104", job) if judge and job.kv_replicas > 1 else None
     return case is not None and case.verdict == ADAPTS

@@ -1,0 +1,101 @@
+"""Layouts of a search as a picture: each a point, seconds of a step over what its worst stage holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from llamapar.count.terms import GIB
+from llamapar.timing.plan import Plan, Ranked
+
+from . import parts, style
+from .style import Spec
+
+NAMED = 5
+"""Layouts that the summary names."""
+
+
+class Mark(NamedTuple):
+    """A layout of one's own among them, in bytes and seconds."""
+
+    name: str
+    held: int
+    seconds: float
+    hover: str
+
+
+def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
+    """Points, the frontier through those that nothing beats in both, and marks for layouts of one's own."""
+    points = [_place(one) for one in record.layouts]
+    frontier = [_place(one) for one in record.frontier]
+    line: Spec = {"color": style.LINE, "width": 1.5, "dash": "dot", "shape": "hv"}
+    data = [
+        parts.scatter(
+            "lines",
+            [x for x, _ in reversed(frontier)],
+            [y for _, y in reversed(frontier)],
+            line=line,
+            hoverinfo="skip",
+            **parts.legend("nothing is both faster and smaller"),
+        ),
+        parts.scatter(
+            "markers",
+            [x for x, _ in points],
+            [y for _, y in points],
+            marker={"size": 8, "color": style.COLOURS["tp"], "opacity": 0.75},
+            hovertext=[_hover(one) for one in record.layouts],
+            **parts.legend("a layout that passes and fits"),
+        ),
+    ]
+    for mark, (symbol, colour) in zip(marks, LOOKS, strict=False):
+        look = {"symbol": symbol, "size": 16, "color": colour, "line": {"width": 1.5, "color": style.PAPER}}
+        x, y = [parts.number(mark.held / GIB)], [parts.number(mark.seconds)]
+        data.append(
+            parts.scatter("markers", x, y, marker=look, hovertext=[mark.hover], **parts.legend(mark.name))
+        )
+    there = record.gpu.hbm_bytes / GIB
+    layout = style.layout(
+        "plan",
+        f"{style.name_of(record.model)} on {record.gpus:,} {record.gpu.name}: time against memory",
+        _note(record),
+        widest="000.0",
+        legend_rows=3,
+        xaxis=parts.axis("GiB of the worst stage", nticks=8),
+        yaxis=parts.axis("seconds of a step", nticks=7, rangemode="tozero"),
+        shapes=[parts.rule("x", parts.number(there), color=style.WARN)],
+        annotations=[parts.limit(f"{there:.1f} GiB there", parts.number(there), 1, yref="paper")],
+    )
+    return {"data": data, "layout": layout}, _summary(record, marks)
+
+
+LOOKS = (("star", style.WARN), ("diamond", style.COLOURS["dp"]))
+"""Symbol and colour of the marks."""
+
+
+def _place(one: Ranked) -> tuple[float, float]:
+    return parts.number(one.high_bytes / GIB), parts.number(one.cost.step_seconds)
+
+
+def named(one: Ranked) -> str:
+    """A layout with what else the search chose."""
+    lay, job = one.layout, one.job
+    more = f", {lay.virtual_stages} virtual stages" if lay.virtual_stages > 1 else ""
+    return f"{lay}, micro-batch {job.micro_batch}, ZeRO {lay.zero}, recompute {job.recompute}{more}"
+
+
+def _hover(one: Ranked) -> str:
+    what = f"{one.cost.step_seconds:.3g} s, MFU {one.cost.mfu:.1%}, {one.high_bytes / GIB:.1f} GiB"
+    return f"{named(one)}<br>{what}<br>{one.why}"
+
+
+def _note(record: Plan) -> str:
+    if not record.layouts:
+        return f"none of {record.considered:,} layouts passes and fits"
+    shown = f"the fastest {len(record.layouts):,} of {record.considered:,} layouts considered"
+    return shown if record.complete else f"{shown}; stopped, the best so far"
+
+
+def _summary(record: Plan, marks: Sequence[Mark]) -> str:
+    best = [f"  {named(one)}: {one.cost.step_seconds:.3g} s, {one.why}" for one in record.layouts[:NAMED]]
+    own = [f"{mark.name}: {mark.hover.replace('<br>', ', ')}" for mark in marks]
+    return parts.lines(_note(record), best, own)

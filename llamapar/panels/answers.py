@@ -1,0 +1,198 @@
+"""The four answers of a layout: is it legal, does it fit, how long does a step take, what travels. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+from llamapar.count.account import micro_batches_of
+from llamapar.count.terms import FITS, GIB, TOO_MUCH
+from llamapar.count.wire import Traffic, traffic
+from llamapar.describe.hardware import hardware
+from llamapar.describe.job import Job
+from llamapar.describe.layout import AXES
+from llamapar.describe.options import OPTIONS, Values
+from llamapar.errors import LayoutError, LlamaparError
+from llamapar.frameworks import Framework
+from llamapar.frameworks.habits import habits_of
+from llamapar.records.tables import Plain, plural
+from llamapar.rules.capacity import copies_heads, load
+from llamapar.rules.report import Report
+from llamapar.timing.cost import Cost, cost_of
+from llamapar.timing.layer import Conditions
+from llamapar.timing.step import table_of
+
+MOST_OPERATIONS = 2**14
+"""Of a schedule that is timed at each move: some 60 ms of a laptop."""
+
+YES, NO, UNSURE = "yes", "no", "unsure"
+
+_TABS = {"LP0": "ranks", "LP1": "heads", "LP2": "sequence", "LP3": "stages", "LP4": "pipeline"}
+_TABS |= {"LP105": "vocab", "LP106": "vocab"}
+"""The beginning of a rule's code → the tab that shows what it is about."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One of them: in a few words, with what else there is to say, and the tab that shows it."""
+
+    question: str
+    tab: str
+    text: str
+    note: str = ""
+    verdict: str = ""
+
+    def as_dict(self) -> Plain:
+        """Plain values for the browser."""
+        return asdict(self)
+
+
+def answers(report: Report | None, problem: LlamaparError | None, values: Values) -> tuple[Answer, ...]:
+    """All four, in their order; never raises."""
+    if report is None:
+        why = problem.what if problem else ""
+        unknown = (
+            ("legal?", "heads"),
+            ("fits?", "memory"),
+            ("how fast?", "time"),
+            ("what travels?", "ranks"),
+        )
+        return tuple(Answer(question, tab, "not known", why) for question, tab in unknown)
+    return (
+        legal(report),
+        fits(report),
+        _asked("how fast?", "time", lambda: _fast(timed(report.job, report.judge, method(values)))),
+        _asked("what travels?", "ranks", lambda: _travels(report, values)),
+    )
+
+
+def _asked(question: str, tab: str, answer: Callable[[], tuple[str, str]]) -> Answer:
+    try:
+        return Answer(question, tab, *answer())
+    except LlamaparError as problem:
+        return Answer(question, tab, "not known", problem.what, UNSURE)
+
+
+def legal(report: Report) -> Answer:
+    """Whether the rules pass it, with the first that does not."""
+    errors, findings = [f for f in report.arithmetic if f.severity == "error"], report.arithmetic
+    if errors:
+        code = errors[0].code
+        tab = _TABS.get(code) or _TABS.get(code[:3], "heads")
+        return Answer("legal?", tab, f"no: {plural(len(errors), 'error')}", errors[0].message, NO)
+    kinds = (
+        (f"{severity}", sum(f.severity == severity for f in findings)) for severity in ("warning", "note")
+    )
+    said = ", ".join(plural(n, kind) for kind, n in kinds if n)
+    return Answer("legal?", "heads", "yes", said or "nothing to report", YES)
+
+
+def fits(report: Report) -> Answer:
+    """Whether its worst stage fits the GPU."""
+    found = load(report.job, report.judge)
+    if found is None:
+        return Answer("fits?", "memory", "not known", "this layout cannot be counted", UNSURE)
+    memory, gpu = found.memory, report.job.gpu
+    if gpu is None:
+        return Answer("fits?", "memory", f"{found.gib} GiB", "no GPU is chosen", UNSURE)
+    outcome = found.outcome(gpu)
+    verdict = {FITS: YES, TOO_MUCH: NO}.get(outcome, UNSURE)
+    part = "" if found.whole else ", without activations: no sequence length"
+    where = f"{outcome}; stage {memory.worst.stage} of {gpu}{part}"
+    return Answer("fits?", "memory", f"{found.gib} of {memory.hbm_bytes / GIB:.1f} GiB", where, verdict)
+
+
+# -- time and traffic --------------------------------------------------------------------------
+
+
+def batched(job: Job) -> Job:
+    """The same with its micro-batch, and the sequences of a step where any fact says them."""
+    many, batch = job.n_micro_batches, job.micro_batch or 1
+    sequences = many * batch * job.layout.dp if many else job.sequences
+    return job.replace(micro_batch=batch, global_batch=sequences)
+
+
+def whole(job: Job) -> Job:
+    """The same, of a schedule that is timed at a move. Raises LayoutError."""
+    job, lay = batched(job), job.layout
+    operations = 2 * lay.pp * lay.virtual_stages * micro_batches_of(job)
+    if operations > MOST_OPERATIONS:
+        what = f"a schedule of {operations:,} operations"
+        raise LayoutError(what, f"at most {MOST_OPERATIONS:,} are timed here", ["lp.cost"], "micro_batches")
+    return job
+
+
+def method(values: Values) -> str:
+    """How CP ranks exchange keys and values. Raises LayoutError."""
+    return OPTIONS["cp_method"].chosen(values["cp_method"])
+
+
+def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
+    """How the panel's job runs: what it does not ask is as `lp.cost` assumes it."""
+    found = hardware(job.gpu or "h100-80gb")
+    return Conditions(
+        found, recompute=job.recompute, selective=habits_of(judge).selective, cp_method=cp_method
+    )
+
+
+@lru_cache(maxsize=512)
+def timed(job: Job, judge: Framework | None, cp_method: str) -> Cost:
+    """The time of a job's step, remembered. Raises LlamaparError."""
+    split = job.layer_split or (judge and judge.layer_split) or "balanced ends"
+    copies = job.kv_replication or copies_heads(job, judge)
+    return cost_of(
+        whole(job).replace(kv_replication=copies), conditions(job, judge, cp_method), split, job.nc
+    )
+
+
+@lru_cache(maxsize=512)
+def sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffic:
+    """What a rank sends in a job's step, remembered. Raises LlamaparError."""
+    job, lay = whole(job), job.layout
+    many = micro_batches_of(job)
+    table = table_of(job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
+    return traffic(
+        "llama",
+        job.model,
+        lay,
+        seq_len=job.seq_len or job.model.max_seq_len,
+        global_batch=job.global_batch or many * lay.dp,
+        dtype="bfloat16",
+        kv_replication=job.kv_replication or copies_heads(job, judge),
+        padding=job.padding or (judge.padding if judge else None),
+        cp_method=cp_method,
+        schedule=table,
+        micro_batches=many,
+        rank=rank,
+    )
+
+
+def _fast(cost: Cost) -> tuple[str, str]:
+    bubble = cost.seconds.get("bubble", 0.0) / cost.step_seconds
+    each = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU"
+    note = f"{cost.low:.3g} to {cost.high:.3g} s; bubble {bubble:.0%}; {each}"
+    return f"{cost.step_seconds:.3g} s a step, {cost.mfu:.0%} MFU", note
+
+
+def crossing(job: Job) -> list[str]:
+    """Axes whose groups span nodes."""
+    lay, node = job.layout, job.gpus_per_node
+    return [a for a in AXES if lay.size(a) > 1 and lay.stride(a) * lay.size(a) > node]
+
+
+def _travels(report: Report, values: Values) -> tuple[str, str]:
+    job, rank = report.job, values["rank"]
+    found = sent(job, report.judge, method(values), rank if isinstance(rank, int) else 0)
+    texts = [f"{axis.upper()} {human(n)}" for axis, n in found.by_axis.items()]
+    leaving = [axis.upper() for axis in crossing(job)]
+    where = f"{', '.join(leaving)} between nodes" if leaving else "all inside a node"
+    return " · ".join(texts) or "nothing", f"sent by rank {rank} in a step; {where}"
+
+
+def human(n: int) -> str:
+    """Bytes in decimal units, as networks count them: "498 GB"."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
+    return f"{n} B"

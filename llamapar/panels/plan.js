@@ -1,0 +1,27 @@
+
+// -- the Plan tab ------------------------------------------------------------------------------
+// How far the search for layouts is. Python sends it as the trait `planned`; its points are adopted by a click.
+
+function buildPlan(ask) {
+  const again = button("Search again", { onclick: () => ask({ kind: "search" }) });
+  const stop = button("Stop", { title: "with the best so far", onclick: () => ask({ kind: "cancel" }) });
+  const bar = make("progress", { max: 1, "aria-label": "progress of the search" });
+  const title = make("span", { class: "lp-title" });
+  const far = make("span", { class: "lp-phase" });
+  const cards = make("div", {});
+  const best = button("Take the fastest", { onclick: () => ask({ kind: "adopt", place: 0 }) });
+  const head = make("div", { class: "lp-run lp-search" }, make("div", { class: "lp-line" }, best, again, stop, title),
+    make("div", { class: "lp-line lp-far" }, bar, far), make("div", { class: "lp-why" }, "click a point to take its layout"), cards);
+  function draw(planned) {
+    const on = planned.state === "running";
+    again.disabled = on;
+    stop.disabled = !on;
+    best.disabled = !planned.figure;
+    title.textContent = planned.title ?? "";
+    bar.hidden = !on;
+    if (planned.fraction == null) bar.removeAttribute("value"); else bar.value = planned.fraction;
+    far.textContent = planned.far ?? "";
+    refill(cards, planned.problem, () => (planned.problem ? [problemCard(planned.problem)] : []));
+  }
+  return { head, draw };
+}

@@ -1,0 +1,160 @@
+"""The search of the Plan tab: what is asked, how far it is, and what it found, beside the layout at hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+
+from llamapar.count.account import micro_batches_of
+from llamapar.count.terms import GIB
+from llamapar.describe.options import Values
+from llamapar.errors import LlamaparError
+from llamapar.figures import View
+from llamapar.figures.plan import Mark, picture
+from llamapar.records.tables import Plain, plural
+from llamapar.rules.capacity import load
+from llamapar.rules.report import Report
+from llamapar.timing.plan import Plan, plan
+
+from .answers import batched, method, timed
+from .background import Background
+from .runs import CANCELLED, DONE, FAILED, RUNNING, card
+
+SHOWN = 120
+"""Most layouts drawn: the fastest of those that pass and fit."""
+
+STEP = 0.15
+"""Seconds between two reports of how far a search is."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A model, GPUs and a batch, which layouts are searched for. arguments: of `lp.plan`, as pairs."""
+
+    arguments: tuple[tuple[str, object], ...]
+
+    @classmethod
+    def of(cls, report: Report, values: Values) -> Question:
+        """What the controls ask, whatever their layout is. Raises LlamaparError."""
+        job = batched(report.job)
+        batch = job.global_batch or micro_batches_of(job) * job.layout.dp
+        asked: Values = {
+            "model": job.model,
+            "gpus": job.gpus or job.layout.world,
+            "seq_len": job.seq_len or job.model.max_seq_len,
+            "global_batch": batch,
+            "gpu": job.gpu or "h100-80gb",
+            "schedule": job.schedule,
+            "cp_method": method(values),
+            "kv_replication": job.kv_replication,
+            "framework": report.judge.name if report.judge else None,
+        }
+        return cls(tuple(asked.items()))
+
+    @property
+    def title(self) -> str:
+        """One line: what is searched."""
+        asked = dict(self.arguments)
+        batch = f"{asked['global_batch']:,} sequences of {asked['seq_len']:,} a step"
+        return f"layouts of {asked['gpus']:,} {asked['gpu']} for {asked['model'].name}: {batch}"  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A question and how far its search is."""
+
+    question: Question
+    state: str = RUNNING
+    judged: int = 0
+    passing: int = 0
+    plan: Plan | None = None
+    problem: LlamaparError | None = None
+
+
+class Searcher(Background[Search]):
+    """Searches in a thread; the latest question wins."""
+
+    def start(self, question: Question) -> None:
+        self._go(Search(question), lambda stop: self._work(question, stop), "search")
+
+    def _work(self, question: Question, stop: threading.Event) -> None:
+        now, shown_at = Search(question), time.monotonic()
+
+        def progress(judged: int, passing: int) -> None:
+            nonlocal now, shown_at
+            time.sleep(0)  # the panel's own thread goes first
+            if time.monotonic() - shown_at > STEP:
+                shown_at = time.monotonic()
+                now = replace(now, judged=judged, passing=passing)
+                self._put(stop, now)
+
+        try:
+            asked: Values = dict(question.arguments)
+            found = plan(**asked, top=SHOWN, progress=progress, cancel=stop.is_set)
+            state = DONE if found.complete else CANCELLED
+            self._put(stop, replace(now, state=state, plan=found))
+        except LlamaparError as problem:
+            self._put(stop, replace(now, state=FAILED, problem=problem))
+        except Exception as error:  # of ours, too: it belongs on the page
+            unforeseen = LlamaparError(f"{type(error).__name__}: {error}")
+            self._put(stop, replace(now, state=FAILED, problem=unforeseen))
+
+
+def mark(name: str, report: Report | None, values: Values) -> Mark | None:
+    """A layout of the reader's own among the points; None where it has no time or no memory."""
+    if report is None or (held := load(report.job, report.judge)) is None:
+        return None
+    try:
+        cost = timed(report.job, report.judge, method(values))
+    except LlamaparError:
+        return None
+    high = held.memory.high_bytes
+    legal = "" if report.ok else "; not legal, or does not fit"
+    what = f"{cost.step_seconds:.3g} s, MFU {cost.mfu:.1%}, {high / GIB:.1f} GiB"
+    return Mark(name, high, cost.step_seconds, f"{report.job.layout}<br>{what}{legal}")
+
+
+def shown(now: Search, marks: list[Mark]) -> View | None:
+    """The picture of what was found; None before."""
+    return View(*picture(now.plan, marks)) if now.plan else None
+
+
+def as_dict(now: Search, marks: list[Mark]) -> Plain:
+    """Plain values for the browser."""
+    drawn = shown(now, marks)
+    far = (
+        f"{now.judged:,} layouts judged, {now.passing:,} of them pass and fit"
+        if now.judged
+        else "estimating every layout"
+    )
+    if now.plan:
+        far = f"{plural(now.plan.considered, 'layout')} considered in {now.plan.seconds:.1f} s"
+    return {
+        "state": now.state,
+        "title": now.question.title,
+        "far": far,
+        "fraction": now.passing / SHOWN if now.judged else None,
+        "problem": card(now.problem) if now.problem else None,
+        "figure": drawn.spec if drawn else None,
+        "summary": drawn.summary if drawn else "",
+    }
+
+
+def adopted(found: Plan, place: int) -> Values:
+    """What the controls are set to for a layout of a search."""
+    one = found.layouts[place]
+    lay, job = one.layout, one.job
+    settings: Values = {
+        name: getattr(lay, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages", "zero")
+    }
+    return settings | {
+        "dp_replicate": 1,
+        "gpus": found.gpus,
+        "micro_batch": job.micro_batch,
+        "global_batch": job.global_batch,
+        "micro_batches": None,
+        "batch_per_dp": None,
+        "recompute": job.recompute,
+        "schedule": job.schedule,
+    }

@@ -1,0 +1,158 @@
+"""The Explorer's four answers, its Time and Plan tabs, and its steps back and forth, without a browser."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.panels import Explorer
+from llamapar.panels.controls import EXPLORER as SCHEMA
+from wire import receive
+
+SMALL: dict[str, Any] = {"tp": 2, "pp": 1, "dp": 2, "gpus": 4, "seq_len": 4096, "zero": 1}
+
+
+def texts(panel: Explorer, which: str = "now") -> list[str]:
+    return [answer["text"] for answer in panel.answers[which]]
+
+
+def test_four_answers_are_those_of_the_library() -> None:
+    panel = lp.explorer(micro_batch=1, global_batch=2048)
+    cost = lp.cost("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048)
+    memory = lp.memory("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048)
+    sent = lp.traffic(
+        "llama",
+        "llama3.1-405b",
+        panel.layout,
+        seq_len=8192,
+        global_batch=2048,
+        micro_batches=16,
+        dtype="bfloat16",
+    )
+    legal, fits, fast, travels = panel.answers["now"]
+    assert (legal["text"], legal["verdict"]) == ("yes", "yes")
+    assert f"{memory.high_bytes / 2**30:.2f} of {memory.hbm_bytes / 2**30:.1f} GiB" in fits["text"]
+    assert fast["text"] == f"{cost.step_seconds:.3g} s a step, {cost.mfu:.0%} MFU"
+    assert f"{cost.low:.3g} to {cost.high:.3g} s" in fast["note"]
+    assert [part.split()[0] for part in travels["text"].split(" · ")] == [a.upper() for a in sent.by_axis]
+    assert f"TP {sent.bytes('tp') / 1e9:.3g} GB" in travels["text"]
+    assert "PP, DP between nodes" in travels["note"]
+    assert panel.payload["product"] == "8 · 1 · 16 · 128 = 16,384 GPUs"
+    panel.set(gpus=8192)
+    assert panel.payload["product"] == "8 · 1 · 16 · 128 = 16,384 of 8,192 GPUs"
+
+
+def test_an_answer_that_is_no_says_the_first_reason() -> None:
+    panel = lp.explorer(tp=16)
+    legal, _, fast, _ = panel.answers["now"]
+    assert (legal["text"], legal["verdict"], legal["tab"]) == ("no: 1 error", "no", "heads")
+    assert legal["note"] == "tp=16 does not divide n_kv_heads=8 (llama3.1-405b)"
+    assert (fast["text"], fast["note"]) == ("not known", "tp=16 does not divide n_kv_heads=8")
+    panel.set(tp=8, zero=1)
+    assert panel.answers["now"][1]["verdict"] == "no"
+    panel.set(tp="x")
+    assert texts(panel) == ["not known"] * 4
+
+
+def test_a_huge_schedule_is_told_and_not_timed() -> None:
+    panel = lp.explorer(micro_batches=100_000)
+    assert panel.answers["now"][2]["note"] == "a schedule of 3,200,000 operations"
+
+
+def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
+    panel = lp.explorer(tab="time")
+    one = panel.payload["figure"]
+    panel.pin()
+    panel.set(micro_batch=1, global_batch=2048)
+    cost = lp.cost("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048)
+    bars = [trace for trace in panel.payload["figure"]["data"] if trace["type"] == "bar"]
+    assert sum(trace["x"][0] for trace in bars) == pytest.approx(cost.step_seconds)
+    assert [len(trace["x"]) for trace in bars] == [2] * len(bars)
+    assert [trace["x"][1] for trace in bars] == [trace["x"][0] for trace in one["data"][:-1]]
+    assert panel.answers["pinned"][2]["text"] != texts(panel)[2]
+    panel.swap()
+    assert panel.payload["values"]["global_batch"] is None
+    assert panel.payload["values"]["tab"] == "time"
+    panel.pin()
+    assert panel.answers["pinned"] is None
+
+
+def test_steps_go_back_and_forth_and_keep_what_is_looked_at() -> None:
+    panel = lp.explorer()
+    panel.set(tab="time")
+    assert panel.answers["undo"] == 0
+    panel.set(tp=4)
+    panel.load(lp.PRESETS["llama3.1-8b"])
+    panel.set(tab="heads")
+    for _ in range(3):  # one more than there is
+        receive(panel, kind="undo")
+    assert (panel.layout.tp, panel.model.name, panel.payload["values"]["tab"]) == (
+        8,
+        "llama3.1-405b",
+        "heads",
+    )
+    receive(panel, kind="redo")
+    receive(panel, kind="redo")
+    assert (panel.layout.tp, panel.model.name, panel.answers["redo"]) == (4, "llama3.1-8b", 0)
+    receive(panel, kind="reset")
+    assert panel.layout == lp.explorer().layout
+    receive(panel, kind="undo")
+    assert panel.layout.tp == 4
+    panel.set(dp=2)
+    assert panel.answers["redo"] == 0
+
+
+def test_the_plan_tab_searches_beside_the_panel_and_adopts() -> None:
+    panel = lp.explorer("llama3.2-1b", **SMALL, tab="plan", global_batch=8)
+    panel.set(tp=1)  # the panel goes on meanwhile, and the question is the same
+    assert panel.wait(60)
+    found = panel.found
+    assert found is not None
+    assert panel.planned["state"] == "done"
+    said = lp.plan("llama3.2-1b", gpus=4, seq_len=4096, global_batch=8, top=120)
+    assert [one.layout for one in found.layouts] == [one.layout for one in said.layouts]
+    points = panel.planned["figure"]["data"][1]
+    assert points["y"] == pytest.approx([one.cost.step_seconds for one in said.layouts])
+    assert said.layouts[-1].why in points["hovertext"][-1]
+    place = len(said.layouts) - 1
+    receive(panel, kind="adopt", place=place)
+    chosen = said.layouts[place]
+    assert panel.layout.replace(sequence_parallel=None) == chosen.layout.replace(sequence_parallel=None)
+    assert panel.payload["values"]["micro_batch"] == chosen.job.micro_batch
+    assert panel.wait(0)
+    mark = panel.planned["figure"]["data"][2]
+    assert mark["y"] == pytest.approx([chosen.cost.step_seconds])
+    assert panel.planned["title"] in panel.snapshot().summary
+    with pytest.raises(lp.LlamaparError, match=f"place={place + 1}: there are"):
+        panel.adopt(place + 1)
+
+
+def test_a_search_is_stopped_with_the_best_so_far() -> None:
+    panel = lp.explorer("llama3.1-70b", tp=8, pp=4, dp=2, gpus=64, tab="plan", global_batch=512)
+    receive(panel, kind="cancel")
+    assert panel.wait(60)
+    assert panel.planned["state"] == "cancelled"
+    panel.set(tab="heads")
+    assert panel.payload["figure"] is not None
+
+
+def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:
+    """A panel after any walk shows what a new one shows with the same controls."""
+    draw = random.Random(17)
+    names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] in ("axis", "bool")]
+    panel = lp.explorer()
+    for _ in range(400 if soak else 40):
+        kind = draw.choice(["set", "set", "set", "undo", "redo", "pin", "swap", "reset"])
+        name = draw.choice(names)
+        value = 2 ** draw.randrange(8) if name in ("tp", "cp", "pp", "dp") else draw.random() < 0.5
+        more = {"changes": {name: value, "tab": draw.choice(["heads", "time"])}} if kind == "set" else {}
+        assert receive(panel, kind=kind, **more) is None
+        values = panel.payload["values"]
+        fresh = lp.explorer(
+            **{k: v for k, v in values.items() if k != "preset"} | {"preset": values["preset"]}
+        )
+        assert texts(fresh) == texts(panel)
+        assert fresh.payload["findings"] == panel.payload["findings"]
