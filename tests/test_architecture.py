@@ -45,7 +45,7 @@ ROOMS = {
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5490, "torch", "cloudpickle"),  # training steps, and their bits
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(2745, "plotly"),  # timelines of pipelines among them
+    "figures": room(2770, "plotly"),  # timelines of pipelines among them
     "panels": room(3210, "anywidget", "traitlets"),  # jobs that ran are taken; 800 of them JavaScript and CSS
     "cli": room(1455),  # a job by its name
     "jupyter": room(195, "IPython"),

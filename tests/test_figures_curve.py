@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 import llamapar as lp
-from llamapar.figures import curve, style
-from llamapar.records.curve import MemoryCurve, Profile, Span, sized
+from llamapar.figures import style
+from llamapar.records.curve import MemoryCurve, Profile, Span, sized, unit_of
 from llamapar.records.trace import CollectiveEvent
 
 GATHER = CollectiveEvent("all_gather", "tp", (0, 1), (4, 8), "float32", 128, "forward")
@@ -84,7 +86,11 @@ def test_a_run_is_drawn_as_its_curve_and_a_long_one_stays_small() -> None:
     run: Any = lp.run("llama", "tiny", lp.Layout(tp=2, pp=2), engine="dry", micro_batches=300, rank=3)
     view = lp.view(run)
     assert view.summary == lp.view(run.curve).summary
-    assert "drawn are the first 95 of 601 operations, and the last" in view.summary
+    assert "a bar is the highest of 8 operations in a row, of 601" in view.summary
     assert len(json.dumps(view.spec, indent=1)) < 60_000
     heights = bars(run.curve)
-    assert all(len(own) == curve.DRAWN for own in heights.values())
+    assert all(len(own) == 76 for own in heights.values())  # 601 / 8
+    spans, highest = run.curve.spans, [sum(each) for each in zip(*heights.values(), strict=True)]
+    for at, height in enumerate(highest):
+        most = max(span.most for span in spans[8 * at : 8 * at + 8])
+        assert height == pytest.approx(most / unit_of(run.curve.peak_bytes)[1], abs=1e-3)

@@ -5,7 +5,7 @@ Parts have the colours of `memory`, collectives those of their axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from llamapar.records.curve import MemoryCurve, sized, unit_of
 from llamapar.records.trace import CollectiveEvent
@@ -15,7 +15,7 @@ from .parts import Rows
 from .style import Spec
 
 DRAWN = 96
-"""Most operations drawn: past it the first ones and the last."""
+"""Most bars of operations; of more operations, the highest of each stretch."""
 
 POINTS = 240
 """Most points of the curve inside the peak's operation; of more, the highest of each stretch."""
@@ -39,9 +39,9 @@ ABOVE, BELOW = [0.6, 1.0], [0.0, 0.34]
 def picture(record: MemoryCurve) -> tuple[Spec, str]:
     """Stacked bars of every operation at its most, and the curve inside the one of the peak."""
     unit, size = unit_of(record.peak_bytes)
-    rows = Rows(len(record.spans), DRAWN, "operation")
+    bars = Bars(record)
     top = parts.number(round(1.12 * record.peak_bytes / size, 4))
-    data = [*_bars(record, rows, size), *_inside(record, size)]
+    data = [*bars.traces(size), *_inside(record, size)]
     layout = style.layout(
         "curve",
         record.title,
@@ -50,7 +50,7 @@ def picture(record: MemoryCurve) -> tuple[Spec, str]:
         widest=f"{top:,.0f}",
         legend_rows=3,
         barmode="stack",
-        xaxis={**rows.axis("operations of the rank, in order"), "anchor": "y", "showgrid": False},
+        xaxis=bars.axis | {"anchor": "y", "showgrid": False},
         yaxis=parts.axis(unit, [0, top], nticks=6, domain=ABOVE),
         xaxis2=parts.axis(
             "tensors that come and go, inside the operation of the peak", anchor="y2", nticks=6
@@ -58,7 +58,7 @@ def picture(record: MemoryCurve) -> tuple[Spec, str]:
         yaxis2=parts.axis(unit, nticks=4, domain=BELOW, anchor="x2"),
         legend={"traceorder": "normal"},
     )
-    return {"data": data, "layout": layout}, _summary(record, rows)
+    return {"data": data, "layout": layout}, _summary(record, bars)
 
 
 def _part_of(holder: str) -> str:
@@ -77,18 +77,47 @@ def _by_part(holders: Mapping[str, int]) -> dict[str, int]:
     return {part: n for part, n in sums.items() if n}
 
 
-def _bars(record: MemoryCurve, rows: Rows, size: int) -> Iterator[Spec]:
-    """A trace for each part that any of the drawn operations holds."""
-    held = [_by_part(record.holders[i]) for i in rows.drawn]
-    names = [record.spans[i].name for i in rows.drawn]
-    for part in HOLDERS:
-        sums = [each.get(part, 0) for each in held]
-        if any(sums):
-            heights = [parts.number(round(n / size, 4)) for n in sums]
-            hover = [f"{name} · {part} {sized(n)}" for name, n in zip(names, sums, strict=True)]
-            marker = {"color": memory.PARTS[part][0]}
-            wide = parts.bar_width(rows.n)
-            yield parts.columns(rows.places, heights, wide, marker, hovertext=hover, **parts.legend(part))
+def _highest(heights: Sequence[int], most: int) -> list[int]:
+    """The places of the highest of each stretch, at most `most` of them, in order."""
+    n, long = len(heights), parts.step(len(heights), most)
+    return [max(range(at, min(at + long, n)), key=heights.__getitem__) for at in range(0, n, long)]
+
+
+class Bars:
+    """A bar for every operation; of many, one for the highest of each stretch, over all of it."""
+
+    def __init__(self, record: MemoryCurve) -> None:
+        self._record = record
+        self._n = len(record.spans)
+        self._wide = parts.step(self._n, DRAWN)
+        self._drawn = _highest([span.most for span in record.spans], DRAWN)
+
+    @property
+    def axis(self) -> Spec:
+        numbered = parts.ticks(range(0, self._n, parts.step(self._n, 12)))
+        return parts.axis("operations of the rank, in order", [-0.5, self._n - 0.5], **numbered)
+
+    @property
+    def left_out(self) -> str:
+        """The sentence that says which are not drawn; empty where all are."""
+        if self._wide == 1:
+            return ""
+        return f"a bar is the highest of {self._wide} operations in a row, of {self._n:,}"
+
+    def traces(self, size: int) -> Iterator[Spec]:
+        """A trace for each part that any of the drawn operations holds."""
+        record, wide = self._record, self._wide
+        held = [_by_part(record.holders[i]) for i in self._drawn]
+        names = [record.spans[i].name for i in self._drawn]
+        middles = [parts.number(i // wide * wide + (wide - 1) / 2) for i in self._drawn]
+        for part in HOLDERS:
+            sums = [each.get(part, 0) for each in held]
+            if any(sums):
+                heights = [parts.number(round(n / size, 4)) for n in sums]
+                hover = [f"{name} · {part} {sized(n)}" for name, n in zip(names, sums, strict=True)]
+                width = wide * parts.bar_width(len(held))
+                marker = {"color": memory.PARTS[part][0]}
+                yield parts.columns(middles, heights, width, marker, hovertext=hover, **parts.legend(part))
 
 
 def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
@@ -97,17 +126,13 @@ def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
         return
     span = record.spans[record.peak_at]
     points = [span.before, *(span.before + point for point in span.profile.points)]
-    step = max(1, -(-len(points) // POINTS))
-    shown = [
-        max(range(first, min(first + step, len(points))), key=points.__getitem__)
-        for first in range(0, len(points), step)
-    ]
+    shown = _highest(points, POINTS)
     heights = [parts.number(round(points[i] / size, 4)) for i in shown]
     line = {"width": 1.5, "color": style.LINE}
     second = {"xaxis": "x2", "yaxis": "y2"}
     yield parts.scatter("lines", shown, heights, line=line, hoverinfo="skip", **second)
     events = span.profile.events
-    chosen = events[:: max(1, -(-len(events) // MARKS))]
+    chosen = events[:: parts.step(len(events), MARKS)]
     for axis, colour in style.COLOURS.items():
         own = [(at, event) for at, event in chosen if event.axis == axis]
         if own:
@@ -126,11 +151,11 @@ def _hover(event: CollectiveEvent) -> str:
     return f"{event.kind} over {event.axis} · {sized(event.bytes)}"
 
 
-def _summary(record: MemoryCurve, rows: Rows) -> str:
+def _summary(record: MemoryCurve, bars: Bars) -> str:
     """Each operation's most and what it holds by part, and the peak."""
 
     def line(i: int) -> str:
         each = ", ".join(f"{part} {sized(n)}" for part, n in _by_part(record.holders[i]).items())
         return f"{record.spans[i].name}: {sized(record.spans[i].most)}: {each}"
 
-    return parts.lines(record.title, rows.listing(line), record.sentence, rows.left_out)
+    return parts.lines(record.title, Rows(len(record.spans)).listing(line), record.sentence, bars.left_out)
