@@ -33,7 +33,7 @@ ROOMS = {
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(775),  # equations are records too
     "describe": room(2530),  # the table of options and the table of dtypes among them
-    "frameworks": room(5895, "yaml"),  # rules and habits of ten; readers of nineteen formats of settings
+    "frameworks": room(5960, "yaml"),  # rules and habits of ten; readers of nineteen formats of settings
     "place": room(1835),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1935),  # moments of a step, modes, and what a counter may show
     "rules": room(
@@ -47,7 +47,7 @@ ROOMS = {
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(2770, "plotly"),  # timelines of pipelines among them
     "panels": room(3210, "anywidget", "traitlets"),  # jobs that ran are taken; 800 of them JavaScript and CSS
-    "cli": room(1455),  # a job by its name
+    "cli": room(1495),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
     "__main__": room(30),
 }

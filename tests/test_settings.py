@@ -364,6 +364,32 @@ def test_the_command_reads_judges_and_says_what_is_missing(
     assert main(["check", "--settings"]) == 2
 
 
+def test_settings_are_planned_for_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = read(CASES["nt-11-doremi-2.8b"])
+    said = {name: settings.job[name] for name in ("seq_len", "micro_batch", "global_batch")}
+    model, layout = settings.model_config(), settings.to_layout()
+    assert (
+        lp.cost(settings).step_seconds
+        == lp.cost(model, layout, framework="nanotron", recompute="selective", **said).step_seconds
+    )
+    assert lp.cost(settings, micro_batch=8).step_seconds != lp.cost(settings).step_seconds
+    wanted = lp.plan(model, gpus=16, seq_len=1024, global_batch=512, framework="nanotron", top=2)
+    found = lp.plan(settings, gpus=16, seq_len=1024, global_batch=512, top=2)
+    assert [str(one.layout) for one in found.layouts] == [str(one.layout) for one in wanted.layouts]
+    with pytest.raises(lp.LlamaparError, match="gpus is not known"):
+        lp.plan(read(CASES["mg-15-llmjp-v4-32b"]))
+    path = tmp_path / "train.yaml"
+    path.write_text(CASES["nt-11-doremi-2.8b"]["text"], encoding="utf-8")
+    assert main(["plan", "--config", str(path), "--top", "1", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["settings"]["layout"]["tp"] == 2
+    assert data["as_said"]["step_seconds"] == lp.cost(settings).step_seconds
+    assert main(["plan", "--config", str(path), "--top", "1", "--export", "megatron-lm"]) == 0
+    assert "settings of" not in capsys.readouterr().out
+    assert main(["cost", "--config", str(path)]) == 0
+    assert "settings of nanotron" in capsys.readouterr().out
+
+
 def test_an_error_is_explained_with_the_runs_own_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

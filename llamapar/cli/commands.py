@@ -73,7 +73,7 @@ class Answer:
 
     ok: bool
     text: Callable[[], str]
-    data: Callable[[], object]
+    data: Callable[[], Mapping[str, object]]
 
     def written(self, as_json: bool) -> str:
         """The text, or the data as JSON."""

@@ -6,13 +6,16 @@ import sys
 import time
 
 from llamapar.describe.hardware import HARDWARE
+from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import LAYOUT, OPTIONS, offer
-from llamapar.errors import Choice
+from llamapar.errors import Choice, LlamaparError
 from llamapar.frameworks.export import EXPORTS
+from llamapar.frameworks.settings import Settings
 from llamapar.timing.cost import cost
 from llamapar.timing.plan import Plan, plan
 
 from .commands import Answer, Command, Given, answer
+from .settings_command import of_settings
 from .writing import write
 
 _STEP = ("seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split")
@@ -21,6 +24,8 @@ _OPTIONS = (*_STEP, *_HOW, "cp_method", "imbalance", "flops", "profile", "framew
 
 
 def _cost(given: Given) -> Answer:
+    if given.files:
+        return of_settings(given, lambda settings: answer(cost(settings, **given.of(*_OPTIONS))))
     choose = [Choice.of(seq_len=8192), "llamapar cost --help"]
     given.needed("seq_len", "a sequence length is needed", "the time of a step grows with it", choose)
     return answer(cost(given.model, given.layout, **given.of(*_OPTIONS)))
@@ -30,10 +35,11 @@ COST = Command(
     _cost,
     "how long a step takes, term by term with its formula, from published constants",
     "cost",
-    ("model", *LAYOUT, *_OPTIONS),
+    ("model", *LAYOUT, *_OPTIONS, "config", "launch"),
     "llamapar cost --model llama3.1-405b --tp 8 --pp 16 --dp 128 --virtual-stages 8 --seq-len 8192 "
     "--global-batch 2048 --recompute none\n"
-    "  llamapar cost --model llama3.1-8b --dp 8 --zero 3 --seq-len 8192 --gpu a100-80gb --json",
+    "  llamapar cost --model llama3.1-8b --dp 8 --zero 3 --seq-len 8192 --gpu a100-80gb --json\n"
+    "  llamapar cost --config train.toml --launch run.slurm",
     exits="0 a time",
     surplus="--model {word}",
     helps={
@@ -56,17 +62,37 @@ _PATIENCE = 1.0
 
 def _plan(given: Given) -> Answer:
     """Status 0 where some layout passes and fits, 1 where none does."""
+    if given.files:
+        return of_settings(given, lambda settings: _beside(given, settings))
     for name in _SEARCHED:
         word = OPTIONS[name].help
         given.needed(name, f"{OPTIONS[name].flag} is needed", f"{word}: a plan is for them", [PLAN_EXAMPLE])
+    return _planned(given, searched(given, given.model))
+
+
+def _beside(given: Given, settings: Settings) -> Answer:
+    """The plan, and the time of the layout that the files say."""
+    planned = _planned(given, searched(given, settings))
+    try:
+        own = cost(settings, **given.of(*_PLAN, "framework"))
+    except LlamaparError:
+        return planned
+    said = f"as the files say: {own.layout}, {own.step_seconds:.4g} s"
+    return Answer(
+        planned.ok,
+        lambda: planned.text() if given["export"] else f"{planned.text()}\n{said}",
+        lambda: {**planned.data(), "as_said": own.as_dict()},
+    )
+
+
+def _planned(given: Given, found: Plan) -> Answer:
     title = None if given["export"] is None else OPTIONS["export"].chosen(given["export"])
-    found = searched(given)
     if title is None or given["json"]:
         return answer(found, bool(found.layouts))
     return Answer(True, lambda: _SETTINGS[title](found.best.job, given["framework"]), found.as_dict)
 
 
-def searched(given: Given) -> Plan:
+def searched(given: Given, model: ModelConfig | Settings) -> Plan:
     """The plan; how far it is goes to stderr, and Ctrl-C ends it with the best so far."""
     last = time.monotonic()
 
@@ -79,7 +105,7 @@ def searched(given: Given) -> Plan:
                 f"llamapar: {judged} layouts judged, {passing} of them pass; Ctrl-C: the best so far",
             )
 
-    return plan(given.model, **given.of(*_SEARCHED, *_PLAN, *_SHOWN), progress=progress)
+    return plan(model, **given.of(*_SEARCHED, *_PLAN, *_SHOWN), progress=progress)
 
 
 PLAN_EXAMPLE = "llamapar plan --model llama3.1-70b --gpus 64 --seq-len 8192 --global-batch 512"
@@ -88,8 +114,9 @@ PLAN = Command(
     _plan,
     "every layout of some GPUs for a fixed batch, the fastest first, with why others lose",
     "plan",
-    ("model", *_SEARCHED, *_PLAN, *_SHOWN, "export"),
-    f"{PLAN_EXAMPLE}\n  {PLAN_EXAMPLE} --framework torchtitan --json",
+    ("model", *_SEARCHED, *_PLAN, *_SHOWN, "export", "config", "launch"),
+    f"{PLAN_EXAMPLE}\n  {PLAN_EXAMPLE} --framework torchtitan --json\n"
+    "  llamapar plan --config train.toml --launch run.slurm --gpus 256",
     exits="0 some layout passes and fits, 1 none does",
     surplus="--model {word}",
     helps={

@@ -1,13 +1,15 @@
-"""`llamapar check --config`: one's own files of settings, read and judged."""
+"""`--config` and `--launch`: one's own files of settings, read and then judged, timed or planned for."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from llamapar.describe.options import LAYOUT
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import JOB_FACTS, Settings, read_settings
-from llamapar.rules.report import Report, check
+from llamapar.rules.report import check
 
-from .commands import Answer, Given
+from .commands import Answer, Given, answer
 from .writing import as_dict, as_text
 
 _KNOWN = ("model", *JOB_FACTS)
@@ -15,6 +17,20 @@ _KNOWN = ("model", *JOB_FACTS)
 
 def check_settings(given: Given) -> Answer:
     """The files, then the verdict; where they say too little for one, what is missing."""
+    rest = {name: value for name, value in given.facts.items() if name not in _KNOWN}
+
+    def judged(settings: Settings) -> Answer:
+        report = check(settings, **rest, **given.of("framework"))
+        return answer(report, report.ok)
+
+    return of_settings(given, judged, findings=[])
+
+
+def of_settings(given: Given, make: Callable[[Settings], Answer], **nothing: object) -> Answer:
+    """What the named files say, and below it the answer that is made of it.
+
+    nothing: what stands in the data where the files say too little for an answer.
+    """
     typed = given.of(*LAYOUT)
     if typed:
         name = next(iter(typed))
@@ -22,26 +38,24 @@ def check_settings(given: Given) -> Answer:
         choose = ["what the framework's command takes, after --", "the command without --config"]
         raise LlamaparError(f"{name}={typed[name]} beside files of settings", why, choose, name)
     settings = read_settings(*given.files, overrides=given["overrides"], known=given.of(*_KNOWN))
-    if given["settings"]:
+    if given.values.get("settings"):
         return Answer(True, lambda: as_text(settings), settings.as_dict)
-    rest = {name: value for name, value in given.facts.items() if name not in _KNOWN}
     try:
-        report = check(settings, **rest, **given.of("framework"))
+        made = make(settings)
     except LlamaparError as problem:
-        return _unjudged(settings, problem)
-    return _judged(settings, report)
+        made = _too_little(problem, nothing)
+    if made.ok and given.of("export"):  # settings to run with, and nothing around them
+        return made
+    return Answer(
+        made.ok,
+        lambda: f"{as_text(settings)}\n\n{made.text()}",
+        lambda: {**made.data(), "settings": settings.as_dict()},
+    )
 
 
-def _judged(settings: Settings, report: Report) -> Answer:
-    def text() -> str:
-        return f"{as_text(settings)}\n\n{as_text(report)}"
-
-    return Answer(report.ok, text, lambda: {**report.as_dict(), "settings": settings.as_dict()})
-
-
-def _unjudged(settings: Settings, problem: LlamaparError) -> Answer:
-    def text() -> str:
-        return f"{as_text(settings)}\n\nnot judged: {problem}"
-
-    data: dict[str, object] = {"ok": None, "findings": [], "error": as_dict(problem)}
-    return Answer(False, text, lambda: {**data, "settings": settings.as_dict()})
+def _too_little(problem: LlamaparError, nothing: dict[str, object]) -> Answer:
+    return Answer(
+        False,
+        lambda: f"not judged: {problem}",
+        lambda: {"ok": None, **nothing, "error": as_dict(problem)},
+    )

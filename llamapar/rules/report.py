@@ -17,7 +17,7 @@ from llamapar.describe.splits import Padding
 from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.settings import Settings
+from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, fold, plural
 
 from . import capacity
@@ -232,9 +232,10 @@ class Report:
         return f"<p><b>{escape(self.summary)}</b></p>{body}"
 
 
+@takes_settings
 @named(keywords_of(Job, without=("padding",)))
 def check(
-    model: ModelLike | Settings,
+    model: ModelLike,
     layout: LayoutLike | None = None,
     *,
     framework: str | None = None,
@@ -253,11 +254,6 @@ def check(
 
     Raises LayoutError or ModelError for input that is no number, name or file of the kind asked.
     """
-    if isinstance(model, Settings):
-        framework = framework or model.framework
-        layout = model.to_layout() if layout is None else layout
-        known = model.facts() | known
-        model = model.model_config()
     if layout is None:
         raise LayoutError("a layout is needed", "", ["Layout(tp=8, dp=8)", "read_settings(...)"], "layout")
     judge = find_framework(framework) if framework is not None else None

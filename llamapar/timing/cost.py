@@ -23,6 +23,7 @@ from llamapar.errors import flag, one_of, real
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import habits_of
+from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.price import flops_a_token
 
@@ -134,6 +135,7 @@ class Cost(Record):
         return self.title, head, rows, self.verdict
 
 
+@takes_settings
 @named()
 def cost(
     model: ModelLike,
@@ -161,6 +163,7 @@ def cost(
 ) -> Cost:
     """How long a step takes, term by term, from published constants alone; a range of what it may be.
 
+    model: as in `check`; what `read_settings` read says layout, facts and framework too.
     seq_len, micro_batch, global_batch, recompute, schedule, nc, kv_replication, layer_split, cp_method,
         float8_all_gather, framework: as in `memory`.
     gpu: a name of `HARDWARE`, or one's own: {"base": a name, field: value, "nccl_tests": what it printed}.

@@ -22,6 +22,7 @@ from llamapar.errors import LlamaparError, flag, whole
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import habits_of
+from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.capacity import memory_of
 from llamapar.rules.report import check_job
@@ -180,6 +181,7 @@ def compared(one: Cost, best: Cost) -> str:
     return f"{place}{told}; {abs(more):.1%} {'slower' if more >= 0 else 'faster'}"
 
 
+@takes_settings
 @named()
 def plan(
     model: ModelLike,
@@ -204,6 +206,7 @@ def plan(
 ) -> Plan:
     """Every layout of some GPUs for a fixed batch: legal by `check`, fitting by `memory`, timed by `cost`.
 
+    model: as in `check`; what `read_settings` read says GPUs, lengths and framework too.
     gpus: how many; all are used. global_batch: sequences of a step, which is never changed. top: layouts that
         are shown. most_tp: the largest TP that is tried. Other arguments: as in `cost`.
     progress: called with layouts judged, and how many of them pass. cancel: whether to stop with the best so

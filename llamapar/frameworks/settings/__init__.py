@@ -4,7 +4,8 @@
 entries into facts (`draft`), and `reading` is the door.
 """
 
+from .arguments import takes_settings
 from .draft import Contradiction
 from .reading import FORMATS, JOB_FACTS, Settings, read_settings
 
-__all__ = ["FORMATS", "JOB_FACTS", "Contradiction", "Settings", "read_settings"]
+__all__ = ["FORMATS", "JOB_FACTS", "Contradiction", "Settings", "read_settings", "takes_settings"]

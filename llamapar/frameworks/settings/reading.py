@@ -71,6 +71,24 @@ FORMATS = (
 """Tried in this order; the first that recognises the files reads them."""
 
 
+_SCHEDULES = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "interleaved": "interleaved-1f1b",
+    "interleaved1f1b": "interleaved-1f1b",
+    "loopedbfs": "looped-bfs",
+    "interleavedzerobubble": "interleaved-zero-bubble",
+    "zbvzerobubble": "zbv",
+    "dualpipev": "dualpipev",
+}
+"""Schedules as Megatron-LM and torch's pipelining write them (torch/distributed/pipelining/schedules.py)."""
+
+
+def _choice(option: str, word: str) -> str | None:
+    """A word that is one of an option's choices; None for any other."""
+    return word if word in OPTIONS[option].choices else None
+
+
 @dataclass(frozen=True, repr=False)
 class Settings(Record):
     """What files of settings say. model, layout, job: field → value; sources: field → where it stands.
@@ -159,9 +177,8 @@ class Settings(Record):
     def facts(self) -> dict[str, object]:
         """What is known besides model and layout, as `Job.of` takes it."""
         found = {name: self.job.get(name) for name in JOB_FACTS}
-        recompute = str(self.job.get("recompute") or "").partition(" ")[0]
-        if recompute in OPTIONS["recompute"].choices:
-            found["recompute"] = recompute
+        found["recompute"] = _choice("recompute", str(self.job.get("recompute")).partition(" ")[0])
+        found["schedule"] = _choice("schedule", _SCHEDULES.get(str(self.job.get("schedule")).lower(), ""))
         return {name: value for name, value in found.items() if value is not None}
 
     def known(self) -> dict[str, object]:
