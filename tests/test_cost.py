@@ -167,6 +167,34 @@ def test_document_masks_make_attention_uneven() -> None:
     assert paper(imbalance=1.44).seconds["attention"] == pytest.approx(1.44 * paper().seconds["attention"])
 
 
+def test_the_papers_arguments_come_with_their_numbers() -> None:
+    told = {row.about: row.says for row in paper().reasons.rows}
+    assert "TP, CP and PP together must be at least 8" in told["batch"]
+    assert "(pp - 1)/(v·m) is 11.7%" in told["bubble"]
+    assert "8,192 FLOPs a byte, and a GPU makes 19,788" in told["ZeRO 3"]
+    assert list(told) == ["batch", "order of axes", "half the TP", "bubble", "ZeRO 3"]
+    long = STEP | {"seq_len": 131072, "global_batch": 128}
+    assert (
+        lp.cost("llama3.1-405b", PAPER.replace(cp=16, dp=8), **long).reasons.rows[-1].about
+        == "document masks"
+    )
+    assert not lp.cost("llama3-8b", lp.Layout(), seq_len=8192, global_batch=8).reasons.rows
+
+
+def test_a_changed_step_is_the_step_of_the_change() -> None:
+    one = paper(imbalance=1.2)
+    assert one.changed(tp=8) == one
+    assert one.changed(imbalance=1.0) == paper()
+
+
+def test_the_command_explains(run: Callable[[str], tuple[int, str, str]]) -> None:
+    words = "cost --model llama3-8b --tp 2 --dp 4 --seq-len 8192 --global-batch 4 --explain"
+    status, out, _ = run(words)
+    assert status == 0
+    assert "TP 1, with twice the groups and twice the batch, would bring" in " ".join(out.split())
+    assert json.loads(run(f"{words} --json")[1])["step_seconds"] > 0
+
+
 # -- hardware --------------------------------------------------------------------------------------
 
 

@@ -167,7 +167,7 @@ LEAVES: dict[str, Command] = {
 
 OF_THE_COMMAND = {
     *("model", "job", "shrink", "tape", "trace", "inventory", "file", "context", "json", "export"),
-    *("config", "launch", "settings"),
+    *("config", "launch", "settings", "explain"),
 }
 
 

@@ -11,12 +11,12 @@ from llamapar.describe.options import LAYOUT, OPTIONS, offer
 from llamapar.errors import Choice, LlamaparError
 from llamapar.frameworks.export import EXPORTS
 from llamapar.frameworks.settings import Settings
-from llamapar.timing.cost import cost
+from llamapar.timing.cost import Cost, cost
 from llamapar.timing.plan import Plan, plan
 
 from .commands import Answer, Command, Given, answer
 from .settings_command import of_settings
-from .writing import write
+from .writing import as_text, write
 
 _STEP = ("seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split")
 _HOW = ("gpu", "precision", "kernels", "flash", "overlap_tp", "float8_all_gather", "kv_replication")
@@ -25,19 +25,25 @@ _OPTIONS = (*_STEP, *_HOW, "cp_method", "imbalance", "flops", "profile", "framew
 
 def _cost(given: Given) -> Answer:
     if given.files:
-        return of_settings(given, lambda settings: answer(cost(settings, **given.of(*_OPTIONS))))
+        return of_settings(given, lambda settings: _explained(given, cost(settings, **given.of(*_OPTIONS))))
     choose = [Choice.of(seq_len=8192), "llamapar cost --help"]
     given.needed("seq_len", "a sequence length is needed", "the time of a step grows with it", choose)
-    return answer(cost(given.model, given.layout, **given.of(*_OPTIONS)))
+    return _explained(given, cost(given.model, given.layout, **given.of(*_OPTIONS)))
+
+
+def _explained(given: Given, found: Cost) -> Answer:
+    if not given["explain"] or given["json"]:
+        return answer(found)
+    return Answer(True, lambda: f"{as_text(found)}\n\n{as_text(found.reasons)}", found.as_dict)
 
 
 COST = Command(
     _cost,
     "how long a step takes, term by term with its formula, from published constants",
     "cost",
-    ("model", *LAYOUT, *_OPTIONS, "config", "launch"),
+    ("model", *LAYOUT, *_OPTIONS, "explain", "config", "launch"),
     "llamapar cost --model llama3.1-405b --tp 8 --pp 16 --dp 128 --virtual-stages 8 --seq-len 8192 "
-    "--global-batch 2048 --recompute none\n"
+    "--global-batch 2048 --recompute none --explain\n"
     "  llamapar cost --model llama3.1-8b --dp 8 --zero 3 --seq-len 8192 --gpu a100-80gb --json\n"
     "  llamapar cost --config train.toml --launch run.slurm",
     exits="0 a time",

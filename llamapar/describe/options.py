@@ -182,6 +182,7 @@ _TABLE = (
     Option("imbalance", float, 1.0, "attention of the busiest rank over the mean, by document masks"),
     Option("profile", str, None, "numbers that were fitted to a trainer's published runs: {choices}"),
     Option("flops", str, "causal", "FLOPs that MFU counts: {choices}"),
+    Option("explain", bool, False, "the Llama 3 papers' arguments for a layout too, with these numbers"),
     Option("top", int, 10, "layouts that are shown", "layouts", most=1000),
     Option("export", str, None, "the fastest layout's settings instead, for {choices}"),
     Option("most_tp", int, None, "the largest TP that is tried", "ranks", most=MAX_DEGREE),

@@ -9,7 +9,7 @@ and the optimizer, which reads and writes its states.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from llamapar.count.terms import Term
@@ -28,6 +28,7 @@ from llamapar.records.tables import Plain, Record
 from llamapar.rules.price import flops_a_token
 
 from .layer import DELAYED, DYNAMIC, FLASH, MOVED, PRECISIONS, Conditions, Pass
+from .reasons import Reasons, reasons
 from .step import Step
 
 SPREAD = 0.24
@@ -47,6 +48,16 @@ offer("precision", PRECISIONS)
 offer("flash", ("fa3", *FLASH))
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a step is made of: a job under conditions, its layer split, and nc of the flexible schedule."""
+
+    job: Job
+    how: Conditions
+    split: str | Sequence[int]
+    nc: int | None
+
+
 @dataclass(frozen=True, repr=False)
 class Cost(Record):
     """How long a step takes on the busiest rank, by terms in seconds that add up to it.
@@ -64,6 +75,7 @@ class Cost(Record):
     tokens: int
     flops: float
     convention: str
+    asked: Asked = field(repr=False)
 
     @cached_property
     def step_seconds(self) -> float:
@@ -92,6 +104,29 @@ class Cost(Record):
     def mfu(self) -> float:
         """The same over the GPU's dense bfloat16 peak."""
         return self.flops_per_second / self.gpu.bfloat16
+
+    @property
+    def seq_len(self) -> int:
+        return self.asked.job.seq_len or self.model.max_seq_len
+
+    @property
+    def micro_batches(self) -> int:
+        """Of a step."""
+        return self.tokens // (self.seq_len * self.layout.dp * (self.asked.job.micro_batch or 1))
+
+    def changed(self, **changes: object) -> Cost:
+        """The same with other fields of its layout, job or conditions. Raises LayoutError."""
+        job, how = self.asked.job, self.asked.how
+        layout = {name: value for name, value in changes.items() if name in Layout.__dataclass_fields__}
+        own = {name: value for name, value in changes.items() if name in Conditions.__dataclass_fields__}
+        others = {name: value for name, value in changes.items() if name not in layout | own}
+        job = job.replace(layout=job.layout.replace(**layout), **others)
+        return cost_of(job, replace(how, **own), self.asked.split, self.asked.nc, self.convention)  # type: ignore[arg-type]
+
+    @property
+    def reasons(self) -> Reasons:
+        """The Llama 3 papers' arguments for a layout, with the numbers of this one."""
+        return reasons(self)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -225,4 +260,5 @@ def cost_of(
         each += 6.0 * m.n_layers * seq * m.q_dim
     batch = f"{step.many} x {job.micro_batch or 1} sequences of {seq:,} a DP group"
     said = f"{batch}, {how.precision} on {how.gpu.name} of {how.gpu.watts:g} W, recompute {how.recompute}"
-    return Cost(m, lay, how.gpu, said, step.terms, step.layer, tokens, each * tokens, flops)
+    asked = Asked(job, how, split, nc)
+    return Cost(m, lay, how.gpu, said, step.terms, step.layer, tokens, each * tokens, flops, asked)

@@ -70,14 +70,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Stages:
-    """Layers of a pipeline. longest: of a stage. rank: of the one that has most. head: whether that has it.
+    """Layers of a pipeline. longest: of a stage. rank: of the rank that has most.
 
-    first: of rank 0's stages, which keep most activations.
+    last: of the rank with the head. first: of rank 0's stages, which keep most activations.
     """
 
     longest: int
     rank: int
-    head: bool
+    last: int
     first: tuple[int, ...]
 
 
@@ -89,8 +89,7 @@ def stages_of(n_layers: int, pp: int, virtual_stages: int, split: str) -> Stages
     except LlamaparError:
         return None
     ranks = [sum(counts[rank::pp]) for rank in range(pp)]
-    most = max(ranks)
-    return Stages(max(counts), most, ranks[-1] == most, tuple(counts[::pp]))
+    return Stages(max(counts), max(ranks), ranks[-1], tuple(counts[::pp]))
 
 
 def least_bytes(model: ModelConfig, tp: int, layers: int, zero: int, shards: int) -> float:
@@ -183,7 +182,7 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
                     continue
                 layout_zero = layout if zero == 1 else layout.replace(zero=zero)
                 each = forward + backward
-                seconds = many * (made.rank * each + made.head * ends)
+                seconds = many * max(made.rank * each, made.last * each + ends)
                 seconds += bubble_of(pp, v, many) * made.longest * each
                 terms = shared(
                     how,

@@ -1,0 +1,131 @@
+"""Layouts that others chose, beside the fastest that `lp.plan` finds for the same job.
+
+    .venv/bin/python benchmarks/plans.py
+
+Of zhebrak's optimizer (tests/oracles/plans.json), of the Llama 3 paper, and of the run configurations in
+tests/oracles/run_configs.jsonl that say their GPUs, sequence length and batch. Each is timed and counted as
+it stands, with what its file says of micro-batches, ZeRO and recomputation; the plan is free to change
+all of it but the batch. The GPUs of a configuration are H100 where nobody says which.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import llamapar as lp
+from llamapar.describe.jobs import JOBS
+from settings_cases import ORACLES, cases, read
+
+MANY = 400
+"""Layouts that pass, among which those with the paper's CP are looked for."""
+
+ZEROS = {"fsdp": 3, "zero1": 1}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A layout that somebody chose, and the plan for its job. why: what it loses by."""
+
+    name: str
+    seconds: float | None
+    plan: lp.Plan
+    why: str
+
+    @property
+    def over(self) -> float:
+        """Its step over the fastest one's, less one."""
+        return (self.seconds or 0.0) / self.plan.best.cost.step_seconds - 1
+
+
+@cache
+def planned(model: str | lp.ModelConfig, gpus: int, seq_len: int, global_batch: int) -> lp.Plan:
+    return lp.plan(model, gpus=gpus, seq_len=seq_len, global_batch=global_batch)
+
+
+def judged(name: str, plan: lp.Plan, layout: lp.Layout, known: dict[str, Any]) -> Choice:
+    """known: seq_len, global_batch, micro_batch, recompute and perhaps a schedule."""
+    why = plan.why(layout, known.get("micro_batch", 1), known.get("recompute"))
+    try:
+        seconds = lp.cost(plan.model, layout, **known).step_seconds
+    except lp.LlamaparError:
+        seconds = None
+    return Choice(name, seconds, plan, why)
+
+
+def optimizer(gpus: int | None = None) -> Iterator[Choice]:
+    """zhebrak's, where it found something that fits by its own count. gpus: of those jobs alone."""
+    for row in json.loads((ORACLES / "plans.json").read_text())["rows"]:
+        if not row["success"] or gpus not in (None, row["gpus"]):
+            continue
+        tp, cp, pp = row["tp"], row["cp"], row["pp"]
+        zero = next(stage for word, stage in ZEROS.items() if row["strategy"].startswith(word))
+        layout = lp.Layout(tp=tp, cp=cp, pp=pp, dp=row["gpus"] // (tp * cp * pp), zero=zero)
+        layout = layout.replace(virtual_stages=row["virtual_stages"] if pp > 1 else 1)
+        known = {name: row[name] for name in ("seq_len", "global_batch", "micro_batch", "recompute")}
+        name = f"{row['model']} on {row['gpus']} from {row['start']}"
+        plan = planned(row["model"], row["gpus"], row["seq_len"], row["global_batch"])
+        yield judged(name, plan, layout, known)
+
+
+def paper() -> Iterator[Choice]:
+    """Table 4's, beside the fastest with their CP that need no more memory than they, by the same account.
+
+    What those runs kept is not published, so that the upper end of `lp.memory` is past their GPUs.
+    """
+    for name, published in JOBS.items():
+        job = published.job
+        known = {"seq_len": job.seq_len, "global_batch": job.global_batch}
+        schedule = "1f1b" if job.layout.zero == 1 else "gpipe"
+        needs = lp.memory(job.model, job.layout, recompute="none", schedule=schedule, **known).high_bytes
+        gpu = {"base": "h100-80gb", "hbm_bytes": needs}
+        plan = lp.plan(job.model, gpus=job.layout.world, gpu=gpu, schedule=schedule, top=MANY, **known)
+        same = tuple(one for one in plan.layouts if one.layout.cp == job.layout.cp)
+        known |= {"schedule": schedule, "recompute": "none"}
+        yield judged(f"{name} among all CP", plan, job.layout, known)
+        yield judged(f"{name} among its CP", replace(plan, layouts=same), job.layout, known)
+
+
+def configured() -> Iterator[Choice]:
+    """Run configurations that train, and say enough."""
+    for name, row in cases().items():
+        try:
+            settings = read(row)
+            model, layout, facts = settings.model_config(), settings.to_layout(), settings.facts()
+        except lp.LlamaparError:
+            continue
+        known = {key: facts.get(key) for key in ("seq_len", "global_batch", "micro_batch")}
+        if None in known.values() or layout.world < 8:
+            continue
+        known["recompute"] = facts.get("recompute") or "none"
+        try:
+            plan = planned(model, layout.world, known["seq_len"], known["global_batch"])
+        except lp.LlamaparError:
+            continue
+        if plan.layouts:
+            yield judged(name, plan, layout, known)
+
+
+def main() -> None:
+    for title, rows in (("zhebrak's optimizer", optimizer()), ("Table 4", paper())):
+        print(title)
+        for row in rows:
+            print(f"  {row.over:+7.1%}  {row.name}: {row.why}; {row.plan.best.layout}")
+    print("run configurations, the furthest down first")
+    found = sorted(configured(), key=lambda row: -row.over)
+    for row in found:
+        best = row.plan.best
+        print(f"  {row.over:+7.1%}  {row.name}: {row.why}; best {best.layout} mbs {best.job.micro_batch}")
+        size = f"ZeRO {best.layout.zero}, {best.job.recompute} recomputed, {best.cost.mfu:.0%} MFU"
+        print(f"           {row.plan.model.name}, {row.plan.gpus} GPUs; {size}")
+
+
+if __name__ == "__main__":
+    main()
