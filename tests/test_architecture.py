@@ -32,14 +32,14 @@ ROOMS = {
     "interrupts": room(95),
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(775),  # equations are records too
-    "describe": room(2530),  # the table of options and the table of dtypes among them
+    "describe": room(2535),  # the table of options and the table of dtypes among them
     "frameworks": room(5960, "yaml"),  # rules and habits of ten; readers of nineteen formats of settings
     "place": room(1835),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1935),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
-    "timing": room(1430),  # a step's time by terms, profiles, and the search for layouts
+    "timing": room(1605),  # a step's time by terms, profiles, and the search for layouts
     "diagnosis": room(4485),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
     "spmd": room(1660, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
@@ -47,7 +47,7 @@ ROOMS = {
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(2770, "plotly"),  # timelines of pipelines among them
     "panels": room(3210, "anywidget", "traitlets"),  # jobs that ran are taken; 800 of them JavaScript and CSS
-    "cli": room(1495),  # a job by its name; settings timed and planned for
+    "cli": room(1500),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
     "__main__": room(30),
 }
