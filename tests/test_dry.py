@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -91,11 +92,13 @@ def test_bytes_are_those_of_the_formulas_on_every_pp_rank(schedule: str) -> None
         assert found.trace.by_axis == formula.by_axis
 
 
-def test_a_rank_does_what_it_does_among_all_the_others() -> None:
-    options: Any = {"layout": lp.Layout(tp=2, pp=2), "schedule": "1f1b", "micro_batches": 3}
-    whole = lp.run("llama", "tiny", engine="local", **options)
+@pytest.mark.parametrize("program", ["llama", "step"])
+def test_a_rank_does_what_it_does_among_all_the_others(program: str) -> None:
+    layout = lp.Layout(tp=2, pp=2, dp=1 + (program == "step"), zero=2)
+    options: Any = {"layout": layout, "schedule": "1f1b", "micro_batches": 3}
+    whole = lp.run(program, "tiny", engine="local", **options)
     for rank in (1, 2):
-        found = run(rank=rank, **options)
+        found = run(program, rank=rank, **options)
         assert found.trace.events == whole.traces[rank].events
         assert found.trace.attention == whole.traces[rank].attention
         shapes = {name: tuple(t.shape) for name, t in whole.gradients[rank].items()}
@@ -114,6 +117,41 @@ def test_what_zero_shares_is_sent_as_the_formulas_say(zero: int) -> None:
     assert found.kept.ok
     shards = 4 if zero == 3 else 1
     assert found.curve.start["parameters"] * shards == copied.curve.start["parameters"]
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_a_training_step_goes_through_the_update(zero: int) -> None:
+    layout = TINY.replace(zero=zero)
+    for rank, dtype in ((0, "bfloat16"), (5, "float32")):
+        options: Any = {"micro_batches": 3, "dtype": dtype}
+        found = run("step", layout=layout, rank=rank, steps=2, **options)
+        seq_len = found.task.setting.seq_len
+        formula = lp.traffic("step", "tiny", layout, seq_len=seq_len, rank=rank, **options)
+        assert found.trace.by_axis == formula.by_axis
+        assert [span.name for span in found.curve.spans][-2:] == [dry.SUMS, dry.UPDATE]
+        account = lp.memory("tiny", layout, seq_len=seq_len, dtype=dtype).stages[rank // 4]
+        begins = found.curve.start
+        assert begins["optimizer states"] == account.bytes("optimizer states")
+        if zero < 3:
+            assert begins["parameters"] == account.bytes("parameters")
+        elif dtype == "bfloat16":  # fully_shard's parameters are the master weights
+            assert begins["master weights"] == account.bytes("parameters") == 2 * begins["parameters"]
+        if zero < 3 and dtype == "bfloat16":
+            assert begins["master weights"] == account.bytes("master weights")
+        if zero in (0, 3) and dtype == "float32":
+            assert "master weights" not in begins, "they are the parameters"
+        ends = {name: n for name, n in _at_the_end(found.curve).items() if name in begins}
+        assert ends == begins
+        assert found.notes == ("one of 2 steps was run: the others are alike",)
+        assert found.account is not None
+        assert "no optimizer runs" not in str(found.account)
+
+
+def _at_the_end(curve: MemoryCurve) -> Counter[str]:
+    now = Counter(curve.start)
+    for span in curve.spans:
+        now.update(span.profile.after)
+    return now
 
 
 def test_a_million_ranks() -> None:
@@ -150,8 +188,10 @@ def test_the_mesh_of_one_rank_is_torchs() -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def measured(every: bool, rank: int, layout: Any = TINY, **options: Any) -> tuple[Any, MemoryCurve]:
-    task, _, _ = prepare("llama", "tiny", layout, **options)
+def measured(
+    every: bool, rank: int, layout: Any = TINY, program: str = "llama", **options: Any
+) -> tuple[Any, MemoryCurve]:
+    task, _, _ = prepare(program, "tiny", layout, **options)
     return dry.run(task, rank, every=every)
 
 
@@ -186,6 +226,10 @@ def test_the_peak_is_that_of_torchs_tracker() -> None:
         _, curve = measured(True, 5, micro_batches=3)
     assert (tracked(tracker) - curve.peak_bytes) % message == 0, "shapes that stand for messages"
     assert tracked(tracker) - curve.peak_bytes <= 2 * message
+    with MemTracker() as tracker:
+        _, curve = measured(True, 5, TINY.replace(zero=0), program="step", micro_batches=3)
+    assert curve.peak.startswith(dry.UPDATE)
+    assert tracked(tracker) - curve.peak_bytes == 2 * 4, "zero, from which squares are summed, and another's"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

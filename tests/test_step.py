@@ -20,6 +20,7 @@ import llamapar as lp
 from llamapar import Layout, LlamaparError, ModelConfig, RankFailure
 from llamapar.checkpoint.sharding import reordered
 from llamapar.describe.modelfile import config_json
+from llamapar.execution.body import inputs, uncut
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
 from llamapar.execution.stepping import allowed, reference_steps
@@ -181,10 +182,11 @@ def test_what_is_no_training_step_is_refused() -> None:
 def test_the_corpus_goes_on_from_step_to_step() -> None:
     task, _, _ = prepare("step", "tiny", Layout(dp=2), steps=2, seq_len=16)
     text = (CORPUS * 2).encode()
-    batch = task.given["tokens"]
+    given = inputs(task, uncut)
+    batch = given["tokens"]
     assert bytes(batch.flatten().tolist()) == text[: batch.numel()]
-    assert torch.equal(task.given["targets"].flatten()[:-1], batch.flatten()[1:])
-    assert bytes(task.given["step1.tokens"].flatten().tolist()) == text[batch.numel() : 2 * batch.numel()]
+    assert torch.equal(given["targets"].flatten()[:-1], batch.flatten()[1:])
+    assert bytes(given["step1.tokens"].flatten().tolist()) == text[batch.numel() : 2 * batch.numel()]
 
 
 def test_the_command_trains(run: Any) -> None:
@@ -218,7 +220,7 @@ def test_transformers_with_torchs_adamw_takes_the_same_steps() -> None:
 
     layout = Layout(tp=2, pp=2)
     result = Case("local", layout, 1, MODEL).run()
-    setting, given = result.task.setting, result.task.given
+    setting, given = result.task.setting, inputs(result.task, uncut)
     source = {name: setting.make(name, shape) for name, shape in setting.weights().items()}
     theirs = LlamaForCausalLM(LlamaConfig(**config_json(MODEL))).double()
     theirs.load_state_dict(renamed(source))

@@ -18,6 +18,7 @@ from llamapar.describe.placement import ACTIVATIONS, PARAMETERS
 from llamapar.errors import Choice, LlamaparError
 from llamapar.place.orders import Action
 from llamapar.programs import Program, faults
+from llamapar.programs.corpus import corpus
 from llamapar.records.trace import Trace
 from llamapar.spmd import compat
 from llamapar.spmd.gradients import reduce_gradients
@@ -161,7 +162,11 @@ def inputs(
     setting = task.setting
 
     def whole(name: str, shape: tuple[int, ...]) -> Tensor:
-        return task.given[name].to(device) if name in task.given else setting.make(name, shape, device)
+        if name in task.given:
+            return task.given[name].to(device)
+        if task.program.trains and kind(name) == "tokens":
+            return corpus(setting, name, device)
+        return setting.make(name, shape, device)
 
     of_state = {name: shape for name, shape in state_shapes(task).items() if name in task.given}
     return {

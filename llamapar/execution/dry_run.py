@@ -38,18 +38,22 @@ _TERMS = {
 _WHY = {
     "inputs": "tokens and positions, which the account leaves out",
     "gradients": "the account's are all there; these as far as the backward has come, beside their sums",
+    "parameters": "fully_shard's shards are in float32, and the master weights; these are in the dtype",
+    "master weights": "these programs share whole rows, and keep the ones that they update by themselves",
+    "optimizer states": "these programs share whole rows",
     "pipeline buffers": "these programs keep a stage's input and output of each micro-batch in flight",
     "backward workspace": "the account's is of the worst layer, this of the moment of the peak",
 }
 """Term → why the two may differ."""
 
+_GONE = "part of a backward is done at the peak, and what it kept is gone"
+
+_NO_TENSOR = {"allocator (assumed)": "no tensor", "CUDA context (assumed)": "no tensor"}
 _BESIDE = {
-    "optimizer states": "no optimizer runs",
-    "master weights": "no optimizer runs",
-    "allocator (assumed)": "no tensor",
-    "CUDA context (assumed)": "no tensor",
+    False: {"optimizer states": "no optimizer runs", "master weights": "no optimizer runs", **_NO_TENSOR},
+    True: _NO_TENSOR,
 }
-"""Terms that a forward and backward does not have, told below the sum → why."""
+"""Whether an optimizer runs → terms that the run does not have, told below the sum → why."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,7 +140,7 @@ class DryRun(RunResult):
         unknown = schedule is not None and schedule.name not in ORDERS
         if self.task.program.stage is None or unknown or self.errors or self.why:
             return None
-        columns = [self._terms()]
+        columns, beside = [self._terms()], _BESIDE[setting.training is not None]
         for kernels, gathered, silu in (("eager", None, None), ("fused", True, False)):
             counted = memory(
                 setting.model,
@@ -147,7 +151,7 @@ class DryRun(RunResult):
                 recompute="none",
                 schedule=schedule.name if schedule else "1f1b",
                 dtype=setting.dtype,
-                grad_dtype=setting.dtype,
+                grad_dtype=str(setting.sum_dtype).removeprefix("torch."),
                 kernels=kernels,
                 kv_replication=setting.kv_replication,
                 padding=setting.padding,
@@ -161,9 +165,11 @@ class DryRun(RunResult):
         last: list[list[object]] = []
         for name in dict.fromkeys(name for column in columns for name in column):
             sizes = [column.get(name, 0) for column in columns]
-            row: list[object] = [name, *(f"{size / size_of:.2f}" for size in sizes), _why(name, *sizes[:2])]
-            (last if name in _BESIDE else rows).append(row)
-        sums = [sum(n for name, n in column.items() if name not in _BESIDE) for column in columns]
+            why = "" if sizes[0] == sizes[1] else (_WHY | beside).get(name, _GONE)
+            (last if name in beside else rows).append(
+                [name, *(f"{size / size_of:.2f}" for size in sizes), why]
+            )
+        sums = [sum(n for name, n in column.items() if name not in beside) for column in columns]
         rows += [["in all", *(f"{n / size_of:.2f}" for n in sums), ""], *last]
         title = f"the peak of rank {self.rank}, {self.curve.peak}, beside lp.memory, {unit}"
         return Table(title, ["term", "at the peak", "eager", "fused", "why they differ"], rows)
@@ -261,13 +267,6 @@ class DryRun(RunResult):
         if self.kept is not None:
             lines.append(self.kept.sentence)
         return [*lines, *self.notes]
-
-
-def _why(term: str, found: int, counted: int) -> str:
-    """Why a term is not what the account says; empty where it is."""
-    if found == counted:
-        return ""
-    return (_WHY | _BESIDE).get(term, "part of a backward is done at the peak, and what it kept is gone")
 
 
 def _stage(stage: Stage) -> str:

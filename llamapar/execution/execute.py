@@ -25,7 +25,6 @@ from llamapar.place.pipeline import Schedule
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.programs import FAULTS, Program, ProgramLike, for_model
 from llamapar.programs import program as find_program
-from llamapar.programs.corpus import corpus
 from llamapar.records.trace import Tape
 from llamapar.rules.report import Report, check_job
 from llamapar.spmd.setting import DTYPES, Setting, kind
@@ -189,7 +188,7 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
             raise LlamaparError(f"{what} holds tokens {span}, and vocab_size={rows}", field="inputs")
         dtype = setting.sum_dtype if name in of_state else setting.torch_dtype
         found[name] = tensor.detach().to(tensor.dtype if counts else dtype)
-    return corpus(setting) | found
+    return found
 
 
 @named(keywords_of(prepare))
@@ -288,9 +287,10 @@ def _dry(
     if device != "auto":
         what = f"device={device!r} with engine='dry'"
         raise LlamaparError(what, "tensors are of the meta device", [Choice.of(device="auto")], "device")
-    if task.setting.training is not None:
-        task = replace(task, setting=replace(task.setting, training=None))
-        notes = (*notes, "forward, backward and sums of gradients: the update of weights is not run dry")
+    training = task.setting.training
+    if training is not None and training.steps > 1:
+        task = replace(task, setting=replace(task.setting, training=replace(training, steps=1)))
+        notes = (*notes, f"one of {training.steps} steps was run: the others are alike")
     with local_engine.one_run, interrupts.deferred() as check:
 
         def both() -> None:

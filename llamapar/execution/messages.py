@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from llamapar.place.orders import Action
@@ -85,6 +86,11 @@ def posts(setting: Setting, pp_rank: int) -> list[Message]:
     sent = [m for m in (*found, *ends(setting, pp_rank)) if m is not None and m.source != m.to]
     steps = setting.training.steps if setting.training is not None else 1
     return [*sent, *squares_to(setting, pp_rank)] * steps
+
+
+def dtype_of(setting: Setting, message: Message) -> torch.dtype:
+    """What a message is of: between stages the dtype of the run, sums of gradients may be wider."""
+    return setting.torch_dtype if message.what in (ACTIVATIONS, GRADIENTS) else setting.sum_dtype
 
 
 def shape_of(setting: Setting, message: Message, coord: Mapping[str, int]) -> tuple[int, ...]:

@@ -135,6 +135,7 @@ class PipelineRank:
                 name: torch.cat([parts[number] for number in sorted(parts)])
                 for name, parts in self.outputs.items()
             }
+            self.sums.clear()
         return Results(outputs, gradients)
 
     def _update(self, trained: Trained, made: Results) -> Turns:
@@ -149,6 +150,7 @@ class PipelineRank:
             other = yield Message(SQUARES, self.pp_rank, 0, message.to, self.pp_rank)
             assert other is not None
             found[message.to] = other
+        self.weights, self.leaves = {}, {}  # each old weight may go when the new one is there
         with self.recorder:
             trained.update(made, [found[rank] for rank in sorted(found)], self.step)
         self._take(trained.weights)

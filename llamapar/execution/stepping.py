@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -52,9 +52,11 @@ class Trained:
         for stage in setting.stages_on(pp_rank):
             for name in setting.parameters_on(stage):
                 whole = begun(given, name, given[name], setting)
-                self.states[name] = State(*(self._own(t) for t in whole))
+                own = self.states[name] = State(*(self._own(t) for t in whole))
                 shared = self._shares("parameters")
-                self.weights[name] = leaf(self._own(given[name])) if shared else given[name]
+                self.weights[name] = leaf(own.master.to(setting.torch_dtype)) if shared else given[name]
+        self.held: Callable[[Tensor, str], None] = lambda t, what: None
+        """Told of each tensor that is kept from now on, and what it is."""
         self.losses: list[Tensor] = []
         self.norms: list[Tensor] = []
 
@@ -70,6 +72,14 @@ class Trained:
         if self.group is None or not self._shares("parameters"):
             return weights
         return Gathered(self.group, weights, late=True)
+
+    def tell(self, name: str) -> None:
+        """Say what is kept of a parameter; a master weight may be the weight itself."""
+        state = self.states[name]
+        self.held(self.weights[name], "parameters")
+        self.held(state.master, "master weights")
+        self.held(state.exp_avg, "optimizer states")
+        self.held(state.exp_avg_sq, "optimizer states")
 
     def squares(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """[1]: what the rank's stages add to the square of the norm."""
@@ -93,6 +103,7 @@ class Trained:
             if self.group is not None and not self._shares("parameters"):
                 weight = update.gathered(self.group, name, before.master.to(dtype), weight)
             self.states[name], self.weights[name] = after, leaf(weight)
+            self.tell(name)
         self.norms.append(norm)
         if "loss" in made.outputs:
             self.losses.append(made.outputs["loss"].mean().view(1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from llamapar.spmd.microbatches import of_step
-from llamapar.spmd.setting import Setting
+from llamapar.spmd.microbatches import step_of
+from llamapar.spmd.setting import Setting, short
 
 CORPUS = """
 A rank holds a part of every tensor. Columns go to one axis, the sequence to another, layers to a third,
@@ -17,13 +17,11 @@ equal weights everywhere.
 """A token is a byte of it."""
 
 
-def corpus(setting: Setting) -> dict[str, Tensor]:
-    """Tokens and targets [global_batch, seq] of each step by name, which follow each other in CORPUS."""
-    text = torch.tensor(list(CORPUS.encode())) % setting.model.vocab_size
-    steps, done = (setting.training.steps, setting.training.done) if setting.training is not None else (0, 0)
-    each, found = setting.global_batch * setting.seq_len, dict[str, Tensor]()
-    for number in range(steps):
-        for name, later in (("tokens", 0), ("targets", 1)):
-            at = (torch.arange(each) + (done + number) * each + later) % len(text)
-            found[of_step(name, number)] = text[at].view(setting.global_batch, setting.seq_len)
-    return found
+def corpus(setting: Setting, name: str, device: str = "cpu") -> Tensor:
+    """Tokens or targets [global_batch, seq] of a step, by name; steps follow each other in CORPUS."""
+    text = torch.tensor(list(CORPUS.encode()), device=device) % setting.model.vocab_size
+    done = setting.training.done if setting.training is not None else 0
+    each = setting.global_batch * setting.seq_len
+    first = (done + step_of(name)) * each + (short(name) == "targets")
+    at = (torch.arange(each, device=device) + first) % len(text)
+    return text[at].view(setting.global_batch, setting.seq_len)

@@ -28,6 +28,12 @@ def of_step(name: str, step: int) -> str:
     return f"step{step}.{name}" if step else name
 
 
+def step_of(name: str) -> int:
+    """The step that `of_step` made the name for."""
+    step = name.rpartition(".")[0].removeprefix("step")
+    return int(step) if step else 0
+
+
 def tokens_of(tokens: Tensor, setting: Setting, number: int) -> Tensor:
     """A micro-batch's tokens: [batch, seq] → [micro-batch, seq]."""
     return tokens[rows(setting, number)]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.execution.body import Cut, Results, Task, Work, groups_kept, inputs
-from llamapar.execution.messages import ACTIVATIONS, GRADIENTS, Message, Post, posts, shape_of
+from llamapar.execution.messages import Message, Post, dtype_of, posts, shape_of
 from llamapar.execution.pipeline import PipelineRank, Turns, wanted
 from llamapar.execution.recorder import Recorder
 from llamapar.programs import faults
@@ -78,10 +78,8 @@ class Carrier:
             self._wait(work, f"sending the {message.name} to rank {self._place(message.to)}", message.to)
 
     def _begin(self, message: Message) -> None:
-        setting = self.setting
-        of_layers = message.what in (ACTIVATIONS, GRADIENTS)
-        dtype = setting.torch_dtype if of_layers else setting.sum_dtype
-        empty = torch.empty(shape_of(setting, message, self.coord), dtype=dtype, device=self.context.device)
+        shape, dtype = shape_of(self.setting, message, self.coord), dtype_of(self.setting, message)
+        empty = torch.empty(shape, dtype=dtype, device=self.context.device)
         content = self._carried(empty)
         work = dist.irecv(content, group=self.lanes.group(message), group_src=message.source)
         assert work is not None

@@ -32,9 +32,10 @@ from llamapar.execution.body import (
     inputs,
 )
 from llamapar.execution.ledger import Ledger
-from llamapar.execution.messages import Post, shape_of
+from llamapar.execution.messages import Post, dtype_of, shape_of
 from llamapar.execution.pipeline import PipelineRank, Turns, wanted
 from llamapar.execution.recorder import Recorder
+from llamapar.execution.stepping import Trained
 from llamapar.place.orders import Action
 from llamapar.place.pipeline import Schedule
 from llamapar.programs import faults
@@ -47,7 +48,7 @@ from llamapar.spmd.zero import Gathered, axis_names, leaves_of
 from . import local
 
 MESSAGES, ENDS = "messages", "stage's input and output"
-SUMS = "sums of gradients over ranks"
+SUMS, UPDATE = "sums of gradients over ranks", "norm, clipping and AdamW"
 
 Pattern = tuple[int, str, bool]
 """A stage, a micro-batch's operations on it in order, and whether it is the first in the sums."""
@@ -88,9 +89,15 @@ class DryRank(PipelineRank):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _count(self.ledger, {name: t for name, t in self.given.items() if kind(name) not in PARAMETERS})
+        self.given = {name: t for name, t in self.given.items() if kind(name) not in PARAMETERS}
+        _count(self.ledger, self.given)
         for weights in self.weights.values():
             _count(self.ledger, weights)
+        if self.trained is not None:
+            self.trained.held = self.ledger.take
+            for name in self.trained.states:
+                self.trained.tell(name)
+            self.trained.held = self.ledger.held
         row = microbatches.row(self.schedule, self.pp_rank)
         self.alike = patterns(self.schedule, self.pp_rank)
         first: dict[tuple[Pattern, str], int] = {}
@@ -141,6 +148,15 @@ class DryRank(PipelineRank):
         self.ledger.begin(SUMS, "gradients")
         return super()._tie()
 
+    def _batch(self) -> Turns:
+        made = yield from super()._batch()
+        self.ledger.end()  # of the sums
+        return made
+
+    def _update(self, trained: Trained, made: Results) -> Turns:
+        with self.ledger.span(UPDATE):
+            return (yield from super()._update(trained, made))
+
     def alone(self) -> Results:
         """The whole row, every message answered with a tensor of its shape."""
         turns, content = self.turns(), None
@@ -150,10 +166,9 @@ class DryRank(PipelineRank):
                 said = turns.send(content)
                 content = None
                 if not isinstance(said, Post):
-                    shape = shape_of(self.setting, said, coord)
-                    content = torch.empty(shape, dtype=self.setting.torch_dtype, device="meta")
+                    shape, dtype = shape_of(self.setting, said, coord), dtype_of(self.setting, said)
+                    content = torch.empty(shape, dtype=dtype, device="meta")
         except StopIteration as end:
-            self.ledger.end()
             results: Results = end.value
             return results
 
@@ -212,7 +227,9 @@ def _worked(
     assert ledger is not None
     if setting.schedule is not None:
         pp_rank = setting.layout.coord_of(recorder.ranks[0]).pp
-        return DryRank(mesh, task, pp_rank, recorder, given, ledger=ledger, every=every).alone()
+        one = DryRank(mesh, task, pp_rank, recorder, given, ledger=ledger, every=every)
+        given.clear()  # it has all of them, and lets go of weights that are updated
+        return one.alone()
     own = as_shared(mesh, setting, given)
     _count(ledger, own)
     function = partial(task.program.function, mesh, setting)
