@@ -46,7 +46,7 @@ _WORDS = {
     "ffn": "FFN columns", "hidden": "columns", "dimension": "columns",
 }  # fmt: skip
 _MESH = re.compile(
-    r"fsdp|flat_?param|dtensor|device_?mesh|device mesh|fully_shard|sharding propagation|placement"
+    r"fsdp|mesh dim|flat_?param|dtensor|device_?mesh|device mesh|fully_shard|sharding propagation|placement"
 )
 _DIM_0 = re.compile(r"(?:first dim\w{0,8}|dim(?:ension)? ?0) of (?:the )?param")
 """Where FSDP cuts a parameter."""

@@ -109,7 +109,16 @@ def cuts(known: Known) -> Iterator[tuple[Cut, str]]:
         yield Cut(fact, category, axis, count, degree), kind
         if fact in _HEADS and columns:
             yield Cut(fact, category, axis, count, degree, columns), kind
+    batch, micro = known.get("global_batch"), known.get("micro_batch")
+    own = batch // (known.get("dp") or 1) if batch else 0
+    if micro and own % micro:
+        yield (
+            Cut("a rank's batch of", "microbatch_divisibility", "micro_batches", own, -(-own // micro)),
+            SAMPLES,
+        )
     tp = known.get("tp") or 1
+    if columns and heads and tp > 1 and kv_heads in (None, heads):  # Q, K and V of each head in one
+        yield Cut("n_heads", "heads_not_divisible", "tp", heads, tp, 3 * columns), COLUMNS
     if columns and heads and kv_heads and tp > 1 and heads % tp == kv_heads % tp == 0:
         yield Cut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns), COLUMNS
 
@@ -152,9 +161,9 @@ def _of_pair(o: Pair, known: Known) -> Iterator[Meeting]:
     small, big = sorted((o.a, o.b))
     seq = known.get("seq_len") or 0
     if o.name == LABELS:  # the batch and its tokens in one
-        samples, rest = divmod(big, seq) if seq else (0, 1)
-        if samples and not rest and small % samples == 0:
-            yield small // samples, seq, frozenset((TOKENS,))
+        for samples in range(1, _BATCH + 1 if seq else 0):
+            if small % samples == big % samples == 0:
+                yield small // samples, big // samples, frozenset((TOKENS,))
         return
     shape = o.shapes[0] if o.shapes else ()
     kinds = _ANY
@@ -275,7 +284,8 @@ def explain_spoken(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 def unfit(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """What is wrong with the known numbers themselves: every size that its degree does not divide."""
-    for cut in uneven(known):
+    quantised = _QUANTISED.search("\n".join((r.low, *r.code)).lower())
+    for cut in [*(groups(known) if quantised else ()), *uneven(known)]:
         few = cut.fact in _HEADS and cut.count == (known.get("n_kv_heads") or cut.count) < cut.degree
         category = "kv_heads_lt_tp" if few else cut.category
         yield found(category, POSSIBLE, f"{cut} does not divide", Quotient(cut.count, cut.degree))
@@ -283,7 +293,7 @@ def unfit(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesis]:
     """The cuts of known sizes by known degrees of which both sizes of an observation come."""
-    if "lora" in r.evident or ("fused" in r.evident and not isinstance(o, Split)):
+    if "lora" in r.evident:
         return []
     if isinstance(o, Pair | Matmul):
         runs = list(_of_two_runs(o, known))
@@ -333,7 +343,7 @@ def _uneven(cut: Cut, a: int, b: int, level: Level, meet: bool) -> Iterator[Hypo
 def _even(cut: Cut, small: int, big: int, o: Observation | None, r: Reading) -> Iterator[Hypothesis]:
     k, part, numbers = cut.degree, f"a rank's slice ({cut.axis}={cut.degree})", Quotient(big, cut.degree)
     tokens = cut.fact in ("seq_len", "global_batch")
-    if tokens and cut.axis == "cp" and "position" in r.evident:
+    if tokens and cut.axis == "cp" and r.positions:
         cause = f"a rank's {small} tokens ({cut}) meet positions or tables of all {big}"
         yield found("position/rope", LIKELY, cause, numbers)
         return

@@ -105,7 +105,7 @@ def _past_the_positions(size: int, known: Known) -> Hypothesis:
     )
     if seq and cp > 1 and -(-seq // cp) == size:
         return found(category, LIKELY, f"{cause}: {size} of {seq}", Quotient(seq, cp))
-    return found(category, POSSIBLE, cause, parallel=None, needs="seq_len, max_seq_len, cp")
+    return found(category, POSSIBLE, cause, parallel=cp > 1 or None, needs="seq_len, max_seq_len, cp")
 
 
 _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
@@ -113,10 +113,10 @@ _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
 
 def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A collective takes equal pieces and the ranks' pieces differ: which size do the ranks not divide?"""
-    if not _COLLECTIVE.search(r.low):
+    rows = uneven(known)
+    if not _COLLECTIVE.search(r.low) and not (rows and "mismatch between collectives" in r.low):
         return
     cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
-    rows = uneven(known)
     for cut in rows:
         level = LIKELY if len(rows) == 1 else POSSIBLE
         yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.count, cut.degree))

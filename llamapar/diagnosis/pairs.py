@@ -145,7 +145,7 @@ def _gathered(it: Meeting) -> Iterator[Hypothesis]:
         cause = (
             f"ranks gather pieces of {it.o.a} and {it.o.b}: a dim that they do not divide, such as the tokens"
         )
-        level = LIKELY if it.dims > 2 else POSSIBLE
+        level = LIKELY if it.dims > 2 and it.o.dim != it.dims - 1 else POSSIBLE
         yield found("seq_not_divisible", level, cause, it.both, needs="seq_len, cp")
 
 

@@ -183,6 +183,12 @@ class Reading:
         return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(line)}
 
     @cached_property
+    def positions(self) -> bool:
+        """Whether positions or their tables are spoken of, by the text or the lines of source over it."""
+        lines = " ".join(self.code).lower()
+        return "position" in self.evident or any(m.lastgroup == "position" for m in _CONCEPT.finditer(lines))
+
+    @cached_property
     def loading(self) -> bool:
         """Whether a tensor is read from a file, by the text or by the line of code that failed."""
         line = " ".join(self.code[-1:]).lower()

@@ -39,8 +39,12 @@ class Topic:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes that cut what it is about."""
-        return CATEGORIES[self.category.partition(":")[0]].axes
+        """The axes that cut what it is about: of a checkpoint's tensors any."""
+        return (
+            AXES
+            if self.category == "checkpoint_tp_mismatch"
+            else CATEGORIES[self.category.partition(":")[0]].axes
+        )
 
     def matches(self, text: str, around: str) -> bool:
         """Whether it is what a text says. around: the text with the line of code that failed."""
@@ -75,12 +79,14 @@ def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator
         yield from topics(r, known, "elsewhere.toml")
 
 
-_RULE = pattern("rule")
+_RULE, _RAISED = pattern("rule"), re.compile(r"[\w.]{0,80}(?:error|exception)\b")
 
 
 def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
     """What a message that tells a rule of ranks, meshes or stages is about, where nobody else knows it."""
-    if _RULE.search(r.low) and not any(h.level > WEAK or h.equations for h in others):
+    if (_RULE.search(r.low) or _RAISED.match(r.low)) and not any(
+        h.level > WEAK or h.equations for h in others
+    ):
         row = next((row for row in _topics("statements.toml") if row.matches(r.low, r.low)), None)
         if row is not None:
             yield found(row.category, POSSIBLE, row.cause)
@@ -89,14 +95,16 @@ def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
 def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypothesis]:
     """Causes that words name: the rows of a file."""
     beside = r.parallel
-    sharded = beside or any((known.get(axis) or 1) > 1 for axis in ("tp", "cp", "pp"))
+    cut = any((known.get(axis) or 1) > 1 for axis in ("tp", "cp", "pp"))
+    sharded = beside or cut
     around = "\n".join((r.low, *r.code[-1:])).lower()
     bare = file == "topics.toml" or len(r.low.split()) < BARE
     for topic in _topics(file):
         if topic.matches(around if bare else r.low, around):
             level = topic.level if beside else topic.alone
             proven = sharded if topic.blame else not (sharded or r.concepts & {*AXES, "world"})
-            blame = topic.blame if topic.sure or proven else None
+            sure = topic.sure and not (topic.blame is False and beside and cut)
+            blame = topic.blame if sure or proven else None
             if blame is None and any((known.get(axis) or 1) > 1 for axis in topic.axes):
                 blame = True
             yield found(topic.category, level, topic.cause, parallel=blame, needs=topic.needs)

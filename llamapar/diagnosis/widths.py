@@ -23,7 +23,11 @@ def explain_matmul(o: Matmul, r: Reading, known: Known) -> Iterator[Hypothesis]:
         numbers = Comparison(o.a, "≠", o.b)
         yield found("lora_tp", LIKELY, cause, numbers, parallel=True if cut else None, needs="tp")
         return
-    if small <= 1 or (o.rest == 1 and big % small):
+    if small == 0:
+        cause = f"an empty tensor meets {big} columns: a ZeRO-3 placeholder that was not gathered"
+        placeholder = "other: zero3_unmaterialised_param"
+        yield found(placeholder, POSSIBLE, cause, Comparison(o.a, "≠", o.b), parallel=None, needs="zero")
+    elif small == 1 or (o.rest == 1 and big % small):
         cause = "a packed (quantised) weight is used as if it were plain"
         yield found("other", POSSIBLE, cause, parallel=False)
     if small > 1 and o.b == big and 1 < o.rest <= NARROW and known.get("tp") == big // small:
@@ -85,6 +89,10 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
 def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Uneven shards: one width is the other's share rounded up, or that share times tp."""
     shards, tp = bool(_SHARDS.search(r.low)), known.get("tp")
+    ranks = known.get("dp") or known.get("world") or 1
+    if tp is None and ranks > 1:
+        yield from _dealt(small, big, ranks, known)
+        return
     for k in degrees(known):
         if big % k and -(-big // k) == small:
             sure = shards or (is_width(big, known) and (tp == k or k <= 8))
@@ -104,6 +112,20 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
                 dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute|d_?sharding", r.low)
                 yield found("fsdp_uneven", LIKELY if dtensor else POSSIBLE, cause, both[1])
             return
+
+
+def _dealt(small: int, big: int, ranks: int, known: Known) -> Iterator[Hypothesis]:
+    """Shares of a size that is not known over the ranks that are: the last one is short, or was padded."""
+    whole = (ranks - 1) * big + small
+    if big - small < ranks:
+        cause = f"{big} and {small} are shares of {whole} over {ranks} ranks, which does not divide"
+        yield found("fsdp_uneven", POSSIBLE, cause, Quotient(whole, ranks), needs="shape of the tensor")
+    elif -(-small // ranks) * ranks == big:
+        cause = f"equal pieces of {small} on {ranks} ranks make {big}"
+        yield found("fsdp_uneven", POSSIBLE, cause, Quotient(small, ranks))
+    elif small in on_a_rank(big, ranks):
+        cause = f"{small} is what a rank holds of {big} over {ranks} ranks, which does not divide"
+        yield found("fsdp_uneven", POSSIBLE, cause, Quotient(big, ranks))
 
 
 _MOST = 1024
