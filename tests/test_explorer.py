@@ -20,10 +20,12 @@ import llamapar as lp
 from inputs import TEN_KV_HEADS
 from llamapar.cli import main as cli
 from llamapar.panels import Explorer
+from llamapar.panels.bringing import read
 from llamapar.panels.controls import DEFAULTS, DIMS, TABS
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.page import plain
 from llamapar.panels.state import State
+from test_bringing import FILES
 from wire import customs, deliver, press, receive, unpacked
 
 MAPS = [tab for tab in TABS if tab not in ("run", "plan")]
@@ -266,6 +268,9 @@ KERNEL: dict[str, tuple[dict[str, Any], Callable[[Explorer], Any]]] = {
     "remedy": ({"zero": 1}, Explorer.apply_remedy),
     "set": ({}, lambda panel: panel.set(tp=16)),
     "load": ({}, lambda panel: panel.load(TEN_KV_HEADS)),
+    "files": ({}, lambda panel: panel.bring(read(FILES))),
+    "undo": ({}, lambda panel: (panel.set(tp=4), panel.undo())),
+    "swap": ({}, lambda panel: (panel.pin(), panel.set(tp=4), panel.swap())),
 }
 MESSAGES: dict[str, dict[str, Any]] = {
     "set": {"changes": {"tp": 4}},
@@ -275,7 +280,9 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "remedy": {"remedy": 0},
     "load": {"name": "config.json", "text": json.dumps(TEN_KV_HEADS)},
     "copy": {"name": "CLI"},
-    **{kind: {} for kind in ("run", "cancel", "plotly", "nothing")},
+    "settings": {"files": FILES},
+    **{kind: {} for kind in ("run", "cancel", "plotly", "nothing", "search", "adopt")},
+    **{kind: {} for kind in ("pin", "swap", "undo", "redo", "reset")},
 }
 
 

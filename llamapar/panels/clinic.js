@@ -39,10 +39,19 @@ function render({ model, el }) {
   const { uid, payload, send, ask, figure, status, cards, controls } = panel;
   const fix = (diagnosis, k) => ask({ kind: "fix", diagnosis, fix: k });
   const box = make("textarea", { class: "lp-box", id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off", wrap: "off" });
-  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log");
+  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, and the run's settings");
   const left = make("div", { class: "lp-why", hidden: true });
   const line = make("pre", {});
-  panel.columns.prepend(make("div", { class: "lp-ask" }, label, box, left));
+  const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });
+  const open = button("open the Explorer on it", { hidden: true, onclick: () => ask({ kind: "open" }) });
+  const asSettings = button("read the text as settings", { onclick: () => { if (box.value.trim()) ask({ kind: "settings", files: [["", box.value]] }); } });
+  const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask), asSettings), told, open);
+  panel.columns.prepend(drop);
+  takeDrops(drop, ask, (file) => { // a log goes into the box
+    const log = /\.(log|txt|out|err)$/i.test(file.name);
+    if (log) file.text().then((text) => { commit(text); });
+    return log;
+  });
   panel.main.append(panel.note, status, line, cards, figure.node);
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(below);
@@ -99,11 +108,14 @@ function render({ model, el }) {
   };
   panel.listen("change:payload", show);
   panel.listen("change:text", showText);
+  const showTold = () => { drawTold(told, model.get("told")); open.hidden = told.hidden; };
+  panel.listen("change:told", showTold);
   panel.listen("msg:custom", showOpened);
   loadPlotly(model); // while the reader looks for a text
   showText();
   show();
   showOpened();
+  showTold();
   return () => {
     panel.end();
     shown?.then((view) => view.remove());

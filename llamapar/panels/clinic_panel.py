@@ -8,7 +8,7 @@ evaluated, and stays whatever goes wrong.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 import traitlets
@@ -26,6 +26,7 @@ from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, show
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks.settings import Settings
 from llamapar.rules.search import Fix
 
 from .controls import CLINIC, DIMS, MORE
@@ -43,6 +44,7 @@ _FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *DIMS, *MORE)
 _COUNTS = frozenset(_FIELDS) - {"model", "framework"}
 _EMPTY = {"text": "", **dict.fromkeys(_FIELDS)}
 TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
+BROUGHT = "your files"
 """Where a field's value is from."""
 
 _TABS = {"layers": "stages", "seq": "sequence", "world": "ranks", "vocab": "vocab", "embed": "vocab"}
@@ -71,6 +73,7 @@ class Visit:
     text: str = ""
     typed: Values = field(default_factory=dict)
     own: ModelConfig | None = None
+    settings: Settings | None = None
 
     def change(self, changes: Values) -> Visit:
         """With text or fields changed; None or "" takes a field back. Raises LlamaparError."""
@@ -85,11 +88,33 @@ class Visit:
                 own = None if value is None or isinstance(value, str) else find_model(value)
             if value not in (None, "") and not (name == "model" and own):
                 typed[name] = read_typed(name, value) if name in _COUNTS else value
-        return Visit(text.encode("utf-8", "replace").decode(), typed, own)
+        return replace(self, text=text.encode("utf-8", "replace").decode(), typed=typed, own=own)
 
     def load(self, model: ModelConfig) -> Visit:
         """With a model of the reader's own."""
         return self.change({"model": model})
+
+    def bring(self, settings: Settings) -> Visit:
+        """With what a run's own files say, which the reader's own words win over."""
+        return replace(self, settings=settings)
+
+    @cached_property
+    def brought(self) -> Values:
+        """Fields that the files say."""
+        if self.settings is None:
+            return {}
+        known: Values = {name: n for name, n in self.settings.known().items() if name in _FIELDS}
+        if self.settings.framework:
+            known["framework"] = self.settings.framework
+        return known
+
+    @cached_property
+    def _read_model(self) -> ModelConfig | None:
+        """The model of the files, where they say it whole."""
+        try:
+            return self.settings.model_config() if self.settings else None
+        except LlamaparError:
+            return None
 
     @cached_property
     def stated(self) -> dict[str, str]:
@@ -104,7 +129,7 @@ class Visit:
     def _known(self) -> tuple[Values, LlamaparError | None]:
         """Arguments of `explain`, and the first field that is off, which is left out."""
         known, off = Values(), None
-        for name, value in {**self.stated, **self.typed}.items():
+        for name, value in {**self.stated, **self.brought, **self.typed}.items():
             try:
                 if name == "framework":
                     find_framework(value)
@@ -116,7 +141,8 @@ class Visit:
                 known[name] = value
             except LlamaparError as problem:
                 off = off or problem
-        return known | ({"model": self.own} if self.own else {}), off
+        model = self.own or (None if "model" in self.typed else self._read_model)
+        return known | ({"model": model} if model else {}), off
 
     @cached_property
     def _explained(self) -> tuple[Explanation, LlamaparError | None]:
@@ -146,6 +172,9 @@ class Visit:
             rows |= {name: (getattr(known.model, name), MODEL) for name in DIMS}
         rows |= {name: (n, STATED) for name, n in known.numbers.items()}
         rows |= {name: (value, STATED) for name, value in self.stated.items()}
+        rows |= {name: (value, BROUGHT) for name, value in self.brought.items()}
+        if self._read_model:
+            rows["model"] = (self._read_model.name, BROUGHT)
         rows |= {name: (value, TYPED) for name, value in self.typed.items()}
         if self.own:
             rows["model"] = (self.own.name, TYPED)
@@ -204,7 +233,7 @@ class Clinic(Page[Visit]):
     explorer: what a fix opened; None before.
     """
 
-    _esm = source("page.js", "clinic.js")
+    _esm = source("page.js", "drop.js", "clinic.js")
     _css = source("page.css", "clinic.css")
     schema = traitlets.List(CLINIC).tag(sync=True)
     limit = traitlets.Int(LIMIT).tag(sync=True)
@@ -241,6 +270,18 @@ class Clinic(Page[Visit]):
         tab = next((t for start, t in _TABS.items() if chosen.category.startswith(start)), "heads")
         self.explorer = self.explorer or Explorer()
         self.explorer.take(mended.job, judge.name if judge else "", tab)
+        return self._open()
+
+    def open_files(self) -> Explorer:
+        """An Explorer on what the files say. Raises LlamaparError where there are none."""
+        if self._state.settings is None:
+            raise LlamaparError("no files were read", "", ["drop settings into the box"], "config")
+        self.explorer = self.explorer or Explorer()
+        self.explorer.bring(self._state.settings)
+        return self._open()
+
+    def _open(self) -> Explorer:
+        assert self.explorer is not None
         self.opened = self.explorer.model_id
         self.send({"kind": "opened"})
         return self.explorer
@@ -253,6 +294,8 @@ class Clinic(Page[Visit]):
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "fix" and current:
             self.open_fix(int(content["fix"]), int(content["diagnosis"]))
+        elif kind == "open":
+            self.open_files()
 
 
 @named(keywords(_EMPTY))

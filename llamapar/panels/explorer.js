@@ -103,6 +103,8 @@ function render({ model, el }) {
   const run = buildRun(ask);
   const plan = buildPlan(ask);
   const strip = buildAnswers(send, ask);
+  const own = buildDrop(panel.uid, ask);
+  panel.controls.column.prepend(own.node);
   const product = make("div", { class: "lp-product", "aria-live": "polite" });
   panel.controls.column.querySelector("[data-control=dp]").after(product);
   const remedies = make("div", { class: "lp-tries lp-remedies", hidden: true });
@@ -176,12 +178,15 @@ function render({ model, el }) {
   listen("change:payload", show);
   listen("change:running", showRun);
   listen("change:offered", showRemedies);
+  const showTold = () => own.draw(model.get("told"));
+  listen("change:told", showTold);
   listen("change:answers", showAnswers);
   listen("change:planned", showPlan);
   listen("msg:custom", showCopied);
   show();
   showRun();
   showPlan();
+  showTold();
   return panel.end;
 }
 

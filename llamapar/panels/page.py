@@ -25,7 +25,9 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, shown
 from llamapar.figures import View
+from llamapar.frameworks.settings import Settings
 
+from .bringing import read, told
 from .runs import card
 
 EXACT = 2**53 - 1
@@ -71,6 +73,8 @@ class Controls(Protocol):
 
     def load(self, model: ModelConfig) -> Self: ...
 
+    def bring(self, settings: Settings) -> Self: ...
+
     def traits(self, seq: int) -> Values:
         """What the page is sent, by trait and in this order; its payload is number `seq`."""
         ...
@@ -91,6 +95,8 @@ class Page(anywidget.AnyWidget, Generic[State]):
     """A widget whose page sends what was touched, and gets all that follows in one `payload`."""
 
     payload = traitlets.Dict().tag(sync=True)
+    told = traitlets.Dict().tag(sync=True)
+    """What a run's own files said."""
 
     def __init__(self, state: State) -> None:
         self._lock = threading.RLock()
@@ -154,8 +160,20 @@ class Page(anywidget.AnyWidget, Generic[State]):
         elif kind == "load":
             model = find_model(parse_object(str(content["text"]), shown(str(content["name"]))))
             self._show(lambda state: state.load(model))
+        elif kind == "settings":
+            self.bring(read(content["files"]))
         else:
             self._press(kind, content, content["seq"] == self.payload["seq"])
+
+    def bring(self, settings: Settings) -> None:
+        """Take what a run's own files say, and tell it."""
+        problem: LlamaparError | None = None
+        try:
+            settings.model_config()
+        except LlamaparError as missing:
+            problem = missing
+        self._show(lambda state: state.bring(settings))
+        self.told = told(settings, problem)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         """Do what a button of the panel's own does. current: whether the page showed what there is now."""

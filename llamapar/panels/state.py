@@ -20,6 +20,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag
 from llamapar.figures import View, view
 from llamapar.figures.cost import stacked
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
+from llamapar.frameworks.settings import Settings
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Timeline
@@ -31,6 +32,7 @@ from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
 from .answers import Answer, answers, method, timed
+from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .runs import RunPlan, card, plan
 from .searching import Question
@@ -169,13 +171,24 @@ class State:
 
     def take(self, job: Job) -> State:
         """With a job's model, layout and facts in the controls."""
-        preset = next((name for name, model in PRESETS.items() if model == job.model), None)
-        state = self.change({"preset": preset}) if preset else self.load(job.model)
+        state = self._with(job.model)
         return state.change(_settings(job) | {"gpu": job.gpu or self.values["gpu"]})
+
+    def _with(self, model: ModelConfig) -> State:
+        """With a model, as the preset that it is where it is one."""
+        known = next((name for name, preset in PRESETS.items() if preset == model), None)
+        return self.change({"preset": known}) if known else self.load(model)
 
     def load(self, model: ModelConfig) -> State:
         """With a model of the reader's own."""
         return replace(self, values=self.values | _dims(model) | {"preset": CUSTOM}, base=model)
+
+    def bring(self, settings: Settings) -> State:
+        """With what a run's own files say; a model not said whole leaves the one there."""
+        state = self
+        with suppress(LlamaparError):  # the page is told what of the model is missing
+            state = self._with(settings.model_config())
+        return state.apply(controls_of(settings))
 
     def pin(self) -> State:
         """With itself pinned."""

@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, expect
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from inputs import TEN_KV_HEADS
 from llamapar.panels.controls import EXPLORER as SCHEMA
+from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
 
@@ -118,7 +119,15 @@ def by_load(panel: Panel) -> None:
     panel.kernel(f"PANEL.load({TEN_KV_HEADS!r})")
 
 
-KERNEL = [by_fix, by_remedy, by_set, by_load]
+def by_files(panel: Panel) -> None:
+    panel.kernel(f"from llamapar.panels.bringing import read\nPANEL.bring(read({FILES!r}))")
+
+
+def by_steps(panel: Panel) -> None:
+    panel.kernel("PANEL.pin()\nPANEL.set(tp=4)\nPANEL.undo()\nPANEL.swap()")
+
+
+KERNEL = [by_fix, by_remedy, by_set, by_load, by_files, by_steps]
 
 
 # -- what a hand does then: first what changes nothing, and what does at once after it ---------------
@@ -172,6 +181,31 @@ def load(panel: Panel, name: str) -> None:
     expect(panel.answer).to_be_empty()
 
 
+def bring(panel: Panel, _: str) -> None:
+    chooser = panel.root.locator(".lp-own input[type=file]")
+    for _again in range(2):
+        chooser.set_input_files({**CONFIG, "name": "train.toml", "buffer": FILES[0][1].encode()})
+    panel.settle("pp", lambda pp: pp == 2)
+    chooser.set_input_files({**CONFIG, "buffer": b"{"})
+    expect(panel.answer).to_contain_text("config.json")
+
+
+def step(panel: Panel, name: str) -> None:
+    before = panel.kept("dp")[0]
+    panel.root.locator("[data-step=pin]").click()
+    panel.kernel("PANEL.set(dp=64)")
+    panel.root.locator("[data-step=undo]").click()
+    panel.settle("dp", lambda dp: dp == before)
+    panel.root.locator("[data-step=redo]").click()
+    panel.settle("dp", lambda dp: dp == 64)
+
+
+def answer(panel: Panel, name: str) -> None:
+    for tab in ("memory", "time"):
+        panel.root.locator(f".lp-answers [data-opens={tab}]").click()
+        panel.settle("tab", lambda now, tab=tab: now == tab)  # type: ignore[misc]
+
+
 def copy(panel: Panel, name: str) -> None:
     for export, words in (("CLI", "llamapar"), ("Python", "import llamapar")):
         panel.root.get_by_role("button", name=export, exact=True).click()
@@ -185,6 +219,7 @@ Act = tuple[Callable[[Panel, str], None], str]
 HANDS: list[Act] = [
     *((slide, "tp"), (type_in, "pp"), (type_in, "seq_len"), (type_in, "gpus"), (choose, "framework")),
     *((choose, "preset"), (tick, "kv_replication"), (click_tab, ""), (load, "config"), (copy, "")),
+    *((bring, ""), (step, ""), (answer, "")),
 ]
 """One of each kind of control."""
 
@@ -214,7 +249,7 @@ def test_any_control_answers_after_any_change_of_the_kernel(explorer: Panel, soa
 
 @pytest.mark.deep
 def test_every_control_answers_after_any_change_of_the_kernel(explorer: Panel) -> None:
-    answers_after(explorer, product(KERNEL, [*EVERY, *HANDS[-3:]]))
+    answers_after(explorer, product(KERNEL, [*EVERY, *HANDS[-6:]]))
 
 
 def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:

@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
 from inputs import TEN_KV_HEADS
+from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
 
@@ -213,13 +214,36 @@ def test_a_config_is_read_as_data(notebook: Notebook, tmp_path: Path) -> None:
     good, bad = tmp_path / "config.json", tmp_path / "<img src=x onerror=alert(1)>.json"
     good.write_text(json.dumps(TEN_KV_HEADS))
     bad.write_text("<script>alert(1)</script>")
-    chooser = panel_of(notebook).locator("input[type=file]")
+    chooser = panel_of(notebook).locator("[data-control=config] input[type=file]")
     chooser.set_input_files(bad)
     expect(panel_of(notebook).locator(".lp-finding").first).to_contain_text("is not JSON")
     expect(panel_of(notebook).locator("img, script")).to_have_count(0)
     chooser.set_input_files(good)
     expect(panel_of(notebook).locator("[data-control=n_kv_heads] input")).to_have_value("10")
     expect(status(notebook)).to_contain_text("llama")
+
+
+DROP = """(node, files) => {
+    const data = new DataTransfer();
+    for (const [name, text] of files) data.items.add(new File([text], name));
+    node.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
+}"""
+
+
+def test_dropped_files_fill_in_a_run_and_are_data(notebook: Notebook, tmp_path: Path) -> None:
+    panel = panel_of(notebook)
+    panel.locator(".lp-own > summary").click()
+    panel.locator(".lp-own textarea").evaluate(DROP, FILES)
+    expect(status(notebook)).to_contain_text("llama3-70b tp=8 cp=1 pp=2 dp=4 (64 ranks) for torchtitan")
+    told = panel.locator(".lp-told")
+    told.locator("summary").click()
+    expect(told).to_contain_text("train.toml:8 parallelism.tensor_parallel_degree")
+    notebook.screenshot(tmp_path / "own.png")
+    panel.locator(".lp-own textarea").evaluate(DROP, [["<img src=x onerror=alert(1)>.toml", FILES[0][1]]])
+    expect(told.locator("[data-said=unknown]").first).to_contain_text("no launch says how many")
+    expect(panel.locator("img:not([role]), script")).to_have_count(0)
+    panel.get_by_role("button", name="undo").click()
+    expect(status(notebook)).to_contain_text("dp=4 (64 ranks)")
 
 
 def test_copies_settings_and_shows_them(notebook: Notebook) -> None:

@@ -1,0 +1,59 @@
+"""A run's own files as a page sends them: read as settings, and told with where each fact stands. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llamapar.describe.layout import Layout
+from llamapar.describe.options import Values
+from llamapar.errors import LlamaparError, shown
+from llamapar.frameworks.settings import Settings, read_settings
+from llamapar.frameworks.settings.documents import MOST_BYTES
+from llamapar.frameworks.settings.files import Files
+from llamapar.frameworks.settings.reading import settings_of
+from llamapar.records.tables import Plain
+
+from .controls import DEFAULTS, FACTS, LAYOUT
+
+
+def read(files: object) -> Settings:
+    """Files as [name, text] each, or one text without a name. Raises LlamaparError."""
+    pairs = files if isinstance(files, Sequence) and not isinstance(files, str) else []
+    texts: dict[str, str] = {}
+    for pair in pairs:
+        name, text = (str(part) for part in pair)
+        if len(text) > MOST_BYTES:
+            raise LlamaparError(f"{shown(name)} has more than {MOST_BYTES:,} characters", field="config")
+        texts[name if name not in texts else f"{name} ({len(texts)})"] = text
+    if [*texts] == [""]:
+        return read_settings(text=texts[""])
+    if not texts:
+        raise LlamaparError("no file and no text of settings", field="config")
+    return settings_of(Files(texts), {})
+
+
+def controls_of(settings: Settings) -> Values:
+    """What the controls of layout and job are set to; a degree that is not known is left empty."""
+    plain = Layout()
+    layout = {name: settings.layout.get(name, getattr(plain, name)) for name in LAYOUT}
+    layout |= {axis: None for axis in ("tp", "cp", "pp", "dp") if settings.layout.get(axis) is None}
+    facts: Values = {name: None if name != "gpus_per_node" else DEFAULTS[name] for name in FACTS}
+    facts["kv_replication"] = False
+    return layout | facts | settings.facts() | {"framework": settings.framework or "", "job": ""}
+
+
+def told(settings: Settings, problem: LlamaparError | None = None) -> Plain:
+    """Plain values for the browser. problem: why its model could not be taken."""
+    title, head, rows, _ = settings._table()
+    known = [[str(cell) for cell in row] for row in rows if row[1] != "unknown"]
+    lists = {
+        "contradiction": [str(one) for one in settings.contradictions],
+        "unknown": [f"{name}: {why}" for name, why in settings.unknown.items()],
+        "not covered": list(settings.not_covered),
+        "without effect": list(settings.ignored),
+        "note": list(settings.notes),
+    }
+    if problem:
+        lists["model"] = [str(problem.what)]
+    said = [[kind, text] for kind, texts in lists.items() for text in texts]
+    return {"title": title, "head": head, "rows": known, "said": said}

@@ -1,0 +1,50 @@
+
+// -- one's own files -----------------------------------------------------------------------------
+// Files are dropped, chosen or pasted as text; what they say comes back as the trait `told`. They are data.
+
+const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused
+
+const readFiles = async (files, ask) => ask({ kind: "settings", files: await Promise.all([...files].map(async (file) =>
+  [file.name, file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : await file.text()])) });
+
+// Takes what is dropped on a node; `own` may take a file for itself.
+function takeDrops(node, ask, own = () => false) {
+  node.addEventListener("dragover", (event) => { event.preventDefault(); node.classList.add("lp-over"); });
+  node.addEventListener("dragleave", () => node.classList.remove("lp-over"));
+  node.addEventListener("drop", (event) => {
+    const files = [...(event.dataTransfer?.files ?? [])];
+    node.classList.remove("lp-over");
+    if (!files.length) return; // a text: the box takes it
+    event.preventDefault();
+    const rest = files.filter((file) => !own(file));
+    if (rest.length) readFiles(rest, ask);
+  });
+}
+
+function buildFiles(uid, ask) {
+  const input = make("input", { type: "file", multiple: true, id: `${uid}-files`, "aria-label": "settings and launch scripts" });
+  input.addEventListener("change", async () => { await readFiles(input.files, ask); input.value = ""; });
+  return make("div", { class: "lp-file" }, input);
+}
+
+// What the files said: a fact a line with its source, and what contradicts, is unknown or not covered.
+function drawTold(box, { title, head, rows, said }) {
+  box.hidden = !title;
+  if (!title) return;
+  refill(box, [title, rows, said], () => [
+    make("b", {}, title),
+    make("ul", { class: "lp-notes" }, said.map(([kind, text]) => make("li", { "data-said": kind }, make("b", {}, `${kind}: `), text))),
+    fold(`${rows.length} facts and where they stand`, { class: "lp-more" }, frameworksTable(rows.map((cells) => cells.map((cell) => [cell])), head))]);
+}
+
+function buildDrop(uid, ask) {
+  const text = make("textarea", { class: "lp-box", rows: 3, spellcheck: "false", wrap: "off", "aria-label": "settings as text",
+    placeholder: "drop files of settings and launch scripts here, or paste their text" });
+  const send = () => { if (text.value.trim()) ask({ kind: "settings", files: [["", text.value]] }); };
+  text.addEventListener("paste", () => setTimeout(send));
+  const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });
+  const line = make("div", { class: "lp-line" }, buildFiles(uid, ask), button("Read", { title: "read the text as settings", onclick: send }));
+  const node = fold("Your own run", { class: "lp-group lp-own" }, text, line, told);
+  takeDrops(node, ask);
+  return { node, draw: (answer) => { drawTold(told, answer); if (answer.title) node.open = true; } };
+}
