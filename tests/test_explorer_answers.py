@@ -156,3 +156,48 @@ def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:
         )
         assert texts(fresh) == texts(panel)
         assert fresh.payload["findings"] == panel.payload["findings"]
+
+
+@pytest.mark.parametrize("preset", ["llama3.1-405b", "llama3.2-1b", "qwen2.5-72b"])
+def test_a_line_brings_a_job_back(preset: str, soak: bool) -> None:
+    """In the panel, in Python and in the command: of any job that the controls make."""
+    draw = random.Random(preset)
+    controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] in ("choice", "bool", "axis")]
+    for _ in range(100 if soak else 15):
+        panel = lp.explorer(preset)
+        for control in draw.sample(controls, 6):
+            if control["name"] in ("job", "preset", "fault", "program", "engine"):
+                continue
+            choices = [value for value, _ in control.get("options", [])] or [1, 2, 4, True]
+            choices = [n for n in choices if (n is True) == (control["kind"] == "bool")]
+            panel.set(**{control["name"]: draw.choice(choices)})
+        panel.set(seq_len=4096, micro_batch=2, dim=panel.model.dim if draw.random() < 0.5 else 8192)
+        assert panel.report is not None
+        again = lp.explorer(panel.line)
+        assert again.report is not None
+        ours = panel.report.job  # no rule asks for RoPE's scaling: a line of a custom model leaves it out
+        model = ours.model if ours.model.name == preset else ours.model.replace(rope_scaling=None)
+        assert again.report.job == ours.replace(model=model)
+        assert again.report.judge == panel.report.judge
+        assert again.line == panel.line
+        receive(panel, kind="reset")
+        assert receive(panel, kind="restore", text=again.line) is None
+        assert panel.report.job == again.report.job
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", "'' sets nothing"),
+        ("--tp", "--tp has no value"),
+        ("--typ 8", "option='typ' is not known"),
+        ("--model 'x", "the line cannot be read: No closing quotation"),
+        ("llamapar check", "'llamapar check' sets nothing"),
+    ],
+)
+def test_a_line_that_says_nothing_is_refused(line: str, told: str) -> None:
+    panel = lp.explorer()
+    problem = receive(panel, kind="restore", text=line)
+    assert problem is not None
+    assert told in problem["what"]
+    assert panel.layout == lp.explorer().layout

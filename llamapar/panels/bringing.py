@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import AXES
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, shown
 from llamapar.frameworks.settings import Settings, read_settings
@@ -13,7 +13,8 @@ from llamapar.frameworks.settings.files import Files
 from llamapar.frameworks.settings.reading import settings_of
 from llamapar.records.tables import Plain
 
-from .controls import DEFAULTS, FACTS, LAYOUT
+from .controls import LAYOUT
+from .line import PLAIN
 
 
 def read(files: object) -> Settings:
@@ -34,12 +35,8 @@ def read(files: object) -> Settings:
 
 def controls_of(settings: Settings) -> Values:
     """What the controls of layout and job are set to; a degree that is not known is left empty."""
-    plain = Layout()
-    layout = {name: settings.layout.get(name, getattr(plain, name)) for name in LAYOUT}
-    layout |= {axis: None for axis in ("tp", "cp", "pp", "dp") if settings.layout.get(axis) is None}
-    facts: Values = {name: None if name != "gpus_per_node" else DEFAULTS[name] for name in FACTS}
-    facts["kv_replication"] = False
-    return layout | facts | settings.facts() | {"framework": settings.framework or "", "job": ""}
+    layout = {name: value for name, value in settings.layout.items() if name in LAYOUT and value is not None}
+    return PLAIN | dict.fromkeys(AXES) | layout | settings.facts() | {"framework": settings.framework or ""}
 
 
 def told(settings: Settings, problem: LlamaparError | None = None) -> Plain:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, AXIS_TITLES, ORDERS
@@ -113,7 +113,7 @@ _HINTS = {
     "kv_replication": "when tp > n_kv_heads",
     "dp_replicate": "full copies among the DP ways",
     "order": "fastest axis first",
-    "gpus": "empty: one for each rank",
+    "gpus": "empty: as many as ranks",
     "quant_group": "weights that share a scale",
     "job": "what the Llama 3 paper ran, with all its settings",
     "framework": "whose rules judge the layout",
@@ -129,7 +129,7 @@ _HINTS = {
 
 _TITLES = {
     "local": "local: one process",
-    "processes": "processes: one a rank",
+    "processes": "processes: one per rank",
     "dry": "dry: one rank, true size",
     "all_gather": "all-gather (Llama 3)",
 }
@@ -161,15 +161,21 @@ def own_model(label: str) -> Control:
     return {"name": "config", "label": label, "kind": "file", "help": hint}
 
 
-def group(title: str, *controls: str | Control, opened: bool = True, tab: str = "") -> Group:
-    """Controls under a title. tab: the only one where they are shown."""
+def group(
+    title: str, *controls: str | Control, opened: bool = True, tab: str = "", says: Sequence[str] = ()
+) -> Group:
+    """Controls under a title. tab: the only one where they are shown. says: those that the title tells."""
     made = [control(each) if isinstance(each, str) else each for each in controls]
-    return {"group": title, "open": opened, "controls": made} | ({"tab": tab} if tab else {})
+    return (
+        {"group": title, "open": opened, "controls": made}
+        | ({"tab": tab} if tab else {})
+        | ({"says": says} if says else {})
+    )
 
 
 def _paddings() -> Titles:
     padding = {name: f"{f.title}: {f.padding}" for name, f in FRAMEWORKS.items() if f.padding != NO_PADDING}
-    return {OWN: "as the framework", "none": "none", **padding}
+    return {OWN: "the framework's own", "none": "none", **padding}
 
 
 def _orders() -> Titles:
@@ -183,13 +189,13 @@ def _orders() -> Titles:
 
 
 def _unsaid(name: str) -> Control:
-    return control(name, placeholder="not said")
+    return control(name, placeholder="not set")
 
 
 _PRESETS: Control = {"name": "preset", "label": "model", "kind": "choice", "help": ""}
 _PRESETS |= {"options": [*((name, name) for name in PRESETS), (CUSTOM, "custom")]}
 _JUDGES: Titles = {"": "the Llama 3 paper", **{name: f.title for name, f in FRAMEWORKS.items()}}
-_SPLITS: Titles = {OWN: "as the framework", **{s: s for s in OPTIONS["layer_split"].choices}}
+_SPLITS: Titles = {OWN: "the framework's own", **{s: s for s in OPTIONS["layer_split"].choices}}
 _PUBLISHED: Titles = {"": "none", **{name: found.short for name, found in JOBS.items()}}
 _ZERO = choice("zero", {n: str(n) for n in range(OPTIONS["zero"].most + 1)})
 _NC = control("nc", placeholder="pp")
@@ -208,17 +214,25 @@ EXPLORER: list[Group] = [
     group(
         "Job",
         "seq_len",
-        control("gpus", placeholder="one a rank"),
+        control("gpus", placeholder="tp·cp·pp·dp"),
         "gpu",
         "gpus_per_node",
+    ),
+    group(
+        "Framework",
         choice("framework", _JUDGES),
         choice("padding", _paddings()),
+        choice("layer_split", _SPLITS),
+        "chunking",
+        choice("order", _orders()),
+        opened=False,
+        says=("framework", "order"),
     ),
-    group("Maps", choice("layer_split", _SPLITS), "chunking", choice("order", _orders()), "rank"),
+    group("Rank", "rank", tab="ranks"),
     group(
         "Pipeline",
         "schedule",
-        control("micro_batches", placeholder="two a rank"),
+        control("micro_batches", placeholder="2 per PP rank"),
         "virtual_stages",
         _NC,
         choice("beside", {"": "none", **{name: name for name in OPTIONS["schedule"].choices}}),
@@ -251,7 +265,7 @@ EXPLORER: list[Group] = [
 and repeats what it needs of the others."""
 
 MORE = ("micro_batch", "global_batch", "quant_group")
-_WHOSE: Titles = {"": "not told", **{name: f.title for name, f in FRAMEWORKS.items()}}
+_WHOSE: Titles = {"": "any", **{name: f.title for name, f in FRAMEWORKS.items()}}
 
 CLINIC: list[Group] = [
     group(

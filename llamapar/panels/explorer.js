@@ -77,7 +77,7 @@ function drawRemedies(box, { offered, payload, apply }) {
 // -- everything --------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const panel = buildPanel({ model, el }, "", (event) => {
+  const panel = buildPanel({ model, el }, "lp-explorer", (event) => {
     const { x, y, data, pointNumber } = event.points[0];
     const { tab, beside } = payload().values;
     if (tab === "ranks" && data.type === "heatmap") send({ rank: Number(x) + Number(y) });
@@ -111,7 +111,11 @@ function render({ model, el }) {
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
-  const copying = make("div", { class: "lp-copy" }, "copy as ", copies, text);
+  const saves = ["SVG", "PNG"].map((name) => button(name, { title: "save the picture", onclick: () => figure.save(name.toLowerCase()) }));
+  const line = make("input", { type: "text", class: "lp-state", spellcheck: "false", id: `${panel.uid}-line`, title: "lp.explorer and llamapar check take it too" });
+  line.addEventListener("change", () => ask({ kind: "restore", text: line.value }));
+  const copying = make("div", { class: "lp-copy" }, "copy as ", copies, "save as ", saves,
+    make("label", { for: line.id }, "this job as a line; paste one to bring it back"), line, text);
   const showCopied = async (message) => {
     if (message.kind !== "copied") return;
     text.hidden = false;
@@ -119,7 +123,8 @@ function render({ model, el }) {
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
-  panel.main.append(panel.note, make("div", { class: "lp-top" }, status, strip.steps), strip.node, panel.cards, bar, run.head, plan.head,
+  panel.columns.prepend(make("div", { class: "lp-head" }, panel.note, make("div", { class: "lp-top" }, status, strip.steps), strip.node));
+  panel.main.append(panel.cards, bar, run.head, plan.head,
     figure.node, run.tables, copying);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
@@ -147,7 +152,10 @@ function render({ model, el }) {
     plan.draw(model.get("planned"));
     if (inTab("plan")) drawFigure();
   };
-  const showAnswers = () => strip.draw(model.get("answers"), payload().seq);
+  const showAnswers = () => {
+    strip.draw(model.get("answers"), payload().seq);
+    if (!isActive(line)) line.value = model.get("answers").line ?? "";
+  };
   const showRun = () => {
     const running = model.get("running");
     if (!running.state) return; // nothing was ever asked for

@@ -27,6 +27,7 @@ from llamapar.frameworks.export import EXPORTS, as_cli
 from llamapar.rules.report import Report
 
 from .controls import DEFAULTS, EXPLORER, TABS
+from .line import is_line
 from .page import Page, nth, source
 from .runner import Runner
 from .runs import Run
@@ -132,6 +133,15 @@ class Explorer(Page[State]):
         """Do again what was taken back."""
         self._step(self._future, self._past)
 
+    @property
+    def line(self) -> str:
+        """The job as one line of text, as `restore`, `lp.explorer` and the command take it."""
+        return self._state.line
+
+    def restore(self, line: str) -> None:
+        """Bring back what a line of text says. Raises LlamaparError for one that says nothing."""
+        self._show(lambda state: state.restore(line))
+
     def reset(self) -> None:
         """Back to what an Explorer opens with."""
         self._show(lambda state: State.start().change({"tab": state.values["tab"]}))
@@ -236,6 +246,7 @@ class Explorer(Page[State]):
             "title": state.pinned.status if state.pinned else "",
             "undo": len(self._past),
             "redo": len(self._future),
+            "line": state.line,
         }
         if not self._state.outcome.fits:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
@@ -277,6 +288,8 @@ class Explorer(Page[State]):
             self._searcher.start(self._state.outcome.question)
         elif kind == "adopt":
             self.adopt(int(content["place"]))
+        elif kind == "restore":
+            self.restore(str(content["text"]))
         elif kind in STEPS:
             STEPS[kind](self)
         elif kind == "copy" and self.report:
@@ -299,8 +312,15 @@ STEPS: dict[str, Callable[[Explorer], None]] = {
 def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 
+    model may be a line of text that an Explorer's `line` gave, or a `llamapar check` command.
+
     Controls are tp, cp, pp, dp, gpus, seq_len, framework, tab and the others of `Explorer.set`.
     """
+    if isinstance(model, str) and is_line(model):
+        panel = Explorer()
+        panel.restore(model)
+        panel.set(**values)
+        return panel
     panel = Explorer(**values if not isinstance(model, str) else {"preset": model, **values})
     if model is not None and not isinstance(model, str):
         panel.load(model)

@@ -163,7 +163,7 @@ function choiceControl(control, send) {
     if (!values.includes(value)) { values.push(value); select.append(make("option", {}, String(value))); }
     select.selectedIndex = values.indexOf(value);
   };
-  return { nodes: [select], show };
+  return { nodes: [select], show, says: () => select.selectedOptions[0]?.text };
 }
 
 function boolControl(control, send) {
@@ -190,18 +190,24 @@ const KINDS = { int: intControl, text: textControl, axis: axisControl, choice: c
 // Builds all groups; returns the column and a function that shows values.
 function buildControls(schema, uid, send, load) {
   const shows = {};
-  const groups = schema.map(({ group, open, tab, controls }) => {
+  const told = []; // titles that say what some of their controls say
+  const groups = schema.map(({ group, open, tab, controls, says = [] }) => {
+    const words = [];
     const rows = controls.map((spec) => {
       const control = { ...spec, id: `${uid}-${group}-${spec.name}` };
       const built = control.kind === "file" ? fileControl(control, load) : KINDS[control.kind](control, send);
       (shows[control.name] ??= []).push(built.show);
+      if (says.includes(control.name)) words.push(built.says);
       const label = make("label", { for: control.id, title: control.help }, control.label);
       return make("div", { class: `lp-row lp-${control.kind}${isLong(control) ? " lp-long" : ""}`, "data-control": control.name }, label, ...built.nodes);
     });
-    return fold(group, { class: "lp-group", open, "data-tab": tab }, rows);
+    const made = fold(group, { class: "lp-group", open, "data-tab": tab }, rows);
+    if (words.length) told.push(() => { made.firstChild.textContent = `${group}: ${words.map((word) => word()).join(", ")}`; });
+    return made;
   });
   const show = (values) => {
     for (const [name, value] of Object.entries(values)) shows[name]?.forEach((put) => put(value));
+    told.forEach((tell) => tell());
     for (const group of groups) group.hidden = Boolean(group.dataset.tab) && group.dataset.tab !== values.tab;
   };
   return { column: make("div", { class: "lp-controls" }, ...groups), show };
@@ -303,7 +309,14 @@ function buildFigure(model, onRank, onPainted) {
   theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
   const node = make("div", { class: "lp-figure", role: "tabpanel" }, heading, reason, make("div", { class: "lp-wide" }, plot),
     fold("as text", {}, summary));
-  return { node, draw, close: () => { theme.disconnect(); resized.disconnect(); window.Plotly?.purge(plot); } };
+  const save = async (format) => { // as a cell shows it: on white paper, with its title
+    if (!last?.figure) return;
+    const Plotly = await loadPlotly(model);
+    const { layout, data } = last.figure;
+    const filename = plain(layout.title.text).replaceAll(/[^\w.=-]+/g, "-");
+    await Plotly.downloadImage({ data, layout: { ...layout, width: 900 } }, { format, filename, width: 900, height: layout.height, scale: format === "png" ? 2 : 1 });
+  };
+  return { node, draw, save, close: () => { theme.disconnect(); resized.disconnect(); window.Plotly?.purge(plot); } };
 }
 
 // -- a panel -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ function buildPlan(ask) {
   const stop = button("Stop", { title: "with the best so far", onclick: () => ask({ kind: "cancel" }) });
   const bar = make("progress", { max: 1, "aria-label": "progress of the search" });
   const title = make("span", { class: "lp-title" });
-  const far = make("span", { class: "lp-phase" });
+  const far = make("span", { class: "lp-title" });
   const cards = make("div", {});
   const best = button("Take the fastest", { onclick: () => ask({ kind: "adopt", place: 0 }) });
   const head = make("div", { class: "lp-run lp-search" }, make("div", { class: "lp-line" }, best, again, stop, title),

@@ -20,6 +20,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag
 from llamapar.figures import View, view
 from llamapar.figures.cost import stacked
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
+from llamapar.frameworks.export import as_cli
 from llamapar.frameworks.settings import Settings
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.place.orders import ORDERS
@@ -34,6 +35,7 @@ from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 from .answers import Answer, answers, method, timed
 from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
+from .line import PLAIN, read_line
 from .runs import RunPlan, card, plan
 from .searching import Question
 
@@ -189,6 +191,19 @@ class State:
         with suppress(LlamaparError):  # the page is told what of the model is missing
             state = self._with(settings.model_config())
         return state.apply(controls_of(settings))
+
+    def restore(self, line: str) -> State:
+        """What a line of text says, and nothing else. Raises LlamaparError."""
+        model, values = read_line(line)
+        state = self._with(model) if model else self
+        return state.apply(PLAIN | values)
+
+    @cached_property
+    def line(self) -> str:
+        """The job as one line that `restore`, `lp.explorer` and the command take; empty for none."""
+        report = self.outcome.report
+        judge = report.judge.name if report and report.judge else None
+        return as_cli(report.job, judge).splitlines()[-1] if report else ""
 
     def pin(self) -> State:
         """With itself pinned."""

@@ -135,7 +135,7 @@ def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
     assert box is not None
     grid.click(position={"x": box["width"] * 0.61, "y": box["height"] * 0.37})
     expect(panel_of(notebook).locator(".lp-name").first).not_to_contain_text("Rank 0 of")
-    shown = panel_of(notebook).locator("[id$=-Maps-rank]").input_value()
+    shown = panel_of(notebook).locator("[id$=-Rank-rank]").input_value()
     assert 0 < int(shown) < 16384
 
 

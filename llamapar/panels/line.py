@@ -1,0 +1,66 @@
+"""A job as one line of text, the command line's own words, read back into the controls."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+
+from llamapar.describe.configfile import parse_object
+from llamapar.describe.job import Job
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
+from llamapar.describe.options import OPTIONS, Values
+from llamapar.errors import LlamaparError, one_of, shown
+
+from .controls import DEFAULTS, FACTS, LAYOUT, STEP
+
+_JOB = {field.name: field.default for field in fields(Job)}
+PLAIN: Values = {name: getattr(Layout(), name) for name in LAYOUT}
+PLAIN |= {name: _JOB[name] for name in (*FACTS, *STEP, "padding", "layer_split")}
+PLAIN |= {"gpu": DEFAULTS["gpu"], "framework": "", "job": ""}
+"""Layout and job where nothing is said."""
+
+
+def is_line(text: str) -> bool:
+    """Whether a text is such a line, and no model's name."""
+    return text.lstrip().startswith(("llamapar ", "--", "#"))
+
+
+def read_line(text: str) -> tuple[ModelConfig | None, Values]:
+    """The model, and what a line sets; `llamapar check` before it does not matter. Raises LlamaparError."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as problem:
+        raise LlamaparError(f"the line cannot be read: {problem}", field="line") from None
+    while words and not words[0].startswith("--"):
+        words.pop(0)
+    if not words:
+        raise LlamaparError(f"{shown(text)} sets nothing", "", ["--model llama3.1-8b --tp 8"], "line")
+    model, values = None, Values()
+    while words:
+        name, equals, value = words.pop(0).partition("=")
+        field = name.removeprefix("--").replace("-", "_")
+        off = field.startswith("no_")
+        field = one_of("option", field.removeprefix("no_"), ("model", *DEFAULTS), LlamaparError)
+        if field in OPTIONS and OPTIONS[field].kind is bool:
+            values[field] = not off
+            continue
+        if not equals:
+            if not words:
+                raise LlamaparError(f"{name} has no value", field="line")
+            value = words.pop(0)
+        if field == "model":
+            model = find_model(parse_object(value, "--model") if value.startswith("{") else value)
+        else:
+            values[field] = _value(field, value)
+    return model, values
+
+
+def _value(field: str, text: str) -> object:
+    """A value as its control holds it."""
+    option = OPTIONS.get(field)
+    if option and option.is_count and text.isascii() and text.isdigit():
+        return int(text)
+    spaced = text.replace("-", " ")
+    return spaced if option and spaced in option.choices else text

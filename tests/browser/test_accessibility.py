@@ -1,0 +1,67 @@
+"""axe-core on both panels: nothing serious, in light and in dark, in every tab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from browser.lab import Lab, Notebook, scratch_notebook
+from test_bringing import FILES
+
+pytestmark = pytest.mark.browser
+
+EXPLORER = "import llamapar as lp\npanel = lp.explorer('llama3-8b', tp=16, pp=1, dp=4)\npanel.pin()\npanel"
+CLINIC = "visit = lp.clinic('n_kv_heads (8) must be divisible by tp (16)', model='llama3-70b')\nvisit"
+BRING = (
+    f"from llamapar.panels.bringing import read\nvisit.bring(read({FILES!r}))\npanel.bring(read({FILES!r}))"
+)
+OPTIONS: dict[str, Any] = {"resultTypes": ["violations"]}
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    path = scratch_notebook(tmp_path_factory.mktemp("axe") / "axe.ipynb", EXPLORER, CLINIC, BRING)
+    with lab.open(path, height=2400) as opened:
+        for cell in (0, 1):
+            opened.run(cell)
+        opened.cell(0).locator(".main-svg").first.wait_for()
+        yield opened
+        assert opened.console_errors() == []
+
+
+def serious(notebook: Notebook) -> list[str]:
+    """What axe-core calls serious or critical of the panels."""
+    found = Axe().run(notebook.page, context={"include": [[".llamapar"]]}, options=OPTIONS).response
+    return [
+        f"{one['id']}: {node['target']}: {node['html'][:160]}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
+def test_axe_would_find_a_button_without_a_name(notebook: Notebook) -> None:
+    panel = notebook.cell(0).locator(".llamapar").first
+    panel.evaluate("node => node.append(document.createElement('button'))")
+    assert [found.split(":")[0] for found in serious(notebook)] == ["button-name"]
+    panel.evaluate("node => node.lastChild.remove()")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -> None:
+    notebook.set_theme(theme)
+    notebook.run(0)
+    notebook.cell(0).locator(".main-svg").first.wait_for()
+    assert serious(notebook) == []
+    notebook.run(2)
+    names = ["time", "plan"]
+    if soak:
+        names += ["vocab", "sequence", "stages", "pipeline", "ranks", "memory", "run"]
+    for name in names:
+        tab = notebook.cell(0).locator(f".lp-tabs [data-tab={name}]")
+        tab.click()
+        notebook.page.wait_for_timeout(400)
+        assert serious(notebook) == [], name
