@@ -46,7 +46,7 @@ ROOMS = {
     "execution": room(5490, "torch", "cloudpickle"),  # training steps, and their bits
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(2770, "plotly"),  # timelines of pipelines among them
-    "panels": room(3210, "anywidget", "traitlets"),  # jobs that ran are taken; 800 of them JavaScript and CSS
+    "panels": room(3555, "anywidget", "traitlets"),  # jobs that ran are taken; 800 of them JavaScript and CSS
     "cli": room(1500),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
     "__main__": room(30),
