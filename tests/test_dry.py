@@ -142,7 +142,7 @@ def test_a_training_step_goes_through_the_update(zero: int) -> None:
             assert "master weights" not in begins, "they are the parameters"
         ends = {name: n for name, n in _at_the_end(found.curve).items() if name in begins}
         assert ends == begins
-        assert found.notes == ("one of 2 steps was run: the others are alike",)
+        assert found.notes[0] == "one of 2 steps was run: the others are alike"
         assert found.account is not None
         assert "no optimizer runs" not in str(found.account)
 

@@ -291,6 +291,11 @@ def _dry(
     if training is not None and training.steps > 1:
         task = replace(task, setting=replace(task.setting, training=replace(training, steps=1)))
         notes = (*notes, f"one of {training.steps} steps was run: the others are alike")
+    if (own := task.setting.dtype) != "bfloat16":
+        notes = (
+            *notes,
+            f"activations are in {own}: lp.memory counts bfloat16's, so does dtype='bfloat16' here",
+        )
     with local_engine.one_run, interrupts.deferred() as check:
 
         def both() -> None:
