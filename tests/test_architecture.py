@@ -33,14 +33,14 @@ ROOMS = {
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(775),  # equations are records too
     "describe": room(2535),  # the table of options and the table of dtypes among them
-    "frameworks": room(5960, "yaml"),  # rules and habits of ten; readers of nineteen formats of settings
+    "frameworks": room(6230, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(1835),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1935),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
     "timing": room(1605),  # a step's time by terms, profiles, and the search for layouts
-    "diagnosis": room(4535),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
+    "diagnosis": room(4575),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
     "spmd": room(1665, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5490, "torch", "cloudpickle"),  # training steps, and their bits

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from llamapar.frameworks import export
 from llamapar.frameworks.settings import FORMATS, documents, flags, launch, shell
 from llamapar.frameworks.settings.files import Files
 from llamapar.frameworks.settings.reading import settings_of
-from settings_cases import Score, cases, files_of, read, score
+from settings_cases import ORACLES, Score, cases, files_of, read, score
 
 CASES = cases()
 GATHERED = cases("run_configs_gathered.jsonl")
@@ -440,3 +441,96 @@ def test_what_a_person_says_besides_is_held_against_the_file() -> None:
 def test_formats_have_names_of_their_own() -> None:
     assert len({f.name for f in FORMATS}) == len(FORMATS)
     assert {f.framework for f in FORMATS} - {None} <= set(lp.FRAMEWORKS)
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+STARTUP = tomllib.loads((ORACLES / "startup.toml").read_text(encoding="utf-8"))
+LOGS: dict[str, dict[str, Any]] = {
+    "megatron": {
+        "tp": 4,
+        "pp": 1,
+        "cp": 1,
+        "dp": 1,
+        "gpus": 4,
+        "zero": 1,
+        "sequence_parallel": True,
+        "dim": 3072,
+        "n_layers": 28,
+        "n_heads": 24,
+        "n_kv_heads": 24,
+        "ffn_dim": 10752,
+        "vocab_size": 50257,
+        "seq_len": 2048,
+        "micro_batch": 1,
+        "global_batch": 512,
+    },
+    "nanotron": {
+        "tp": 1,
+        "pp": 1,
+        "dp": 1,
+        "gpus": 1,
+        "zero": 0,
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 4,
+        "ffn_dim": 64,
+        "vocab_size": 256,
+        "seq_len": 256,
+        "micro_batch": 2,
+    },
+    "torchtitan": {
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "dp": 8,
+        "dp_shard": 8,
+        "gpus": 8,
+        "zero": None,
+        "dtype": None,
+        "dim": 4096,
+        "n_kv_heads": 8,
+        "ffn_dim": 14336,
+        "vocab_size": 128256,
+        "seq_len": 8192,
+        "micro_batch": 1,
+        "global_batch": 8,
+        "recompute": "selective",
+    },
+    "torchrun": {"gpus": 16, "gpus_per_node": 8, "tp": None, "dim": None},
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_says_its_runs_settings(name: str) -> None:
+    settings = lp.read_settings(text=f"some line before\n{STARTUP[name]['text']}")
+    found = {**settings.model, **settings.layout, **settings.job}
+    assert {field: found.get(field) for field in LOGS[name]} == LOGS[name]
+    assert settings.contradictions == ()
+
+
+def test_what_a_config_says_of_another_layout_than_the_log_is_told() -> None:
+    failed = "\nTraceback (most recent call last):\nValueError: 8 is not divisible by 16\n"
+    text = STARTUP["megatron"]["text"] + "step 1\n" * 500_000 + failed
+    found = lp.explain(text)
+    assert (found.known.get("tp"), found.known.get("world"), found.known.get("n_heads")) == (4, 4, 24)
+    assert found.known.framework is not None
+    assert found.known.framework.name == "megatron-lm"
+    assert "read in the log: tp=4 (log:42 tensor_model_parallel_size)" in found.note
+    assert lp.explain(iter(text.splitlines(keepends=True))).note == found.note
+    differs = lp.explain(text, context={"tp": 8, "n_layers": 32})
+    assert "the log says tp=4 (log:42 tensor_model_parallel_size), you say 8" in differs.note
+    assert "the log says n_layers=28 (log:27 num_layers), you say 32" in differs.note
+    assert (differs.known.get("tp"), differs.known.get("world")) == (8, None)
+
+
+def test_a_log_starts_again_and_is_cut_short() -> None:
+    first = STARTUP["torchtitan"]["text"]
+    again = first.replace("['dp_shard'], [8]", "['dp_shard', 'tp'], [4, 2]")
+    assert lp.read_settings(text=first + again).layout["tp"] == 2
+    for name in LOGS:
+        text = STARTUP[name]["text"]
+        for cut in range(0, len(text), 97):
+            with suppress(lp.LlamaparError):
+                lp.read_settings(text=text[:cut])

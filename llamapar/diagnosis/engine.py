@@ -9,6 +9,9 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from llamapar.errors import LlamaparError
+from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks.settings import StartUp, read_settings
 from llamapar.rules.fixes import find_fixes
 from llamapar.rules.search import Fix, severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
@@ -17,9 +20,9 @@ from .causes import background, explain_divides, explain_order
 from .counts import explain_unequal
 from .forwards import explain_forwards, explain_spoken, unfit
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
-from .known import Known
+from .known import FACTS, Known
 from .limits import limits
-from .lines import blocks, causes, is_watchdog, pieces, score, strip
+from .lines import Candidate, blocks, causes, is_watchdog, pieces, score, strip
 from .observations import (
     AXES,
     Divides,
@@ -202,8 +205,44 @@ _TRIED = 3
 
 
 def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...] = ()) -> Explanation:
-    """From the likeliest line of a log that leads to a diagnosis; else from its beginning."""
-    candidates = causes(parts)
+    """From the likeliest line of a log that leads to a diagnosis; else from its beginning.
+
+    What the log says of the run's own settings as it starts is known too, where nothing else was given.
+    """
+    start = StartUp()
+    candidates = causes(start.watch(parts))
+    known, said = _started(start.kept, known)
+    found = _of_candidates(candidates, known, head, code)
+    return replace(found, note="\n    ".join(filter(None, (found.note, *said)))) if said else found
+
+
+def _started(text: str, known: Known) -> tuple[Known, list[str]]:
+    """What is known with what a log's first lines say of the run; what was read there, and what differs."""
+    try:
+        settings = read_settings(text=text) if text.strip() else None
+    except LlamaparError:
+        settings = None
+    if settings is None:
+        return known, []
+    held = {FACTS[name]: number for name, number in settings.known().items() if name in FACTS}
+    degrees = [fact for fact in (*AXES, "world") if fact in held]
+    lines = {FACTS.get(name.partition(".")[2]): source for name, source in settings.sources.items()}
+    said = [f"{fact}={held[fact]} ({lines[fact]})" for fact in degrees]
+    differ = [
+        f"the log says {fact}={number} ({lines[fact]}), you say {given}"
+        for fact, number in held.items()
+        if (given := known.get(fact)) is not None and given != number
+    ]
+    judge = known.framework or (settings.framework and find_framework(settings.framework)) or None
+    if not all(known.fits(**{fact: held[fact]}) for fact in degrees):
+        held = {fact: number for fact, number in held.items() if fact not in degrees}  # never of two layouts
+    read = [f"read in the log: {', '.join(said)}"] if said else []
+    return replace(known.also(held), framework=judge), [*read, *differ]
+
+
+def _of_candidates(
+    candidates: list[Candidate], known: Known, head: str, code: tuple[str, ...]
+) -> Explanation:
     for candidate in candidates[:_TRIED]:
         around = Reading.of(candidate.before[-_SHORT:])
         stated = {fact: n for fact, n in around.facts() if fact in ("tp", "pp", "cp")}

@@ -6,6 +6,7 @@ entries into facts (`draft`), and `reading` is the door.
 
 from .arguments import takes_settings
 from .draft import Contradiction
+from .log import StartUp
 from .reading import FORMATS, JOB_FACTS, Settings, read_settings
 
-__all__ = ["FORMATS", "JOB_FACTS", "Contradiction", "Settings", "read_settings", "takes_settings"]
+__all__ = ["FORMATS", "JOB_FACTS", "Contradiction", "Settings", "StartUp", "read_settings", "takes_settings"]

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llamapar.errors import LlamaparError, shown
 
@@ -33,11 +33,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Document:
-    """A file of settings. repeated: keys that stand twice, of which the last counts, with both lines."""
+    """A file of settings. repeated: keys that stand twice, of which the last counts, with both lines.
+
+    partial: a log that says some of its settings; what it leaves out need not be the default.
+    """
 
     name: str
     entries: tuple[Entry, ...]
     repeated: tuple[tuple[Entry, Entry], ...] = ()
+    partial: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_path", {entry.path: entry for entry in self.entries})
@@ -54,7 +58,7 @@ class Document:
     def overridden(self, entries: Iterable[Entry]) -> Document:
         """The same with entries of a command line, which win."""
         said = tuple(entries)
-        return Document(self.name, (*self.entries, *said), self.repeated) if said else self
+        return replace(self, entries=(*self.entries, *said)) if said else self
 
 
 def _refused(name: str, what: str, line: int = 0) -> LlamaparError:
@@ -62,7 +66,7 @@ def _refused(name: str, what: str, line: int = 0) -> LlamaparError:
     return LlamaparError(f"{where}: {what}", field="config")
 
 
-def _flat(name: str, value: object, lines: dict[str, int]) -> Iterator[Entry]:
+def flat(name: str, value: object, lines: dict[str, int]) -> Iterator[Entry]:
     """Every scalar of nested mappings and lists, without recursion."""
     waiting: list[tuple[str, object, int]] = [("", value, 0)]
     count = 0
@@ -110,7 +114,7 @@ def read_toml(name: str, text: str) -> Document:
             lines.setdefault(path, number)
             for quotes in ('"""', "'''"):
                 open_quotes = quotes if row.count(quotes) % 2 else open_quotes
-    return Document(name, tuple(_flat(name, values, lines)))
+    return Document(name, tuple(flat(name, values, lines)))
 
 
 # -- JSON ------------------------------------------------------------------------------------------

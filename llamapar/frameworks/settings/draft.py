@@ -179,13 +179,15 @@ class Draft:
 class Source:
     """A file of settings, or a command's arguments, on its way into a draft.
 
-    get: the entry under the first of some names. by: whose defaults count where nothing is said.
+    get: the entry under the first of some names. by: whose defaults count where nothing is said; partial:
+    none do, for more was said elsewhere.
     """
 
     name: str
     get: Callable[..., Entry | None]
     draft: Draft
     by: str = ""
+    partial: bool = False
 
     def origin(self, entry: Entry | None, said: str = "") -> Origin:
         """Where an entry stands; without one, whose default it is."""
@@ -220,7 +222,9 @@ class Source:
         """
         entry = self.get(*keys)
         if entry is None or entry.value is None:
-            if default is not None:
+            if default is not None and self.partial:
+                self.draft.missing(field, f"{self.name} does not say it")
+            elif default is not None:
                 self.draft.put(field, default, self.origin(None))
             return default
         value = count(entry.value)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .documents import OVERRIDE, Document, Entry, Scalar, read_document
-from .draft import Contradiction, Draft
+from .draft import Contradiction, Draft, Source
 from .flags import Flags, flags_of, program_words
 from .launch import batch_of, take_world
+from .log import is_log, read_log
 from .python_source import read_python
 from .shell import Script, Word, read_shell
 
@@ -28,13 +29,15 @@ class Files:
 
     @cached_property
     def documents(self) -> dict[str, Document]:
-        """Files of settings, in the order in which they are given."""
+        """Files of settings, in the order in which they are given; then what logs say of theirs."""
         said = tuple(self._overriding())
-        return {
+        read = {
             name: read_document(name, text).overridden(said)
             for name, text in self.texts.items()
             if name.rpartition(".")[2].lower() in _DOCUMENTS
         }
+        logs = {name: read_log(name, text) for name, text in self.texts.items() if is_log(text)}
+        return read | {name: log for name, log in logs.items() if name not in read and log.entries}
 
     def _overriding(self) -> Iterator[Entry]:
         """Overrides of keys, as `--a.b 8`, `--a.b=8` and `a.b=8` say them."""
@@ -105,6 +108,11 @@ class Files:
         """The GPUs that the scripts start; the last script that says something counts."""
         for name, script in self.scripts.items():
             take_world(draft, name, script)
+        for name, document in self.documents.items():
+            source = Source(name, document.get, draft)
+            if (ranks := source.count("torchrun.world_size")) and "gpus" not in draft.facts:
+                source.put("gpus", ranks, "torchrun.world_size")
+            source.take("gpus_per_node", "torchrun.nproc_per_node")
 
     def variable(self, name: str) -> Entry | None:
         """An environment variable that a script sets, for itself or in front of a command."""

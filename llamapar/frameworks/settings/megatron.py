@@ -55,6 +55,9 @@ def read(files: Files, draft: Draft) -> None:
     _read_layout(source)
     _read_batch(source, flags)
     _read_model(source)
+    if source.get("data-parallel-size"):  # a log's arguments hold what follows from them too
+        source.take("gpus", "world-size")
+        source.take("dp", "data-parallel-size")
     files.take_world(draft)
     if source.on("use-checkpoint-args"):
         _leave_to_checkpoint(source)

@@ -42,7 +42,7 @@ def read_nanotron(files: Files, draft: Draft) -> None:
     source.take("seq_len", "tokens.sequence_length")
     source.take("micro_batch", "tokens.micro_batch_size")
     source.take("micro_batches", "tokens.batch_accumulation_per_replica", default=1)
-    source.put("dtype", source.text("model.dtype") or "bfloat16", "model.dtype")
+    source.put("dtype", source.text("model.dtype").removeprefix("torch.") or "bfloat16", "model.dtype")
     source.switch("recompute", "parallelism.recompute_layer", "full", "none")
     source.padding("model.make_vocab_size_divisible_by", 1)
     _read_nanotron_model(source, document)

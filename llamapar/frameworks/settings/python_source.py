@@ -91,7 +91,7 @@ class _Function:
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 self._assign(node, local)
             elif isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
-                self._call("", node.value, local)
+                self.call("", node.value, local)
 
     def _assign(self, node: ast.Assign, local: dict[str, Scalar]) -> None:
         path = _path(node.targets[0])
@@ -104,7 +104,7 @@ class _Function:
                 self._base(node.value)
             else:
                 self.entries[key] = Entry(key, f"{ast.unparse(node.value)[:300]}", node.lineno)
-                self._call(key, node.value, local)
+                self.call(key, node.value, local)
         elif isinstance(node.value, ast.Constant) and node.value.value is None and key:
             self.entries[key] = Entry(key, None, node.lineno)
         elif (value := _literal(node.value, local)) is not None:
@@ -120,7 +120,7 @@ class _Function:
         elif name.endswith(("config", "_common")) or name.startswith(("llama3", "qwen3")):
             self.entries[f"{UNREAD}.{name}"] = Entry(name, UNREAD, call.lineno)
 
-    def _call(self, at: str, call: ast.Call, local: Mapping[str, Scalar]) -> None:
+    def call(self, at: str, call: ast.Call, local: Mapping[str, Scalar]) -> None:
         """The keyword arguments of a call and of the calls in it."""
         waiting = [(at, call)]
         while waiting:
@@ -170,6 +170,18 @@ def read_python(texts: Mapping[str, str]) -> Document | None:
     reader = _Function(_functions(texts), _constants(texts))
     reader.read(found[0])
     return Document(f"{first}:{found[0]}", tuple(reader.entries.values()))
+
+
+def call_entries(source: str) -> Iterator[Entry]:
+    """The keyword literals of a call and of those in it, by their names' path; none of bad source."""
+    try:
+        call = ast.parse(source, mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError, ValueError):
+        return
+    if isinstance(call, ast.Call):
+        reader = _Function({}, {})
+        reader.call("", call, {})
+        yield from reader.entries.values()
 
 
 def keyword_literals(name: str, text: str, classes: tuple[str, ...]) -> dict[str, Document]:

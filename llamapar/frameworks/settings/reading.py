@@ -18,7 +18,7 @@ from llamapar.describe.options import OPTIONS
 from llamapar.errors import LayoutError, LlamaparError, one_of, printable, shown, whole
 from llamapar.records.tables import Plain, Record
 
-from . import bridge, finetuning, hugging_face, megatron, nanotron, nemo, others, serving, torchtitan
+from . import bridge, finetuning, hugging_face, log, megatron, nanotron, nemo, others, serving, torchtitan
 from .arithmetic import question_name, settle
 from .documents import MOST_BYTES
 from .draft import DIMS, JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, section_of
@@ -67,6 +67,7 @@ FORMATS = (
     Format("Hugging Face Trainer", "transformers", hugging_face.is_trainer, hugging_face.read_trainer),
     Format("Accelerate", None, hugging_face.is_accelerate, hugging_face.read_accelerate),
     Format("DeepSpeed", None, hugging_face.is_deepspeed, hugging_face.read_deepspeed),
+    Format("torchrun's log", None, serving.is_torchrun, serving.read_torchrun),
 )
 """Tried in this order; the first that recognises the files reads them."""
 
@@ -181,10 +182,10 @@ class Settings(Record):
         found["schedule"] = _choice("schedule", _SCHEDULES.get(str(self.job.get("schedule")).lower(), ""))
         return {name: value for name, value in found.items() if value is not None}
 
-    def known(self) -> dict[str, object]:
+    def known(self) -> dict[str, int]:
         """Every number of model, layout and job by its field's name, as `explain` takes a context."""
         held = {**self.model, **self.layout, **self.job}
-        return {name: value for name, value in held.items() if type(value) is int}
+        return {n: v for n, v in held.items() if isinstance(v, int) and not isinstance(v, bool)}
 
     def to_job(self, **known: object) -> Job:
         """All of it as one job; what is known besides wins. LlamaparError names what is missing."""
@@ -241,6 +242,8 @@ def _read(file: str | Path) -> tuple[str, str]:
 
 def _name_of(text: str) -> str:
     """A name for pasted text, whose ending says how to read it."""
+    if log.is_log(text):
+        return "log"
     body = re.sub(r"^\s*#.*$", "", text, flags=re.M)
     if body.lstrip().startswith("{") and '"' in body[:200]:
         return "text.json" if not re.search(r"^\s*#|,\s*}", text, re.M) else "text.yaml"

@@ -1,4 +1,5 @@
-"""Launches that serve: llama-models' torchrun, distributed-llama's workers, vLLM's arguments.
+"""Launches that serve: llama-models' torchrun, distributed-llama's workers, vLLM's arguments; and torchrun
+alone.
 
 meta-llama/llama3 @a0940f9cf7 and codellama @e81b597e44: ranks = checkpoint files. b4rtaz/distributed-llama
 src/app.cpp @8d624a7b1f: one root and the workers. vLLM vllm/config/parallel.py @00193b82b0.
@@ -119,3 +120,18 @@ def read_vllm(files: Files, draft: Draft) -> None:
         source.refuse("expert parallel", "enable-expert-parallel")
     if "max_seq_len" in draft.facts and source.get("max-model-len") is None:
         draft.unknown.setdefault("seq_len", "the model's own, unless --max-model-len")
+
+
+# -- torchrun --------------------------------------------------------------------------------------
+
+
+def is_torchrun(files: Files) -> bool:
+    """Whether a log holds what torchrun prints, and no framework's settings."""
+    return files.with_key("torchrun") is not None
+
+
+def read_torchrun(files: Files, draft: Draft) -> None:
+    """The ranks that torchrun started; all else is the script's."""
+    files.take_world(draft)
+    for field in ("tp", "cp", "pp", "zero"):
+        draft.missing(field, "torchrun leaves it to the script")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from llamapar.describe.models import PRESETS
+from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.errors import LlamaparError
 
 from .documents import Document, Entry
 from .draft import Contradiction, Draft, Source, count, truth
@@ -45,10 +46,12 @@ def read(files: Files, draft: Draft) -> None:
     found = files.with_key("model.flavor", "parallelism.data_parallel_shard_degree")
     assert found is not None
     name, document = found
-    source = Source(name, document.get, draft, _SINCE)
+    source = Source(name, document.get, draft, _SINCE, document.partial)
     _read_layout(source, _unread(document))
     _read_job(source)
     _read_model(source)
+    if document.partial:
+        _forget_defaults(source)
     files.take_world(draft)
     if "gpus" not in draft.facts:
         _hint(files.texts[name], draft)
@@ -91,6 +94,27 @@ def _read_layout(source: Source, base: str) -> None:
     if experts is not None and (count(experts.value) or 1) > 1:
         draft.refuse(f"expert parallel over {experts.value}", source.origin(experts))
     _read_stages(source, pp)
+
+
+_FOLLOW = {
+    "zero": _at("fsdp_reshard_after_forward"),
+    "virtual_stages": _at("pipeline_parallel_layers_per_stage"),
+    "dtype": ["training.mixed_precision_param"],
+    "recompute": ["activation_checkpoint.mode"],
+}
+"""Facts that follow from these settings, and from their defaults where the settings are not said."""
+
+
+def _forget_defaults(source: Source) -> None:
+    """Leaves open what a log does not say: its settings need not be the defaults."""
+    held = source.draft
+    forced = {"zero": held.get("zero") == 0, "virtual_stages": held.get("pp") == 1}
+    for field, keys in _FOLLOW.items():
+        if source.get(*keys) is None and not forced.get(field):
+            held.missing(field, f"{source.name} does not say it")
+    if held.get("pp") != 1:
+        held.missing("micro_batch", f"{source.name} does not say it")
+        held.facts.pop("micro_batches", None)
 
 
 def _read_stages(source: Source, pp: int) -> None:
@@ -149,7 +173,7 @@ def _read_job(source: Source) -> None:
         source.put("dtype", source.text("training.dtype"), "training.dtype")
     mode = "activation_checkpoint.mode"
     said = source.text(mode) or "selective"
-    if said == "selective":
+    if said == "selective" and not source.partial:
         said += f" {source.text('activation_checkpoint.selective_ac_option') or '2'}"
     source.put("recompute", said, mode)
     for key in ("training.compile", "compile.enable"):
@@ -186,6 +210,19 @@ _RMS_NORMS = ("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm")
 _DEBUG = {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768, "rope_theta": 500000}
 
 
+_ARGS = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier")
+
+
+def _built(source: Source) -> ModelConfig | None:
+    """The model whose arguments a log prints, whatever its flavour is called."""
+    names = (*_ARGS, "norm_eps", "rope_theta")
+    held = {name: entry.value for name in names if (entry := source.get(f"ModelArgs.{name}"))}
+    try:
+        return ModelConfig.from_meta(held) if len(held) > len(_ARGS) else None
+    except LlamaparError:
+        return None
+
+
 def _read_model(source: Source) -> None:
     draft, flavour = source.draft, source.get("model.flavor")
     where = source.origin(flavour)
@@ -194,7 +231,10 @@ def _read_model(source: Source) -> None:
     if norm and norm not in _RMS_NORMS:
         source.refuse(f'norm_type = "{norm}"', "model.norm_type")
     known = False
-    if preset := _preset(source, size):
+    if built := _built(source):
+        draft.dims(built, source.origin(source.get("ModelArgs.dim")))
+        known = True
+    elif preset := _preset(source, size):
         draft.put("preset", preset, where)
         draft.dims(PRESETS[preset], where)
         known = True

@@ -1,0 +1,187 @@
+"""What a run's log says of its own settings: the lines that a framework prints as it starts.
+
+A log becomes a document in its framework's own terms, which the framework's reader then reads. Printed are
+Megatron-LM's arguments (megatron/training/arguments.py@d98e8a64dd, _print_args), nanotron's Config
+(src/nanotron/trainer.py@2411b022a7), torchtitan's mesh, model and batch, and its whole configuration where it
+is asked to (torchtitan/train.py, distributed/parallel_dims.py @238fa9953e), and torchrun's launch
+configuration (torch/distributed/launcher/api.py, elastic/agent/server/api.py of torch 2.13). The last start
+counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import accumulate
+
+from .documents import Document, Entry, Scalar, flat
+from .python_source import call_entries
+
+_ARGUMENTS = re.compile(r"^.*?-{5,} arguments -{5,}.*\n((?:.*\n)*?).*?-{5,} end of arguments -{5,}", re.M)
+_ARGUMENT = re.compile(r"^(?:[^\n.]*[\]:|] ?)?\s*([a-z]\w*) \.* ?(.*?)\s*$")
+_PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
+_NANOTRON = re.compile(r"^(.*?)\bConfig\(general=GeneralArgs\(", re.M)
+_NANOTRON_PREFIX = re.compile(r"^.*?\[[A-Z]+\|DP=\d+[^\]]*\]: ?", re.M)
+_OBJECT = re.compile(r"<([^<>\n']*)>")
+_MESH = re.compile(r"Building \d-D device mesh with (\[[^\]\n]*\]), (\[[\d, ]*\])")
+_MODEL = re.compile(r"Building (\S+) (\S+) with \w*ModelArgs(\(.*\))")
+_BATCH = re.compile(
+    r"Training starts at step.*?local batch size:? (\d+), global batch size:? (\d+)"
+    r"(?:, gradient accumulation steps:? (\d+))?, sequence length:? (\d+)"
+)
+_AGAIN = re.compile(r"Applied (\w+) activation checkpointing")
+_CONFIG = re.compile(r"Running with (?:args|config): (?=\{)")
+_WORLD = re.compile(
+    r"\b(?:global_world_sizes=\[|WORLD_SIZE=)(\d+)|\b(?:nproc_per_node +: |LOCAL_WORLD_SIZE=)(\d+)"
+)
+
+MARKS = (
+    "- arguments -",
+    "Config(general=GeneralArgs(",
+    "device mesh with [",
+    "nproc_per_node           :",
+)
+"""One of these stands in every log that says its settings."""
+
+MOST_KEPT, MOST_SEARCHED = 4_000_000, 64_000_000
+"""Characters of a log that are kept to be read, and that are searched for the marks."""
+
+
+def is_log(text: str) -> bool:
+    """Whether a text holds what a framework prints as it starts."""
+    return any(mark in text for mark in MARKS)
+
+
+def read_log(name: str, text: str) -> Document:
+    """The settings that a log says, in the terms of its framework's files."""
+    for read in (_megatron, _nanotron, _torchtitan):
+        entries = [*read(text)]
+        if entries:
+            break
+    whole = read is not _torchtitan or _last(_CONFIG, text)
+    return Document(name, (*entries, *_torchrun(text)), partial=not whole)
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return deque(pattern.finditer(text), maxlen=1).pop() if pattern.search(text) else None
+
+
+def _megatron(text: str) -> Iterator[Entry]:
+    block = _last(_ARGUMENTS, text)
+    if block is None:
+        return
+    held, first = dict[str, Entry](), _line(text, block.start(1))
+    for number, row in enumerate(block[1].splitlines(), first):
+        if match := _ARGUMENT.match(row):
+            value: Scalar = {"True": True, "False": False, "None": None}.get(match[2], match[2])
+            if isinstance(value, str):
+                value = re.sub(r"^(\d+)\.0$", r"\1", value)
+            held[match[1]] = Entry(f"MODEL_ARGS.{match[1]}", value, number)
+    if (padded := _last(_PADDED, text)) and "vocab_size" in held:
+        held["vocab_size"] = replace(held["vocab_size"], value=padded[1], line=_line(text, padded.start()))
+    if stages := held.get("virtual_pipeline_model_parallel_size"):
+        path = "MODEL_ARGS.num_virtual_stages_per_pipeline_rank"
+        held["num_virtual_stages_per_pipeline_rank"] = replace(stages, path=path)
+    if "group_query_attention" in held and not held["group_query_attention"].value:
+        held.pop("num_query_groups", None)  # printed as 1, and not read
+    yield from (entry for entry in held.values() if entry.value is not None)
+
+
+def _nanotron(text: str) -> Iterator[Entry]:
+    start = _last(_NANOTRON, text)
+    if start is None:
+        return
+    rest = _NANOTRON_PREFIX.sub("", text[start.start() : start.start() + MOST_KEPT])
+    rest = rest[rest.index("Config(general=") :]
+    depths = accumulate((letter == "(") - (letter == ")") for letter in rest[rest.index("(") :])
+    length = next((n for n, depth in enumerate(depths, 1) if depth == 0), 0)
+    call = _OBJECT.sub(r"'\1'", rest[: rest.index("(") + length]).replace(": 2'", "'").replace(": 1'", "'")
+    for entry in call_entries(call):
+        yield replace(entry, line=entry.line + _line(text, start.start()) - 1)
+
+
+_AXES = {
+    "pp": "pipeline_parallel_degree",
+    "dp_replicate": "data_parallel_replicate_degree",
+    "dp_shard": "data_parallel_shard_degree",
+    "cp": "context_parallel_degree",
+    "tp": "tensor_parallel_degree",
+}
+
+
+def _torchtitan(text: str) -> Iterator[Entry]:
+    mesh = _last(_MESH, text)
+    if mesh is None:
+        return
+    if config := _last(_CONFIG, text):
+        yield from _printed(text, config.end())
+    try:
+        sizes = dict(zip(ast.literal_eval(mesh[1]), ast.literal_eval(mesh[2]), strict=False))
+    except (ValueError, SyntaxError):
+        return
+    if {*sizes} <= {*_AXES}:
+        line = _line(text, mesh.start())
+        yield from (Entry(f"parallelism.{key}", sizes.get(axis, 1), line) for axis, key in _AXES.items())
+    if batch := _last(_BATCH, text):
+        line = _line(text, batch.start())
+        yield Entry("training.local_batch_size", int(batch[1]), line)
+        yield Entry("training.global_batch_size", int(batch[2]), line)
+        yield Entry("training.seq_len", int(batch[4]), line)
+    if again := _last(_AGAIN, text):
+        yield Entry("activation_checkpoint.mode", again[1], _line(text, again.start()))
+    if model := _last(_MODEL, text):
+        line = _line(text, model.start())
+        yield Entry("model.name", model[1], line)
+        yield Entry("model.flavor", model[2], line)
+        for entry in call_entries(f"ModelArgs{model[3]}"):
+            yield replace(entry, path=f"ModelArgs.{entry.path}", line=line)
+
+
+def _printed(text: str, at: int) -> Iterator[Entry]:
+    """A configuration that torchtitan prints whole, as JSON or as a dict on one line."""
+    try:
+        held = json.JSONDecoder().raw_decode(text, at)[0]
+    except (ValueError, RecursionError):
+        try:
+            held = ast.literal_eval(text[at:].partition("\n")[0].strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return
+    line = _line(text, at)
+    yield from (replace(entry, line=line) for entry in flat("a log", held, {}))
+
+
+def _torchrun(text: str) -> Iterator[Entry]:
+    for match in _WORLD.finditer(text):
+        key = "world_size" if match[1] else "nproc_per_node"
+        yield Entry(f"torchrun.{key}", int(match[1] or match[2]), _line(text, match.start()))
+
+
+class StartUp:
+    """Gathers the parts of a log in which a run says its settings, as the log goes by in blocks of lines."""
+
+    def __init__(self) -> None:
+        self.kept, self._size, self._searched, self._follows = "", 0, 0, False
+
+    def watch(self, blocks: Iterable[str]) -> Iterator[str]:
+        """The same blocks; lines that are not kept leave empty ones, so that numbers of lines hold."""
+        skipped = 0
+        for block in blocks:
+            if self._searched < MOST_SEARCHED:
+                self._searched += len(block)
+                marked = any(mark in block for mark in MARKS)
+                if (marked or self._follows) and self._size + len(block) < MOST_KEPT:
+                    self.kept += "\n" * skipped + block
+                    self._size += len(block)
+                    skipped = 0
+                else:
+                    skipped += block.count("\n")
+                self._follows = marked
+            yield block
