@@ -50,6 +50,7 @@ from .rules.report import Finding, Report, check, require
 from .timing.calibrate import Calibration, calibrate
 from .timing.cost import Cost, cost
 from .timing.plan import Plan, Ranked, plan
+from .timing.reasons import Reasons, reasons
 
 if TYPE_CHECKING:
     from . import checkpoint, programs
@@ -139,6 +140,7 @@ __all__ = [
     "RankFailure",
     "RankGrid",
     "Ranked",
+    "Reasons",
     "Reconciliation",
     "Recording",
     "Report",
@@ -175,6 +177,7 @@ __all__ = [
     "programs",
     "ranks",
     "read_settings",
+    "reasons",
     "reconcile",
     "record",
     "require",

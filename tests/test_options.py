@@ -45,6 +45,7 @@ SUBJECTS = {
     "program",
     "what",
     "record",
+    "cost",
     "mesh",
     "source",
     "target",

@@ -13,6 +13,7 @@ from llamapar.frameworks.export import EXPORTS
 from llamapar.frameworks.settings import Settings
 from llamapar.timing.cost import Cost, cost
 from llamapar.timing.plan import Plan, plan
+from llamapar.timing.reasons import reasons
 
 from .commands import Answer, Command, Given, answer
 from .settings_command import of_settings
@@ -34,7 +35,7 @@ def _cost(given: Given) -> Answer:
 def _explained(given: Given, found: Cost) -> Answer:
     if not given["explain"] or given["json"]:
         return answer(found)
-    return Answer(True, lambda: f"{as_text(found)}\n\n{as_text(found.reasons)}", found.as_dict)
+    return Answer(True, lambda: f"{as_text(found)}\n\n{as_text(reasons(found))}", found.as_dict)
 
 
 COST = Command(

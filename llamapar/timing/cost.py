@@ -28,7 +28,6 @@ from llamapar.records.tables import Plain, Record
 from llamapar.rules.price import flops_a_token
 
 from .layer import DELAYED, DYNAMIC, FLASH, MOVED, PRECISIONS, Conditions, Pass
-from .reasons import Reasons, reasons
 from .step import Step
 
 SPREAD = 0.24
@@ -122,11 +121,6 @@ class Cost(Record):
         others = {name: value for name, value in changes.items() if name not in layout | own}
         job = job.replace(layout=job.layout.replace(**layout), **others)
         return cost_of(job, replace(how, **own), self.asked.split, self.asked.nc, self.convention)  # type: ignore[arg-type]
-
-    @property
-    def reasons(self) -> Reasons:
-        """The Llama 3 papers' arguments for a layout, with the numbers of this one."""
-        return reasons(self)
 
     @property
     def seconds(self) -> dict[str, float]:

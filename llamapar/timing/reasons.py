@@ -1,4 +1,4 @@
-"""`Cost.reasons`: the Llama 3 papers' own arguments for a layout, with the numbers of the job at hand.
+"""`reasons`: the Llama 3 papers' own arguments for a layout, with the numbers of the job at hand.
 
 Each argument is a section of "Scaling Llama 3 Training with Efficient Parallelism Strategies" (ISCA 2025);
 its numbers come from the same formulas as the step, asked once more with one thing changed.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from llamapar.describe.arguments import named
 from llamapar.errors import LlamaparError
 from llamapar.records.tables import Record
 
-if TYPE_CHECKING:
-    from .cost import Cost
+from .cost import Cost
 
 OUTERMOST = "dp-pp-cp-tp"
 """The paper's order of axes, turned round."""
@@ -44,8 +43,12 @@ class Reasons(Record):
         return self.title, ["argument", "with these numbers", "source"], rows, ""
 
 
+@named()
 def reasons(cost: Cost) -> Reasons:
-    """Of a step's cost; an argument about an axis that is not there is left out."""
+    """The Llama 3 papers' arguments for a layout with the numbers of a step, as `cost` gives it.
+
+    An argument about an axis that is not there is left out.
+    """
     rows = [row for made in (_batch, _order, _half_tp, _bubble, _zero_3, _masks) for row in made(cost)]
     return Reasons(cost.title, tuple(rows))
 
