@@ -168,8 +168,9 @@ def allowed(step: Step, name: str, training: Training, tolerance: float) -> Tens
     state, number = step.states[name], training.done + 1
     size = state.exp_avg_sq.sqrt() / (1 - training.beta2**number) ** 0.5 + training.eps
     off = tolerance * step.made.gradients[name].abs().max().to(size.dtype) * step.factor
-    rounding = 4 * torch.finfo(step.made.gradients[name].dtype).eps * state.master.abs()
-    return training.lr * (2 * off / size).clamp(max=2) + rounding
+    moved = training.lr * (2 * off / size).clamp(max=2)
+    rounding = 4 * torch.finfo(step.made.gradients[name].dtype).eps * (state.master.abs() + moved)
+    return moved + rounding
 
 
 # -- the curve -------------------------------------------------------------------------------------
