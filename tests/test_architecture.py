@@ -43,7 +43,7 @@ ROOMS = {
     "diagnosis": room(4575),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
     "spmd": room(1665, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
-    "execution": room(5490, "torch", "cloudpickle"),  # training steps, and their bits
+    "execution": room(5505, "torch", "cloudpickle"),  # training steps, and their bits
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(2770, "plotly"),  # timelines of pipelines among them
     "panels": room(3555, "anywidget", "traitlets"),  # jobs that ran are taken; 800 of them JavaScript and CSS
