@@ -338,6 +338,98 @@ def test_mutated_files_end_in_an_answer_or_a_clear_error(counts: Any) -> None:
             assert value is None or (isinstance(value, int) and value >= 1)
 
 
+def _lines(files: Files) -> dict[str, list[str]]:
+    return {name: text.splitlines() for name, text in files.texts.items()}
+
+
+_CITED = re.compile(r"(.*?):(\d+) (.*)")
+
+
+def _cited(lines: dict[str, list[str]], source: str) -> str | None:
+    """The line that a source names; None where it names none."""
+    match = _CITED.fullmatch(source)
+    if match is None or match[1] not in lines or not 0 < int(match[2]) <= len(lines[match[1]]):
+        return None
+    return lines[match[1]][int(match[2]) - 1]
+
+
+def _stands(value: object, line: str) -> bool:
+    """Whether a number is written on a line."""
+    return re.search(rf"(?<![\d.]){value}(?![\d.]\d)(?!\d)", line.replace("_", "")) is not None
+
+
+def _numbers(settings: lp.Settings) -> dict[str, tuple[int, str]]:
+    """Every whole number that is read without a doubt, with its source."""
+    told = {*settings.unknown, *(c.field for c in settings.contradictions)}
+    held = {"model": settings.model, "layout": settings.layout, "job": settings.job}
+    return {
+        field: (value, settings.sources[f"{section}.{field}"])
+        for section, values in held.items()
+        for field, value in values.items()
+        if type(value) is int and field not in told
+    }
+
+
+def _slipped(kind: str, row: str, value: int, draw: random.Random) -> str:
+    """A row whose number, key or all is spoilt, or that nothing changes."""
+    if kind == "value":  # no number is left where one stood
+        junk = draw.choice((f"{value}x", f"x{value}", "eight", f"-{value}", "1O", f"{value}.5.2"))
+        return re.sub(rf"(?<![\d.]){value}(?!\d)", junk, row, count=1)
+    letters = [m.start() for m in re.finditer(r"[a-z]", row[: row.rfind(str(value))])]
+    if kind == "key" and letters:
+        at = draw.choice(letters)
+        return row[:at] + draw.choice(("", row[at] * 2, "q")) + row[at + 1 :]
+    continued = row.endswith("\\")
+    return "" if kind == "lost" else f"{row.removesuffix(chr(92))}  {chr(92) * continued}"
+
+
+def test_no_mutation_makes_a_number_that_no_line_says(counts: Any) -> None:
+    """A spoilt number is open; one that changed for another reason stands on the line that it cites, or says
+    that it is a default or follows from others; and what changes no meaning changes no number."""
+    draw = random.Random(18)
+    rows = [*CASES.values(), *GATHERED.values()]
+    made = {row["id"]: settings_of(files_of(row), {}) for row in rows if _reads(row)}
+    rows = [row for row in rows if row["id"] in made]
+    tried = dict.fromkeys(("value", "key", "lost", "neutral"), 0)
+    while sum(tried.values()) < counts(100, 2000, 10_000):
+        row = draw.choice(rows)
+        files, before = files_of(row), _numbers(made[row["id"]])
+        lines = _lines(files)
+        direct = [f for f, (n, source) in before.items() if _stands(n, _cited(lines, source) or "")]
+        if not direct:
+            continue
+        field, kind = draw.choice(direct), draw.choice([*tried])
+        value, source = before[field]
+        match = _CITED.fullmatch(source)
+        assert match is not None
+        name, at = match[1], int(match[2]) - 1
+        lines[name][at] = _slipped(kind, lines[name][at], value, draw)
+        tried[kind] += 1
+        try:
+            after = _numbers(settings_of(Files({n: "\n".join(rest) for n, rest in lines.items()}), {}))
+        except lp.LlamaparError:
+            assert kind != "neutral"
+            continue
+        if kind == "neutral":
+            assert after == before, row["id"]
+        for other, (number, said) in after.items():
+            if before.get(other, (None, ""))[0] == number:
+                continue
+            line = _cited(lines, said)
+            spoilt = kind == "value" and other == field and line is None and said.endswith("default")
+            told = f"{row['id']} {kind} {field}: {other}={number} ({said})"
+            assert not spoilt, told
+            assert line is None or re.search(r"[·/]|default", said) or _stands(number, line), told
+            assert line is not None or re.search(r"default|derived|unless said|you", said), told
+
+
+def _reads(row: dict[str, Any]) -> bool:
+    with suppress(lp.LlamaparError):
+        settings_of(files_of(row), {})
+        return True
+    return False
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 
@@ -534,3 +626,42 @@ def test_a_log_starts_again_and_is_cut_short() -> None:
         for cut in range(0, len(text), 97):
             with suppress(lp.LlamaparError):
                 lp.read_settings(text=text[:cut])
+
+
+# -- settings that nobody reads --------------------------------------------------------------------
+
+
+def test_settings_that_nothing_reads_are_listed_apart() -> None:
+    text = CASES["nt-11-doremi-2.8b"]["text"]
+    settings = lp.read_settings(text=text)
+    assert "optimizer.clip_grad" in settings.unread
+    assert not {"parallelism.tp", "tokens.sequence_length"} & set(settings.unread)
+    assert f"not read ({len(settings.unread)}): general.benchmark_csv_path, " in str(settings)
+    assert settings.as_dict()["unread"] == list(settings.unread)
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "is_one"),
+    [
+        ("recompute", "recomput", True),
+        ("recompute", "reocmpute", True),
+        ("zerostage", "zerostages", True),
+        ("size", "sizes", False),
+        ("tpsize", "tpsize", False),
+        ("seqlength", "maxlength", False),
+    ],
+)
+def test_a_slip_is_one_letter(word: str, other: str, is_one: bool) -> None:
+    assert flags.is_slip(word, other) is flags.is_slip(other, word) is is_one
+
+
+def test_a_misspelt_key_leaves_its_field_open() -> None:
+    text = CASES["nt-11-doremi-2.8b"]["text"]
+    spoilt = text.replace("batch_accumulation_per_replica", "batch_acumulation_per_replica")
+    settings = lp.read_settings(text=spoilt)
+    assert "micro_batches" not in settings.job
+    assert "batch_acumulation_per_replica" in settings.unknown["micro_batches"]
+    command = (
+        "torchrun --nproc_per_nod=4 t.py --per_device_train_batch_size 1 --gradient_accumulation_steps 1"
+    )
+    assert "gpus" not in lp.read_settings(text=command).job

@@ -105,6 +105,12 @@ def scalar(value: Scalar) -> str:
     return str(value).strip().lower()
 
 
+def stage(value: object) -> int | None:
+    """A stage of ZeRO; None for anything else."""
+    text = str(value).strip()
+    return int(text) if text in STAGES else None
+
+
 @dataclass
 class Draft:
     """The facts as far as they are read."""
@@ -117,6 +123,12 @@ class Draft:
     notes: list[str] = field(default_factory=list)
     contradictions: list[Contradiction] = field(default_factory=list)
     covered: bool = True
+    asked: set[tuple[str, str, int]] = field(default_factory=set)
+    """What was read: file, key and line."""
+    wanted: set[str] = field(default_factory=set)
+    """Keys that were looked for and are not there."""
+    defaulted: dict[str, str] = field(default_factory=dict)
+    """Those of them for which a default counts → its field."""
     training: bool = True
     fills: str = ""
     """The degree that takes what is left of the GPUs: "dp" or "dp_shard"; "" where all are said."""
@@ -179,15 +191,24 @@ class Draft:
 class Source:
     """A file of settings, or a command's arguments, on its way into a draft.
 
-    get: the entry under the first of some names. by: whose defaults count where nothing is said; partial:
+    look: the entry under the first of some names. by: whose defaults count where nothing is said; partial:
     none do, for more was said elsewhere.
     """
 
     name: str
-    get: Callable[..., Entry | None]
+    look: Callable[..., Entry | None]
     draft: Draft
     by: str = ""
     partial: bool = False
+
+    def get(self, *keys: str) -> Entry | None:
+        """The entry under the first of `keys` that is there."""
+        entry = self.look(*keys)
+        if entry is None:
+            self.draft.wanted.update(keys)
+        else:
+            self.draft.asked.add((self.name, entry.path, entry.line))
+        return entry
 
     def origin(self, entry: Entry | None, said: str = "") -> Origin:
         """Where an entry stands; without one, whose default it is."""
@@ -226,27 +247,49 @@ class Source:
                 self.draft.missing(field, f"{self.name} does not say it")
             elif default is not None:
                 self.draft.put(field, default, self.origin(None))
+                self.draft.defaulted.update(dict.fromkeys(keys, field))
             return default
         value = count(entry.value)
         if value is None:
-            self.draft.missing(field, f"{entry.path} is {entry.value!r} ({self.name}:{entry.line})")
+            self.unreadable(field, entry)
             return None
         self.draft.put(field, value, self.origin(entry))
         return value
 
     def put(self, field: str, value: object, key: str) -> None:
         """A fact that follows from a key, or from its default."""
-        self.draft.put(field, value, self.origin(self.get(key)))
+        entry = self.get(key)
+        if entry is None:
+            self.draft.defaulted[key] = field
+        self.draft.put(field, value, self.origin(entry))
+
+    def parse(self, field: str, key: str, read: Callable[[object], object], default: object) -> None:
+        """A fact that `read` makes of a value, or the default; unknown where it makes None."""
+        entry = self.get(key)
+        value = default if entry is None or entry.value is None else read(entry.value)
+        if value is not None:
+            self.put(field, value, key)
+        elif entry is not None:
+            self.unreadable(field, entry)
+
+    def unreadable(self, field: str, entry: Entry) -> None:
+        """A field whose value cannot be read stays open, and no default counts."""
+        self.draft.missing(field, f"{entry.path} is {entry.value!r} ({self.name}:{entry.line})")
 
     def switch(self, field: str, key: str, on: object = True, off: object = False) -> None:
-        """A fact that a switch says, where the switch is there; None says nothing."""
-        held = self.says(key)
-        if held is not None and (said := on if held else off) is not None:
+        """A fact that a switch says, where the switch is there; None says nothing, nor does "auto"."""
+        entry = self.get(key)
+        if entry is None or entry.value is None or entry.value == "auto":
+            return
+        held = truth(entry.value)
+        if held is None:
+            self.unreadable(field, entry)
+        elif (said := on if held else off) is not None:
             self.put(field, said, key)
 
     def padding(self, key: str, unit: int) -> None:
         """The vocabulary's padding, to a multiple of so many rows on each TP rank."""
-        self.put("padding", f"{self.count(key) or unit}*tp", key)
+        self.parse("padding", key, lambda value: f"{count(value)}*tp" if count(value) else None, f"{unit}*tp")
 
     def refuse(self, what: str, key: str) -> None:
         """Something under a key that is not counted here."""

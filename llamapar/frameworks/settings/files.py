@@ -26,6 +26,8 @@ class Files:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     overrides: Sequence[str] = ()
+    commands: dict[str, Flags] = field(default_factory=dict)
+    """Arguments of commands that were looked into, by their files."""
 
     @cached_property
     def documents(self) -> dict[str, Document]:
@@ -92,7 +94,9 @@ class Files:
         """The arguments of the script that has one of these flags, with its name."""
         for name, script in self.scripts.items():
             if words := program_words(script, *marks):
-                return name, flags_of((*words, *(Word(text, OVERRIDE) for text in self.overrides)))
+                made = flags_of((*words, *(Word(text, OVERRIDE) for text in self.overrides)))
+                self.commands[name] = made
+                return name, made
         return None
 
     def has_word(self, part: str) -> bool:
@@ -125,6 +129,13 @@ class Files:
                 word = script.variables[name][0]
                 return Entry(name, word.text, word.line)
         return None
+
+    def unread(self, draft: Draft) -> Iterator[tuple[str, Entry]]:
+        """The settings that no reader has looked at, with their files."""
+        held = [(name, entry) for name, document in self.documents.items() for entry in document.entries]
+        held += [(name, entry) for name, flags in self.commands.items() for entry in flags.entries.values()]
+        seen = {(name, path) for name, path, _ in draft.asked}
+        yield from ((name, entry) for name, entry in held if (name, entry.path) not in seen)
 
     def tell_repeated(self, draft: Draft) -> None:
         """Keys that stand twice, of which the last counts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from .documents import Entry
-from .draft import Draft, Source
+from .draft import Draft, Source, truth
 from .files import Files
 from .hugging_face import fill_one_way, take_dtype, take_hub_model, take_sharding
 
@@ -62,11 +62,11 @@ def _stage(entry: Entry) -> str:
 
 
 def _refuse_adapters(source: Source) -> None:
-    adapter, bits = source.get("adapter"), source.get("load_in_4bit")
+    adapter, bits = source.get("adapter"), source.get("load_in_4bit", "load_in_8bit")
     if adapter is not None and adapter.value:
         source.refuse(f"adapter {adapter.value}: other memory", "adapter")
     elif bits is not None and bits.value:
-        source.refuse("load_in_4bit: other memory", "load_in_4bit")
+        source.refuse(f"{bits.path}: other memory", bits.path)
     kind = source.text("finetuning_type") or "lora (default)"
     if source.get("cutoff_len") is not None and kind != "full":
         source.refuse(f"finetuning_type {kind}: other memory", "finetuning_type")
@@ -100,7 +100,7 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
     source.take("micro_batches", "gradient_accumulation_steps", default=1)
     for axis, key in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("cp", "context")):
         source.take(axis, f"{key}_parallel_size", default=1)
-    source.put("sequence_parallel", bool(source.says("sequence_parallel")), "sequence_parallel")
+    source.parse("sequence_parallel", "sequence_parallel", truth, False)
     draft.derive("dp_replicate", 1, "shared over all of dp")
     source.switch("zero", "use_distributed_optimizer", 1, 0)
     deepspeed = source.get("deepspeed")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from .documents import Document, Entry
-from .draft import MODEL, STAGES, Contradiction, Draft, Fact, Source, count, section_of, truth
+from .draft import MODEL, Contradiction, Draft, Fact, Source, count, section_of, stage, truth
 from .files import Files
 from .python_source import keyword_literals
 
@@ -108,10 +108,8 @@ def take_sharding(source: Source, default: str = "") -> None:
     """ZeRO's stage by distributed_type and the version of FSDP."""
     said = source.text("distributed_type") or default
     if said == "deepspeed":
-        stage = "deepspeed_config.zero_stage"
-        if source.text(stage) in STAGES:
-            source.put("zero", int(source.text(stage)), stage)
-        elif source.get(stage) is None:
+        source.parse("zero", "deepspeed_config.zero_stage", stage, None)
+        if source.get("deepspeed_config.zero_stage") is None:
             source.draft.missing("zero", "in the DeepSpeed JSON that the file names")
     elif said == "fsdp":
         version = source.get("fsdp_config.fsdp_version", "fsdp_version")
@@ -121,7 +119,7 @@ def take_sharding(source: Source, default: str = "") -> None:
             source.draft.put("zero", 2 if kept else 3, source.origin(again))
         else:
             strategy = "fsdp_config.fsdp_sharding_strategy"
-            source.put("zero", _STRATEGIES.get(source.text(strategy), 3), strategy)
+            source.parse("zero", strategy, lambda value: _STRATEGIES.get(str(value).lower()), 3)
     elif said:
         source.put("zero", 0, "distributed_type")
 
@@ -258,9 +256,8 @@ def read_deepspeed(files: Files, draft: Draft) -> None:
 
 
 def _take_deepspeed(source: Source) -> None:
-    draft, stage = source.draft, "zero_optimization.stage"
-    if source.get(stage) is None or source.text(stage) in STAGES:
-        source.put("zero", int(source.text(stage) or 0), stage)
+    draft = source.draft
+    source.parse("zero", "zero_optimization.stage", stage, 0)
     for field, key in (
         ("micro_batch", "train_micro_batch_size_per_gpu"),
         ("micro_batches", "gradient_accumulation_steps"),

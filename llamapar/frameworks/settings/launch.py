@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .documents import Entry
 from .draft import Draft, Origin, count
-from .flags import Flags, flags_of, pieces
+from .flags import Flags, flags_of, is_slip, pieces
 from .shell import HOLE, Script, Word
 
 _LAUNCHERS = re.compile(
@@ -84,9 +84,10 @@ class Launch:
 
 def _torchrun(who: str, flags: Flags, line: int) -> Launch:
     unread = any(not w.known and not w.text.startswith("-") for w in flags.words[:1])
-    rest = HOLE if unread else 1  # words that only a run can tell may hold any of them
-    nodes = flags.get("nnodes") or Entry("--nnodes", rest, line)
-    each = flags.get("nproc-per-node") or Entry("--nproc-per-node", rest, line)
+    slips = any(is_slip(name, known) for name in flags.entries for known in ("nnodes", "nproc-per-node"))
+    rest = HOLE if unread or slips else 1  # words that only a run can tell may hold any of them
+    nodes = flags.get("nnodes") or Entry("--nnodes, its default", rest, line)
+    each = flags.get("nproc-per-node") or Entry("--nproc-per-node, its default", rest, line)
     return Launch(who, None, each, nodes)
 
 
@@ -156,6 +157,7 @@ def take_world(draft: Draft, file: str, script: Script) -> bool:
         nodes = batch.nodes or nodes
     if launch.who in ("srun", ""):
         each = batch.per_node or each or batch.tasks_per_node
+    draft.asked |= {(file, entry.path, entry.line) for entry in (nodes, each, launch.ranks) if entry}
     per_node = count(each.value) if each else None
     if each is not None and per_node is not None:
         draft.put("gpus_per_node", per_node, Origin(file, each.line, each.path))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from .documents import Entry
-from .draft import STAGES, Draft, Source, number
+from .draft import Draft, Source, number, stage
 from .files import Files
 from .flags import Flags, is_known
 
@@ -91,13 +91,12 @@ _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 
 def _read_zero(source: Source) -> None:
     if source.get("zero-stage"):
-        stage = source.text("zero-stage")
-        source.put("zero", int(stage) if stage in STAGES else 0, "zero-stage")
+        source.parse("zero", "zero-stage", stage, 0)
     elif source.on("use-torch-fsdp2"):
         source.put("zero", 3, "use-torch-fsdp2")
     elif source.on("use-megatron-fsdp", "use-custom-fsdp"):
         strategy = "data-parallel-sharding-strategy"
-        source.put("zero", _SHARDED.get(source.text(strategy), 0), strategy)
+        source.parse("zero", strategy, lambda value: _SHARDED.get(str(value)), 0)
     else:
         shares = "use-distributed-optimizer"
         source.put("zero", int(source.on(shares)), shares)

@@ -7,7 +7,7 @@ create_config.py, template/base_config.json @59714b1bf2.
 from __future__ import annotations
 
 from .documents import Document
-from .draft import Draft, Source, count
+from .draft import Draft, Source, count, number, stage
 from .files import Files
 
 _MODEL = {
@@ -38,7 +38,7 @@ def read_nanotron(files: Files, draft: Draft) -> None:
     source.take("cp", "parallelism.context_parallel_size", default=1)
     mode = "parallelism.tp_mode"
     source.put("sequence_parallel", source.text(mode).endswith("reduce_scatter"), mode)
-    source.put("zero", source.count("optimizer.zero_stage") or 0, "optimizer.zero_stage")
+    source.parse("zero", "optimizer.zero_stage", stage, 0)
     source.take("seq_len", "tokens.sequence_length")
     source.take("micro_batch", "tokens.micro_batch_size")
     source.take("micro_batches", "tokens.batch_accumulation_per_replica", default=1)
@@ -60,9 +60,7 @@ def _read_nanotron_model(source: Source, document: Document) -> None:
         source.take(field, f"{prefix}.{key}")
     if heads := draft.number("n_heads"):
         draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
-    theta = source.get(f"{prefix}.rope_theta")
-    base = 10000 if theta is None or theta.value is None else theta.value
-    source.put("rope_theta", base, f"{prefix}.rope_theta")
+    source.parse("rope_theta", f"{prefix}.rope_theta", number, 10000)
     source.switch("tied", f"{prefix}.tie_word_embeddings")
     for key in ("no_rope_layer", "_use_qk_norm", "use_qk_norm"):
         entry = source.get(f"{prefix}.{key}")

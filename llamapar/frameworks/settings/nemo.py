@@ -11,7 +11,7 @@ import re
 from llamapar.describe.models import PRESETS
 
 from .documents import Document, Entry
-from .draft import Draft, Origin, Source, count, public, scalar
+from .draft import Draft, Origin, Source, count, public, scalar, truth
 from .files import Files
 
 _MARKS = ("model.tensor_model_parallel_size", "model.encoder_seq_length")
@@ -65,7 +65,7 @@ def read(files: Files, draft: Draft) -> None:
         source.take(axis, f"{key}_parallel_size", default=1)
     source.take("virtual_stages", "virtual_pipeline_model_parallel_size", default=1)
     draft.derive("dp_replicate", 1, "Megatron's optimizer shares over all of dp")
-    source.put("sequence_parallel", bool(source.says("sequence_parallel")), "sequence_parallel")
+    source.parse("sequence_parallel", "sequence_parallel", truth, False)
     source.put("zero", int(source.text("optim.name") in _SHARING), "optim.name")
     if source.says("fsdp"):
         source.put("zero", _FSDP.get(source.text("fsdp_sharding_strategy"), 3), "fsdp")
@@ -106,11 +106,9 @@ def _read_model(source: Source) -> None:
     source.take("n_kv_heads", "num_query_groups")
     if heads:
         draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
-    theta = source.count("rotary_base") if _said(source, "rotary_base") else 10000
-    if theta:
-        source.put("rope_theta", theta, "rotary_base")
+    source.parse("rope_theta", "rotary_base", count, 10000)
     tied = "share_embeddings_and_output_weights"
-    source.put("tied", source.says(tied) is not False, tied)
+    source.parse("tied", tied, truth, True)
     _read_vocabulary(source)
     for key, llama in (
         ("activation", ("fast-swiglu", "swiglu")),
@@ -124,11 +122,6 @@ def _read_model(source: Source) -> None:
     part = source.get("rotary_percentage")
     if part is not None and part.value not in (1, 1.0, None):
         source.refuse(f"rotary_percentage {part.value}", "rotary_percentage")
-
-
-def _said(source: Source, key: str) -> bool:
-    entry = source.get(key)
-    return entry is not None and entry.value is not None
 
 
 def _read_vocabulary(source: Source) -> None:

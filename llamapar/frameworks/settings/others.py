@@ -12,7 +12,7 @@ import math
 import re
 
 from .documents import Document, Entry
-from .draft import STAGES, Contradiction, Draft, Source, count, number, scalar
+from .draft import Contradiction, Draft, Source, count, number, scalar, stage, truth
 from .files import Files
 from .shell import Word
 
@@ -45,11 +45,9 @@ def read_neox(files: Files, draft: Draft) -> None:
     source.take("pp", "pipe_parallel_size", default=1)
     draft.derive("cp", 1, "not set")
     draft.derive("dp_replicate", 1, "ZeRO shares over all of dp")
-    draft.derive("sequence_parallel", bool(source.says("sequence_parallel")), "sequence_parallel")
-    stage = "zero_optimization.stage"
-    if source.text(stage) in STAGES:
-        source.put("zero", int(source.text(stage)), stage)
-    else:
+    source.parse("sequence_parallel", "sequence_parallel", truth, False)
+    source.parse("zero", "zero_optimization.stage", stage, None)
+    if "zero" not in draft.facts:
         draft.missing("zero", "GPT-NeoX merges files; zero_optimization is not in this one")
     source.take("seq_len", "seq_length")
     for field, key in (
@@ -86,8 +84,9 @@ def _neox_model(source: Source) -> None:
     elif inner:
         draft.derive("ffn_dim", inner, "intermediate_size")
         draft.refuse("an MLP without a gate (no swiglu)")
-    source.put("rope_theta", source.count("rotary_emb_base") or 10000, "rotary_emb_base")
-    source.put("tied", not source.says("no_weight_tying"), "no_weight_tying")
+    source.parse("rope_theta", "rotary_emb_base", count, 10000)
+    source.put("tied", True, "no_weight_tying")
+    source.switch("tied", "no_weight_tying", False, True)
     draft.missing("vocab_size", "from the tokenizer")
 
 
@@ -168,10 +167,11 @@ def _plugin(files: Files) -> Document | None:
             first = text.count("\n", 0, match.start(1))
             found = list[Entry]()
             for keyword in call.keywords:
-                if keyword.arg and isinstance(keyword.value, ast.Constant):
-                    value = keyword.value.value
-                    if value is None or isinstance(value, (str, int, float, bool)):
-                        found.append(Entry(keyword.arg, value, first + keyword.value.lineno))
+                if keyword.arg:
+                    given = keyword.value
+                    value: object = given.value if isinstance(given, ast.Constant) else ast.unparse(given)
+                    plain = value if value is None or isinstance(value, (str, int, float)) else "?"
+                    found.append(Entry(keyword.arg, plain, first + given.lineno))
             return Document(name, tuple(found))
     return None
 
@@ -198,15 +198,15 @@ def _read_plugin(source: Source) -> None:
     source.take("tp", "tp_size")
     source.take("pp", "pp_size")
     source.take("virtual_stages", "num_model_chunks", default=1)
-    zero = source.count("zero_stage") or 0
-    source.put("zero", zero, "zero_stage")
+    source.parse("zero", "zero_stage", stage, 0)
+    zero = draft.number("zero") or 0
     ways, asked = source.get("sp_size"), source.count("sp_size") or 1
-    active = bool(source.says("enable_sequence_parallelism"))
+    active = source.says("enable_sequence_parallelism") is True
     if asked > 1 and not active and ways is not None:
         why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion"
         why = f"{why} ({source.name}:{ways.line})"
         draft.contradictions.append(Contradiction("sequence_parallel", (asked, False), why))
-    source.put("sequence_parallel", active, "enable_sequence_parallelism")
+    source.parse("sequence_parallel", "enable_sequence_parallelism", truth, False)
     source.take("micro_batches", "num_microbatches")
     source.take("micro_batch", "microbatch_size")
     if style := source.get("pp_style"):
@@ -227,9 +227,9 @@ def _read_training(source: Source) -> None:
     for axis in ("tp", "pp"):
         source.take(axis, axis, f"{axis}-size", default=1)
     plugin = source.get("plugin", "p")
-    stage = _PLUGINS.get(scalar(plugin.value)) if plugin else None
-    if plugin is not None and stage is not None:
-        draft.put("zero", stage, source.origin(plugin, f"plugin {plugin.value}"))
+    zero = _PLUGINS.get(scalar(plugin.value)) if plugin else None
+    if plugin is not None and zero is not None:
+        draft.put("zero", zero, source.origin(plugin, f"plugin {plugin.value}"))
     else:
         draft.missing("zero", "the script's own defaults would say it")
     draft.derive("sequence_parallel", False, "not asked for")
@@ -270,8 +270,8 @@ def _read_benchmark(source: Source) -> None:
     kind = scalar(plugin.value) if plugin else "gemini"
     source.take("tp", "tp", default=1)
     source.take("pp", "pp", default=1)
-    stage = 3 if kind.startswith("gemini") or "fsdp" in kind else source.count("zero", "zero-stage") or 0
-    draft.put("zero", stage, source.origin(plugin, f"plugin {kind}"))
+    zero = 3 if kind.startswith("gemini") or "fsdp" in kind else source.count("zero", "zero-stage") or 0
+    draft.put("zero", zero, source.origin(plugin, f"plugin {kind}"))
     draft.derive("sequence_parallel", False, "not asked for")
     draft.derive("dp_replicate", 1, "chunks are shared over all of dp")
     source.take("seq_len", "l", "max-length", default=4096)

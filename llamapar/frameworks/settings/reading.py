@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llamapar.describe.arguments import named
@@ -20,11 +20,14 @@ from llamapar.records.tables import Plain, Record
 
 from . import bridge, finetuning, hugging_face, log, megatron, nanotron, nemo, others, serving, torchtitan
 from .arithmetic import question_name, settle
-from .documents import MOST_BYTES
+from .documents import MOST_BYTES, Entry
 from .draft import DIMS, JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, section_of
 from .files import Files
+from .flags import is_slip
 
 MOST_FILES = 20
+_SHOWN = 12
+"""Settings that nobody reads, as far as a text names them."""
 
 JOB_FACTS = ("gpus", "gpus_per_node", "seq_len", "micro_batch", "micro_batches", "global_batch")
 """Fields of a job that files may say as they stand."""
@@ -96,7 +99,7 @@ class Settings(Record):
 
     unknown: field → what would say it. not_covered: what changes the model or the run and is not counted
     here; covered: whether what is left may be judged at all. ignored: settings without effect. notes:
-    spellings of other versions.
+    spellings of other versions. unread: settings that nothing here looks at.
     """
 
     format: str
@@ -111,6 +114,7 @@ class Settings(Record):
     notes: tuple[str, ...]
     contradictions: tuple[Contradiction, ...]
     covered: bool = True
+    unread: tuple[str, ...] = ()
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
@@ -125,6 +129,7 @@ class Settings(Record):
             "unknown_why": dict(self.unknown),
             "not_covered": list(self.not_covered),
             "ignored": list(self.ignored),
+            "unread": list(self.unread),
             "notes": list(self.notes),
             "contradictions": [c.as_dict() for c in self.contradictions],
             "sources": dict(self.sources),
@@ -140,6 +145,10 @@ class Settings(Record):
         notes += [f"not covered: {what}" for what in self.not_covered]
         notes += [f"without effect: {what}" for what in self.ignored]
         notes += [f"note: {what}" for what in self.notes]
+        if self.unread:
+            more = ", …" if len(self.unread) > _SHOWN else ""
+            first = ", ".join(self.unread[:_SHOWN])
+            notes.append(f"not read ({len(self.unread)}): {first}{more}")
         title = f"settings of {self.format}"
         return title, ["field", "value", "from"], rows, printable("\n".join(notes))
 
@@ -271,11 +280,31 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     draft = Draft(found.name)
     files.tell_repeated(draft)
     found.read(files, draft)
+    unread = [*files.unread(draft)]
+    _question_spelling(draft, unread)
     _take_known(draft, known)
     settle(draft)
     for name in files.texts:
         question_name(draft, name)
-    return _settled(found, draft)
+    return replace(_settled(found, draft), unread=tuple(dict.fromkeys(entry.path for _, entry in unread)))
+
+
+def _question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
+    """A key that nobody reads and that is one letter off one that was looked for: no default counts then."""
+    for name, entry in unread:
+        for key in draft.wanted:
+            if not is_slip(_bare(entry.path), _bare(key)):
+                continue
+            said = f"{entry.path} ({name}:{entry.line}) is not read; {key} would be"
+            if said not in draft.notes:
+                draft.notes.append(said)
+            if field := draft.defaulted.get(key):
+                draft.missing(field, said)
+
+
+def _bare(key: str) -> str:
+    """A key's last part, without dashes and underscores."""
+    return re.sub(r"[-_]", "", key.rpartition(".")[2].lower())
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:

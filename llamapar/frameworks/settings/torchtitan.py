@@ -81,8 +81,11 @@ def _read_layout(source: Source, base: str) -> None:
         draft.notes.append(f"{newer.path} is of a newer version than {older.path}: one of them is not read")
     tp, pp = draft.number("tp") or 1, draft.number("pp") or 1
     asked = source.get(*_at("enable_sequence_parallel"))
-    on = tp > 1 and (asked is None or truth(asked.value) is not False)
-    draft.derive("sequence_parallel", on, "on with tp > 1, always before aa68af18e")
+    on = True if asked is None else truth(asked.value)
+    if on is None and asked is not None:
+        source.unreadable("sequence_parallel", asked)
+    else:
+        draft.derive("sequence_parallel", tp > 1 and on, "on with tp > 1, always before aa68af18e")
     reshard = source.get(*_at("fsdp_reshard_after_forward"))
     kept = pp > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
     if draft.fills or (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) > 1:
@@ -250,6 +253,8 @@ def _read_model(source: Source) -> None:
         draft.missing("model", f"flavour {size} of {family} is in a table that these files do not have")
     elif (seq := draft.number("seq_len")) is not None:
         draft.derive("max_seq_len", seq, "torchtitan sets it to training.seq_len")
+    else:
+        draft.missing("max_seq_len", "torchtitan sets it to training.seq_len, which is not known")
 
 
 # -- the Python registry ---------------------------------------------------------------------------
