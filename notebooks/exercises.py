@@ -5,7 +5,10 @@ Each target is computed by the library, so an exercise cannot drift from what th
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import llamapar as lp
@@ -13,6 +16,8 @@ from llamapar.count.schedule import in_flight
 from llamapar.count.sizes import Sizes
 from llamapar.errors import one_of, shown
 from llamapar.rules.machines import counted
+
+_STEPS = Path(__file__).resolve().parent.parent / "benchmarks" / "cost_accuracy.py"
 
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 
@@ -74,6 +79,9 @@ TARGETS: dict[str, Callable[[], Any]] = {
     # 08_whole_step
     "norm of two ranks": lambda: _norm_of_two_ranks((9, 2), (14, 2)),
     "numbers for the norm": lambda: _sent_for_the_norm(lp.Layout(tp=2, cp=2, pp=4, dp=2)),
+    # 09_time_and_plan
+    "seconds of one layer": lambda: round(1e3 * lp.cost("llama3-8b", {}, seq_len=8192).layer.seconds[0], 1),
+    "bubble of 64 micro-batches": lambda: round(100 * 15 / 8 / 64, 1),
     # 10_checkpoints
     "TP of 8064 rows": lambda: next(
         tp
@@ -123,6 +131,13 @@ def _sent_for_the_norm(layout: lp.Layout) -> int:
     from llamapar.execution.messages import squares_to
 
     return len(squares_to(prepare("step", "tiny", layout)[0].setting, 0))
+
+
+def published_steps() -> lp.Calibration:
+    """Published runs beside what `lp.cost` says, each named by its row; the benchmark's own rows."""
+    rows = [row for row in runpy.run_path(str(_STEPS))["published"]("both") if row.cost]
+    named = [(replace(row.cost, model=row.cost.model.replace(name=row.name)), row.measured) for row in rows]
+    return lp.calibrate(named)
 
 
 def check(name: str, answer: Any) -> None:

@@ -16,6 +16,7 @@ TERMS = {
     "head and loss": "#CC6677",
     "exposed TP": style.COLOURS["tp"],
     "exposed CP": style.COLOURS["cp"],
+    "as fitted": "#AA4499",
     "bubble": style.PAD,
     "exposed P2P": style.COLOURS["pp"],
     "exposed DP": style.COLOURS["dp"],

@@ -17,10 +17,12 @@ from llamapar.records.curve import MemoryCurve
 from llamapar.records.losses import LossCurve
 from llamapar.records.trace import Trace
 from llamapar.rules.machines import Loading
+from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
 from llamapar.timing.plan import Plan
 
 from . import (
+    calibration,
     cost,
     curve,
     diagnosis,
@@ -84,6 +86,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     MemoryCurve: curve.picture,
     Cost: cost.picture,
     Plan: plan.picture,
+    Calibration: calibration.picture,
     Explanation: diagnosis.picture,
     LossCurve: losses.picture,
     **dict.fromkeys((Schedule, Timeline, Timelines, Moment), pipeline.picture),
@@ -92,8 +95,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, ZeroMap, Trace,
-    Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Explanation, LossCurve, Schedule, Timeline,
-    Timelines or Moment.
+    Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration, Explanation, LossCurve, Schedule,
+    Timeline, Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.

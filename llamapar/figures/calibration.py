@@ -1,0 +1,47 @@
+"""Predictions beside runs as a picture: how far each is off, the furthest on top."""
+
+from __future__ import annotations
+
+import statistics
+
+from llamapar.timing.calibrate import Calibration
+
+from . import parts, style
+from .style import Spec
+
+ROW = 14
+"""Pixels of a run."""
+
+
+def picture(record: Calibration) -> tuple[Spec, str]:
+    """A bar for each run from its measured time to what was predicted, in percent."""
+    rows = sorted(
+        zip(record.errors, record.costs, record.measured, strict=True), key=lambda row: -abs(row[0])
+    )
+    names = [style.name_of(cost.model) for _, cost, _ in rows]
+    places = list(range(len(rows)))
+    hover = [f"{cost.step_seconds:.3g} s predicted, {seconds:.3g} s measured" for _, cost, seconds in rows]
+    bars: Spec = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [parts.number(100 * error) for error, _, _ in rows],
+        "y": places,
+        "marker": {"color": [style.COLOURS["tp"] if row[0] < 0 else style.COLOURS["dp"] for row in rows]},
+        "hovertext": hover,
+        "hoverinfo": "text",
+        "showlegend": False,
+    }
+    half = statistics.median(abs(error) for error, _, _ in rows)
+    layout = style.layout(
+        "calibration",
+        f"predicted over measured step time, {len(rows)} runs",
+        f"half of them are nearer than {half:.1%}; left of zero a step was predicted too fast",
+        widest=max(names, key=len),
+        height=style.HEIGHT - 200 + ROW * len(rows),
+        xaxis=parts.axis("percent off"),
+        yaxis=parts.downward(
+            parts.axis("", [-0.6, len(rows) - 0.4], **parts.ticks(places, names), tickfont={"size": 9})
+        ),
+    )
+    told = [f"  {error:+7.1%}  {name}" for name, (error, _, _) in zip(names, rows, strict=True)]
+    return {"data": [bars], "layout": layout}, parts.lines(layout["title"]["text"], told)
