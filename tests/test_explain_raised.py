@@ -2,7 +2,7 @@
 
 raised.jsonl was made by tests/oracles/make_raised.py of the recipes in raised.toml; reported.jsonl is cited.
 The two of the name *_again came later, in two halves by a hash of the id: one to learn from, one that was
-scored before anybody looked. Those of the name *_third were kept whole until then.
+scored before anybody looked. Those of the names *_third and *_fourth were kept whole until then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from make_raised import half  # noqa: E402
 
 SETS = {
     name: [json.loads(line) for line in (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()]
-    for name in ("raised", "reported", "raised_again", "reported_again", "raised_third", "reported_third")
+    for time in ("", "_again", "_third", "_fourth")
+    for name in (f"raised{time}", f"reported{time}")
 }
 WRONG = {
     "cbt-expand",  # a mask of the whole sequence said to be another tensor of it
@@ -64,7 +65,7 @@ def test_labels_are_words_of_the_vocabulary(cases: list[dict]) -> None:
             assert case["decides"], case["id"]
 
 
-@pytest.mark.parametrize("name", ["raised", "raised_again", "raised_third"])
+@pytest.mark.parametrize("name", ["raised", "raised_again", "raised_third", "raised_fourth"])
 def test_every_text_has_its_recipe_and_its_library(name: str) -> None:
     recipes = tomllib.loads((ORACLES / f"{name}.toml").read_text("utf-8"))["text"]
     assert [recipe["id"] for recipe in recipes] == [case["id"] for case in SETS[name]]
@@ -74,7 +75,7 @@ def test_every_text_has_its_recipe_and_its_library(name: str) -> None:
 
 
 def test_every_report_is_cited() -> None:
-    for name in ("reported", "reported_again", "reported_third"):
+    for name in ("reported", "reported_again", "reported_third", "reported_fourth"):
         assert all(case["url"].startswith("https://github.com/") for case in SETS[name])
 
 
@@ -85,10 +86,11 @@ def test_later_texts_are_new_and_halved_by_a_hash_of_the_id() -> None:
     assert {case["id"]: case["split"] for case in later} == {case["id"]: half(case["id"]) for case in later}
 
 
-def test_texts_of_the_third_set_are_in_no_other() -> None:
-    third = {case["message"] for name in SETS if name.endswith("_third") for case in SETS[name]}
-    rest = {case["message"] for name in SETS if not name.endswith("_third") for case in SETS[name]}
-    assert not third & rest
+@pytest.mark.parametrize("time", ["_third", "_fourth"])
+def test_texts_of_a_set_kept_apart_are_in_no_other(time: str) -> None:
+    apart = {case["message"] for name in SETS if name.endswith(time) for case in SETS[name]}
+    rest = {case["message"] for name in SETS if not name.endswith(time) for case in SETS[name]}
+    assert not apart & rest
 
 
 @pytest.mark.parametrize(

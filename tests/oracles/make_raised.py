@@ -15,6 +15,10 @@ raised_third.jsonl (--recipes raised_third.toml --out ...) is a third set, kept 
 diagnosis until it was scored at first sight; it wants also, without their dependencies: nanotron==0.4
 lightning==2.6.6 lightning-utilities==0.15.3; its jax part: optax==0.2.8.
 
+raised_fourth.jsonl (--recipes raised_fourth.toml --out ...) is a fourth, kept likewise, its models and
+degrees drawn by a seed; it wants also, without their dependencies: ibm-fms==1.13.1 litgpt==0.5.13
+diffusers==0.42.1 tensor_parallel==2.0.0 yunchang==0.6.4 torchmetrics==1.9.0 einops==0.8.2.
+
 A recipe is a piece of a user's code with the fault in it, how it is run, what of the traceback is kept, and
 its labels. They follow from the fault; no answer of `explain` was looked at for them. Cases keep the form of
 wild.jsonl and add: verdict (what can be said from the text alone), decides (facts that would decide where it
@@ -44,6 +48,7 @@ from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from queue import Empty
+from random import Random
 from typing import Any
 
 HERE = Path(__file__).resolve()
@@ -51,11 +56,75 @@ FRAMES, LINES, WIDTH = 5, 16, 900  # of a traceback: frames kept; of a message: 
 TRUTH = {"sharding": True, "not_sharding": False, "unknown": None}
 Recipe = dict[str, Any]
 
+MODELS = """
+hidden heads kv hd ffn vocab layers
+3072 24 8 128 8192 128256 28
+3584 28 4 128 18944 152064 28
+5120 40 8 128 13824 152064 48
+896 14 2 64 4864 151936 24
+2048 16 2 128 11008 151936 36
+5120 32 8 128 14336 131072 40
+5120 32 8 128 32768 131072 40
+12288 96 8 128 28672 32768 88
+7168 56 8 128 20480 64000 60
+4096 32 4 128 11008 64000 32
+960 15 5 64 2560 49152 32
+576 9 3 64 1536 49152 30
+2048 32 4 64 5632 32000 22
+3584 16 8 256 14336 256000 42
+4608 32 16 128 36864 256000 46
+5120 40 10 128 17920 32064 40
+3072 32 32 96 8192 32064 32
+3072 24 2 128 12288 49152 30
+6144 48 4 128 24576 49152 40
+5120 40 8 128 17408 151936 40
+1024 16 8 128 3072 151936 28
+5120 40 40 128 13824 100352 40
+4096 32 8 128 12800 49155 40
+8192 64 64 128 22528 256000 40
+6144 48 8 128 16384 92544 48
+8192 64 8 128 22016 102400 95
+3072 12 4 256 23040 131072 28
+2560 32 8 80 7168 102400 30
+2304 36 36 64 5760 122753 40
+16384 128 8 128 53248 128256 126
+"""
+"""Of published models: Llama 3, Qwen 2.5 and 3, Mistral, Yi, SmolLM2, Gemma 2, Phi, StarCoder2 and others."""
+DEGREES = {
+    "tp": (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32),
+    "pp": (2, 3, 4, 5, 6, 7, 8, 10, 12, 16),
+    "cp": (2, 3, 4, 5, 6, 8, 12, 16),
+    "dp": (2, 3, 4, 5, 6, 7, 8, 9, 12),
+    "mb": tuple(range(1, 13)),
+}
+
 
 def recipes(path: Path) -> Iterator[tuple[Recipe, str]]:
     """Each recipe with its own source text."""
     for part in path.read_text("utf-8").split("\n[[text]]\n")[1:]:
-        yield tomllib.loads(part), part
+        recipe = tomllib.loads(part)
+        yield (drawn(recipe) if "<<" in part else recipe), part
+
+
+def drawn(recipe: Recipe) -> Recipe:
+    """The recipe with what stands in <<...>> worked out over a model and degrees that its id draws."""
+    random, (names, *models) = Random(recipe["id"]), (line.split() for line in MODELS.strip().splitlines())
+    while True:
+        values = dict(zip(names, map(int, random.choice(models)), strict=True))
+        values |= {name: random.choice(sizes) for name, sizes in DEGREES.items()}
+        values["seq"] = random.choice((128 * random.randrange(2, 64), random.randrange(200, 8000)))
+        if eval(recipe.get("draw", "True"), {}, values):
+            break
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: filled(value) for key, value in part.items()}
+        if not isinstance(part, str) or "<<" not in part:
+            return part
+        text = re.sub(r"<<(.*?)>>", lambda found: str(eval(found[1], {"min": min}, values)), part)
+        return int(text) if text.isdigit() else text
+
+    return {key: filled(value) for key, value in recipe.items()}
 
 
 def shortened(text: str) -> str:
