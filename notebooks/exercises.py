@@ -97,6 +97,9 @@ TARGETS: dict[str, Callable[[], Any]] = {
         "columns": len(lp.heads("llama3-8b", {"tp": 32}).rank(0).kv_rows),
         "tp": 32,
     },
+    # 12_my_run_broke
+    "copies that the GPUs leave": lambda: 512 // lp.Layout(tp=8, pp=4).world,
+    "smallest global batch": lambda: 4 * lp.Layout(dp=16).world,
     # 13_on_gpus
     "GPU 5 of the third machine": lambda: tuple(lp.Layout(tp=8, cp=2, dp=2).coord_of(2 * 8 + 5)),
     "torchrun for the paper": lambda: {"nnodes": _PAPER.world // 8, "nproc_per_node": 8},

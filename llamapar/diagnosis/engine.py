@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -236,8 +237,12 @@ def _started(text: str, known: Known) -> tuple[Known, list[str]]:
     judge = known.framework or (settings.framework and find_framework(settings.framework)) or None
     if not all(known.fits(**{fact: held[fact]}) for fact in degrees):
         held = {fact: number for fact, number in held.items() if fact not in degrees}  # never of two layouts
+    model = known.model
+    if model is None and not known.name and not differ:
+        with suppress(LlamaparError):
+            model = settings.model_config()
     read = [f"read in the log: {', '.join(said)}"] if said else []
-    return replace(known.also(held), framework=judge), [*read, *differ]
+    return replace(known.also(held), framework=judge, model=model), [*read, *differ]
 
 
 def _of_candidates(

@@ -125,8 +125,8 @@ class Draft:
     covered: bool = True
     asked: set[tuple[str, str, int]] = field(default_factory=set)
     """What was read: file, key and line."""
-    wanted: set[str] = field(default_factory=set)
-    """Keys that were looked for and are not there."""
+    wanted: dict[str, None] = field(default_factory=dict)
+    """Keys that were looked for and are not there, in that order."""
     defaulted: dict[str, str] = field(default_factory=dict)
     """Those of them for which a default counts → its field."""
     training: bool = True
@@ -205,7 +205,7 @@ class Source:
         """The entry under the first of `keys` that is there."""
         entry = self.look(*keys)
         if entry is None:
-            self.draft.wanted.update(keys)
+            self.draft.wanted.update(dict.fromkeys(keys))
         else:
             self.draft.asked.add((self.name, entry.path, entry.line))
         return entry

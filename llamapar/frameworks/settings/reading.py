@@ -292,14 +292,15 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
 def _question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
     """A key that nobody reads and that is one letter off one that was looked for: no default counts then."""
     for name, entry in unread:
-        for key in draft.wanted:
-            if not is_slip(_bare(entry.path), _bare(key)):
-                continue
-            said = f"{entry.path} ({name}:{entry.line}) is not read; {key} would be"
-            if said not in draft.notes:
-                draft.notes.append(said)
-            if field := draft.defaulted.get(key):
-                draft.missing(field, said)
+        meant = [key for key in draft.wanted if is_slip(_bare(entry.path), _bare(key))]
+        if not meant:
+            continue
+        beside = entry.path.rpartition(".")[0]
+        nearest = next((key for key in meant if key.rpartition(".")[0] == beside), meant[0])
+        said = f"{entry.path} ({name}:{entry.line}) is not read; {nearest} would be"
+        draft.notes.append(said)
+        for field in {draft.defaulted[key]: None for key in meant if key in draft.defaulted}:
+            draft.missing(field, said)
 
 
 def _bare(key: str) -> str:
