@@ -665,3 +665,37 @@ def test_a_misspelt_key_leaves_its_field_open() -> None:
         "torchrun --nproc_per_nod=4 t.py --per_device_train_batch_size 1 --gradient_accumulation_steps 1"
     )
     assert "gpus" not in lp.read_settings(text=command).job
+
+
+# -- torchtune -------------------------------------------------------------------------------------
+
+TUNE = """
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  path: /tmp/Llama-3.3-70B-Instruct/original/tokenizer.model
+  max_seq_len: 1024
+model:
+  _component_: torchtune.models.llama3_3.llama3_3_70b
+checkpointer:
+  _component_: torchtune.training.FullModelHFCheckpointer
+  model_type: LLAMA3
+batch_size: 4
+epochs: 1
+gradient_accumulation_steps: 1  # Use to increase effective batch size
+enable_activation_checkpointing: True  # True reduces memory
+dtype: bf16
+"""
+"""Lines of pytorch/torchtune recipes/configs/llama3_3/70B_full_multinode.yaml @0d5aeb4496."""
+
+
+def test_a_recipe_of_torchtune_is_read() -> None:
+    settings = lp.read_settings(text=TUNE, known={"gpus": 16})
+    found = {**settings.model, **settings.layout, **settings.job}
+    wanted: dict[str, object] = {"tp": 1, "cp": 1, "pp": 1, "dp": 16, "dp_shard": 16, "zero": 3}
+    wanted |= {"dim": 8192, "n_kv_heads": 8, "n_layers": 80, "seq_len": 1024, "micro_batch": 4}
+    wanted |= {"global_batch": 64, "recompute": "full", "dtype": "bf16"}
+    assert {name: found.get(name) for name in wanted} == wanted
+    lora = lp.read_settings(text=TUNE.replace(".llama3_3_70b", ".lora_llama3_3_70b"))
+    assert "lora: other memory" in lora.not_covered[0]
+    wide = lp.read_settings(text=f"{TUNE}tensor_parallel_dim: 8\n", known={"gpus": 16})
+    assert (wide.layout["dp"], "sequence_parallel" in wide.unknown) == (2, True)

@@ -1,6 +1,7 @@
-"""Axolotl's and LLaMA-Factory's YAML.
+"""Axolotl's, LLaMA-Factory's and torchtune's YAML.
 
-axolotl src/axolotl/utils/distributed.py and utils/schemas @067b021c8b; LLaMA-Factory hparams @ff6d4d12ee.
+axolotl src/axolotl/utils/distributed.py and utils/schemas @067b021c8b; LLaMA-Factory hparams @ff6d4d12ee;
+torchtune recipes/full_finetune_distributed.py and recipes/configs/llama3_3 @0d5aeb4496.
 """
 
 from __future__ import annotations
@@ -116,3 +117,51 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
         key = "expert_model_parallel_size"
         source.refuse(f"{key} {experts}: expert parallel", key)
     _refuse_adapters(source)
+
+
+# -- torchtune -------------------------------------------------------------------------------------
+
+_TUNE_MODEL = re.compile(r"torchtune\.models\.\w+\.((?:q?lora_)?)(llama\d)_(?:(\d)_)?(\d+b)$")
+
+
+def is_torchtune(files: Files) -> bool:
+    """Whether a YAML is a recipe's of torchtune."""
+    found = files.with_key("model._component_")
+    return found is not None and found[1].get("tokenizer._component_", "checkpointer._component_") is not None
+
+
+def read_torchtune(files: Files, draft: Draft) -> None:
+    """Fills the draft from a recipe's YAML; the launch says how many GPUs there are."""
+    found = files.with_key("model._component_")
+    assert found is not None
+    source = Source(found[0], found[1].get, draft, "torchtune (full_finetune_distributed.py)")
+    files.take_world(draft)
+    model = source.get("model._component_")
+    match = _TUNE_MODEL.match(source.text("model._component_"))
+    if match and model is not None:
+        version = f"{match[2]}.{match[3]}" if match[3] else match[2]
+        draft.take_model(f"{version}-{match[4]}", source.name, None, model.path)
+        if match[1]:
+            source.refuse(f"{match[1].rstrip('_')}: other memory", "model._component_")
+    elif model is not None:
+        draft.missing("model", f"{model.value} is a table of torchtune's own")
+    source.take("seq_len", "tokenizer.max_seq_len")
+    source.take("micro_batch", "batch_size")
+    source.take("micro_batches", "gradient_accumulation_steps", default=1)
+    source.take("tp", "tensor_parallel_dim", default=1)
+    source.take("cp", "context_parallel_dim", default=1)
+    source.take("dp_replicate", "data_parallel_replicate_dim", default=1)
+    shard = source.get("data_parallel_shard_dim")
+    if shard is None or shard.value == -1:
+        draft.fills = "dp_shard"
+    else:
+        source.take("dp_shard", "data_parallel_shard_dim")
+    draft.derive("pp", 1, "torchtune has none")
+    if draft.number("tp") != 1:
+        draft.missing("sequence_parallel", "tensor_parallel_plan says it")
+    source.put("zero", 3, "fsdp_reshard_after_forward")
+    source.switch("zero", "fsdp_reshard_after_forward", 3, 2)
+    source.put("recompute", "none", "enable_activation_checkpointing")
+    source.switch("recompute", "enable_activation_checkpointing", "full", "none")
+    if dtype := source.text("dtype"):
+        source.put("dtype", dtype, "dtype")

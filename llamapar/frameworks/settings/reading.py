@@ -60,6 +60,7 @@ FORMATS = (
     Format("GPT-NeoX", None, others.is_neox, others.read_neox),
     Format("LLaMA-Factory", "transformers", finetuning.is_llamafactory, finetuning.read_llamafactory),
     Format("Axolotl", "transformers", finetuning.is_axolotl, finetuning.read_axolotl),
+    Format("torchtune", None, finetuning.is_torchtune, finetuning.read_torchtune),
     Format("ColossalAI", "colossalai", others.is_colossalai, others.read_colossalai),
     Format("MaxText", None, others.is_maxtext, others.read_maxtext),
     Format(
