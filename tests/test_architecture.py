@@ -35,11 +35,11 @@ ROOMS = {
     "describe": room(2535),  # the table of options and the table of dtypes among them
     "frameworks": room(6375, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(1835),  # the pipeline's schedules as tables, the walk that checks them, their times
-    "count": room(1935),  # moments of a step, modes, and what a counter may show
+    "count": room(1945),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
-    "timing": room(1605),  # a step's time by terms, profiles, and the search for layouts
+    "timing": room(1610),  # a step's time by terms, profiles, and the search for layouts
     "diagnosis": room(4575),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
     "spmd": room(1665, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.describe.hardware import HARDWARE, hardware
-from llamapar.timing.layer import Conditions, layer
+from llamapar.timing.layer import Conditions, Ring, layer
 from llamapar.timing.step import sharing
 
 PAPER = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
@@ -116,6 +116,13 @@ def test_zero_moves_what_its_paper_says() -> None:
     rate = shards.rate(HARDWARE["h100-80gb"])
     assert term.inputs["scatter"] == pytest.approx(4 * model.n_params * 63 / 64 / rate)
     assert term.inputs["gather"] == pytest.approx(2 * model.n_params * 63 / 64 / rate)
+
+
+def test_the_nics_of_a_machine_carry_a_ring_side_by_side() -> None:
+    gpu = HARDWARE["h100-80gb"]
+    assert Ring.of(gpu, 8, 2) == Ring(8, 4)
+    assert Ring(8, 4).rate(gpu) == pytest.approx(4 * 50e9 * 0.95)
+    assert Ring(16, 1).rate(gpu) == pytest.approx(50e9 * 0.95)
 
 
 # -- what the paper argues -------------------------------------------------------------------------

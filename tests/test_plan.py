@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,14 @@ def test_the_bubble_is_the_tables(name: str, pp: int, stages: int, many: int) ->
     table = schedule_of(name, pp, stages, many)
     waits = table.timeline(forward=1, backward=2).end - 3 * many * stages
     assert waits == 3 * bubble_of(pp, stages, many)
+
+
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble"])
+def test_chunks_of_the_first_rank_are_the_tables(name: str) -> None:
+    for pp, stages, many in itertools.product((1, 2, 4, 8), (1, 2, 4), (1, 3, 4, 8, 12, 16)):
+        with suppress(lp.LayoutError):  # not defined
+            table = schedule_of(name, pp, stages, many)
+            assert chunks_of(name, pp, stages, many) == table.flying_at_peak(0), (pp, stages, many)
 
 
 @settings(max_examples=40, deadline=None)
@@ -220,7 +230,7 @@ def test_no_layout_of_another_optimizer_is_faster(gpus: int) -> None:
     assert all(row.over >= 0 for row in found), found
 
 
-@pytest.mark.soak
+@pytest.mark.deep
 def test_the_papers_layouts_are_the_fastest_with_their_cp() -> None:
     """At 8,192 tokens, of those that need no more memory by the same account."""
     over = {row.name: row.over for row in others().paper()}

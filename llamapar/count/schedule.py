@@ -33,9 +33,18 @@ def in_flight(
         return (m if pp > 1 else min(m, 1),) * v
     if v == 1:
         return (min(pp - rank, m),)
+    return of_first_forwards(pp, v, m, 2 * (pp - rank - 1))
+
+
+def of_first_forwards(pp: int, virtual_stages: int, micro_batches: int, hops: int) -> tuple[int, ...]:
+    """By stage of a rank, its first (v - 1)·round + hops + 1 forwards of an interleaved schedule.
+
+    hops: 2(pp - rank - 1), or on rank 0 with split backwards, which follow one another there, pp - 1.
+    """
+    v, m = virtual_stages, micro_batches
     rounds = max(1, m // pp)
     size = pp if m % rounds else m // rounds
-    warm_up = min((v - 1) * size + 2 * (pp - rank - 1) + 1, m * v)
+    warm_up = min((v - 1) * size + hops + 1, m * v)
     counts = [0] * v
     first = 0
     while warm_up:

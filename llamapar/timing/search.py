@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from llamapar.count.account import memory
-from llamapar.count.schedule import in_flight
+from llamapar.count.schedule import in_flight, of_first_forwards
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
@@ -127,8 +127,15 @@ def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
 
 @lru_cache(maxsize=4096)
 def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[int, ...]:
-    """Micro-batches in flight on rank 0's stages."""
+    """Micro-batches in flight on rank 0's stages; by a formula where there is one, for tables take long."""
+    if pp > 1 and virtual_stages > 1:
+        if schedule == "interleaved-zero-bubble":
+            return of_first_forwards(pp, virtual_stages, many, pp - 1)
+        schedule = _SHORT.get(schedule, schedule)
     return in_flight(schedule, 0, pp, virtual_stages, many)
+
+
+_SHORT = {several: name for name, several in SEVERAL.items()}
 
 
 def candidates(job: Job, how: Conditions, gpus: int, split: str, most_tp: int) -> Iterator[Candidate]:
