@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -56,6 +56,7 @@ _ATTENTION = (
 """torch's attention kernels: q, k, v [batch, heads, seq, head_dim] first, whether causal by name."""
 
 
+@cache
 def _makes_tensors(func: OpOverload) -> bool:
     """Whether an operation returns tensors. C++ asks for sizes where an exception ends the process."""
     return any("Tensor" in str(made.type) for made in func._schema.returns)
@@ -147,7 +148,7 @@ class Recorder(TorchDispatchMode):
             self._set_note("")
         elif name in _ATTENTION:
             self._add_attention(args, kwargs)
-        for made in tree_leaves(out):
+        for made in (out,) if isinstance(out, Tensor) else tree_leaves(out):  # quicker where it is one
             if isinstance(made, Tensor):
                 if self.ledger is not None:
                     self.ledger.made(made, name)

@@ -159,11 +159,14 @@ def size(mesh: DeviceMesh, axis: str) -> int:
 
 
 def coord_of(mesh: DeviceMesh, rank: int) -> Coord:
-    """Where a global rank sits in the mesh."""
+    """Where a global rank sits in the mesh, looked up once: a DeviceMesh makes its table at each look."""
     if isinstance(mesh, RankMesh):
         return mesh.coord
-    place = (mesh.mesh == rank).nonzero()[0].tolist()
-    return dict(zip(mesh.mesh_dim_names or (), place, strict=True))
+    known: dict[int, Coord] = mesh.__dict__.setdefault("_llamapar_coords", {})
+    if rank not in known:
+        place = (mesh.mesh == rank).nonzero()[0].tolist()
+        known[rank] = dict(zip(mesh.mesh_dim_names or (), place, strict=True))
+    return known[rank]
 
 
 def each_rank(mesh: DeviceMesh, function: Callable[..., Own], *tensors: Tensor) -> Own:
