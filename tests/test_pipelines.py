@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 import llamapar as lp
 import torch_pipeline
@@ -292,6 +293,24 @@ def test_a_table_that_cannot_run_is_refused_before() -> None:
     result = of_two("llama", schedule=legal, micro_batches=2, dtype="float64")
     assert result.ok, str(result)
     assert [str(done.action) for done in result.reports[0].work.operations] == ["0F0", "0F1", "0B1", "0B0"]
+
+
+@pytest.mark.parametrize("program", ["llama", "step"])
+def test_any_micro_batch_can_be_stepped_through(program: str) -> None:
+    layout, options = Layout(tp=2, pp=2, dp=2), {"micro_batches": 2, "seq_len": 8, "dtype": "float64"}
+    whole = lp.run(program, MODEL, layout, **options)
+    for number in (0, 1):
+        with lp.step_through(program, MODEL, layout, number=number, **options) as ranks:
+            names = ("tokens", "positions", "targets", "weights")
+            given = {name: ranks.tensors[name] for name in names}
+            made = PROGRAMS[program].function(ranks.mesh, ranks.setting, **given)
+            assert isinstance(made, dict)
+            for rank, loss in ranks.values(made["loss"]).items():
+                place = ranks.setting.layout.coord_of(rank)._replace(pp=1)
+                in_the_run = whole.outputs[layout.rank_of(*place)]["loss"]
+                torch.testing.assert_close(loss, in_the_run[number : number + 1], rtol=1e-12, atol=0)
+    with pytest.raises(LlamaparError, match="number=2: number must be a whole number from 0 to 1"):
+        lp.step_through(program, MODEL, layout, number=2, **options)
 
 
 def test_the_local_mode_cannot_be_entered_twice() -> None:

@@ -192,6 +192,20 @@ def test_two_agents_run_a_pipeline(schedule: str) -> None:
 
 
 @pytest.mark.soak
+def test_two_agents_take_training_steps() -> None:
+    words = "step --model tiny --pp 2 --dp 2 --zero 2 --micro-batches 2 --seq-len 8 --steps 2 --device cpu"
+    told = agents(["-m", "llamapar", "run", *words.split(), "--dtype", "float64", "--json"])
+    assert [status for status, _, _ in told] == [0, 0], told
+    [line] = "".join(out for _, out, _ in told).splitlines()
+    result = json.loads(line)
+    assert (result["ok"], result["beyond"], len(result["losses"])) == (True, [], 2)
+    assert result["max_grad_error"] < 1e-12
+    options = {"micro_batches": 2, "seq_len": 8, "dtype": "float64"}
+    sent = lp.traffic("step", "tiny", lp.Layout(pp=2, dp=2, zero=2), **options).by_axis
+    assert result["bytes"] == {axis: 2 * size for axis, size in sent.items()}
+
+
+@pytest.mark.soak
 def test_two_agents_tell_of_a_pipeline_that_stands_still() -> None:
     words = f"{PIPELINE} --fault send_receive_crossed --timeout 3"
     told = agents(["-m", "llamapar", "run", *words.split()])

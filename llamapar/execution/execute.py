@@ -32,7 +32,7 @@ from llamapar.spmd.training import Training
 
 from . import answers
 from . import tape as tapes
-from .body import RankReport, Task, shapes, state_shapes, unpiped
+from .body import RankReport, Task, of_micro_batch, shapes, state_shapes, unpiped
 from .capacity import choose_device, require_room
 from .dry_run import DryRun
 from .engines import dry, processes, torchrun
@@ -322,14 +322,18 @@ def tape(program: ProgramLike, model: ModelLike, layout: LayoutLike, **options: 
 
 
 @named(keywords_of(prepare))
-def step_through(program: ProgramLike, model: ModelLike, layout: LayoutLike, **options: Any) -> LocalRanks:
+def step_through(
+    program: ProgramLike, model: ModelLike, layout: LayoutLike, *, number: int = 0, **options: Any
+) -> LocalRanks:
     """All ranks of a layout in this process, to step through a program: see `LocalRanks`.
 
-    Arguments as in `run`.
+    number: of the micro-batch whose tokens they hold, from 0; all stages are on the ranks of one. Other
+    arguments as in `run`. LlamaparError for a micro-batch that there is not.
     """
     task, _, _ = prepare(program, model, layout, **options)
+    whole("number", number, 0, task.setting.micro_batches - 1)
     require_room(task, "local")
-    return local_engine.local(unpiped(task))
+    return local_engine.local(of_micro_batch(task, number))
 
 
 def _reason(report: Report) -> str:
