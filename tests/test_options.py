@@ -58,7 +58,7 @@ SUBJECTS = {
 
 OF_PYTHON = {
     *("context", "inputs", "reference", "cancel", "progress", "ranks", "layers", "ep", "preset", "tab"),
-    *("files", "overrides", "known"),
+    *("files", "overrides", "known", "number"),
 }
 """What is no plain value, or belongs to one function alone."""
 
