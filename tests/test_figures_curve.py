@@ -53,6 +53,17 @@ def test_bars_are_what_each_operation_holds_at_its_most() -> None:
     assert [round(1024 * top) for top in tops] == [2404, 2414, 2604, 2564], "a part is rounded to 0.0001 KiB"
 
 
+def test_a_training_step_shows_what_the_optimizer_keeps() -> None:
+    held = {"parameters": 1024, "optimizer states": 2048, "master weights": 1024}
+    update = Span("norm, clipping and AdamW", 4096, Profile((64,), (), 64, "mul", {"workspace: mul": 64}))
+    found = bars(MemoryCurve("step", held, (update,)))
+    assert {name: round(1024 * heights[0]) for name, heights in found.items()} == {
+        "parameters": 1024,
+        "optimizer": 3072,
+        "workspace": 64,
+    }
+
+
 def test_the_curve_of_the_peak_has_its_collectives() -> None:
     spec = lp.view(SMALL).spec
     line, mark = (t for t in spec["data"] if t["type"] == "scatter")

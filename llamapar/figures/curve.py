@@ -26,6 +26,7 @@ MARKS = 160
 HOLDERS = {
     "parameters": ("parameters",),
     "gradients": ("gradients",),
+    "optimizer": ("optimizer states", "master weights"),
     "activations": ("activations", "stage's input and output"),
     "logits and loss": ("activations: logits and loss",),
     "workspace": ("workspace", "messages", "inputs"),
