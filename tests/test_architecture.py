@@ -41,9 +41,9 @@ ROOMS = {
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
     "timing": room(1610),  # a step's time by terms, profiles, and the search for layouts
     "diagnosis": room(4575),  # a reader for each cause; every cut of known sizes, and what is no cut, came in
-    "spmd": room(1665, "torch"),
+    "spmd": room(1670, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
-    "execution": room(5505, "torch", "cloudpickle"),  # training steps, and their bits
+    "execution": room(5525, "torch", "cloudpickle"),  # training steps, and their bits
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(2820, "plotly"),  # timelines of pipelines among them
     "panels": room(3555, "anywidget", "traitlets"),  # jobs that ran are taken; 800 of them JavaScript and CSS
