@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from llamapar.describe.splits import Padding
 from llamapar.records.equations import Comparison, Product, Quotient, Stated
 
-from .hypothesis import LIKELY, POSSIBLE, Hypothesis, first, found
+from .hypothesis import LIKELY, POSSIBLE, Hypothesis, found
 from .known import Known
 from .observations import AXES, Unequal
 from .reading import Reading
@@ -27,10 +27,7 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
     axes = concepts & set(AXES)
     if _TWO_RUNS.search(r.low) and (axes or "world" in concepts):
         return  # a matter of two layouts, see `topics`
-    samples = bool(concepts & {"microbatch", "batch"})
-    if samples:
-        yield from _batches(o, r, concepts, bool(axes))
-    else:
+    if not concepts & {"microbatch", "batch"}:  # of batches see `topics.stated`
         yield from _products(o, r, concepts, known)
     if "vocab" in concepts:
         yield from _padded(o.values, known)
@@ -39,21 +36,6 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
     staged = "pp" in concepts or (known.get("pp") or 1) > 1
     if not concepts & {"world", "microbatch"} and ((staged and layers) or len(set(layers)) > 1):
         yield from _layers(list(dict.fromkeys(layers)), known)
-
-
-def _batches(o: Unequal, r: Reading, concepts: set[str], axes: bool) -> Iterator[Hypothesis]:
-    if "layers" in concepts:
-        return
-    asked = axes or "microbatch" in concepts
-    score = first(("world" in concepts, LIKELY), (asked, LIKELY), otherwise=POSSIBLE)
-    wrong = [
-        Comparison(Product(row), "≠", n)
-        for row, value in r.products[:1]
-        for n in o.values
-        if n not in (*row, value)
-    ]
-    cause = "batch, micro-batches and stages or DP groups do not multiply out"
-    yield found("microbatch_divisibility", score, cause, *wrong[:1], parallel=asked or None)
 
 
 def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Iterator[Hypothesis]:

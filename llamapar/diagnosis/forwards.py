@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from llamapar.records.equations import Comparison, Product, Quotient, Stated
@@ -170,7 +170,7 @@ def _of_pair(o: Pair, known: Known) -> Iterator[Meeting]:
     if len(shape) > 2 and o.dim in (0, 1, len(shape) - 1):
         kinds = frozenset(((SAMPLES, TOKENS, COLUMNS)[min(o.dim, 2)],))
     elif len(shape) == 2 and o.dim == 1:
-        kinds = frozenset((TOKENS if shape[0] <= _BATCH else COLUMNS,))
+        kinds = frozenset((TOKENS, COLUMNS) if shape[0] <= _BATCH else (COLUMNS,))
     yield o.a, o.b, kinds
 
 
@@ -302,13 +302,14 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     if runs:
         return runs
     named = isinstance(o, Pair) and o.name not in ("", LABELS)  # an even shard of it, see `weights`
-    rows = [
-        (cut, a, b)
+    every = [
+        (cut, a, b, kind in kinds)
         for a, b, kinds in meetings(o, known)
         for cut, kind in cuts(known)
-        if kind in kinds and cut.explains(a, b)
-        if not (cut.even and (named or cut.axis == "dp"))
+        if cut.explains(a, b) and not (cut.even and (named or cut.axis == "dp"))
     ]
+    place = isinstance(o, Pair) and not any(there for *_, there in every)  # else a dim of another order
+    rows = [(cut, a, b) for cut, a, b, there in every if there or place]
     if not rows and (padded := list(_padded_shares(o, r, known))):
         return padded
     spoken = known.get("quant_group") or _QUANTISED.search("\n".join((r.low, *r.code)))
@@ -317,17 +318,22 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
         meeting = [(a, b) for a, b, kinds in meetings(o, known) if COLUMNS in kinds]
         quantised = [(cut, a, b) for a, b in meeting for cut in groups(known) if cut.explains(a, b)]
         return [h for cut, a, b in quantised for h in _uneven(cut, a, b, level, meet=False)]
-    table = isinstance(o, Pair) and o.dim == 0
+    table = isinstance(o, Pair) and o.dim == 0 and not (o.shapes and len(o.shapes[0]) == 1)
     if table and any(cut.even and cut.fact == "vocab_size" for cut, _, _ in rows):
         return []  # the rows of an embedding, see `weights`
-    uneven = [row for row in rows if not row[0].even]
-    level = LIKELY if len({cut.category for cut, _, _ in uneven}) < 2 else POSSIBLE
+    batches = isinstance(o, Pair) and o.shapes and len(o.shapes[0]) == 2 and o.shapes[0][0] <= _BATCH
+    # tokens are cut over tp by sequence parallelism alone; of [batch, …] they are the second dim
+    rows.sort(key=lambda row: (row[0].fact == "seq_len") ^ bool(batches))
+    even = [row for row in rows if row[0].even]
+    # a slice beside the whole is none of two uneven shares, where a size that divides makes both
+    uneven = [row for row in rows if not row[0].even and not (even and row[0].whole in row[1:])]
+    alike = len({cut.category for cut, _, _ in uneven}) + bool(even) < 2
+    told = [h for cut, a, b in even for h in _even(cut, min(a, b), max(a, b), o, r)]
     if uneven:
-        return [h for cut, a, b in uneven for h in _uneven(cut, a, b, level, isinstance(o, Pair | Matmul))]
-    rows.sort(
-        key=lambda row: row[0].fact == "seq_len"
-    )  # tokens are cut over tp under sequence parallelism alone
-    return [h for cut, a, b in rows for h in _even(cut, min(a, b), max(a, b), o, r)]
+        level, meet = LIKELY if alike else POSSIBLE, isinstance(o, Pair | Matmul)
+        told = [replace(h, level=min(h.level, level)) for h in told]
+        told = [h for cut, a, b in uneven for h in _uneven(cut, a, b, level, meet)] + told
+    return told
 
 
 def _uneven(cut: Cut, a: int, b: int, level: Level, meet: bool) -> Iterator[Hypothesis]:

@@ -1,4 +1,4 @@
-"""Hypotheses that words name and numbers support: memory, 32 bits, quantised groups, another layout."""
+"""Hypotheses that words name and numbers support: memory, 32 bits, another layout."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from .words import pattern
 
 
 def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Zero division, memory, counters, checkpoints, quantised groups and positions."""
+    """Zero division, memory, counters, checkpoints and positions."""
     yield from _zero_division(r, known)
     yield from _past_the_rows(r, known)
     yield from _collective(r, known)
     yield from _memory(r, known)
     yield from _counter(r, known)
     yield from _checkpoint(r, known)
-    yield from _quantised(r, known)
     yield from _positions(r, known)
     yield from _aligned(r, known)
 
@@ -118,7 +117,7 @@ def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
         return
     cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
     for cut in rows:
-        level = LIKELY if len(rows) == 1 else POSSIBLE
+        level = LIKELY if len(rows) == 1 and not r.shapes else POSSIBLE  # else the sizes decide
         yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.count, cut.degree))
     if not rows:
         keys = any(_KEYS.search(line) for line in r.code)
@@ -251,26 +250,6 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"
         pair = Stated(f"{old} ≠ {new}") if not old.isdecimal() else Comparison(int(old), "≠", int(new))
         yield found("checkpoint_tp_mismatch", LIKELY if spoken else POSSIBLE, cause, pair)
-
-
-_QUANT = pattern("quantised")
-
-
-def _quantised(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    if not (
-        _QUANT.search(r.low)
-        and re.search(r"align|divis|multiple|shape|size|partition|support|group|config", r.low)
-    ):
-        return
-    tp, ffn, group = known.get("tp"), known.get("ffn_dim"), known.get("quant_group") or 128
-    cut = None
-    if tp and ffn and ffn % (tp * group):
-        cut = Stated(f"{ffn}/{tp}/{group} = {ffn / tp / group:g} groups")
-    cause = "a rank's slice of a quantised weight does not fit its groups or tiles"
-    if tp == 1:
-        cause = "the quantised weight's own size does not fit its groups: the same text comes at tp=1"
-    blame = True if (tp or 0) > 1 else None
-    yield found("quant_group_vs_tp", LIKELY, cause, cut, parallel=blame)
 
 
 _POSITION = pattern("positions")

@@ -325,6 +325,9 @@ def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
     for first, second in pairwise(found):
         while len(second) > len(first) and second[-1] == 1:  # ggml writes every shape with four dims
             second = second[:-1]
+        if "broadcast" in low and len(first) == len(second) and 1 in (*first, *second):
+            yield from _broadcast(first, second, name)
+            return
         if len(first) == len(second) and first != second:
             off = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
             at = _AT.search(low)

@@ -14,7 +14,7 @@ from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
 from .known import Known, degrees
 from .observations import AXES, LABELS, ZERO, Pair, names
 from .reading import Reading, Shape
-from .tokens import explain_lengths, explain_uncut
+from .tokens import explain_uncut
 from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
 from .widths import explain_widths, is_width
 from .words import pattern
@@ -63,10 +63,21 @@ def explain_pair(o: Pair, r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 def _labels(it: Meeting) -> Iterator[Hypothesis]:
     if it.o.name == LABELS and it.small:
-        yield from explain_uncut(it.small, it.big, LABELS, it.known)
+        yield from _lengths(it, LABELS)
     elif it.o.name == LABELS:
         cause = "there are no labels at all: an empty batch, or all of them masked"
         yield found("other: bad_data", POSSIBLE, cause, it.both, parallel=False)
+
+
+def _lengths(it: Meeting, what: str) -> Iterator[Hypothesis]:
+    """Two lengths of a sequence: one was not cut, or both are parts that were not cut evenly."""
+    if it.big % it.small == 0:
+        yield from explain_uncut(it.small, it.big, what, it.known)
+        return
+    cause = (
+        f"{it.o.a} and {it.o.b} tokens: parts of a sequence that the ranks do not divide, or two sequences"
+    )
+    yield found("seq_not_divisible", POSSIBLE, cause, it.both, parallel=None, needs="seq_len, cp, tp")
 
 
 def _two_models(it: Meeting) -> Iterator[Hypothesis]:
@@ -273,22 +284,14 @@ def _is_ffn(n: int, known: Known) -> bool:
 
 def _lengths_or_widths(it: Meeting) -> Iterator[Hypothesis]:
     """Two lengths of a sequence, or two widths of which one may be a rank's part."""
-    small, big, seq, cp = it.small, it.big, it.known.get("seq_len"), it.known.get("cp") or 1
-    tokens = seq is None or any(n == seq or abs(n * cp - seq) < 2 * cp * cp for n in (small, big))  # about
-    k, rest = divmod(big, small)
-    if it.o.dim == 1 and it.dims > 2 and not rest:
-        yield from explain_uncut(small, big, "another tensor", it.known)
+    small, big = it.small, it.big
+    if it.o.dim == 1 and it.dims > 2:
+        yield from _lengths(it, "another tensor")
         return
-    if it.o.dim == 1 and it.dims >= 2 and (it.dims > 2 or tokens) and (rest or (seq and tokens)):
-        yield from explain_lengths(small, big, it.dims, it.known)
-        if it.dims > 2 or seq:
-            return
-    if seq in (small, big) and not rest and k in (it.known.get("cp"), it.known.get("tp")):
-        yield from explain_uncut(small, big, "another tensor", it.known)
     yield from explain_widths(small, big, it.r, it.known)
     if small > 1:
         cause = f"{it.o.a} and {it.o.b} differ by no factor that a split would leave"
-        blame = False if rest else None
+        blame = False if big % small else None
         yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
 
 

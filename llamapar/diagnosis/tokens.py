@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from llamapar.records.equations import Comparison, Product, Quotient
+from llamapar.records.equations import Quotient
 
 from .hypothesis import LIKELY, POSSIBLE, Hypothesis, found
 from .known import Known
@@ -76,20 +76,3 @@ def explain_uncut(small: int, big: int, what: str, known: Known) -> Iterator[Hyp
         "other: global_dim_not_localized", LIKELY if ours else POSSIBLE, cause, Quotient(big, k),
         parallel=True if ours else None, needs="cp, tp, seq_len",
     )  # fmt: skip
-
-
-def explain_lengths(small: int, big: int, dims: int, known: Known) -> Iterator[Hypothesis]:
-    """Two lengths of a sequence, [batch, seq, …]: one may be the other cut unevenly and gathered again."""
-    given = {known.get("tp"), known.get("cp")} - {None, 1}
-    for k in [int(k or 1) for k in given] or range(2, 65):
-        each = -(-small // k), big - (k - 1) * -(-big // k)  # of the first rank, of the last
-        if (small % k and each[0] * k == big) or (big % k and each[1] * k == small):
-            certain = bool(given) and known.get("seq_len") is not None
-            whole, n = (small, each[0]) if each[0] * k == big else (big, each[1])
-            cause = f"{whole} tokens over {k} ranks are {n} on one of them, {n * k} when gathered"
-            both = Quotient(whole, k), Comparison(Product((n, k)), "≠", whole)
-            level = LIKELY if given else POSSIBLE
-            yield found(
-                "seq_not_divisible", level, cause, *both, parallel=certain or None, needs="seq_len, tp, cp"
-            )
-            return

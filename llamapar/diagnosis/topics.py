@@ -79,12 +79,12 @@ def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator
         yield from topics(r, known, "elsewhere.toml")
 
 
-_RULE, _RAISED = pattern("rule"), re.compile(r"[\w.]{0,80}(?:error|exception)\b")
+_RULE, _RAISED = pattern("rule"), re.compile(r"(?:^|\n)[\w.]{0,80}(?:error|exception)\b")
 
 
 def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
     """What a message that tells a rule of ranks, meshes or stages is about, where nobody else knows it."""
-    if (_RULE.search(r.low) or _RAISED.match(r.low)) and not any(
+    if (_RULE.search(r.low) or _RAISED.search(r.low)) and not any(
         h.level > WEAK or h.equations for h in others
     ):
         row = next((row for row in _topics("statements.toml") if row.matches(r.low, r.low)), None)
