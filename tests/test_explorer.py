@@ -453,7 +453,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
 def test_the_shown_rank_stays_within_the_layout() -> None:
     panel = lp.explorer(tab="ranks", rank=12345)
     panel.set(dp=1)
-    assert panel.payload["values"]["rank"] == 127
+    assert panel.payload["values"]["rank"] == 12345 % 128  # the same place in a machine of fewer
     assert panel.payload["figure"] is not None
     panel.set(rank=500)
     assert panel.payload["problem"]["what"] == "rank=500: rank must be a whole number from 0 to 127"

@@ -31,6 +31,7 @@ def test_four_answers_are_those_of_the_library() -> None:
         global_batch=2048,
         micro_batches=16,
         dtype="bfloat16",
+        rank=panel.payload["values"]["rank"],
     )
     legal, fits, fast, travels = panel.answers["now"]
     assert (legal["text"], legal["verdict"]) == ("yes", "yes")
@@ -55,6 +56,18 @@ def test_an_answer_that_is_no_says_the_first_reason() -> None:
     assert panel.answers["now"][1]["verdict"] == "no"
     panel.set(tp="x")
     assert texts(panel) == ["not known"] * 4
+
+
+def test_the_ranks_tab_says_what_each_group_carries() -> None:
+    panel = lp.explorer(tab="ranks", rank=4000)
+    sent = panel.answers["now"][3]["text"]
+    for axis, words in (("TP", "8 ranks in one node"), ("DP", "128 ranks in 128 nodes")):
+        bytes_sent = next(part for part in sent.split(" · ") if part.startswith(axis)).removeprefix(
+            f"{axis} "
+        )
+        assert f"{words}, {bytes_sent} sent a step" in panel.payload["summary"]
+    panel.set(micro_batches=100_000)  # what travels is not known then, and the groups are
+    assert "8 ranks in one node\n" in panel.payload["summary"]
 
 
 def test_a_huge_schedule_is_told_and_not_timed() -> None:
@@ -155,6 +168,7 @@ def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:
             **{k: v for k, v in values.items() if k != "preset"} | {"preset": values["preset"]}
         )
         assert texts(fresh) == texts(panel)
+        assert fresh.line == panel.line
         assert fresh.payload["findings"] == panel.payload["findings"]
 
 

@@ -55,7 +55,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
         data.append(_numbers(record))
     layout = style.layout(
         "ranks",
-        f"Rank {record.rank:,} of {record.layout.world:,}: {_at(record, record.rank, ' · ')}",
+        f"Rank {record.rank:,} of {record.layout.world:,}: {at_axes(record, record.rank, ' · ')}",
         f"order {record.layout.order}, fastest first; {cell}",
         widest=str(record.layout.world - 1) if not down.axis else "",
         xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
@@ -231,17 +231,17 @@ def _chosen(record: RankGrid) -> Spec:
 
 
 def _words(record: RankGrid, rank: int) -> str:
-    return f"{rank} · {_at(record, rank, ' ')}"
+    return f"{rank} · {at_axes(record, rank, ' ')}"
 
 
-def _at(record: RankGrid, rank: int, between: str, equals: str = " ") -> str:
+def at_axes(record: RankGrid, rank: int, between: str, equals: str = " ") -> str:
     """A rank's index on every axis: "tp 1 · cp 0 · pp 3 · dp 0"."""
     at = record.layout.coord_of(rank)
     return between.join(f"{axis}{equals}{getattr(at, axis)}" for axis in AXES)
 
 
 def _summary(record: RankGrid, drawn: dict[str, list[int]]) -> str:
-    lay, at = record.layout, _at(record, record.rank, " ", "=")
+    lay, at = record.layout, at_axes(record, record.rank, " ", "=")
     return parts.lines(
         f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): {at}",
         f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, "
@@ -251,11 +251,16 @@ def _summary(record: RankGrid, drawn: dict[str, list[int]]) -> str:
 
 
 def _group(record: RankGrid, axis: str, drawn: list[int]) -> str:
+    few = _few(record, axis, drawn) if len(record.peers[axis]) > 1 else ""
+    return f"{group_words(record, axis)}{few}"
+
+
+def group_words(record: RankGrid, axis: str) -> str:
+    """A group's ranks in words: "8 ranks, stride 1: 0, 1, 2, … 7"."""
     group = record.peers[axis]
     if len(group) == 1:
         return f"rank {group[0]} alone"
     first = [str(rank) for rank in group[:4]]
     if len(group) > 4:
         first[3] = f"… {group[-1]}"
-    size, few = plural(len(group), "rank"), _few(record, axis, drawn)
-    return f"{size}, stride {group.step}: {', '.join(first)}{few}"
+    return f"{plural(len(group), 'rank')}, stride {group.step}: {', '.join(first)}"

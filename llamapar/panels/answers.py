@@ -11,11 +11,13 @@ from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
 from llamapar.describe.hardware import hardware
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES
+from llamapar.describe.layout import AXES, SHARDING
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import LayoutError, LlamaparError
+from llamapar.figures.machine import Machine
 from llamapar.frameworks import Framework
 from llamapar.frameworks.habits import habits_of
+from llamapar.place import ranks
 from llamapar.records.tables import Plain, plural
 from llamapar.rules.capacity import copies_heads, load
 from llamapar.rules.report import Report
@@ -188,6 +190,20 @@ def _travels(report: Report, values: Values) -> tuple[str, str]:
     leaving = [axis.upper() for axis in crossing(job)]
     where = f"{', '.join(leaving)} between nodes" if leaving else "all inside a node"
     return " · ".join(texts) or "nothing", f"sent by rank {rank} in a step; {where}"
+
+
+def machine(report: Report, values: Values) -> Machine:
+    """The rank of the controls among all, with what its groups carry where that is known."""
+    grid = ranks(report.job.layout, values["rank"])
+    try:
+        found = sent(report.job, report.judge, method(values), grid.rank).by_axis
+    except LlamaparError:
+        found = {}
+    shared = found.get(SHARDING, 0)
+    said = {axis: f"{human(n)} sent a step" for axis, n in found.items() if axis in AXES}
+    if shared:
+        said["dp"] = f"{human(shared)} sent a step, with CP"
+    return Machine(grid, report.job.gpus_per_node, said)
 
 
 def human(n: int) -> str:

@@ -38,9 +38,10 @@ _FIRST: dict[str, object] = {
     "sequence_parallel": True,
     "seq_len": 8192,
     "gpu": "h100-80gb",
+    "rank": 6043,
 }
 """The paper's layout at 8,192 tokens. Its FSDP shares weights, optimizer states and gradients, and does not
-reshard after the forward (arXiv:2407.21783 section 3.3.2), which is ZeRO 2."""
+reshard after the forward (arXiv:2407.21783 section 3.3.2), which is ZeRO 2. The rank is one in the middle."""
 _EMPTY: dict[str, object] = {
     "framework": "",
     "padding": OWN,

@@ -19,10 +19,11 @@ from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.figures.cost import stacked
+from llamapar.figures.machine import picture
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
 from llamapar.frameworks.export import as_cli
 from llamapar.frameworks.settings import Settings
-from llamapar.place import heads, ranks, sequence, stages, vocab
+from llamapar.place import heads, sequence, stages, vocab
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Timeline
 from llamapar.place.schedule import schedule_of
@@ -32,7 +33,7 @@ from llamapar.rules.report import Finding, Report, check_job
 from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
-from .answers import Answer, answers, method, timed
+from .answers import Answer, answers, machine, method, timed
 from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .line import PLAIN, read_line
@@ -79,7 +80,6 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
         r.job.layout, r.job.seq_len or r.job.model.max_seq_len, chunking=v["chunking"]
     ),
     "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r)),
-    "ranks": lambda r, v: ranks(r.job.layout, v["rank"]),
     "memory": lambda r, v: (load(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
     "pipeline": pipeline,
 }
@@ -267,14 +267,19 @@ class State:
                 return Outcome(report, plan=plan(job, padding(report), self.values))
             if tab == "plan":
                 return Outcome(report, question=Question.of(report, self.values))
-            if tab == "time":
-                return Outcome(report, self._times(report))
+            if tab in ("time", "ranks"):
+                drawn = self._times if tab == "time" else self._machine
+                return Outcome(report, drawn(report))
             made = view(RECORDS[tab](report, self._read(self.values)))
             if tab == "memory" and self.values["job"]:
                 made = replace(made, summary=f"{made.summary}\n{JOBS[self.values['job']].note}")
             return Outcome(report, made)
         except LlamaparError as problem:
             return Outcome(report, problem=problem)
+
+    def _machine(self, report: Report) -> View:
+        """The rank that is shown among all. Raises LayoutError."""
+        return View(*picture(machine(report, self._read(("rank", "cp_method")))))
 
     def _times(self, report: Report) -> View:
         """The step's terms, beside the pinned layout's where that has any. Raises LlamaparError."""
@@ -369,11 +374,11 @@ def _is_still(values: Values, job: Job) -> bool:
 
 
 def _within(rank: object, values: Values) -> object:
-    """`rank`, or the last rank of the layout where that is smaller; untouched among broken degrees."""
+    """`rank`, as it stands in a layout of fewer ranks; untouched among broken degrees."""
     degrees = [values[axis] for axis in AXES]
     if not all(isinstance(n, int) and n > 0 for n in (*degrees, rank + 1 if isinstance(rank, int) else 0)):
         return rank
-    return min(rank, math.prod(degrees) - 1)
+    return rank % math.prod(degrees)
 
 
 def _finding(finding: Finding) -> dict[str, object]:

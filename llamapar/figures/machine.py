@@ -1,0 +1,246 @@
+"""A rank among all: the machine as nodes with the rank's four groups, and below it the groups enlarged."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from llamapar.describe.layout import AXES
+from llamapar.place.rank_grid import RankGrid
+from llamapar.records.tables import plural
+
+from . import parts, ranks, style
+from .style import Spec
+
+TILES = 2**11
+"""Most tiles of the machine: past it a tile is several nodes."""
+
+WINDOW = 8
+"""Members of a group that stand enlarged, the chosen one among them."""
+
+ABOVE, BELOW = [0.5, 1.0], [0.0, 0.4]
+"""Parts of the height: the machine, and the neighbourhood."""
+
+WIDE, HIGH = 560, 200
+"""About the size of the machine in pixels: only the size of its markers depends on it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A grid with its nodes. node: ranks that share NVLink. sent: axis → what is said of its bytes."""
+
+    grid: RankGrid
+    node: int
+    sent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.grid.layout.world // self.node)
+
+    @cached_property
+    def tile(self) -> int:
+        """Ranks of a tile: a node's, or those of several."""
+        return self.node * parts.step(self.nodes, TILES)
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.grid.layout.world // self.tile)
+
+    @property
+    def cols(self) -> int:
+        """Tiles in a row: a power of two, at least as many as there are rows."""
+        return next(2**n for n in range(12) if 4**n >= self.tiles or 2**n >= self.tiles)
+
+    @property
+    def rows(self) -> int:
+        return -(-self.tiles // self.cols)
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """(x, y) of a rank's tile: y is the first rank of its row, x what is to be added."""
+        row, col = divmod(rank // self.tile, self.cols)
+        return col * self.tile, row * self.cols * self.tile
+
+    def spans(self, axis: str) -> int:
+        """Nodes that the chosen rank's group stands in."""
+        return len({rank // self.node for rank in self.grid.peers[axis]})
+
+
+def picture(record: Machine) -> tuple[Spec, str]:
+    """Above every node, below the four groups; a click on either chooses another rank."""
+    grid, lay = record.grid, record.grid.layout
+    groups = [axis for axis in reversed(AXES) if len(grid.peers[axis]) > 1]
+    data = [_tiles(record), *(_markers(record, axis) for axis in groups), _here(record)]
+    row_of = {axis: row for row, axis in enumerate(reversed(groups))}
+    frames = list[Spec]()
+    for axis, row in row_of.items():
+        data.append(_members(record, axis, row))
+        frames += _frames(record, axis, row)
+    whole = record.cols * record.tile
+    what = (
+        "a tile is a node"
+        if record.tile == record.node
+        else f"a tile is {plural(record.tile // record.node, 'node')}"
+    )
+    layout = style.layout(
+        "machine",
+        f"Rank {grid.rank:,} of {lay.world:,}: {ranks.at_axes(grid, grid.rank, ' · ')}",
+        f"{plural(record.nodes, 'node')} of {record.node} GPUs; {what}; below, a frame is a node",
+        height=540,
+        widest="DP",
+        legend_rows=2,
+        xaxis=parts.axis("", [-record.tile / 2, whole - record.tile / 2], anchor="y", visible=False),
+        yaxis=parts.axis(
+            "", [(record.rows - 0.5) * whole, -whole / 2], domain=ABOVE, anchor="x", visible=False
+        ),
+        xaxis2=parts.axis("", [-0.1, WINDOW + 3], anchor="y2", visible=False),
+        yaxis2=parts.axis(
+            "",
+            [max(3.5, len(groups) - 0.5), -0.5],
+            domain=BELOW,
+            anchor="x2",
+            showgrid=False,
+            **parts.ticks(list(row_of.values()), [axis.upper() for axis in row_of]),
+        ),
+        shapes=frames,
+        annotations=[_said(record, axis, row) for axis, row in row_of.items()],
+    )
+    return {"data": data, "layout": layout}, _summary(record)
+
+
+# -- the machine -------------------------------------------------------------------------------
+
+
+def _tiles(record: Machine) -> Spec:
+    cells = bytes(place < record.tiles for place in range(record.rows * record.cols))
+    gap = 1 if record.cols <= 64 else 0
+    return {
+        "type": "heatmap",
+        "z": {
+            "dtype": "u1",
+            "bdata": base64.b64encode(cells).decode(),
+            "shape": f"{record.rows}, {record.cols}",
+        },
+        "x0": 0,
+        "dx": record.tile,
+        "y0": 0,
+        "dy": record.cols * record.tile,
+        "xgap": gap,
+        "ygap": gap,
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": [[0, "rgba(0,0,0,0)"], [1, style.BANDS[0]]],
+        "hovertemplate": f"{plural(record.tile, 'rank')} from %{{y:d}} + %{{x:d}}<extra></extra>",
+    }
+
+
+def _size(record: Machine) -> float:
+    """Pixels of a marker in a tile."""
+    return round(min(14.0, max(5.0, 0.75 * min(WIDE / record.cols, HIGH / record.rows))), 1)
+
+
+def _markers(record: Machine, axis: str) -> Spec:
+    """The tiles in which the rank has peers of an axis, with how many."""
+    peers = record.grid.peers[axis]
+    count = Counter(record.place(rank) for rank in peers)
+    places = list(count)
+    every = -(-len(places) // ranks.MARKERS)
+    places = places[::every]
+    hover = [
+        f"{plural(count[place], f'{axis.upper()} peer')} at ranks from {sum(place):,}" for place in places
+    ]
+    drawn = "" if every == 1 else f" ({len(places)} drawn)"
+    look = {"symbol": ranks.SYMBOLS[axis], "size": _size(record), "color": style.COLOURS[axis]}
+    x, y = [place[0] for place in places], [place[1] for place in places]
+    name = f"{axis.upper()} · {plural(len(peers), 'rank')}{drawn}"
+    return parts.scatter(
+        "markers", x, y, marker=look, hovertext=hover, cliponaxis=False, **parts.legend(name)
+    )
+
+
+def _here(record: Machine) -> Spec:
+    x, y = record.place(record.grid.rank)
+    ring: Spec = {
+        "symbol": "circle-open",
+        "size": _size(record) + 5,
+        "color": style.WARN,
+        "line": {"width": 3},
+    }
+    hover = f"rank {record.grid.rank:,}, node {record.grid.rank // record.node:,}"
+    more = {"hovertext": [hover], "cliponaxis": False, **parts.legend(f"rank {record.grid.rank:,}")}
+    return parts.scatter("markers", [x], [y], marker=ring, **more)
+
+
+# -- the neighbourhood -------------------------------------------------------------------------
+
+
+def _window(record: Machine, axis: str) -> list[int]:
+    """Members next to the chosen rank, at most WINDOW of them."""
+    group = record.grid.peers[axis]
+    first = min(max(0, group.index(record.grid.rank) - WINDOW // 2), max(0, len(group) - WINDOW))
+    return list(group[first : first + WINDOW])
+
+
+def _members(record: Machine, axis: str, row: int) -> Spec:
+    """A box for each, with its number."""
+    members = _window(record, axis)
+    own = [3 if rank == record.grid.rank else 0 for rank in members]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "xaxis": "x2",
+        "yaxis": "y2",
+        "y": [row] * len(members),
+        "base": [place + 0.08 for place in range(len(members))],
+        "x": [0.84] * len(members),
+        "width": 0.56,
+        "text": [str(rank) for rank in members],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "customdata": members,
+        "hovertext": [
+            f"rank {rank:,}, node {rank // record.node:,} · {ranks.at_axes(record.grid, rank, ' ')}"
+            for rank in members
+        ],
+        "marker": {"color": style.COLOURS[axis], "line": {"width": own, "color": style.WARN}},
+    }
+
+
+def _frames(record: Machine, axis: str, row: int) -> Iterator[Spec]:
+    """A frame around members that stand side by side in one node."""
+    members = _window(record, axis)
+    start = 0
+    for place in range(1, len(members) + 1):
+        if place == len(members) or members[place] // record.node != members[start] // record.node:
+            ends = {"x0": start + 0.02, "x1": place - 0.02, "y0": row - 0.42, "y1": row + 0.42}
+            line = {"width": 1.5, "color": style.LINE}
+            yield {"type": "rect", "xref": "x2", "yref": "y2", **ends, "line": line}
+            start = place
+
+
+def _said(record: Machine, axis: str, row: int) -> Spec:
+    """What stands beside a group: how far it reaches and what it carries."""
+    text = "<br>".join(filter(None, (_reach(record, axis), record.sent.get(axis, ""))))
+    refs = {"xref": "x2", "yref": "y2", "xanchor": "left", "align": "left", "font": {"size": 11}}
+    return parts.label(text, min(WINDOW, len(record.grid.peers[axis])) + 0.15, row, **refs)
+
+
+def _reach(record: Machine, axis: str) -> str:
+    spans = record.spans(axis)
+    where = "in one node" if spans == 1 else f"in {spans:,} nodes"
+    return f"{plural(len(record.grid.peers[axis]), 'rank')} {where}"
+
+
+def _summary(record: Machine) -> str:
+    grid = record.grid
+    where = f"stands in node {grid.rank // record.node} of {record.nodes:,}"
+    first = f"rank {grid.rank} of {grid.layout.world:,} {where}"
+    lines = []
+    for axis in AXES:
+        listed = ranks.group_words(grid, axis)
+        said = ", ".join(filter(None, (_reach(record, axis), record.sent.get(axis, ""))))
+        lines.append(f"  {axis.upper()} group: {listed}; {said}")
+    return parts.lines(f"{first}: {ranks.at_axes(grid, grid.rank, ' ', '=')}", lines)
