@@ -80,7 +80,9 @@ def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
         time.sleep(wait)
         expect(button(notebook, "Cancel")).to_be_focused()
         notebook.page.keyboard.press("Enter")
-        expect(panel_of(notebook).locator(".lp-run:not(.lp-search)")).to_contain_text("cancelled", timeout=10_000)
+        expect(panel_of(notebook).locator(".lp-run:not(.lp-search)")).to_contain_text(
+            "cancelled", timeout=10_000
+        )
         expect(bar).not_to_be_visible()
         expect(button(notebook, "Run")).to_be_focused()
     notebook.run(3)
