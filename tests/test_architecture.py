@@ -45,7 +45,7 @@ ROOMS = {
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5525, "torch", "cloudpickle"),  # training steps, and their bits
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(3070, "plotly"),  # layouts of a search, the machine by nodes
+    "figures": room(3075, "plotly"),  # layouts of a search, the machine by nodes
     "panels": room(3580, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1500),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),

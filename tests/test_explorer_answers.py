@@ -148,8 +148,18 @@ def test_a_search_is_stopped_with_the_best_so_far() -> None:
     receive(panel, kind="cancel")
     assert panel.wait(60)
     assert panel.planned["state"] == "cancelled"
+    assert "stopped" in panel.planned["summary"]
     panel.set(tab="heads")
     assert panel.payload["figure"] is not None
+
+
+def test_a_search_stops_while_it_is_still_estimating() -> None:
+    asked = iter([False] * 20)
+    found = lp.plan("llama3.1-70b", gpus=64, seq_len=8192, global_batch=512, cancel=lambda: next(asked, True))
+    assert (found.complete, found.considered, found.layouts) == (False, 20, ())
+    assert lp.view(found).summary == "stopped before any layout was judged"
+    none = lp.plan("llama3.1-70b", gpus=64, seq_len=8192, global_batch=512, cancel=lambda: True)
+    assert (none.complete, none.considered) == (False, 0)
 
 
 def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:

@@ -10,7 +10,7 @@ function buildPlan(ask) {
   const far = make("span", { class: "lp-title" });
   const cards = make("div", {});
   const best = button("Take the fastest", { onclick: () => ask({ kind: "adopt", place: 0 }) });
-  const head = make("div", { class: "lp-run lp-search" }, make("div", { class: "lp-line" }, best, again, stop, title),
+  const head = make("div", { class: "lp-search" }, make("div", { class: "lp-line" }, best, again, stop, title),
     make("div", { class: "lp-line lp-far" }, bar, far), make("div", { class: "lp-why" }, "click a point to take its layout"), cards);
   function draw(planned) {
     const on = planned.state === "running";

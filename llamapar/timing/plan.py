@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from llamapar.count.terms import GIB
 from llamapar.describe.arguments import named
@@ -237,10 +238,12 @@ def plan(
     ).fitted(profile)
     split = (judge and judge.layer_split) or "balanced ends"
     largest = gpus if most_tp is None else whole("most_tp", most_tp)
-    every = sorted(candidates(job, how, gpus, split, largest), key=lambda one: (one.seconds, str(one)))
+    found_all = candidates(job, how, gpus, split, largest)
+    some = found_all if cancel is None else takewhile(lambda _: not cancel(), found_all)
+    every = sorted(some, key=lambda one: (one.seconds, str(one)))
     wanted = max(JUDGED, whole("top", top))
     passing: list[Ranked] = []
-    complete = True
+    complete = cancel is None or not cancel()
     try:
         for judged, one in enumerate(_judged(every, job, how, judge, split), 1):
             passing += [] if one is None else [one]
