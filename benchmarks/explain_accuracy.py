@@ -38,7 +38,7 @@ from llamapar.diagnosis.vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UN
 
 ORACLES = ROOT / "tests" / "oracles"
 SETS = ("error-cases", "wild", "wordings", "genuine", "raised", "reported", "raised_again", "reported_again")
-SETS += ("raised_third", "reported_third")
+SETS += ("raised_third", "reported_third", "raised_fourth", "reported_fourth")
 Case = dict[str, Any]
 
 COVERS = {
