@@ -40,14 +40,14 @@ _WORLD = re.compile(
 )
 
 MARKS = (
-    "- arguments -",
+    "------------------------ arguments ------------------------",
     "Config(general=GeneralArgs(",
     "device mesh with [",
     "nproc_per_node           :",
 )
-"""One of these stands in every log that says its settings."""
+"""One of these stands in every log that says its settings; long ones are found faster."""
 
-MOST_KEPT, MOST_SEARCHED = 4_000_000, 64_000_000
+MOST_KEPT, MOST_SEARCHED = 4_000_000, 8_000_000
 """Characters of a log that are kept to be read, and that are searched for the marks."""
 
 
@@ -172,16 +172,16 @@ class StartUp:
 
     def watch(self, blocks: Iterable[str]) -> Iterator[str]:
         """The same blocks; lines that are not kept leave empty ones, so that numbers of lines hold."""
-        skipped = 0
+        skipped = list[str]()
         for block in blocks:
             if self._searched < MOST_SEARCHED:
                 self._searched += len(block)
                 marked = any(mark in block for mark in MARKS)
                 if (marked or self._follows) and self._size + len(block) < MOST_KEPT:
-                    self.kept += "\n" * skipped + block
+                    self.kept += "\n" * sum(each.count("\n") for each in skipped) + block
                     self._size += len(block)
-                    skipped = 0
+                    skipped = []
                 else:
-                    skipped += block.count("\n")
+                    skipped.append(block)
                 self._follows = marked
             yield block
