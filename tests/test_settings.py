@@ -661,6 +661,8 @@ def test_a_misspelt_key_leaves_its_field_open() -> None:
     settings = lp.read_settings(text=spoilt)
     assert "micro_batches" not in settings.job
     assert "batch_acumulation_per_replica" in settings.unknown["micro_batches"]
+    root = "./dllama inference --model m --nthreads 4 --worrkers 10.0.0.2:9999\n"
+    assert "tp" in lp.read_settings(text=root).unknown
     command = (
         "torchrun --nproc_per_nod=4 t.py --per_device_train_batch_size 1 --gradient_accumulation_steps 1"
     )

@@ -65,7 +65,10 @@ def read_distributed_llama(files: Files, draft: Draft) -> None:
     source, flags = Source(found[0], found[1].get, draft), found[1]
     _serves(draft, "cp", "pp")
     nodes = 1 + len(flags.values.get("workers", ()))
-    draft.put("tp", nodes, source.origin(flags.get("workers"), "--workers and the root"))
+    if workers := source.get("workers"):
+        draft.put("tp", nodes, source.origin(workers, "--workers and the root"))
+    else:
+        source.put("tp", 1, "workers")
     draft.derive("dp", 1, "distributed-llama has no DP")
     draft.derive("gpus_per_node", 1, "one rank a device")
     source.take("seq_len", "max-seq-len")
