@@ -21,6 +21,7 @@ import random
 import runpy
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -53,6 +54,15 @@ LONGEST = (
 
 FULL_COUNTS = {"soak", "sample", "counts"}  # the fixtures that make a test longer under --soak
 DEEP_COUNTS = {"deep", "counts"}  # and under --deep
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_ranks_left_open() -> Iterator[None]:
+    """Local ranks that a file has stepped through hold the process's one process group until the next run."""
+    yield
+    engine = sys.modules.get("llamapar.execution.engines.local")
+    if engine is not None:
+        engine.end()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
