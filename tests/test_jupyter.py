@@ -91,7 +91,7 @@ attend(torch.zeros(1, 4, 32), 16)
 
 def test_the_model_and_layout_of_the_frame_settle_what_words_leave_open(cell: Cell) -> None:
     setup = "import llamapar as lp, torch\n"
-    body = "def mm(a, b{}):\n    return a @ b\nmm(torch.zeros(2, 4096), torch.zeros(8192, 5){})"
+    body = "def mm(a, b{}):\n    return a @ b\nmm(torch.zeros(2, 4096), torch.zeros(8192, 500){})"
     assert cell(setup + body.format("", ""))[1] == []  # 4096 and 8192 may be anything
     _, shown = cell(setup + body.format(", layout", ", lp.Layout(tp=2)"))
     assert text_of(shown).startswith("A sharding problem: 4096 is 1/2 of 8192: a rank's slice (tp=2)")
