@@ -112,6 +112,8 @@ def _scale(lane: _Lane, i: int, n: int, top: int) -> Spec:
     low = (n - 1 - i) * (tall + gap)
     domain, most = [parts.number(low), parts.number(low + tall)], 4 if n > 1 else 7
     more = {"domain": domain, "tickformat": "~s", "nticks": most, "rangemode": "tozero"}
+    if n > 3:  # too low for more than the name: the unit stands at the numbers
+        return parts.axis(lane.name, [0, top * 1.3], **more, ticksuffix="B")
     return parts.axis(f"{lane.name}, bytes", [0, top * 1.3], **more)
 
 
