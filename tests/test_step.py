@@ -168,6 +168,17 @@ def test_bfloat16_on_a_narrow_model_is_held_to_what_one_process_rounds() -> None
     assert wide.ok, "a weight that AdamW moves from nearly zero is rounded at its new size"
 
 
+@pytest.mark.parametrize("size", [0.01, 0.5, 1.0, 30.0])
+def test_gradients_are_clipped_as_torch_clips_them(size: float) -> None:
+    """Those below the norm stay as they are."""
+    weight = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    gradient = torch.tensor([1.0, -2.0, 2.0, 4.0], dtype=torch.float64) / 5 * size
+    weight.grad = gradient.clone()
+    norm = torch.nn.utils.clip_grad_norm_(weight, max_norm=1.0)
+    factor = update.clip_factor(norm, norm / 7, Training(max_norm=1.0))
+    assert torch.equal(gradient * factor, weight.grad)
+
+
 def test_a_rounding_of_a_gradient_moves_a_weight_as_far_as_is_allowed() -> None:
     """1e-15 becomes 1e-10 where a gradient is as small as eps, and nothing where it is large."""
     training, g, off = Training(), torch.tensor([1e-8, 1.0], dtype=torch.float64), 1e-15
