@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import statistics
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cost_accuracy
 import llamapar as lp
 from llamapar.timing.profiles import PROFILES
 
@@ -20,20 +19,8 @@ PAGE = (ROOT / "docs" / "time.md").read_text(encoding="utf-8")
 
 
 @cache
-def benchmark() -> Any:
-    path = ROOT / "benchmarks" / "cost_accuracy.py"
-    spec = importlib.util.spec_from_file_location("cost_accuracy", path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["cost_accuracy"] = made
-    spec.loader.exec_module(made)
-    return made
-
-
-@cache
 def rows() -> list[Any]:
-    return [row for row in benchmark().published("both") if row.cost]
+    return [row for row in cost_accuracy.published("both") if row.cost]
 
 
 TABLE = re.findall(r"^\| ([^|]+) \| `([\d.]+%)` \| `([\d.]+%)` \|$", PAGE, re.MULTILINE)
@@ -45,10 +32,10 @@ def test_the_page_says_what_the_benchmark_says(name: str, median: str, p90: str)
     if name.startswith("unseen"):
         found = [row for row in found if row.half == "unseen"]
     elif name.startswith("llm-foundry"):
-        found = [row for row in benchmark().foundry() if benchmark().fair(row)]
+        found = [row for row in cost_accuracy.foundry() if cost_accuracy.fair(row)]
     elif not name.startswith("all"):
         found = [row for row in found if row.name.startswith(name)]
-    assert f"median {median}, p90 {p90}, " in benchmark().spread([row.error for row in found])
+    assert f"median {median}, p90 {p90}, " in cost_accuracy.spread([row.error for row in found])
 
 
 def test_the_page_has_its_rows() -> None:
@@ -71,10 +58,10 @@ def test_steps_are_as_near_as_was_asked() -> None:
 @pytest.mark.parametrize("trainer", list(PROFILES))
 def test_no_constants_near_a_profiles_fit_its_rows_better(trainer: str) -> None:
     """Found by `--fit` on the half that may be seen; the other half says how near it is."""
-    made, rows = PROFILES[trainer], benchmark().rows_of(trainer, "seen")
+    made, rows = PROFILES[trainer], cost_accuracy.rows_of(trainer, "seen")
 
     def error(slower: float, host: float) -> float:
-        return statistics.mean(map(abs, benchmark().refitted(rows, slower, host)))
+        return statistics.mean(map(abs, cost_accuracy.refitted(rows, slower, host)))
 
     own = error(made.slower, made.host)
     near = [(made.slower + step, made.host) for step in (-0.01, 0.01)]
@@ -85,9 +72,9 @@ def test_no_constants_near_a_profiles_fit_its_rows_better(trainer: str) -> None:
 
 def test_a_profile_is_as_near_on_other_rows_as_it_says() -> None:
     made = PROFILES["nanotron"]
-    errors = benchmark().refitted(benchmark().rows_of("nanotron", "unseen"), made.slower, made.host)
+    errors = cost_accuracy.refitted(cost_accuracy.rows_of("nanotron", "unseen"), made.slower, made.host)
     said = re.findall(r"[\d.]+(?= %)", made.others)
-    assert f"79 rows: median {said[0]}%, p90 {said[1]}%, " in benchmark().spread(errors)
+    assert f"79 rows: median {said[0]}%, p90 {said[1]}%, " in cost_accuracy.spread(errors)
 
 
 def test_a_profile_is_a_term_of_its_own() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import explain_accuracy as accuracy
 import llamapar as lp
 from llamapar import diagnosis
 from llamapar.describe.models import public_models
@@ -22,9 +23,6 @@ from llamapar.rules.search import Fix
 from llamapar.rules.table import RULE_BY_CODE
 
 ORACLES = Path(__file__).parent / "oracles"
-sys.path.insert(0, str(ORACLES.parent.parent / "benchmarks"))
-
-import explain_accuracy as accuracy  # noqa: E402
 
 KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
 

@@ -8,21 +8,18 @@ scored before anybody looked. Those of the names *_third and *_fourth were kept 
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import explain_accuracy as accuracy
 from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, Level
 from llamapar.diagnosis.vocabulary import CATEGORIES, SUBTYPES, VERDICTS
+from make_raised import half
 
 ORACLES = Path(__file__).parent / "oracles"
-sys.path[:0] = [str(ORACLES.parent.parent / "benchmarks"), str(ORACLES)]
-
-import explain_accuracy as accuracy  # noqa: E402
-from make_raised import half  # noqa: E402
 
 SETS = {
     name: [json.loads(line) for line in (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()]

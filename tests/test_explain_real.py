@@ -8,19 +8,16 @@ those, 10 of 17), and one of the 37 look-alikes was blamed on sharding. The boun
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import explain_accuracy as accuracy
 import llamapar as lp
 from inputs import oracle
 
 ORACLES = Path(__file__).parent / "oracles"
-sys.path.insert(0, str(ORACLES.parent.parent / "benchmarks"))
-
-import explain_accuracy as accuracy  # noqa: E402
 
 GENUINE = oracle("genuine")
 WILD = [json.loads(line) for line in (ORACLES / "wild.jsonl").read_text("utf-8").splitlines()]

@@ -6,14 +6,24 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import llamapar as lp
-from inputs import BAD_COUNTS, Hostile, jobs
+from inputs import BAD_COUNTS, Hostile, jobs, layouts
 from llamapar.describe.job import _COUNTS
-from llamapar.describe.layout import MAX_WORLD
+from llamapar.describe.layout import AXES, MAX_WORLD
 from llamapar.describe.splits import Padding
 
 B8 = "llama3-8b"
+
+
+@given(layouts(degrees=(1, 2, 3, 4, 6)), st.sampled_from((3, 4, 6, 8)))
+def test_an_axis_leaves_its_node_where_a_group_has_ranks_of_two(layout: lp.Layout, node: int) -> None:
+    job = lp.Job(lp.model(B8), layout, gpus_per_node=node)
+    for axis in AXES:
+        groups = {lp.ranks(layout, rank).peers[axis] for rank in range(layout.world)}
+        across = any(len({rank // node for rank in group}) > 1 for group in groups)
+        assert job.leaves_node(axis) == across, axis
 
 
 @pytest.mark.parametrize("kind", [k for k in BAD_COUNTS if k != "none"])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import statistics
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import llamapar as lp
+import memory_accuracy as accuracy
 from llamapar.count.reconciliation import PEERS, groups
 from llamapar.count.sizes import Sizes, StageHold
 from llamapar.count.terms import MARGIN, RESERVED
@@ -118,19 +116,7 @@ def test_ultrascales_closed_forms(case: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def accuracy() -> ModuleType:
-    path = ROOT / "benchmarks" / "memory_accuracy.py"
-    spec = importlib.util.spec_from_file_location("memory_accuracy", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def scored(accuracy: ModuleType) -> dict[str, list[Any]]:
+def scored() -> dict[str, list[Any]]:
     """File → its rows scored, those that say too little left out."""
     names = ("ultrascale", "published", "measured", "gathered", "fresh")
     return {
@@ -155,7 +141,6 @@ def test_measured_peaks(
     held: float,
     median: float,
     p90: float,
-    accuracy: ModuleType,
     scored: dict[str, list[Any]],
 ) -> None:
     found = scored[file]
@@ -166,7 +151,7 @@ def test_measured_peaks(
     assert accuracy.quantile(errors, 0.9) <= p90
 
 
-def test_the_page_says_what_the_script_prints(accuracy: ModuleType, scored: dict[str, list[Any]]) -> None:
+def test_the_page_says_what_the_script_prints(scored: dict[str, list[Any]]) -> None:
     page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
     told = re.findall(
         r"^\| `(\d+)` .*? \| `([\d.]+) %` \| `(\d+) %` \| `([\d.]+) % \(([\d.]+) %\)`", page, re.M
@@ -178,9 +163,7 @@ def test_the_page_says_what_the_script_prints(accuracy: ModuleType, scored: dict
     assert told == [line.groups() for line in said if line]
 
 
-def test_how_far_an_account_may_be_off_is_what_the_first_half_says(
-    accuracy: ModuleType, scored: dict[str, list[Any]]
-) -> None:
+def test_how_far_an_account_may_be_off_is_what_the_first_half_says(scored: dict[str, list[Any]]) -> None:
     known = [
         s
         for s in scored["measured"]
@@ -192,7 +175,7 @@ def test_how_far_an_account_may_be_off_is_what_the_first_half_says(
     assert accuracy.quantile(outside, 0.9) <= MARGIN
 
 
-def test_what_is_reserved_is_what_logs_say(accuracy: ModuleType) -> None:
+def test_what_is_reserved_is_what_logs_say() -> None:
     rows = json.loads((ORACLES / "reserved.json").read_text())["rows"]
     ratios = [row["max_reserved_mib"] / row["max_allocated_mib"] for row in rows]
     assert min(ratios) >= 1
@@ -220,9 +203,7 @@ def test_what_is_reserved_is_what_logs_say(accuracy: ModuleType) -> None:
         ({"unknown": ["GB vs GiB"], "counted": "converted as 10^9"}, {"unit": (1 / (2**30 / 10**9), 1.0)}),
     ],
 )
-def test_what_a_row_leaves_open_has_both_ends(
-    accuracy: ModuleType, row: dict[str, Any], told: dict[str, Any]
-) -> None:
+def test_what_a_row_leaves_open_has_both_ends(row: dict[str, Any], told: dict[str, Any]) -> None:
     trainer = accuracy.trainer_of(row, {})
     found = {
         "trainer": trainer,
@@ -260,7 +241,7 @@ def test_float8_rows(scored: dict[str, list[Any]]) -> None:
 
 
 def test_the_script_prints_the_whole_and_every_mark(
-    accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     row: dict[str, Any] = {
         "id": "somebody's",
@@ -336,9 +317,7 @@ DIMS |= {"intermediate_size": 14336, "vocab_size": 128256}
     ],
     ids=str,
 )
-def test_a_row_may_say_it_in_other_words(
-    changes: dict[str, Any], measured: float, accuracy: ModuleType
-) -> None:
+def test_a_row_may_say_it_in_other_words(changes: dict[str, Any], measured: float) -> None:
     found = accuracy.score({**PLAIN, **changes}, {})
     said = lp.memory("llama3.1-8b", {"tp": 2, "dp": 4}, seq_len=8192, framework="torchtitan")
     assert found.most == pytest.approx(said.ends("reserved")[1] / GIB)
@@ -367,9 +346,7 @@ def test_a_row_may_say_it_in_other_words(
     ],
     ids=str,
 )
-def test_a_row_that_cannot_be_scored_has_its_reason(
-    row: Any, reason: str, accuracy: ModuleType, tmp_path: Path
-) -> None:
+def test_a_row_that_cannot_be_scored_has_its_reason(row: Any, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     file.write_text(json.dumps({"about": "x", "anything": [PLAIN, row]}))
     found = list(accuracy.scores(file))
@@ -377,7 +354,7 @@ def test_a_row_that_cannot_be_scored_has_its_reason(
     assert found[1] == reason
 
 
-def test_a_range_ends_at_the_gpu_that_the_row_names(accuracy: ModuleType) -> None:
+def test_a_range_ends_at_the_gpu_that_the_row_names() -> None:
     """A run that was measured did fit."""
     row = {**PLAIN, "micro_batch": 12, "recompute": "none"}
     free = accuracy.score(row, {})
@@ -386,7 +363,7 @@ def test_a_range_ends_at_the_gpu_that_the_row_names(accuracy: ModuleType) -> Non
     assert accuracy.score({**row, "gpu_gib": 79.1}, {}).most == pytest.approx(79.1)
 
 
-def test_what_a_row_does_not_tell_is_a_range(accuracy: ModuleType) -> None:
+def test_what_a_row_does_not_tell_is_a_range() -> None:
     row = {name: value for name, value in PLAIN.items() if name not in ("recompute", "trainer", "counter")}
     unknown, known = accuracy.score(row, {}), accuracy.score(PLAIN, {})
     assert unknown.low < known.low < known.high < unknown.high
@@ -403,13 +380,13 @@ def test_what_a_row_does_not_tell_is_a_range(accuracy: ModuleType) -> None:
     assert accuracy.score(every, {}).least <= accuracy.score(last, {}).least < accuracy.score(every, {}).most
 
 
-def test_quantile(accuracy: ModuleType) -> None:
+def test_quantile() -> None:
     assert accuracy.quantile([float(n) for n in range(1, 11)], 0.9) == 9
     assert accuracy.quantile([3.0], 0.9) == 3
     assert accuracy.quantile([1.0, 2.0], 0.5) == 1
 
 
-def test_nanotrons_stages(accuracy: ModuleType) -> None:
+def test_nanotrons_stages() -> None:
     """Its 1B (16 layers, a head worth 4 of them) over 2 and 8 stages."""
     m = lp.ModelConfig(2048, 16, 32, 32, 8192, 131072)
     assert accuracy.nanotron_split(m, 2) == [11, 5]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llamapar as lp
+import plans
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
 from llamapar.place.schedule import schedule_of
@@ -209,23 +207,12 @@ def test_the_winners_settings(run: Callable[[str], tuple[int, str, str]]) -> Non
 # -- what others chose -----------------------------------------------------------------------------
 
 
-def others() -> Any:
-    path = Path(__file__).resolve().parent.parent / "benchmarks" / "plans.py"
-    spec = importlib.util.spec_from_file_location("plans", path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["plans"] = made
-    spec.loader.exec_module(made)
-    return made
-
-
 @pytest.mark.parametrize(
     "gpus", [8, *(pytest.param(gpus, marks=pytest.mark.soak) for gpus in (64, 256, 1024, 16384))]
 )
 def test_no_layout_of_another_optimizer_is_faster(gpus: int) -> None:
     """zhebrak's, for the same jobs, from each of its starts: a fixture of what its own code answered."""
-    found = list(others().optimizer(gpus))
+    found = list(plans.optimizer(gpus))
     assert found
     assert all(row.over >= 0 for row in found), found
 
@@ -233,7 +220,7 @@ def test_no_layout_of_another_optimizer_is_faster(gpus: int) -> None:
 @pytest.mark.deep
 def test_the_papers_layouts_are_the_fastest_with_their_cp() -> None:
     """At 8,192 tokens, of those that need no more memory by the same account."""
-    over = {row.name: row.over for row in others().paper()}
+    over = {row.name: row.over for row in plans.paper()}
     assert over["paper-8k-gpus among its CP"] == pytest.approx(0, abs=1e-9)
     assert over["paper-16k-gpus among its CP"] == pytest.approx(0, abs=1e-9)
     assert 0.04 < over["paper-8k-gpus among all CP"] < 0.08

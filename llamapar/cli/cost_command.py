@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from llamapar.describe.hardware import HARDWARE
+from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import LAYOUT, OPTIONS, offer
 from llamapar.errors import Choice, LlamaparError
@@ -50,7 +50,7 @@ COST = Command(
     exits="0 a time",
     surplus="--model {word}",
     helps={
-        "gpu": f"on which it runs: {', '.join(HARDWARE)} (default h100-80gb)",
+        "gpu": f"on which it runs: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
         "framework": "whose layer split and habits there are, where they are not given",
         "global_batch": "sequences of a step, all DP groups together (default: enough for a full pipeline)",
     },
@@ -127,7 +127,7 @@ PLAN = Command(
     exits="0 some layout passes and fits, 1 none does",
     surplus="--model {word}",
     helps={
-        "gpu": f"on which it runs: {', '.join(HARDWARE)} (default h100-80gb)",
+        "gpu": f"on which it runs: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
         "framework": "by whose rules, layer split and habits (default: the Llama 3 paper's)",
     },
 )

@@ -8,7 +8,7 @@ from functools import partial
 
 from llamapar.describe.arguments import named
 from llamapar.describe.dtypes import TRAINED
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import DEFAULT_GPU, GPUS
 from llamapar.describe.job import Job
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
@@ -43,7 +43,7 @@ def memory(
     schedule: str = "1f1b",
     nc: int | None = None,
     accounting: str = "exact",
-    gpu: str = "h100-80gb",
+    gpu: str = DEFAULT_GPU,
     dtype: str = "bfloat16",
     grad_dtype: str | None = None,
     kernels: str = "fused",

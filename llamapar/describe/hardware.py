@@ -23,6 +23,9 @@ repositories; torch counts some 0.4 % less (178.35 GiB of a B200: pytorch/ao pul
 as listed for the same 96 GB in an H20 and a GH200; no listing of the H100 itself was found.
 """
 
+DEFAULT_GPU = "h100-80gb"
+"""Where nobody says which: the paper's (arXiv:2407.21783, section 3.3.1)."""
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -150,7 +153,7 @@ def hardware(gpu: str | Gpu | Mapping[str, object]) -> Gpu:
     if not isinstance(gpu, Mapping):
         raise LlamaparError(f"gpu={shown(gpu)}: a name or a dict is needed", "", list(HARDWARE), "gpu")
     given = dict(gpu)
-    base = hardware(str(given.pop("base", "h100-80gb")))
+    base = hardware(str(given.pop("base", DEFAULT_GPU)))
     text = given.pop("nccl_tests", None)
     known = {field.name for field in fields(Gpu)}
     values: dict[str, object] = {}

@@ -99,6 +99,11 @@ class Job:
             return self.micro_batches * self.micro_batch * dp
         return tokens // seq if tokens and seq and tokens % seq == 0 else None
 
+    def leaves_node(self, axis: str) -> bool:
+        """Whether a group of the axis has ranks on several nodes, which hold ranks one after the other."""
+        lay, node = self.layout, self.gpus_per_node
+        return lay.size(axis) > 1 and lay.world > node and node % (lay.stride(axis) * lay.size(axis)) != 0
+
     @property
     def n_micro_batches(self) -> int | None:
         """Micro-batches per step and DP group, given or derived; None where it is not known."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from llamapar.errors import MAX_DEGREE, MAX_SIZE, one_of
 
 from .configfile import Values as Values
-from .hardware import GPUS
+from .hardware import DEFAULT_GPU, GPUS
 from .layout import AXES, AXIS_TITLES, MAX_WORLD, ORDERS, PAPER_ORDER
 from .splits import LAYER_SPLITS, Padding
 
@@ -207,12 +207,12 @@ _TABLE = (
 OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
 """Every option by name."""
 
-_TIMED = {"micro_batch": 1, "gpu": "h100-80gb"}
+_TIMED = {"micro_batch": 1, "gpu": DEFAULT_GPU}
 _MEMORY = _TIMED | {"dtype": "bfloat16"}
 
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "cost": _TIMED,
-    "plan": {"gpu": "h100-80gb"},
+    "plan": {"gpu": DEFAULT_GPU},
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "explain": dict.fromkeys((*AXES, "virtual_stages", "zero")),
     "loading": {"seq_len": 4096},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -116,24 +115,8 @@ def picture(record: Machine) -> tuple[Spec, str]:
 def _tiles(record: Machine) -> Spec:
     cells = bytes(place < record.tiles for place in range(record.rows * record.cols))
     gap = 1 if record.cols <= 64 else 0
-    return {
-        "type": "heatmap",
-        "z": {
-            "dtype": "u1",
-            "bdata": base64.b64encode(cells).decode(),
-            "shape": f"{record.rows}, {record.cols}",
-        },
-        "x0": 0,
-        "dx": record.tile,
-        "y0": 0,
-        "dy": record.cols * record.tile,
-        "xgap": gap,
-        "ygap": gap,
-        "zmin": 0,
-        "zmax": 1,
-        "colorscale": [[0, "rgba(0,0,0,0)"], [1, style.BANDS[0]]],
-        "hovertemplate": f"{plural(record.tile, 'rank')} from %{{y:d}} + %{{x:d}}<extra></extra>",
-    }
+    hover = f"{plural(record.tile, 'rank')} from %{{y:d}} + %{{x:d}}"
+    return parts.grid(cells, record.cols, record.tile, ("rgba(0,0,0,0)", style.BANDS[0]), hover, gap=gap)
 
 
 def _size(record: Machine) -> float:

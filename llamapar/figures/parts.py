@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -174,6 +175,36 @@ def bar_width(n: int) -> float:
 def legend(name: str) -> Spec:
     """A trace's name, shown in the legend."""
     return {"name": name, "showlegend": True}
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+def packed(cells: bytes, cols: int) -> Spec:
+    """Rows of `cols` small numbers, one after the other, as a heat map takes them."""
+    shape = f"{len(cells) // cols}, {cols}"
+    return {"dtype": "u1", "bdata": base64.b64encode(cells).decode(), "shape": shape}
+
+
+def grid(cells: bytes, cols: int, each: int, colours: tuple[str, str], hover: str, gap: int) -> Spec:
+    """Tiles of `each` ranks, row after row, where they stand: x and y add up to a tile's first rank.
+
+    cells: 0 or 1 a tile, its colour. gap: pixels between two tiles.
+    """
+    return {
+        "type": "heatmap",
+        "z": packed(cells, cols),
+        "x0": 0,
+        "dx": each,
+        "y0": 0,
+        "dy": cols * each,
+        "xgap": gap,
+        "ygap": gap,
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": [[i, colour] for i, colour in enumerate(colours)],
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
 
 
 # -- lines and labels ------------------------------------------------------------------------------

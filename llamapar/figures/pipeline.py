@@ -7,7 +7,6 @@ gradients and the lower its weight gradients. What is empty is bubble.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from math import ceil
 
@@ -159,8 +158,7 @@ def _unit(line: Timeline) -> float:
 
 def _cells(values: list[bytes]) -> Spec:
     """Rows of bytes as a heat map takes them."""
-    bdata = base64.b64encode(b"".join(values)).decode()
-    return {"dtype": "u1", "bdata": bdata, "shape": f"{len(values)}, {len(values[0])}"}
+    return parts.packed(b"".join(values), len(values[0]))
 
 
 def _heatmap(values: list[bytes], step: float, high: float, axis: str, **more: object) -> Spec:

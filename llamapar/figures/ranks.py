@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -110,24 +109,8 @@ def _heatmap(record: RankGrid, shades: bytes, first_row: int, cols: int) -> Spec
     if record.block > 1:
         upto = "up to " if record.layout.world % record.block else ""
         cell = f"{upto}{plural(record.block, 'rank')} from rank %{{y:d}} + %{{x:d}}"
-    return {
-        "type": "heatmap",
-        "z": {
-            "dtype": "u1",
-            "bdata": base64.b64encode(shades).decode(),
-            "shape": f"{len(shades) // cols}, {cols}",
-        },
-        "x0": 0,
-        "dx": record.block,
-        "y0": first_row * row,
-        "dy": row,
-        "xgap": gap,
-        "ygap": gap,
-        "zmin": 0,
-        "zmax": 1,
-        "colorscale": [[i, colour] for i, colour in enumerate(style.BANDS)],
-        "hovertemplate": f"{cell}<extra></extra>",
-    }
+    drawn = parts.grid(shades, cols, record.block, style.BANDS, cell, gap=gap)
+    return drawn | {"y0": first_row * row, "dy": row}
 
 
 def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) -> Spec:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from llamapar.count.account import micro_batches_of
 from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
-from llamapar.describe.hardware import hardware
+from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, SHARDING
 from llamapar.describe.options import OPTIONS, Values
@@ -83,9 +83,7 @@ def legal(report: Report) -> Answer:
         code = errors[0].code
         tab = _TABS.get(code) or _TABS.get(code[:3], "heads")
         return Answer("legal?", tab, f"no: {plural(len(errors), 'error')}", errors[0].message, NO)
-    kinds = (
-        (f"{severity}", sum(f.severity == severity for f in findings)) for severity in ("warning", "note")
-    )
+    kinds = ((severity, sum(f.severity == severity for f in findings)) for severity in ("warning", "note"))
     said = ", ".join(plural(n, kind) for kind, n in kinds if n)
     return Answer("legal?", "heads", "yes", said or "nothing to report", YES)
 
@@ -132,7 +130,7 @@ def method(values: Values) -> str:
 
 def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
     """How the panel's job runs: what it does not ask is as `lp.cost` assumes it."""
-    found = hardware(job.gpu or "h100-80gb")
+    found = hardware(job.gpu or DEFAULT_GPU)
     return Conditions(
         found, recompute=job.recompute, selective=habits_of(judge).selective, cp_method=cp_method
     )
@@ -177,17 +175,11 @@ def _fast(cost: Cost) -> tuple[str, str]:
     return f"{cost.step_seconds:.3g} s a step, {cost.mfu:.0%} MFU", note
 
 
-def crossing(job: Job) -> list[str]:
-    """Axes whose groups span nodes."""
-    lay, node = job.layout, job.gpus_per_node
-    return [a for a in AXES if lay.size(a) > 1 and lay.stride(a) * lay.size(a) > node]
-
-
 def _travels(report: Report, values: Values) -> tuple[str, str]:
     job, rank = report.job, values["rank"]
     found = sent(job, report.judge, method(values), rank if isinstance(rank, int) else 0)
     texts = [f"{axis.upper()} {human(n)}" for axis, n in found.by_axis.items()]
-    leaving = [axis.upper() for axis in crossing(job)]
+    leaving = [axis.upper() for axis in AXES if job.leaves_node(axis)]
     where = f"{', '.join(leaving)} between nodes" if leaving else "all inside a node"
     return " · ".join(texts) or "nothing", f"sent by rank {rank} in a step; {where}"
 

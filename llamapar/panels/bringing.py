@@ -48,6 +48,7 @@ def told(settings: Settings, problem: LlamaparError | None = None) -> Plain:
         "unknown": [f"{name}: {why}" for name, why in settings.unknown.items()],
         "not covered": list(settings.not_covered),
         "without effect": list(settings.ignored),
+        "not read": list(settings.unread),
         "note": list(settings.notes),
     }
     if problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, AXIS_TITLES, ORDERS
 from llamapar.describe.models import PRESETS
@@ -37,7 +38,7 @@ _FIRST: dict[str, object] = {
     "zero": 2,
     "sequence_parallel": True,
     "seq_len": 8192,
-    "gpu": "h100-80gb",
+    "gpu": DEFAULT_GPU,
     "rank": 6043,
 }
 """The paper's layout at 8,192 tokens. Its FSDP shares weights, optimizer states and gradients, and does not

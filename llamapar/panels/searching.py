@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from llamapar.count.account import micro_batches_of
 from llamapar.count.terms import GIB
+from llamapar.describe.hardware import DEFAULT_GPU
+from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
@@ -30,34 +32,44 @@ STEP = 0.15
 
 @dataclass(frozen=True)
 class Question:
-    """A model, GPUs and a batch, which layouts are searched for. arguments: of `lp.plan`, as pairs."""
+    """A model, GPUs and a batch, which layouts are searched for: arguments of `lp.plan` by their names."""
 
-    arguments: tuple[tuple[str, object], ...]
+    model: ModelConfig
+    gpus: int
+    seq_len: int
+    global_batch: int
+    gpu: str
+    schedule: str
+    cp_method: str
+    kv_replication: bool
+    framework: str | None
 
     @classmethod
     def of(cls, report: Report, values: Values) -> Question:
         """What the controls ask, whatever their layout is. Raises LlamaparError."""
         job = batched(report.job)
-        batch = job.global_batch or micro_batches_of(job) * job.layout.dp
-        asked: Values = {
-            "model": job.model,
-            "gpus": job.gpus or job.layout.world,
-            "seq_len": job.seq_len or job.model.max_seq_len,
-            "global_batch": batch,
-            "gpu": job.gpu or "h100-80gb",
-            "schedule": job.schedule,
-            "cp_method": method(values),
-            "kv_replication": job.kv_replication,
-            "framework": report.judge.name if report.judge else None,
-        }
-        return cls(tuple(asked.items()))
+        return cls(
+            job.model,
+            job.gpus or job.layout.world,
+            job.seq_len or job.model.max_seq_len,
+            job.global_batch or micro_batches_of(job) * job.layout.dp,
+            job.gpu or DEFAULT_GPU,
+            job.schedule,
+            method(values),
+            job.kv_replication,
+            report.judge.name if report.judge else None,
+        )
+
+    @property
+    def arguments(self) -> Values:
+        """By name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def title(self) -> str:
         """One line: what is searched."""
-        asked = dict(self.arguments)
-        batch = f"{asked['global_batch']:,} sequences of {asked['seq_len']:,} a step"
-        return f"layouts of {asked['gpus']:,} {asked['gpu']} for {asked['model'].name}: {batch}"  # type: ignore[attr-defined]
+        batch = f"{self.global_batch:,} sequences of {self.seq_len:,} a step"
+        return f"layouts of {self.gpus:,} {self.gpu} for {self.model.name}: {batch}"
 
 
 @dataclass(frozen=True)
@@ -90,8 +102,7 @@ class Searcher(Background[Search]):
                 self._put(stop, now)
 
         try:
-            asked: Values = dict(question.arguments)
-            found = plan(**asked, top=SHOWN, progress=progress, cancel=stop.is_set)
+            found = plan(**question.arguments, top=SHOWN, progress=progress, cancel=stop.is_set)
             state = DONE if found.complete else CANCELLED
             self._put(stop, replace(now, state=state, plan=found))
         except LlamaparError as problem:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from llamapar.count.account import memory
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memory
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import DEFAULT_GPU, GPUS
 from llamapar.describe.job import Job
 from llamapar.describe.options import FACTS
 from llamapar.errors import LlamaparError
@@ -37,7 +37,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
     Without a sequence length the model's longest. Raises LayoutError.
     """
     many, batch = job.n_micro_batches, job.micro_batch or 1
-    settings: Plain = {"gpu": job.gpu or "h100-80gb", **options}
+    settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **options}
     return memory(
         job.model,
         job.layout,

@@ -59,9 +59,7 @@ def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) ->
 
 
 def tp_leaves_node(job: Job, _: Padding) -> bool:
-    lay = job.layout
-    block = lay.stride("tp") * lay.tp
-    return lay.tp > 1 and lay.world > job.gpus_per_node and job.gpus_per_node % block != 0
+    return job.leaves_node("tp")
 
 
 def tp_fastest(job: Job) -> Iterator[Changes]:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from llamapar.count.terms import Term
 from llamapar.describe.arguments import named
-from llamapar.describe.hardware import Gpu, hardware
+from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -176,7 +176,7 @@ def cost(
     recompute: str = "selective",
     schedule: str = "1f1b",
     nc: int | None = None,
-    gpu: str | Mapping[str, object] | Gpu = "h100-80gb",
+    gpu: str | Mapping[str, object] | Gpu = DEFAULT_GPU,
     precision: str = "bfloat16",
     kernels: str = "fused",
     flash: str = "fa3",

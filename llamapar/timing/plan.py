@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from llamapar.count.terms import GIB
 from llamapar.describe.arguments import named
-from llamapar.describe.hardware import GPUS, Gpu, hardware
+from llamapar.describe.hardware import DEFAULT_GPU, GPUS, Gpu, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -190,7 +190,7 @@ def plan(
     gpus: int,
     seq_len: int,
     global_batch: int,
-    gpu: str | Mapping[str, object] | Gpu = "h100-80gb",
+    gpu: str | Mapping[str, object] | Gpu = DEFAULT_GPU,
     schedule: str = "1f1b",
     precision: str = "bfloat16",
     kernels: str = "fused",

@@ -11,8 +11,9 @@ import random
 from typing import Any
 
 import torch
-from fixture import write
 from torch.distributed.tensor import Shard
+
+from fixture import write
 
 PAIRS = [(5, 4), (4, 3), (10, 4), (1024, 3), (32, 5), (128256, 7), (8, 16), (8, 8), (1, 4), (7, 1)]
 

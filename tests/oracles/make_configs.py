@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import transformers
+
 from fixture import write
 
 MODELS = Path(__file__).with_name("configs.txt")

@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
 from fixture import ranks, write
 
 warnings.simplefilter("ignore")

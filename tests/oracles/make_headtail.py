@@ -13,11 +13,12 @@ head-tail positions and for torch.chunk's contiguous ones.
 from typing import Any
 
 import torch
-from fixture import outcome, write
 from torch.distributed.tensor.experimental._context_parallel._load_balancer import (
     _create_default_load_balancer,
     _HeadTailLoadBalancer,
 )
+
+from fixture import outcome, write
 
 POSITIONS = [(2, 1), (4, 2), (8, 2), (8, 4), (16, 4), (16, 8), (18, 3), (32, 8), (60, 5), (64, 8)]
 REFUSED = [(20, 8), (10, 4), (9, 2), (7, 1), (64, 6)]

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
 from fixture import arguments, extract, outcome, source, write
 
 with warnings.catch_warnings():

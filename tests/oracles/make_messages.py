@@ -25,7 +25,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from fairscale.nn.model_parallel.utils import ensure_divisibility
-from fixture import arguments, extract, fragment, outcome, ranks, source, write
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -33,6 +32,8 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.experimental._context_parallel import _load_balancer
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from fixture import arguments, extract, fragment, outcome, ranks, source, write
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

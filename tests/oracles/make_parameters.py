@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import transformers
+
 from fixture import write
 
 LLAMA = {"model_type": "llama", "tie_word_embeddings": False, "rms_norm_eps": 1e-05}

@@ -17,9 +17,10 @@ import warnings
 from typing import Any
 
 import torch.distributed as dist
-from fixture import write
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from fixture import write
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

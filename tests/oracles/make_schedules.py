@@ -17,8 +17,9 @@ import hashlib
 from types import SimpleNamespace
 from typing import Any
 
-from fixture import write
 from torch.distributed.pipelining import schedules
+
+from fixture import write
 
 CLASSES = {
     "gpipe": schedules.ScheduleGPipe,

@@ -39,8 +39,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sweep_tools import TOOLS, Asked, Tool
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from sweep_tools import TOOLS, Asked, Tool
 
 HERE = Path(__file__)
 MANY = {"dtensor": 500, "torchtitan": 1000}

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from fairscale.nn.model_parallel.utils import VocabUtility as FairscaleVocab
+
 from fixture import arguments, extract, outcome, source, write
 
 with warnings.catch_warnings():

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fixture import fragment
 from torch import nn
+
+from fixture import fragment
 
 Asked = dict[str, Any]
 Tool = Callable[[Asked], str]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from llamapar.describe.families import HF_SIZES
+
 from .documents import Document, Entry
 from .draft import MODEL, Contradiction, Draft, Fact, Source, count, section_of, stage, truth
 from .files import Files
@@ -155,18 +157,6 @@ def is_distributed(files: Files) -> bool:
     return "DistributedConfig" in _calls(files)
 
 
-_LLAMA_CONFIG = {
-    "dim": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "n_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "ffn_dim": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "max_seq_len": "max_position_embeddings",
-}
-
-
 def read_distributed(files: Files, draft: Draft) -> None:
     """Fills the draft from DistributedConfig and the LlamaConfig beside it (transformers v5.23.0)."""
     calls = _calls(files)
@@ -178,7 +168,7 @@ def read_distributed(files: Files, draft: Draft) -> None:
     fill_one_way(draft, "cp")
     draft.derive("zero", 3 if draft.number("dp_shard") != 1 else 0, "fsdp_size shares parameters")
     model = Source(held.name, calls.get("LlamaConfig", Document(held.name, ())).get, draft)
-    for field, key in _LLAMA_CONFIG.items():
+    for field, key in HF_SIZES.items():
         model.take(field, key)
     model.switch("tied", "tie_word_embeddings")
     theta = model.get("rope_parameters.rope_theta")
