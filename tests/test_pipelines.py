@@ -23,6 +23,7 @@ from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
 from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS, Program, llama
+from sent import check_bytes
 
 MODEL = ModelConfig(
     dim=16, n_layers=6, n_heads=4, n_kv_heads=2, head_dim=4, ffn_dim=24, vocab_size=50, name="small"
@@ -86,26 +87,8 @@ def check(case: Case) -> None:
         assert report.work.in_flight == table.in_flight[pp_rank], (case, report.rank)
         assert [done.action for done in report.work.operations] == list(table.ranks[pp_rank])
         covered |= own
-        check_bytes(case, result, report.rank)
     assert covered == set(setting.weights())
-
-
-def check_bytes(case: Case, result: RunResult, rank: int) -> None:
-    """What a rank sent is what was said that it would send, axis by axis and phase by phase."""
-    setting = result.task.setting
-    predicted = lp.traffic(
-        "llama",
-        case.model,
-        case.layout,
-        seq_len=setting.seq_len,
-        dtype=setting.dtype,
-        schedule=case.schedule,
-        micro_batches=setting.micro_batches,
-        rank=rank,
-    )
-    trace = result.traces[rank]
-    traced = {(e.phase, e.axis): trace.bytes(e.axis, e.phase) for e in trace.events}
-    assert traced == predicted.by_phase, (case, rank)
+    check_bytes(result)
 
 
 SHORT = [

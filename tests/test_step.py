@@ -29,6 +29,7 @@ from llamapar.programs.corpus import CORPUS
 from llamapar.spmd import update
 from llamapar.spmd.microbatches import of_step
 from llamapar.spmd.training import Training
+from sent import check_bytes
 
 MODEL = ModelConfig(
     dim=16, n_layers=4, n_heads=4, n_kv_heads=2, head_dim=4, ffn_dim=24, vocab_size=50, name="small"
@@ -92,29 +93,11 @@ def check(case: Case) -> RunResult:
     assert result.loss_curve is not None
     assert len(result.loss_curve.losses) == 3
     assert result.loss_curve.distance <= 1e-9
-    check_bytes(case, result)
+    check_bytes(result, steps=3)
     for report in result.reports:  # whoever holds a copy has the same norm, and goes on with the same weights
         assert torch.equal(report.curve["norms"], result.reports[0].curve["norms"])
         assert not set(report.state) - {f"{k}{n}" for k in ("", "exp_avg.", "exp_avg_sq.") for n in names}
     return result
-
-
-def check_bytes(case: Case, result: RunResult) -> None:
-    """What every rank sent is what was said that it would send in each of the steps."""
-    setting = result.task.setting
-    for rank, trace in result.traces.items():
-        said = lp.traffic(
-            "step",
-            case.model,
-            setting.layout,
-            seq_len=setting.seq_len,
-            micro_batches=setting.micro_batches,
-            kv_replication=setting.kv_replication,
-            dtype=setting.dtype,
-            rank=rank,
-        )
-        traced = {(e.phase, e.axis): trace.bytes(e.axis, e.phase) for e in trace.events}
-        assert traced == {key: 3 * size for key, size in said.by_phase.items()}, (case, rank)
 
 
 def test_a_step_equals_one_process(counts: Callable[[int, int, int], int]) -> None:

@@ -24,6 +24,7 @@ from llamapar.spmd import compat
 from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import Setting
 from llamapar.spmd.zero import Gathered, zero_group
+from sent import check_bytes
 
 SMALL = lp.ModelConfig(
     dim=32, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=8, ffn_dim=40, vocab_size=60, name="small"
@@ -139,12 +140,7 @@ def _run(layout: Layout, options: dict[str, Any], tied: bool, engine: str) -> No
     assert result.max_grad_error is not None
     assert result.max_grad_error <= 1e-12
     assert set(result.gradient_errors) == {p.name for p in model.parameters()}
-    for rank, trace in result.traces.items():
-        facts = {k: v for k, v in known.items() if k not in ("engine", "timeout", "documents")}
-        said = lp.traffic("llama", model, layout, rank=rank, **facts)
-        assert {axis: n for axis, n in trace.by_axis.items() if n} == {
-            axis: n for axis, n in said.by_axis.items() if n
-        }
+    check_bytes(result)
 
 
 def test_runs_of_every_stage(sample: Any) -> None:
