@@ -33,7 +33,7 @@ ROOMS = {
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(775),  # equations are records too
     "describe": room(2540),  # the table of options and the table of dtypes among them
-    "frameworks": room(6380, "yaml"),  # rules and habits of ten; readers of settings and logs
+    "frameworks": room(6390, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(1835),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1945),  # moments of a step, modes, and what a counter may show
     "rules": room(
@@ -46,7 +46,7 @@ ROOMS = {
     "execution": room(5525, "torch", "cloudpickle"),  # training steps, and their bits
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(3075, "plotly"),  # layouts of a search, the machine by nodes
-    "panels": room(3585, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
+    "panels": room(3590, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1500),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
     "__main__": room(30),

@@ -43,6 +43,15 @@ def test_files_fill_model_layout_and_job() -> None:
     assert panel.payload["values"]["micro_batches"] == 7
 
 
+def test_padding_is_the_frameworks_own_where_the_files_say_the_same() -> None:
+    panel = lp.explorer()
+    for multiple, held in (("128", "own"), ("64", "64*tp")):
+        flags = f"--tensor-model-parallel-size 8 --make-vocab-size-divisible-by {multiple}"
+        command = f"torchrun --nnodes 8 --nproc_per_node 8 pretrain_gpt.py {flags} --num-layers 80"
+        assert receive(panel, kind="settings", files=[["run.sh", command]]) is None
+        assert panel.payload["values"]["padding"] == held
+
+
 def test_what_is_not_known_is_left_open_and_told() -> None:
     panel = lp.explorer()
     assert receive(panel, kind="settings", files=[["", TOML]]) is None  # pasted text

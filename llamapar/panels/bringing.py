@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, shown
+from llamapar.frameworks import padding_rule
 from llamapar.frameworks.settings import Settings, read_settings
 from llamapar.frameworks.settings.documents import MOST_BYTES
 from llamapar.frameworks.settings.files import Files
@@ -36,7 +37,12 @@ def read(files: object) -> Settings:
 def controls_of(settings: Settings) -> Values:
     """What the controls of layout and job are set to; a degree that is not known is left empty."""
     layout = {name: value for name, value in settings.layout.items() if name in LAYOUT and value is not None}
-    return PLAIN | dict.fromkeys(AXES) | layout | settings.facts() | {"framework": settings.framework or ""}
+    facts = settings.facts()
+    padding = facts.get("padding")
+    if settings.framework and isinstance(padding, str):
+        own = padding_rule(settings.framework) == padding_rule(padding)
+        facts["padding"] = None if own else padding
+    return PLAIN | dict.fromkeys(AXES) | layout | facts | {"framework": settings.framework or ""}
 
 
 def told(settings: Settings, problem: LlamaparError | None = None) -> Plain:

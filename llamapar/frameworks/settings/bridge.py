@@ -11,7 +11,20 @@ import re
 from .documents import Entry
 from .draft import Draft, Source
 from .files import Files
+from .megatron import SHARDED
 from .python_source import UNREAD
+
+BASES = {
+    "llama3_8b_pretrain_config": "meta-llama/Meta-Llama-3-8B",
+    "llama3_70b_pretrain_config": "meta-llama/Meta-Llama-3-70B",
+    "llama31_8b_pretrain_config": "meta-llama/Meta-Llama-3.1-8B",
+    "llama31_70b_pretrain_config": "meta-llama/Meta-Llama-3.1-70B",
+    "llama31_405b_pretrain_config": "meta-llama/Meta-Llama-3.1-405B",
+}
+"""A recipe that others change → its model, in recipes/llama/llama3.py of every version (2025 to 026d7fa373).
+
+Each also shares the optimizer's state, and 405B counts embedding and loss as layers; the rest has changed.
+"""
 
 
 def recognised(files: Files) -> bool:
@@ -49,8 +62,12 @@ def read(files: Files, draft: Draft) -> None:
     take("virtual_stages", "model.virtual_pipeline_model_parallel_size", 1)
     source.switch("sequence_parallel", "model.sequence_parallel")
     draft.derive("dp_replicate", 1, "Megatron's optimizer shares over all of dp")
-    if source.says("ddp.use_distributed_optimizer") is not None:
+    if source.on("ddp.use_megatron_fsdp"):
+        source.parse("zero", "ddp.data_parallel_sharding_strategy", lambda value: SHARDED.get(str(value)), 0)
+    elif source.says("ddp.use_distributed_optimizer") is not None:
         source.switch("zero", "ddp.use_distributed_optimizer", 1, 0)
+    elif base in BASES:
+        draft.derive("zero", 1, f"{base} shares the optimizer's state, in every version")
     elif base:
         draft.missing("zero", f"{base} may say it, which is not in these files")
     take("seq_len", "dataset.seq_length")
@@ -58,7 +75,7 @@ def read(files: Files, draft: Draft) -> None:
         source.take("seq_len", "model.seq_length")
     take("micro_batch", "train.micro_batch_size")
     take("global_batch", "train.global_batch_size")
-    _read_rest(source)
+    _read_rest(source, base)
     files.take_world(draft)
     if "gpus" not in draft.facts:
         hint = re.search(r"(\d+)gpus?", document.name)
@@ -66,15 +83,21 @@ def read(files: Files, draft: Draft) -> None:
         draft.unknown["gpus"] = f"no launch says how many{said}"
 
 
-def _read_rest(source: Source) -> None:
+def _read_rest(source: Source, base: str) -> None:
     draft = source.draft
     if match := re.search(r"bf16|fp16|fp8", source.text("mixed_precision")):
         source.put("dtype", match[0], "mixed_precision")
-    if all(source.says(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")):
+    ends = [source.says(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]
+    if all(ends) or (ends == [None, None] and base == "llama31_405b_pretrain_config"):
         draft.derive("layer_split", "balanced ends", "embedding and loss count as a layer each")
     model = source.get("model")
-    hub = re.search(r"from_hf_pretrained\(['\"]([\w./-]+)", str(model.value)) if model else None
-    if model is not None and hub and draft.take_model("", source.name, Entry("model", hub[1], model.line)):
+    match = re.search(r"from_hf_pretrained\(['\"]([\w./-]+)", str(model.value)) if model else None
+    hub = None
+    if model is not None and match is not None:
+        hub = Entry("model", match[1], model.line)
+    elif model is None and base in BASES:
+        hub = Entry(base, BASES[base], 0)
+    if hub is not None and draft.take_model("", source.name, hub):
         draft.derive("padding", "none", "training/setup.py keeps a vocabulary that the model has")
         if (seq := draft.number("seq_len")) is not None:
             draft.derive("max_seq_len", seq, "seq_length")

@@ -86,7 +86,8 @@ def _read_layout(source: Source) -> None:
         source.put("order", "tp-cp-pp-dp", "use-tp-pp-dp-mapping")
 
 
-_SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""What Megatron-FSDP shares → the stage of ZeRO that does."""
 
 
 def _read_zero(source: Source) -> None:
@@ -96,7 +97,7 @@ def _read_zero(source: Source) -> None:
         source.put("zero", 3, "use-torch-fsdp2")
     elif source.on("use-megatron-fsdp", "use-custom-fsdp"):
         strategy = "data-parallel-sharding-strategy"
-        source.parse("zero", strategy, lambda value: _SHARDED.get(str(value)), 0)
+        source.parse("zero", strategy, lambda value: SHARDED.get(str(value)), 0)
     else:
         shares = "use-distributed-optimizer"
         source.put("zero", int(source.on(shares)), shares)

@@ -187,7 +187,7 @@ class Settings(Record):
 
     def facts(self) -> dict[str, object]:
         """What is known besides model and layout, as `Job.of` takes it."""
-        found = {name: self.job.get(name) for name in JOB_FACTS}
+        found = {name: self.job.get(name) for name in (*JOB_FACTS, "padding", "layer_split")}
         found["recompute"] = _choice("recompute", str(self.job.get("recompute")).partition(" ")[0])
         found["schedule"] = _choice("schedule", _SCHEDULES.get(str(self.job.get("schedule")).lower(), ""))
         return {name: value for name, value in found.items() if value is not None}
