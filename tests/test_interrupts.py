@@ -141,10 +141,10 @@ def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Pat
 @pytest.mark.parametrize("engine", ["local", "processes"])
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_ctrl_c_at_every_moment(
-    entry: str, engine: str, stuck: Callable[[str, str], Path], counts: Callable[[int, int, int], int]
+    entry: str, engine: str, stuck: Callable[[str, str], Path], deep: bool
 ) -> None:
     """From soon after Python itself has started to the answer, in steps of 0.3 s, or of 0.1 s."""
-    tenths = counts(3, 3, 1)
+    tenths = 1 if deep else 3
     folder = stuck("sitecustomize", "")
     for step in range(1000):
         (folder / "begun").unlink(missing_ok=True)
