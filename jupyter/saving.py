@@ -18,6 +18,7 @@ Contents are parsed JSON here, in the form of nbformat 4.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from typing import Any
 from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 
 Json = dict[str, Any]
+
+TO_DRAW = re.compile(r"<!--picture (\w+)-->")
+DRAWN = re.compile(r'<img data-drawn-from="(\w+)"[^>]*base64,(?P<png>[^">]*)">')
+"""In the HTML of an answer behind a guess: where its picture belongs, and the picture stored there."""
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -61,6 +66,20 @@ def is_panel(output: Json) -> bool:
     return PANEL in output.get("metadata", {}) and WIDGET in output.get("data", {})
 
 
+def folded_picture(output: Json) -> Json | None:
+    """The figure of an answer behind a guess, which a kernel hands out beside the folded answer."""
+    named = output.get("metadata", {}).get(PANEL)
+    return named.get("picture") if isinstance(named, dict) else None
+
+
+def as_saved(output: Json) -> Json:
+    """An output without what only means something while its kernel lives."""
+    if folded_picture(output):
+        metadata = {name: value for name, value in output["metadata"].items() if name != PANEL}
+        return output | {"metadata": metadata}
+    return without_widget(output) if is_panel(output) else output
+
+
 def without_widget(output: Json) -> Json:
     """A panel as it is saved: the figure and the text that stand beside its widget."""
     data = {kind: value for kind, value in output["data"].items() if kind != WIDGET}
@@ -86,11 +105,18 @@ def says_the_same(new: Json, stored: Json) -> bool:
     if is_panel(new):
         new = without_widget(new)
         left_out |= {PLOTLY} if "image/png" in stored["data"] else set()
+    new = as_saved(new)
     said, told = (
-        {kind: as_text(value) for kind, value in output["data"].items() if kind not in left_out}
+        {kind: undrawn(value) for kind, value in output["data"].items() if kind not in left_out}
         for output in (new, stored)
     )
     return said == told and new["metadata"] == stored["metadata"]
+
+
+def undrawn(value: Any) -> Any:
+    """A value of an output as text, with the name of what to draw in place of a stored picture."""
+    text = as_text(value)
+    return DRAWN.sub(r"<!--picture \1-->", text) if isinstance(text, str) else text
 
 
 def stands(new: Json, stored: Json) -> bool:
@@ -116,7 +142,7 @@ def saved_cell(new: Json, stored: list[Json]) -> Json:
                 metadata.pop("trusted", None)  # what is put back did not come from running the cell
             result = {name: old[name] for name in ("outputs", "execution_count")}
             return new | result | {"metadata": metadata}
-    return new | {"outputs": [without_widget(one) if is_panel(one) else one for one in new["outputs"]]}
+    return new | {"outputs": list(map(as_saved, new["outputs"]))}
 
 
 def saved_metadata(new: Json, stored: Json) -> Json:

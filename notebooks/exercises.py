@@ -1,21 +1,30 @@
-"""The course's exercises: `check(name, answer)` says not answered yet, wrong with a reason, or right.
+"""What the course asks: `predict` before a result is seen, `check` for an exercise, `progress` for both.
 
-Each target is computed by the library, so an exercise cannot drift from what the notebooks show.
+`check(name, answer)` says not answered yet, wrong with a reason, or right. Each target is computed by the
+library, so an exercise cannot drift from what the notebooks show.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import runpy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import llamapar as lp
 from llamapar.count.schedule import in_flight
 from llamapar.count.sizes import Sizes
+from llamapar.describe.counts import number
 from llamapar.errors import one_of, shown
+from llamapar.records.tables import Table
 from llamapar.rules.machines import counted
+from progress import keep, progress
+
+__all__ = ["TARGETS", "Prediction", "check", "predict", "progress", "published_steps"]
 
 _STEPS = Path(__file__).resolve().parent.parent / "benchmarks" / "cost_accuracy.py"
 
@@ -32,7 +41,6 @@ TARGETS: dict[str, Callable[[], Any]] = {
         for name in ("picotron", "megatron-lm")
     },
     # 02_attention_heads
-    "query heads of rank 3": lambda: list(lp.heads("llama3-8b", {"tp": 8}).rank(3).q_heads),
     "ranks with KV head 5": lambda: lp.heads("llama3.1-405b", {"tp": 32}, kv_replication=True).shared()[5],
     "size of K in the message": lambda: 4096 * len(lp.heads("llama3-70b", {"tp": 32}).rank(0).kv_rows),
     # 03_vocab_embedding
@@ -153,7 +161,116 @@ def check(name: str, answer: Any) -> None:
         print("not answered yet")
         return
     difference = _difference(answer, target)
+    keep("exercises", name, right=not difference)
     print(f"wrong: {difference}" if difference else "right")
+
+
+_ASK = "Put your guess in place of None and run the cell, or unfold the answer."
+
+
+_JUDGED = (bool, int, float, str, list, tuple, range, Mapping)
+"""What a truth can be for a guess to be held against it."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A question, the reader's guess (None before there is one), and the truth.
+
+    shows: the truth as a record or a picture, where it is more than a value.
+    """
+
+    question: str
+    guess: object
+    truth: object
+    shows: object = None
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the guess is the truth, a fraction to within a twentieth; None where nothing can judge."""
+        guess, truth = self.guess, self.truth
+        if not isinstance(truth, _JUDGED):
+            return None
+        if isinstance(guess, str) and isinstance(truth, str):
+            return guess.strip().casefold() == truth.strip().casefold()
+        if isinstance(guess, str):
+            guess = _read(guess)
+        if isinstance(truth, float) and isinstance(guess, (int, float)) and not isinstance(guess, bool):
+            return abs(guess - truth) <= abs(truth) / 20
+        return not _difference(guess, truth)
+
+    @property
+    def record(self) -> object:
+        """What is shown of the truth besides a value; None for nothing."""
+        return self.shows if isinstance(self.truth, _JUDGED) else self.truth
+
+    @property
+    def picture(self) -> dict[str, Any] | None:
+        """The plotly figure of the truth: {"data": [...], "layout": {...}}."""
+        spec: dict[str, Any] | None = getattr(self.record, "spec", None)
+        return spec
+
+    def verdict(self, first: str) -> Table:
+        """The guess beside the truth. first: the guess that stands in the progress file."""
+        words = {True: "that is it", False: "not quite", None: "compare for yourself"}[self.right]
+        guess = _words(self.guess)
+        again = "" if first == guess else f" (your first guess was {first})"
+        truth = _words(self.truth) if isinstance(self.truth, _JUDGED) else "below"
+        return Table(f"{self.question} – {words}{again}", ["you said", "it is"], [[guess, truth]])
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, object]]:
+        """The truth, folded. Its figure goes into the output's metadata: the tool that stores it draws it."""
+        text, html = [self.question], [f"<summary><b>{escape(self.question)}</b> {_ASK}</summary>"]
+        metadata: dict[str, object] = {}
+        if isinstance(self.truth, _JUDGED):
+            text.append(_words(self.truth))
+            html.append(f"<p><b>{escape(text[-1])}</b></p>")
+        if self.picture:
+            drawn_from = hashlib.sha256(json.dumps(self.picture, sort_keys=True).encode()).hexdigest()
+            html.append(f"<!--picture {drawn_from[:16]}-->")
+            metadata = {"llamapar": {"picture": self.picture}}
+        if self.record is not None:
+            text.append(str(self.record))
+            as_html = getattr(self.record, "_repr_html_", None)
+            html.append(as_html() if as_html else f"<pre>{escape(text[-1])}</pre>")
+        data = {"text/plain": "\n".join(text), "text/html": f"<details>{''.join(html)}</details>"}
+        return data, metadata
+
+
+def predict(question: str, guess: object, truth: object, shows: object = None) -> None:
+    """Before there is a guess, folds the truth away; then keeps the guess and shows it beside the truth.
+
+    guess: None, or what the reader put there: a value, or words, which are read and never evaluated.
+    shows: a record or picture that says more than the truth alone.
+    """
+    from IPython.display import display
+
+    prediction = Prediction(question, guess, truth, shows)
+    if guess is None:
+        display(prediction)
+        return
+    entry = keep("predictions", question, prediction.right, _words(guess))
+    display(prediction.verdict(str(entry["guess"])))
+    if prediction.record is not None:
+        display(prediction.record)
+
+
+def _words(value: object) -> str:
+    """A value as a reader would say it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return value[:300] if isinstance(value, str) else shown(value, 300)
+
+
+def _read(text: str) -> object:
+    """The number, yes or no that a text says; else the text."""
+    if text.strip().casefold() in ("yes", "no"):
+        return text.strip().casefold() == "yes"
+    try:
+        return number("guess", text).value
+    except lp.LayoutError:
+        return text
 
 
 def _difference(answer: Any, target: Any) -> str:

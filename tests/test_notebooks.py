@@ -226,7 +226,7 @@ def _names(source: str) -> tuple[set[str], set[str]]:
             made.add(node.name)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             names = [n.id for n in ast.walk(node.value.func) if isinstance(n, ast.Name)]
-            made |= {name for name in names if name not in ("lp", "print", "display")}
+            made |= {name for name in names if name not in ("lp", "print", "display", "predict")}
     return made, used
 
 

@@ -10,7 +10,8 @@ with any editor, then bake; commit what it wrote. For each notebook it
 - keeps of each output only text/plain, plotly's JSON, image/png and text/html; drops widget state,
   output and timing metadata, and cuts a traceback to its last line; refuses output on stderr;
 - draws each plotly figure, and each panel as it first showed, with plotly's own bundle and stores
-  the PNG beside the JSON (or, for a panel, beside its text), so that GitHub and nbviewer show it;
+  the PNG beside the JSON (or, for a panel, beside its text; for a figure behind a guess, in the
+  folded answer), so that GitHub and nbviewer show it;
   a panel's picture says that it is one, and takes the place of its figure, which would hide it in
   JupyterLab;
 - refuses an output over 40 KiB and a notebook over 250 KiB.
@@ -44,7 +45,7 @@ from nbformat import NotebookNode
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT), str(PROJECT / "tests"), str(PROJECT / "jupyter")]
 
-from saving import PLOTLY, WIDGET, last_line, merged  # noqa: E402
+from saving import DRAWN, PLOTLY, TO_DRAW, WIDGET, folded_picture, last_line, merged  # noqa: E402
 
 from browser.lab import chromium  # noqa: E402
 from llamapar.panels.page import A_PICTURE  # noqa: E402
@@ -190,12 +191,20 @@ def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
     data = output.get("data", {})
     if WIDGET in data:
         return "panel", data[WIDGET]["state"]
+    if folded := folded_picture(output):
+        return "figure", folded
     return ("figure", spec_of(data)) if PLOTLY in data else None
 
 
 def spec_of(data: NotebookNode) -> dict[str, Any]:
     """The picture in an output's data, without how plotly.js is to show it."""
     return {"data": data[PLOTLY]["data"], "layout": data[PLOTLY]["layout"]}
+
+
+def image(stored: str) -> str:
+    """What stands for a picture to draw, as DRAWN reads it; its `\\1` is what it was drawn from."""
+    what = "the answer as a picture; the same as text stands below it"
+    return rf'<img data-drawn-from="\1" alt="{what}" src="data:image/png;base64,{stored}">'
 
 
 def digest_in(stored: str) -> str:
@@ -207,7 +216,9 @@ def digest_in(stored: str) -> str:
 def old_pictures(notebook: NotebookNode) -> dict[str, str]:
     """The stored PNGs by the digest of what they were drawn from."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    stored = [output.data["image/png"].strip() for output in outputs if "image/png" in output.get("data", {})]
+    data = [output.data for output in outputs if "data" in output]
+    stored = [one["image/png"].strip() for one in data if "image/png" in one]
+    stored += [found["png"] for one in data for found in DRAWN.finditer(one.get("text/html", ""))]
     return {digest_in(picture): picture for picture in stored}
 
 
@@ -285,8 +296,12 @@ def bake(path: Path, page: Any) -> str:
     for cell, pictures in zip(notebook.cells, shown, strict=True):
         for output, picture in zip(cell.get("outputs", []), pictures, strict=True):
             if picture:
-                room = MOST - size(output) - 64
-                output.data["image/png"] = artist.picture(*picture, room)
+                folded = TO_DRAW.search(html := output.data.get("text/html", ""))
+                stored = artist.picture(*picture, MOST - size(output) - (256 if folded else 64))
+                if folded:
+                    output.data["text/html"] = TO_DRAW.sub(image(stored), html)
+                else:
+                    output.data["image/png"] = stored
             if size(output) > MOST:
                 raise SystemExit(f"{path.name}: an output of {size(output)} bytes after\n{cell.source}")
     nbformat.validate(notebook)
@@ -317,6 +332,7 @@ def main() -> int:
     args = parser.parse_args()
     stale = 0
     with tempfile.TemporaryDirectory(prefix="llamapar-bake-") as state, chromium() as browser:
+        os.environ["LLAMAPAR_PROGRESS"] = "off"
         os.environ.update(runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](Path(state)))
         paths = [str(PROJECT), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
