@@ -33,7 +33,7 @@ ROOMS = {
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(775),  # equations are records too
     "describe": room(2540),  # the table of options and the table of dtypes among them
-    "frameworks": room(6390, "yaml"),  # rules and habits of ten; readers of settings and logs
+    "frameworks": room(6425, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(1835),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1945),  # moments of a step, modes, and what a counter may show
     "rules": room(

@@ -245,6 +245,31 @@ def test_a_launch_says_how_many_ranks(script: str, gpus: int | None, each: int |
     assert (found.get("gpus"), found.get("gpus_per_node")) == (gpus, each)
 
 
+def test_what_follows_a_counting_loop_is_read() -> None:
+    loop = """
+TP=4
+for ((i = 1; i <= WORKERS; i++)); do
+    ((TP += 1))
+    echo "worker $i"
+done
+if (( TP > 4 )); then echo more; fi
+"""
+    serve = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --pipeline-parallel-size 2 --tensor-parallel-size"
+    assert lp.read_settings(text=f"{loop}{serve} 8").layout["tp"] == 8
+    counted = lp.read_settings(text=f"{loop}{serve} $TP")  # only a run can tell how often
+    assert (counted.layout.get("tp"), counted.layout["pp"]) == (None, 2)
+
+
+def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> None:
+    command = "python3 -m maxtext.trainers.pre_train.train configs/llama2_7b.yml ici_fsdp_parallelism=8"
+    alone = settings_of(Files({"run.sh": command}), {})
+    assert "seq_len" not in alone.job
+    assert alone.unknown["seq_len"] == "llama2_7b.yml may say it, which is not in these files"
+    both = settings_of(Files({"run.sh": command, "llama2_7b.yml": "max_target_length: 4096\n"}), {})
+    assert both.job["seq_len"] == 4096
+    assert str(both.sources["seq_len"]) == "llama2_7b.yml:1 max_target_length"
+
+
 def test_the_last_repetition_of_a_flag_counts() -> None:
     words = [shell.Word(text, 1) for text in ["x", "--tp", "2", "--seq_length=8", "--tp", "4", "-c", "7b"]]
     found = flags.flags_of(words)

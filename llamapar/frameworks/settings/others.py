@@ -14,6 +14,7 @@ import re
 from .documents import Document, Entry
 from .draft import Contradiction, Draft, Source, count, number, scalar, stage, truth
 from .files import Files
+from .hugging_face import take_dtype
 from .shell import Word
 
 # -- GPT-NeoX --------------------------------------------------------------------------------------
@@ -25,6 +26,7 @@ def is_neox(files: Files) -> bool:
 
 
 _NEOX = ("pipe_parallel_size", "pipe-parallel-size", "zero_optimization", "seq_length", "seq-length")
+_NEOX_DTYPES = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 
 
 def read_neox(files: Files, draft: Draft) -> None:
@@ -42,7 +44,8 @@ def read_neox(files: Files, draft: Draft) -> None:
 
     source = Source(name, get, draft, "GPT-NeoX")
     source.take("tp", "model_parallel_size", default=1)
-    source.take("pp", "pipe_parallel_size", default=1)
+    source.parse("pp", "pipe_parallel_size", lambda value: 1 if value == 0 else count(value), 1)
+    draft.derive("virtual_stages", 1, "GPT-NeoX has none")
     draft.derive("cp", 1, "not set")
     draft.derive("dp_replicate", 1, "ZeRO shares over all of dp")
     source.parse("sequence_parallel", "sequence_parallel", truth, False)
@@ -58,6 +61,10 @@ def read_neox(files: Files, draft: Draft) -> None:
         if source.count(key):
             source.take(field, key)
     source.padding("make_vocab_size_divisible_by", 128)
+    source.parse("dtype", "precision", lambda value: _NEOX_DTYPES.get(str(value)), None)
+    if source.get("precision") is None:
+        take_dtype(source, "{}.enabled")
+    source.switch("recompute", "checkpoint_activations", "full", "none")
     _neox_model(source)
     files.take_world(draft)
 
@@ -95,17 +102,20 @@ def _neox_model(source: Source) -> None:
 
 def is_maxtext(files: Files) -> bool:
     """Whether a command is MaxText's, of key=value words."""
-    return files.has_word("max_target_length=") or files.has_word("per_device_batch_size=")
+    return any(map(files.has_word, ("max_target_length=", "per_device_batch_size=", "_parallelism=")))
 
 
 def read_maxtext(files: Files, draft: Draft) -> None:
     """Each axis is its ways within a slice (ici) times those between (dcn); one of -1 takes what is left."""
     held = dict[str, Entry]()
-    name = ""
+    name, unread = "", ""
     for file, script in files.scripts.items():
         name = file
         texts = [*script.variables.values(), *(command.words for command in script.commands)]
         for word in (Word(part, w.line) for words in texts for w in words for part in w.text.split()):
+            config = word.text.rpartition("/")[2]
+            if config.endswith(".yml") and config != "base.yml" and config not in files.documents:
+                unread = config
             if match := re.fullmatch(r"([a-z]\w*)=([^=]*)", word.text):
                 held[match[1]] = Entry(match[1], match[2], word.line)
             elif re.fullmatch(r"[a-z]\w*:", word.text):
@@ -131,22 +141,34 @@ def read_maxtext(files: Files, draft: Draft) -> None:
     draft.derive("dp_shard", fsdp, "ici · dcn fsdp")
     draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
     draft.derive("sequence_parallel", False, "no tensor_sequence axis")
-    source = Source(name, Document(name, tuple(held.values())).get, draft, "MaxText (base.yml@e591f30cbb)")
-    source.take("seq_len", "max_target_length", default=2048)
-    batch = held.get("per_device_batch_size")
+    command = Source(name, Document(name, tuple(held.values())).get, draft, "MaxText (base.yml@e591f30cbb)")
+
+    def holder(key: str) -> Source:
+        found = None if key in held else files.with_key(key)
+        return Source(found[0], found[1].get, draft) if found else command
+
+    source = holder("max_target_length")
+    if unread and source.get("max_target_length") is None:
+        draft.missing("seq_len", f"{unread} may say it, which is not in these files")
+    else:
+        source.take("seq_len", "max_target_length", default=2048)
+    source = holder("per_device_batch_size")
+    batch = source.get("per_device_batch_size")
     each = count(number(batch.value)) if batch else None
     if each and batch is not None:
         shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))
         how = f"{batch.path} {each} · {shared} devices that share sequences"
         draft.put("micro_batch", each * shared, source.origin(batch, how))
         draft.derive("micro_batches", 1, "one batch a step")
-    if policy := held.get("remat_policy"):
-        source.put("recompute", str(policy.value), policy.path)
+    source = holder("remat_policy")
+    if policy := source.text("remat_policy"):
+        source.put("recompute", policy, "remat_policy")
     inside = [held[k] for k in held if k.startswith("ici_")]
     if inside and (product := math.prod(count(e.value) or 1 for e in inside)) > 1:
         draft.derive("gpus_per_node", product, "the product of the ici degrees")
-    if "model_name" in held:
-        draft.take_model("", name, held["model_name"])
+    source = holder("model_name")
+    if model := source.get("model_name"):
+        draft.take_model("", source.name, model)
     files.take_world(draft)
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .shell_words import ASSIGNED, Token, arithmetic, closing_of, statements_of, tokens_of
+from .shell_words import ASSIGNED, SUM, Token, arithmetic, closing_of, statements_of, tokens_of
 
 HOLE = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands where only a run of the script could tell."""
@@ -280,6 +280,9 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
             words = [w for t in statement[3:] for w in reading._expanded(t, t.line)]
             text = words[0].text if len(words) == 1 else HOLE
             reading.variables[str(statement[1])] = (Word(text, statement[0].line),)
+        elif SUM.fullmatch(statement[-1]) and head in ("for", statement[-1]):
+            for name in re.findall(r"([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/]?=(?!=))", statement[-1]):
+                reading.variables[name] = (Word(HOLE, statement[0].line),)
         elif head == "while":
             if reading.test(statement[1:]) is False:
                 at = _matching(statements, at, "while", "done")

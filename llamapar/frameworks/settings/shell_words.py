@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterator
 
 _OPERATOR = re.compile(r"&&|\|\||;;|[;|&\n()]|[0-9]*(?:<<<|<<-?|>>|>&|<&|&>|[<>])")
+SUM = re.compile(r"\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)")
+"""A sum as a command, or the three of a loop: `((n += 1))`, `for ((i = 0; i < 8; i++))`."""
+
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?=)")
 
 
@@ -90,6 +93,10 @@ def tokens_of(text: str) -> Iterator[Token]:
         elif letter == "#":
             end = text.find("\n", at)
             at = len(text) if end < 0 else end
+        elif text.startswith("((", at) and (sums := SUM.match(text, at)):
+            yield Token(sums.group(), line)
+            line += text.count("\n", at, sums.end())
+            at = sums.end()
         elif match := _OPERATOR.match(text, at):
             at = match.end()
             if match.group().lstrip("0123456789") in ("<<", "<<-"):
