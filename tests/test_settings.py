@@ -267,7 +267,7 @@ def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> No
     assert alone.unknown["seq_len"] == "llama2_7b.yml may say it, which is not in these files"
     both = settings_of(Files({"run.sh": command, "llama2_7b.yml": "max_target_length: 4096\n"}), {})
     assert both.job["seq_len"] == 4096
-    assert str(both.sources["seq_len"]) == "llama2_7b.yml:1 max_target_length"
+    assert str(both.sources["job.seq_len"]) == "llama2_7b.yml:1 max_target_length"
 
 
 def test_the_last_repetition_of_a_flag_counts() -> None:
