@@ -19,7 +19,7 @@ from llamapar.records.tables import Table
 
 FILE = Path(__file__).with_name("progress.json")
 FORM = "progress of the llamapar course, form 1"
-KINDS = {"predict": "predictions", "check": "exercises", "puzzle": "puzzles"}
+KINDS = {"predict": "predictions", "check": "exercises", "puzzle": "puzzles", "ask": "questions"}
 """The function that a cell calls with the name first, and what it is counted as."""
 
 NOTHING = "nothing is kept yet: change a None in any notebook to your guess or answer, and run the cell"

@@ -1,0 +1,75 @@
+"""notebooks/questions.py: every question takes its own truth and refuses the usual slips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import llamapar as lp
+import progress
+from questions import QUESTIONS, Quiz
+
+SEEDS = range(4)
+NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "14_twenty_questions.ipynb"
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_truth_is_right_and_a_slip_gets_its_hint(name: str) -> None:
+    drawn = [Quiz(seed).question(name) for seed in SEEDS]
+    for question in drawn:
+        assert question.verdict(question.truth) == "", question.text
+        slips = [(slip, hint) for slip, hint in question.slips if slip != question.truth]
+        assert slips, f"no usual slip: {question.text}"
+        for slip, hint in slips:
+            assert hint in question.verdict(slip), f"{slip} to {question.text}"
+        assert question.verdict(-1) != ""
+        assert question.verdict("__import__('os')._exit(1)") != ""
+    assert len({question.text for question in drawn}) > 1, "nothing is drawn"
+    assert Quiz(0).question(name).text == drawn[0].text, "the same seed asks the same"
+
+
+def test_the_truths_are_the_library_s() -> None:
+    """Some of them worked out here once more, by hand."""
+    heads = Quiz(0).question("heads of a rank")
+    assert (heads.text, heads.truth) == (
+        "llama3.1-405b has 128 query heads. How many does a rank hold at TP 2?",
+        128 // 2,
+    )
+    waiting = Quiz(0).question("waiting")
+    assert "8 stages, 16 micro-batches" in waiting.text
+    assert waiting.truth == pytest.approx(7 / 16)
+    shards = Quiz(0).question("shards of a state")
+    assert "tp=8 cp=8 pp=1 dp=4" in shards.text
+    assert shards.truth == 8 * 4
+
+
+def test_any_layout_that_is_legal_and_fits_is_right() -> None:
+    question = Quiz(0).question("a layout for a machine")
+    assert "128 H100s" in question.text
+    for layout in (lp.Layout(tp=8, pp=4, dp=4), lp.Layout(tp=8, cp=2, dp=8, zero=3)):
+        assert question.verdict(layout) == "", layout
+
+
+def test_a_question_in_a_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LLAMAPAR_PROGRESS", str(tmp_path / "progress.json"))
+    quiz = Quiz(0)
+    for answer in (None, 128, 64, 128):
+        quiz.ask("heads of a rank", answer)
+    asked = "llama3.1-405b has 128 query heads. How many does a rank hold at TP 2?\n"
+    hint = "→ not yet. That is the whole layer: TP cuts it.\n"
+    assert capsys.readouterr().out == (
+        f"{asked}→ not answered yet\n{asked}{hint}{asked}→ right\n{asked}{hint}"
+    )
+    kept = progress.read(tmp_path / "progress.json")
+    assert kept["questions"] == {"heads of a rank": {"right": True}}
+    with pytest.raises(lp.LlamaparError, match="question"):
+        quiz.ask("heads of a rnk", 1)
+
+
+def test_the_notebook_asks_all_twenty_in_order() -> None:
+    asked = [name for kind, name in progress.asked()[NOTEBOOK.stem] if kind == "questions"]
+    assert asked == list(QUESTIONS)
+    assert len(asked) == 20
