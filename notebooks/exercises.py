@@ -260,6 +260,8 @@ def _words(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return value[:300] if isinstance(value, str) else shown(value, 300)
 
 
