@@ -1,6 +1,8 @@
 """Layouts that others chose, beside the fastest that `lp.plan` finds for the same job.
 
-    .venv/bin/python benchmarks/plans.py
+    .venv/bin/python benchmarks/plans.py [--speed]
+
+--speed instead says how long plans of 16,384 GPUs take, schedule by schedule, in processor time.
 
 Of zhebrak's optimizer (tests/oracles/plans.json), of the Llama 3 paper, and of the run configurations in
 tests/oracles/run_configs.jsonl that say their GPUs, sequence length and batch. Each is timed and counted as
@@ -11,6 +13,7 @@ all of it but the batch. The GPUs of a configuration are H100 where nobody says 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import llamapar as lp
 from llamapar.describe.jobs import JOBS
+from llamapar.place.orders import ORDERS
 from settings_cases import ORACLES, cases, read
 
 MANY = 400
@@ -113,7 +117,20 @@ def configured() -> Iterator[Choice]:
             yield judged(name, plan, layout, known)
 
 
+def speed() -> None:
+    """405B on 16,384 GPUs, each schedule in its own process, so that nothing is remembered."""
+    for name in ORDERS:
+        asked = f'"llama3.1-405b", gpus=16384, seq_len=8192, global_batch=2048, schedule="{name}"'
+        code = f"import time, llamapar as lp; t = time.process_time(); found = lp.plan({asked}); "
+        code += "print(f'{time.process_time() - t:.2f} s for {found.considered:,} layouts')"
+        said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        print(f"{name:24}{said.stdout.strip()}")
+
+
 def main() -> None:
+    if "--speed" in sys.argv:
+        speed()
+        return
     for title, rows in (("zhebrak's optimizer", optimizer()), ("Table 4", paper())):
         print(title)
         for row in rows:

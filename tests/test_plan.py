@@ -22,8 +22,17 @@ from llamapar.rules.capacity import memory_of
 from llamapar.rules.search import codes, severities
 from llamapar.rules.table import ERROR
 from llamapar.timing.layer import Conditions
-from llamapar.timing.search import RECOMPUTE, bubble_of, candidates, chunks_of, kept_bytes, least_bytes
+from llamapar.timing.search import (
+    RECOMPUTE,
+    bubble_of,
+    candidates,
+    chunks_of,
+    kept_bytes,
+    layer_params,
+    least_bytes,
+)
 
+ORACLES = Path(__file__).parent / "oracles"
 SMALL: dict[str, Any] = {"gpus": 8, "seq_len": 8192, "global_batch": 16}
 
 
@@ -67,8 +76,9 @@ def test_no_account_of_memory_is_below_the_least(data: st.DataObject) -> None:
     counts = lp.stages(job.model, made.layout).counts
     first = sum(counts[:: found.pp])
     shards = found.cp * found.dp
-    least = least_bytes(job.model, found.tp, first, found.zero, shards)
+    least = least_bytes(first * layer_params(job.model) / found.tp, found.zero, shards)
     flying = chunks_of("1f1b", found.pp, found.virtual_stages, 64 // found.dp // found.micro_batch)
+    assert flying is not None
     kept = kept_bytes(job.model, found.tp, 4096, found.recompute, False) * found.micro_batch / found.cp
     kept *= sum(layers * n for layers, n in zip(counts[:: found.pp], flying, strict=True))
     assert least <= held.high_bytes
@@ -124,6 +134,26 @@ def test_layouts_are_the_fastest_first_and_each_passes_and_fits() -> None:
 def test_the_answer_is_the_same_every_time() -> None:
     again = lp.plan("llama3-8b", **SMALL)
     assert [one.as_dict() for one in again.layouts] == [one.as_dict() for one in small().layouts]
+
+
+def test_answers_are_those_of_candidates_timed_one_by_one() -> None:
+    """A fixture of what was found before the search shared work between candidates."""
+    for row in json.loads((ORACLES / "plans_one_by_one.json").read_text())["rows"]:
+        found = lp.plan(row["model"], **row["asked"])
+        assert found.considered == row["considered"]
+        for one, known in zip(found.layouts, row["layouts"], strict=False):
+            said = one.as_dict()
+            seconds = known.pop("step_seconds")
+            assert said["step_seconds"] == pytest.approx(seconds, rel=1e-9)
+            assert {name: said[name] for name in known} == known
+
+
+@pytest.mark.parametrize("name", ["dualpipev", "flexible"])
+def test_what_a_schedule_is_not_made_for_is_left_out(name: str) -> None:
+    """Too few micro-batches for the one, a short last round for the other."""
+    found = small(schedule=name, global_batch=24)
+    assert found.layouts
+    assert {one.job.schedule for one in found.layouts} == {name}
 
 
 def test_more_memory_never_loses() -> None:

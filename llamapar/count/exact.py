@@ -167,11 +167,17 @@ def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account, habi
 
 
 def breakdown(
-    sizes: Sizes, hold: StageHold, rank: int, account: Account, habits: Habits, together: bool
+    sizes: Sizes,
+    hold: StageHold,
+    rank: int,
+    constant: list[Term],
+    account: Account,
+    habits: Habits,
+    together: bool,
 ) -> Breakdown:
     """The terms of a PP rank at its worst moment, or all of them `together`; those of no bytes are left out.
 
-    habits: without open choices.
+    constant: states and buffers, the same for all that hold the same. habits: without open choices.
     """
     assumed = [
         Term(
@@ -187,12 +193,8 @@ def breakdown(
             "assumption: llamapar.count.exact.CONTEXT",
         ),
     ]
-    known = [
-        *states(sizes, hold, account, habits),
-        *buffers(sizes, hold, account, habits),
-        *activations(sizes, hold, rank, account, habits),
-    ]
-    every = [term for term in known if term.bytes]
+    every = [*constant, *activations(sizes, hold, rank, account, habits)]
+    every = [term for term in every if term.bytes]
     if together:
         return Breakdown(rank, (*every, *assumed))
     stays = bool(habits.gradients_stay) or account.micro_batches > 1
@@ -221,4 +223,11 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
 
 def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True) -> list[Breakdown]:
     """Every PP rank's breakdown."""
-    return [breakdown(sizes, hold, r, account, habits, together) for r, hold in enumerate(sizes.stages)]
+    constant = {
+        hold: [*states(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]
+        for hold in set(sizes.stages)
+    }
+    return [
+        breakdown(sizes, hold, rank, constant[hold], account, habits, together)
+        for rank, hold in enumerate(sizes.stages)
+    ]

@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from llamapar.describe.options import offer
 from llamapar.place.orders import ORDERS
-from llamapar.place.schedule import schedule_of
+from llamapar.place.pipeline import flying_at_peak
+from llamapar.place.schedule import row_of
 
 SCHEDULES = tuple(ORDERS)
 """Those of `lp.schedule`. Over several stages a rank 1f1b is interleaved, and gpipe looped breadth-first."""
@@ -28,7 +29,7 @@ def in_flight(
     """
     v, m = virtual_stages, micro_batches
     if nc is not None or schedule not in ("1f1b", "gpipe"):
-        return _peaks(schedule, pp, v, m, nc)[rank]
+        return _peak(schedule, rank, pp, v, m, nc)
     if schedule == "gpipe" or pp == 1:
         return (m if pp > 1 else min(m, 1),) * v
     if v == 1:
@@ -57,10 +58,9 @@ def of_first_forwards(pp: int, virtual_stages: int, micro_batches: int, hops: in
     return tuple(counts)
 
 
-@lru_cache(maxsize=64)
-def _peaks(
-    name: str, pp: int, virtual_stages: int, micro_batches: int, nc: int | None
-) -> tuple[tuple[int, ...], ...]:
-    """By rank, counted in the table: the chunks of each of its stages when it first has the most of them."""
-    table = schedule_of(name, pp, virtual_stages, micro_batches, nc)
-    return tuple(table.flying_at_peak(rank) for rank in range(pp))
+@lru_cache(maxsize=4096)
+def _peak(
+    name: str, rank: int, pp: int, virtual_stages: int, micro_batches: int, nc: int | None
+) -> tuple[int, ...]:
+    """Counted in the rank's row: the chunks of each of its stages when it first has the most of them."""
+    return flying_at_peak(*row_of(name, rank, pp, virtual_stages, micro_batches, nc))

@@ -30,6 +30,27 @@ def rank_of(stage: int, pp: int, placement: str = "loop") -> int:
     return pp - 1 - place if placement == "v" and lap % 2 else place
 
 
+def flying(row: Sequence[Action]) -> list[int]:
+    """Chunks in flight on a rank while each operation of its row runs."""
+    now, counts = 0, list[int]()
+    for kind, _, _ in row:
+        now += kind == "F"
+        counts.append(now)
+        now -= kind in "BW"
+    return counts
+
+
+def flying_at_peak(row: Sequence[Action], stages: Sequence[int]) -> tuple[int, ...]:
+    """Chunks in flight of each of a rank's stages, when its row first has the most of them."""
+    counts = flying(row)
+    past = counts.index(max(counts)) + 1
+    now = dict.fromkeys(stages, 0)
+    for place, (kind, stage, _) in enumerate(row[:past], 1):
+        now[stage] += kind == "F"
+        now[stage] -= kind in "BW" and place < past
+    return tuple(now[stage] for stage in stages)
+
+
 @dataclass(frozen=True, repr=False)
 class Schedule(Record):
     """The order in which each pipeline rank runs its operations: a table with one row a rank.
@@ -119,23 +140,11 @@ class Schedule(Record):
 
     def flying_at_peak(self, rank: int) -> tuple[int, ...]:
         """Chunks in flight of each of a rank's stages, when it first has the most of them."""
-        stages = self.stages_of(rank)
-        counts = self.flying(rank)
-        past = counts.index(max(counts)) + 1
-        now = dict.fromkeys(stages, 0)
-        for place, (kind, stage, _) in enumerate(self.ranks[rank][:past], 1):
-            now[stage] += kind == "F"
-            now[stage] -= kind in "BW" and place < past
-        return tuple(now[stage] for stage in stages)
+        return flying_at_peak(self.ranks[rank], self.stages_of(rank))
 
     def flying(self, rank: int) -> list[int]:
         """Chunks in flight on a rank while each of its operations runs."""
-        now, counts = 0, list[int]()
-        for kind, _, _ in self.ranks[rank]:
-            now += kind == "F"
-            counts.append(now)
-            now -= kind in "BW"
-        return counts
+        return flying(self.ranks[rank])
 
     @named()
     def timeline(

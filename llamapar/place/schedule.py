@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llamapar.describe.arguments import named
 from llamapar.describe.job import only_flexible
 from llamapar.describe.layout import Layout
@@ -9,7 +11,7 @@ from llamapar.errors import MAX_DEGREE, Choice, LayoutError, one_of, whole
 from llamapar.records.tables import plural
 
 from .orders import ORDERS, Action, Order, Plan
-from .pipeline import Schedule
+from .pipeline import Schedule, rank_of
 
 __all__ = ["MAX_ACTIONS", "Action", "Schedule", "schedule", "schedule_of"]
 
@@ -41,6 +43,33 @@ def schedule(
 
     Raises LayoutError, with what would do, where the schedule is not defined.
     """
+    order, plan = _planned(name, pp, virtual_stages, micro_batches, nc)
+    rows = tuple(tuple(order.row(plan, rank)) for rank in range(plan.pp))
+    own = plan.round if name == "flexible" else None
+    made = Schedule(name, plan.pp, plan.virtual_stages, plan.micro_batches, order.placement, rows, own)
+    if _last_round_is_short(name, plan) and made.problem:
+        raise _short_last_round(order, plan)
+    return made
+
+
+def row_of(
+    name: str, rank: int, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
+) -> tuple[Sequence[Action], list[int]]:
+    """A rank's row in the table of `schedule_of`, without the others', and the stages that it holds."""
+    own = SEVERAL.get(name, name) if virtual_stages > 1 else name
+    order, plan = _planned(own, pp, virtual_stages, micro_batches, nc)
+    if _last_round_is_short(own, plan):  # all of the table says whether it can run
+        row: Sequence[Action] = schedule_of(name, pp, virtual_stages, micro_batches, nc).ranks[rank]
+    else:
+        row = order.row(plan, rank)
+    stages = range(pp * virtual_stages)
+    return row, [stage for stage in stages if rank_of(stage, pp, order.placement) == rank]
+
+
+def _planned(
+    name: str, pp: int, virtual_stages: int | None, micro_batches: int, nc: int | None
+) -> tuple[Order, Plan]:
+    """A schedule's order, and what it is made for. Raises LayoutError."""
     order = ORDERS[one_of("schedule", name, ORDERS)]
     pp = whole("pp", pp, 1, MAX_DEGREE)
     many = whole("micro_batches", micro_batches)
@@ -56,12 +85,7 @@ def schedule(
     size = _round(name, order, pp, many)
     if name == "flexible":
         size = whole("nc", min(pp, many) if nc is None else nc, 1, many)
-    plan = Plan(pp, v, many, size)
-    rows = tuple(tuple(order.row(plan, rank)) for rank in range(pp))
-    made = Schedule(name, pp, v, many, order.placement, rows, size if name == "flexible" else None)
-    if name == "flexible" and 0 < many % size < pp and made.problem:
-        raise _short_last_round(order, pp, many, size)
-    return made
+    return order, Plan(pp, v, many, size)
 
 
 def _named(name: str) -> Choice:
@@ -102,7 +126,13 @@ def _round(name: str, order: Order, pp: int, many: int) -> int:
     return many // rounds
 
 
-def _short_last_round(order: Order, pp: int, many: int, size: int) -> LayoutError:
+def _last_round_is_short(name: str, plan: Plan) -> bool:
+    """Whether ranks may wait for one another, in the last round of Llama 3's schedule."""
+    return name == "flexible" and 0 < plan.micro_batches % plan.round < plan.pp
+
+
+def _short_last_round(order: Order, plan: Plan) -> LayoutError:
+    pp, many, size = plan.pp, plan.micro_batches, plan.round
     fitting = [n for n in range(pp, many + 1) if many % n == 0]
     return LayoutError(
         f"{order.title} with {plural(many, 'micro-batch')} in rounds of nc={size}",

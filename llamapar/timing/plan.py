@@ -240,7 +240,7 @@ def plan(
     largest = gpus if most_tp is None else whole("most_tp", most_tp)
     found_all = candidates(job, how, gpus, split, largest)
     some = found_all if cancel is None else takewhile(lambda _: not cancel(), found_all)
-    every = sorted(some, key=lambda one: (one.seconds, str(one)))
+    every = sorted(some)
     wanted = max(JUDGED, whole("top", top))
     passing: list[Ranked] = []
     complete = cancel is None or not cancel()

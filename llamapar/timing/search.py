@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from llamapar.count.account import memory
 from llamapar.count.schedule import in_flight, of_first_forwards
@@ -25,7 +26,7 @@ from llamapar.place.schedule import SEVERAL
 from llamapar.rules.price import layer_numel
 
 from .layer import Conditions, layer
-from .step import head, shared, sharing
+from .step import Sharing, head
 
 RECOMPUTE = ("none", "selective", "full")
 MOST_MICRO_BATCH = 8
@@ -40,9 +41,8 @@ def divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A layout of the search, and the estimate of its step in seconds."""
+class Candidate(NamedTuple):
+    """A layout of the search, and the estimate of its step in seconds, by which candidates are ordered."""
 
     seconds: float
     tp: int
@@ -92,9 +92,14 @@ def stages_of(n_layers: int, pp: int, virtual_stages: int, split: str) -> Stages
     return Stages(max(counts), max(ranks), ranks[-1], tuple(counts[::pp]))
 
 
-def least_bytes(model: ModelConfig, tp: int, layers: int, zero: int, shards: int) -> float:
-    """What no rank with so many layers can do without. shards: ranks that share its states."""
-    numel = layers * sum(layer_numel(model).values()) / tp
+@lru_cache(maxsize=256)
+def layer_params(model: ModelConfig) -> int:
+    """Parameters of a layer."""
+    return sum(layer_numel(model).values())
+
+
+def least_bytes(numel: float, zero: int, shards: int) -> float:
+    """What no rank with so many parameters can do without. shards: ranks that share its states."""
     weights = WEIGHT * numel / (shards if zero == 3 else 1)
     sums = WEIGHT * numel / (shards if zero >= 2 else 1)
     return weights + sums + MASTER * numel / (shards if zero else 1)
@@ -126,13 +131,19 @@ def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[int, ...]:
-    """Micro-batches in flight on rank 0's stages; by a formula where there is one, for tables take long."""
+def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[int, ...] | None:
+    """Micro-batches in flight on rank 0's stages; by a formula where there is one, for tables take long.
+
+    None where the schedule is not defined.
+    """
     if pp > 1 and virtual_stages > 1:
         if schedule == "interleaved-zero-bubble":
             return of_first_forwards(pp, virtual_stages, many, pp - 1)
         schedule = _SHORT.get(schedule, schedule)
-    return in_flight(schedule, 0, pp, virtual_stages, many)
+    try:
+        return in_flight(schedule, 0, pp, virtual_stages, many)
+    except LlamaparError:
+        return None
 
 
 _SHORT = {several: name for name, several in SEVERAL.items()}
@@ -164,44 +175,41 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
     """
     model, sequences = job.model, (job.global_batch or 1) // dp
     seq = job.seq_len or model.max_seq_len
-    layout = own.replace(pp=pp, dp=dp)
-    shards = sharing(how, layout)[0].size
+    shards, room = own.cp * dp, how.gpu.hbm_bytes
     zeros = range(4) if shards > 1 else (1,)
-    numel = sum(layer_numel(model).values()) / own.tp
+    shared = {zero: Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero), job.schedule) for zero in zeros}
+    numel = layer_params(model) / own.tp
     for batch in (n for n in divisors(min(sequences, MOST_MICRO_BATCH)) if sequences % n == 0):
         many = sequences // batch
-        kinds = [(name, *_seconds(how, name, model, own, seq, batch)) for name in RECOMPUTE]
+        kinds = [
+            (
+                name,
+                kept_bytes(model, own.tp, seq, name, job.kv_replication),
+                *_seconds(how, name, model, own, seq, batch),
+            )
+            for name in RECOMPUTE
+        ]
         for v in _virtual(model, pp, many, job.schedule):
             made = stages_of(model.n_layers, pp, v, split)
-            if made is None:
-                continue
-            fits = [
-                zero
-                for zero in zeros
-                if least_bytes(model, own.tp, made.rank, zero, shards) <= how.gpu.hbm_bytes
-            ]
             flying = chunks_of(job.schedule, pp, v, many)
+            if made is None or flying is None:
+                continue
             chunks = sum(layers * n for layers, n in zip(made.first, flying, strict=True)) * batch / own.cp
-            for (name, forward, backward, ends), zero in itertools.product(kinds, fits):
-                held = least_bytes(model, own.tp, sum(made.first), zero, shards)
-                kept = chunks * kept_bytes(model, own.tp, seq, name, job.kv_replication)
-                if held + kept > how.gpu.hbm_bytes:
+            waits = bubble_of(pp, v, many) * made.longest
+            named = {"micro_batches": many, "layers": made.rank}
+            params = int(made.rank * numel)
+            for zero, sharing in shared.items():
+                if least_bytes(made.rank * numel, zero, shards) > room:
                     continue
-                layout_zero = layout if zero == 1 else layout.replace(zero=zero)
-                each = forward + backward
-                seconds = many * max(made.rank * each, made.last * each + ends)
-                seconds += bubble_of(pp, v, many) * made.longest * each
-                terms = shared(
-                    how,
-                    layout_zero,
-                    int(made.rank * numel),
-                    {"micro_batches": many, "layers": made.rank},
-                    made.rank,
-                    (forward, backward),
-                    job.schedule,
-                )
-                seconds += sum(term.value for term in terms)
-                yield Candidate(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name)
+                held = least_bytes(sum(made.first) * numel, zero, shards)
+                optimizer = sharing.optimizer(params).value
+                for name, kept, forward, backward, ends in kinds:
+                    if held + chunks * kept > room:
+                        continue
+                    each = forward + backward
+                    seconds = many * max(made.rank * each, made.last * each + ends) + waits * each
+                    seconds += sharing.exposed(params, named, (forward, backward)).value + optimizer
+                    yield Candidate(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name)
 
 
 def _virtual(model: ModelConfig, pp: int, many: int, schedule: str) -> Iterator[int]:

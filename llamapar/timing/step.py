@@ -38,12 +38,12 @@ _ZERO = "arXiv:1910.02054 section 7; exposed: Scaling Llama 3 Training, ISCA 202
 
 @dataclass(frozen=True)
 class Ranks:
-    """A pipeline's ranks. durations: seconds of each stage, by kind of operation, the first stage first.
+    """A pipeline's ranks. durations: seconds of each stage forward and backward, the first stage first.
 
     hold: of the busiest rank. busy: seconds of its work for a micro-batch.
     """
 
-    durations: tuple[dict[str, float], ...]
+    durations: tuple[tuple[float, float], ...]
     hold: StageHold
     busy: float
 
@@ -59,8 +59,7 @@ class Ranks:
         durations = []
         for stage, count in enumerate(counts):
             last = stage == len(counts) - 1
-            forward, backward = (count * phases[i] + last * ends[i] for i in (0, 1))
-            durations.append({"F": forward, "B": backward, "I": backward / 2, "W": backward / 2})
+            durations.append((count * phases[0] + last * ends[0], count * phases[1] + last * ends[1]))
         busy = [sum(hold.layers) * sum(phases) + hold.head * sum(ends) for hold in sizes.stages]
         most = busy.index(max(busy))
         return cls(tuple(durations), sizes.stages[most], busy[most])
@@ -105,6 +104,79 @@ def sharing(how: Conditions, layout: Layout) -> tuple[Ring, Ring]:
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """What data parallelism and the optimizer take, by a layout's ranks that share parameters.
+
+    shards: ranks among which states lie. scatter, gather: seconds that a parameter's gradient, and itself, is
+    on its way. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP.
+    """
+
+    shards: int
+    scatter: float
+    gather: float
+    latency: float
+    memory: float
+    formula: str
+
+    @classmethod
+    def of(cls, how: Conditions, layout: Layout, schedule: str) -> Sharing:
+        """Of a layout under a schedule."""
+        shards, copies = sharing(how, layout)
+        zero = layout.zero
+        gathered = 1 if how.low_gather and zero == 3 else ITEM
+        between = 2 * (copies.size - 1) / copies.size / shards.size * GRAD / copies.rate(how.gpu)
+        along = (shards.size - 1) / shards.size / shards.rate(how.gpu)
+        once = zero == 2 and schedule in ALL_FORWARD_FIRST  # a stage's gradients are whole before the next's
+        formula = EXPOSED_DP[1 if once else zero]
+        return cls(
+            shards.size if zero else 1,
+            along * GRAD + between,
+            along * gathered,
+            shards.latency * (shards.size > 1),
+            how.gpu.hbm_rate * STREAM,
+            formula if shards.size * copies.size > 1 else "0.0",
+        )
+
+    def exposed(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> Term:
+        """What of its collectives no compute hides. numel: parameters of a rank before ZeRO.
+
+        named: "layers" of the rank, "micro_batches". phases: seconds of a layer forward and backward.
+        """
+        layers = named["layers"]
+        inputs = {
+            "micro_batches": named["micro_batches"],
+            "scatter": self.scatter * numel,
+            "gather": self.gather * numel,
+            "latency": self.latency,
+            "forward": layers * phases[0],
+            "backward": layers * phases[1],
+            "layers": max(1.0, layers),
+        }
+        return Term("exposed DP", self.formula, inputs, _ZERO)
+
+    def optimizer(self, numel: int) -> Term:
+        """AdamW's step over a rank's share."""
+        inputs = {"numel": float(numel), "shards": float(self.shards), "memory": self.memory}
+        return Term("optimizer", _OPTIMIZER, inputs, "AdamW's states, read and written")
+
+
+_OPTIMIZER = f"{STATES} * numel / shards / memory"
+
+EXPOSED_DP = {
+    # twice the ring, beside the last micro-batch's backward
+    0: "max((scatter + gather) / layers, scatter + gather - backward) + latency",
+    1: "max(scatter / layers, scatter - backward) + max(gather / layers, gather - forward) + 2 * latency",
+    2: "scatter / layers + micro_batches * max(0, scatter - backward)"
+    " + max(gather / layers, gather - forward) + 2 * latency",
+    3: "(scatter + gather) / layers + 2 * latency"
+    " + micro_batches * (max(0, gather + layers * latency - forward)"
+    " + max(0, gather + scatter + 2 * layers * latency - backward))",
+}
+"""ZeRO's stage → what of gradients and parameters on their way is not hidden: the last layer's reduction and
+the first one's gather, and what takes longer than the compute of a micro-batch beside it."""
+
+
+@dataclass(frozen=True)
 class Step:
     """A step's terms, which add up to it; the layer that they are made of. many: micro-batches."""
 
@@ -143,7 +215,10 @@ class Step:
         if lay.pp > 1:
             terms += _pipeline(job, how, ranks, many, nc, tokens)
         numel = sizes.params(ranks.hold, by_row=False)
-        terms += shared(how, lay, numel, named, ranks.layers, phases, job.schedule)
+        between = Sharing.of(how, lay, job.schedule)
+        if lay.cp * lay.dp > 1:
+            terms.append(between.exposed(numel, named, phases))
+        terms.append(between.optimizer(numel))
         if lay.world > how.gpu.domain:
             inputs = {"busy": busy, "share": STRAGGLING}
             terms.append(Term("stragglers", "share * busy", inputs, "arXiv:2407.21783 section 3.3.4"))
@@ -161,70 +236,26 @@ def _pipeline(
 ) -> list[Term]:
     """What the pipeline adds to the busiest rank's work: its timeline with and without transfers."""
     lay = job.layout
-    table = table_of(job.schedule, lay.pp, lay.virtual_stages, many, nc)
     p2p = sent_to_next(how, job.model, lay, tokens)
-    bare, sent = (_end(table, ranks, each) for each in (0.0, p2p))
-    source = f"the timeline of {table.title}"
+    shape = (job.schedule, lay.pp, lay.virtual_stages, many, nc)
+    bare, sent = (_end(*shape, ranks.durations, each) for each in (0.0, p2p))
+    source = f"the timeline of {table_of(*shape).title}"
     return [
         Term("bubble", "end - busy", {"end": bare, "busy": many * ranks.busy}, source),
         Term("exposed P2P", "with_transfers - end", {"with_transfers": sent, "end": bare}, source),
     ]
 
 
-def _end(table: Schedule, ranks: Ranks, p2p: float) -> float:
-    """When the last rank is done."""
-    return max(table.walked.times(ranks.durations, p2p)[1])
-
-
-def shared(
-    how: Conditions,
-    layout: Layout,
-    numel: int,
-    named: Mapping[str, float],
-    layers: int,
-    phases: tuple[float, float],
-    schedule: str,
-) -> list[Term]:
-    """Exposed data parallelism, and the optimizer. numel: parameters of a rank before ZeRO."""
-    shards, copies = sharing(how, layout)
-    zero = layout.zero
-    gathered = 1 if how.low_gather and zero == 3 else ITEM
-    between = 2 * (copies.size - 1) / copies.size * numel / shards.size * GRAD / copies.rate(how.gpu)
-    hops = shards.latency * (shards.size > 1)
-    along = (shards.size - 1) / shards.size * numel / shards.rate(how.gpu)
-    inputs = {
-        **named,
-        "scatter": along * GRAD + between,
-        "gather": along * gathered,
-        "latency": hops,
-        "forward": layers * phases[0],
-        "backward": layers * phases[1],
-        "layers": max(1.0, named["layers"]),
-    }
-    terms = []
-    if shards.size * copies.size > 1:
-        once = zero == 2 and schedule in ALL_FORWARD_FIRST  # a stage's gradients are whole before the next's
-        terms.append(Term("exposed DP", EXPOSED_DP[1 if once else zero], inputs, _ZERO))
-    states = {
-        "numel": float(numel),
-        "shards": float(shards.size if zero else 1),
-        "memory": how.gpu.hbm_rate * STREAM,
-    }
-    terms.append(
-        Term("optimizer", f"{STATES} * numel / shards / memory", states, "AdamW's states, read and written")
-    )
-    return terms
-
-
-EXPOSED_DP = {
-    # twice the ring, beside the last micro-batch's backward
-    0: "max((scatter + gather) / layers, scatter + gather - backward) + latency",
-    1: "max(scatter / layers, scatter - backward) + max(gather / layers, gather - forward) + 2 * latency",
-    2: "scatter / layers + micro_batches * max(0, scatter - backward)"
-    " + max(gather / layers, gather - forward) + 2 * latency",
-    3: "(scatter + gather) / layers + 2 * latency"
-    " + micro_batches * (max(0, gather + layers * latency - forward)"
-    " + max(0, gather + scatter + 2 * layers * latency - backward))",
-}
-"""ZeRO's stage → what of gradients and parameters on their way is not hidden: the last layer's reduction and
-the first one's gather, and what takes longer than the compute of a micro-batch beside it."""
+@lru_cache(maxsize=256)
+def _end(
+    name: str,
+    pp: int,
+    virtual_stages: int,
+    many: int,
+    nc: int | None,
+    durations: tuple[tuple[float, float], ...],
+    p2p: float,
+) -> float:
+    """When the last rank of a schedule is done, remembered: ZeRO's stages differ in other terms alone."""
+    kinds = [{"F": forward, "B": back, "I": back / 2, "W": back / 2} for forward, back in durations]
+    return max(table_of(name, pp, virtual_stages, many, nc).walked.times(kinds, p2p)[1])
