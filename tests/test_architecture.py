@@ -34,8 +34,8 @@ ROOMS = {
     "records": room(775),  # equations are records too
     "describe": room(2540),  # the table of options and the table of dtypes among them
     "frameworks": room(6425, "yaml"),  # rules and habits of ten; readers of settings and logs
-    "place": room(1835),  # the pipeline's schedules as tables, the walk that checks them, their times
-    "count": room(1945),  # moments of a step, modes, and what a counter may show
+    "place": room(1875),  # the pipeline's schedules as tables, the walk that checks them, their times
+    "count": room(1955),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
