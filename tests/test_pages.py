@@ -21,6 +21,7 @@ NAMES = [
     "verdicts",
     "running",
     "explain",
+    "hangs",
     "settings",
     "memory",
     "time",

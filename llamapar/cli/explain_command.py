@@ -39,11 +39,18 @@ _LONGEST = 2**20
 def _answer(given: Given) -> Answer:
     """Status 0 for an explanation, of sharding or not; 1 where the cause cannot be told."""
     text, file, head = given["text"], given["file"], ""
-    if (text is None) == (file is None):
-        what = "a text is needed" if text is None else "a text and a file were given; one is explained"
-        raise LlamaparError(what, "", ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe"], "text")
+    flight = given["flight"]
+    asked = [
+        name for name, value in (("text", text), ("file", file), ("flight", flight)) if value is not None
+    ]
+    if len(asked) != 1:
+        what = f"a {' and a '.join(asked)} were given; one is explained" if asked else "a text is needed"
+        choose = ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe", "--flight DIR"]
+        raise LlamaparError(what, "", choose, "text")
     known = _known(given)
-    if file is not None:
+    if flight is not None:
+        found = explain(flight=flight, **known)
+    elif file is not None:
         found = _of_file(file, known)
     elif text == "-":
         pieces = _echoed(_piped(), sys.stderr if given["json"] else sys.stdout)
@@ -52,7 +59,10 @@ def _answer(given: Given) -> Answer:
         head = "\n" if first else ""
     else:
         found = explain(text.encode("utf-8", "surrogateescape"), **known)
-    return Answer(found.verdict != UNKNOWN, lambda: f"{head}{as_text(str(found))}", found.as_dict)
+    told = found.verdict != UNKNOWN or found.best is not None
+    return Answer(
+        told if flight else found.verdict != UNKNOWN, lambda: f"{head}{as_text(str(found))}", found.as_dict
+    )
 
 
 # -- what is known besides -----------------------------------------------------------------------
@@ -196,10 +206,11 @@ EXPLAIN = Command(
     _answer,
     "the cause of an error message, a traceback, a log or a wrong shape",
     "explain",
-    ("model", *AXES, *_FACTS, "framework", "context", "file", "config", "launch"),
+    ("model", *AXES, *_FACTS, "framework", "context", "file", "flight", "config", "launch"),
     "llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n"
     "  llamapar explain --file train.log --model llama3-70b --tp 16\n"
     "  llamapar explain --file train.log --config train.toml --launch run.slurm\n"
+    "  llamapar explain --flight dumps/ --tp 8 --pp 4 --dp 4\n"
     "  torchrun --nproc-per-node 8 train.py 2>&1 | llamapar explain -",
     positional=(("text", "the text in quotes, or - for what another program says on a pipe"),),
     exits="0 explained, 1 cannot tell",

@@ -193,6 +193,7 @@ _TABLE = (
     Option("against", str, None, "another checkpoint of the same model, compared bit for bit"),
     # the command's own
     Option("file", str, None, "a log to read instead, of any size"),
+    Option("flight", str, None, "a folder of torch's flight records of a run that hangs, one file a rank"),
     Option("context", str, None, _CONTEXT),
     Option("inventory", bool, False, "list every tensor and where it lies"),
     Option("shrink", bool, False, _SHRINK),

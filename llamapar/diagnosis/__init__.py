@@ -8,12 +8,15 @@ padding would make these numbers come out, by the placement table and the framew
 
 from __future__ import annotations
 
+import math
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from llamapar.describe.arguments import keywords, named
-from llamapar.errors import shown
+from llamapar.describe.layout import AXES
+from llamapar.errors import LlamaparError, shown
 
 from .hypothesis import Level
 from .known import ARGUMENTS, Known
@@ -26,11 +29,12 @@ _LONGEST = 2**16
 
 @named(keywords(dict.fromkeys(ARGUMENTS.values())))
 def explain(
-    what: Any,
+    what: Any = None,
     model: Any = None,
     layout: Any = None,
     framework: str | None = None,
     *,
+    flight: str | Path | Iterable[str | Path] | None = None,
     context: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> Explanation:
@@ -43,6 +47,8 @@ def explain(
     model: a preset's name, a ModelConfig, a config.json or its dict; a public model's name in free words
         ("Llama-2-70b-hf") also does. layout: a Layout or a dict of degrees, in part if need be.
     framework: whose wording and rules to prefer.
+    flight: in place of `what`, a folder of torch's flight records of a run that hangs, one file a rank, or
+        some files; read as data, against `layout` or the one that their groups show.
     facts: what else is known: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its
         name; a change is given as "1->2".
     context: the same, and model, layout and framework, in the names of whoever reports it ("heads",
@@ -60,6 +66,8 @@ def explain(
         framework = given.pop("framework", None) if framework is None else framework
         facts = given | facts
     known = Known.of(model, layout, framework, facts)
+    if flight is not None:
+        return _of_flight(what, flight, known)
     if hasattr(what, "explanation"):  # a RunResult, which lies layers above
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
@@ -76,6 +84,19 @@ def explain(
     elif not isinstance(what, str):
         what = _shape_text(what)
     return explain_text(what, known)
+
+
+def _of_flight(what: Any, flight: Any, known: Known) -> Explanation:
+    """Flight records alone; the layout is the one that is known, where every rank of it is."""
+    if what is not None:
+        raise LlamaparError("a text and flight records were given; one is explained", "", (), "flight")
+    from .flight.answer import explain_flight
+
+    degrees = {axis: number for axis in AXES if (number := known.get(axis))}
+    world = known.get("world")
+    if degrees and world and "dp" not in degrees:
+        degrees["dp"] = max(1, world // math.prod(degrees.values()))
+    return explain_flight(flight, known.layout or degrees or None)
 
 
 def _as_text(line: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from typing import TYPE_CHECKING
 
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
@@ -16,6 +17,9 @@ from llamapar.rules.search import Fix
 from .hypothesis import Level
 from .known import Known
 from .vocabulary import CATEGORIES, SHARDING, UNKNOWN
+
+if TYPE_CHECKING:
+    from .flight.verdict import Standing
 
 _WIDTH = 100
 
@@ -123,6 +127,7 @@ class Explanation:
 
     line: the root cause as it stands in the text. ranks: the ranks that reported it, where told.
     known: what was given, and what the text states besides. note: what else of the log it explains.
+    flight: of flight records, where every rank stands.
     """
 
     verdict: str
@@ -132,6 +137,7 @@ class Explanation:
     ranks: tuple[int, ...] = ()
     known: Known = field(default_factory=Known)
     note: str = ""
+    flight: Standing | None = None
 
     @property
     def best(self) -> Diagnosis | None:
@@ -144,7 +150,8 @@ class Explanation:
 
     def as_dict(self) -> Plain:
         """Plain values for JSON: {"verdict": …, "diagnoses": [...]}."""
-        return {"verdict": self.verdict, "diagnoses": [d.as_dict() for d in self.diagnoses]}
+        plain: Plain = {"verdict": self.verdict, "diagnoses": [d.as_dict() for d in self.diagnoses]}
+        return plain if self.flight is None else {**plain, "flight": self.flight.as_dict()}
 
     @property
     def short(self) -> str:
@@ -167,7 +174,8 @@ class Explanation:
             head.append(f"    from {self.line[:300]}{where}")
         if self.note:
             head.append(f"    {self.note}")
-        return "\n".join([*head, *(str(d) for d in self.diagnoses)])
+        more = [] if self.flight is None else [str(self.flight)]
+        return "\n".join([*head, *(str(d) for d in self.diagnoses), *more])
 
     __repr__ = __str__
 
@@ -176,7 +184,8 @@ class Explanation:
         first, *rest = [d._repr_html_() for d in self.diagnoses] or [""]
         more = f"<details><summary>or else</summary>{''.join(rest)}</details>" if rest else ""
         note = f"<br>{escape(self.note)}" if self.note else ""
-        return f"<p><b>{escape(self.summary)}</b>{line}{note}</p>{first}{more}"
+        ranks = "" if self.flight is None else self.flight._repr_html_()
+        return f"<p><b>{escape(self.summary)}</b>{line}{note}</p>{first}{more}{ranks}"
 
     def __bool__(self) -> bool:
         """Whether a sharding problem was found."""

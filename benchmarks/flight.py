@@ -1,0 +1,57 @@
+"""Flight records of a large run: explained, beside the time that parsing the same files alone takes.
+
+    python benchmarks/flight.py [--ranks 1024] [--entries 2000] [--form pickle]
+
+The dumps have NCCL's form and are made by `multiplied`; both sides use one process. "alone" is Python's own
+json or pickle over the same files, which keeps nothing.
+"""
+
+import argparse
+import json
+import pickle
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import llamapar as lp
+from flights import multiplied, torchs_pickle
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--entries", type=int, default=2000)
+    parser.add_argument("--form", choices=("json", "pickle"), default="json")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, dump in multiplied(args.ranks, args.entries, culprit=args.ranks // 3):
+            data = json.dumps(dump).encode() if args.form == "json" else torchs_pickle(dump)
+            Path(folder, f"rank_{rank}").write_bytes(data)
+        files = sorted(Path(folder).iterdir())
+        read = json.loads if args.form == "json" else pickle.loads
+        for file in files:
+            file.read_bytes()
+        start = time.perf_counter()
+        for file in files:
+            read(file.read_bytes())
+        alone = time.perf_counter() - start
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        start = time.perf_counter()
+        found = lp.explain(flight=folder)
+        took = time.perf_counter() - start
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"{args.ranks} dumps of {args.entries} entries, {args.form}: alone {alone:.1f} s, ", end="")
+    print(f"explained {took:.1f} s, {took / alone:.2f} times")
+    print(f"at most {most / 2**20:.2f} GiB, {before / 2**20:.2f} before")
+    print(found.best)
+    if found.flight is None or found.flight.ranks != (args.ranks // 3,):
+        raise SystemExit("another rank was named")
+
+
+if __name__ == "__main__":
+    main()

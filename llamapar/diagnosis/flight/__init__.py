@@ -1,0 +1,1 @@
+"""Flight records: what torch notes of each rank's last collectives, read against the layout."""

@@ -1,0 +1,68 @@
+"""Flight records explained: what `lp.explain` gives back for a folder of dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.diagnosis.known import Known
+from llamapar.diagnosis.result import Diagnosis, Explanation
+from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING, UNKNOWN
+
+from . import dumps
+from .hang import named
+from .verdict import Standing, standing
+
+CATEGORY = "rank_mapping_hang"
+
+ADVICE = {
+    "size": "the same shape on every rank of the group: print it before the call",
+    "operation": "the same call on every rank: look for a branch around the line",
+    "order": "one order of collectives on all ranks",
+    "skip": "every rank of a group calls each of its collectives: look for a branch or a shorter loop",
+    "group": "the group that the other ranks pass at this line",
+    "extra": "no collective under a condition that only some ranks meet",
+    "branch": "no collective under a condition that only some ranks meet",
+    "late": "the rank's own log and stack: it was outside of any collective",
+    "slow": "the rank's data loading, clocks and neighbours on its machine",
+    "gone": "the rank's own log, and the system's: how it ended",
+    "cut": "the whole dump of that rank",
+    "tie": "which of the two sides is meant to call what",
+}
+
+
+def explain_flight(path: object, layout: LayoutLike | None = None) -> Explanation:
+    """What hung, from a folder of flight records or some files; see `diagnosis.explain`."""
+    return explained(standing(dumps.read(path), None if layout is None else Layout.of(layout)))
+
+
+def explained(found: Standing) -> Explanation:
+    """The verdict of `lp.explain` on a hang."""
+    folder = found.hang.folder
+    notes = []
+    missing = [rank for rank in found.every if rank not in found.hang.dumps and rank not in folder.broken]
+    if missing:
+        notes.append(f"no dump of {named(None, missing)}")
+    notes += [f"rank {rank}'s dump cannot be read: {why}" for rank, why in list(folder.broken.items())[:4]]
+    if found.layout is not None:
+        notes.append(f"layout {found.layout}, order {found.layout.order}")
+    note = "; ".join(notes)
+    if found.kind == "none":
+        return Explanation(
+            UNKNOWN, found.cause, (), note=note, known=Known(layout=found.layout), flight=found
+        )
+    verdicts: Mapping[str, str] = dict.fromkeys(("late", "slow", "gone", "inside"), NOT_SHARDING)
+    verdict = verdicts.get(found.kind, UNKNOWN if found.kind in ("tie", "cut") else SHARDING)
+    remedy = (ADVICE[found.kind],) if found.kind in ADVICE else ()
+    diagnosis = Diagnosis(
+        CATEGORY, None, found.cause, (), lambda: remedy, (), (), found.level, verdict == SHARDING
+    )
+    reason = {SHARDING: "ranks took different ways", NOT_SHARDING: "all ranks went the same way"}
+    return Explanation(
+        verdict,
+        reason.get(verdict, "the dumps do not tell which side is wrong"),
+        (diagnosis,),
+        note=note,
+        known=Known(layout=found.layout),
+        flight=found,
+    )

@@ -1,0 +1,398 @@
+"""Dumps of torch's flight recorder, one a rank, read as data: nothing in them is looked up or executed.
+
+Forms: the pickle and the JSON of `torch/csrc/distributed/c10d/FlightRecorder.hpp` (torch 2.13, version 2.10),
+which NCCL, gloo and others fill. gloo leaves `state` and the times of start and end empty, there `retired`
+tells what is done, and it notes neither a group's ranks nor sends and receives.
+
+torch's own pickles are a few kinds of short opcodes, and texts. `_torchs` walks over them a run at a time,
+after which Python's unpickler may be trusted with them; any other pickle goes to `describe.pickles`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from llamapar.describe import pickles
+from llamapar.errors import CheckpointError, LlamaparError, shown
+from llamapar.records.tables import Plain
+
+MAX_FILE = 2**25
+"""Bytes of the largest dump that is read: 2,000 entries take one or two million, with frames ten."""
+
+MAX_ENTRIES = 100_000
+"""Most entries of one dump; torch keeps 2,000 unless told otherwise."""
+
+MAX_RANKS = 2**16
+"""Most dumps of one folder."""
+
+VERSION = 2
+"""The main version of the form that is read; torch raises it when a field changes its meaning."""
+
+WORLD = "default_pg"
+"""What torch calls the group of all ranks."""
+
+
+class Call(NamedTuple):
+    """What a rank called, without when: group and its description, operation, sizes, dtypes.
+
+    ends: source and destination of a send or a receive, as ranks within the group.
+    """
+
+    group: str
+    label: str
+    op: str
+    inputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    ends: tuple[int, int] | None = None
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What must be the same on every rank of the group: roots alone hold all of some sizes."""
+        sizes: tuple[object, ...] = (self.inputs, self.outputs)
+        if self.op in _UNEQUAL:
+            sizes = _UNEQUAL[self.op](self)
+        return (self.op, sizes, self.dtypes)
+
+    @property
+    def shape(self) -> str:
+        """ "[1, 1024, 4096] bf16", of the first tensor that goes in, or of the one that comes out."""
+        sizes = (self.inputs or self.outputs)[:1]
+        dtype = _SHORT.get(self.dtypes[0], self.dtypes[0].lower()) if self.dtypes else ""
+        return f"{list(sizes[0])} {dtype}".strip() if sizes else ""
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, [self.op, self.shape]))
+
+
+_UNEQUAL = {
+    "scatter": lambda call: call.outputs,
+    "gather": lambda call: call.inputs,
+    "all_to_all": lambda call: (),
+}
+_SHORT = {
+    "BFloat16": "bf16",
+    "Float": "fp32",
+    "Half": "fp16",
+    "Double": "fp64",
+    "Long": "int64",
+    "Int": "int32",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Dump:
+    """What one rank left: its calls in order, in columns.
+
+    numbers: of each call within its group. done: 1 where it has ended. created: when it was called, ns.
+    places: the line of code, "" where no frames were kept. members: ranks of a group, where they are told.
+    lost: calls before the first that the ring buffer no longer holds.
+    """
+
+    rank: int
+    calls: list[Call]
+    numbers: array[int]
+    done: bytearray
+    created: array[int]
+    places: list[str]
+    members: Mapping[str, tuple[int, ...]]
+    lost: int
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    @cached_property
+    def open(self) -> tuple[int, ...]:
+        """Index of the first call of each group that has not ended."""
+        first: dict[str, int] = {}
+        at = self.done.find(0)
+        while at >= 0:
+            first.setdefault(self.calls[at].group, at)
+            at = self.done.find(0, at + 1)
+        return tuple(first.values())
+
+    @cached_property
+    def last(self) -> dict[str, int]:
+        """Group → number of the rank's last collective there."""
+        found: dict[str, int] = {}
+        for call, number in zip(self.calls, self.numbers, strict=True):
+            if call.ends is None:
+                found[call.group] = number
+        return found
+
+    @cached_property
+    def at(self) -> dict[tuple[str, int], int]:
+        """(group, number) of a collective → its index."""
+        pairs = enumerate(zip(self.calls, self.numbers, strict=True))
+        return {(call.group, number): i for i, (call, number) in pairs if call.ends is None}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Dumps by rank, and for each rank whose dump cannot be read, why."""
+
+    dumps: Mapping[int, Dump]
+    broken: Mapping[int, str] = field(default_factory=dict)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"(\d{1,8})\D*$")
+
+
+def read(path: object) -> Folder:
+    """The dumps of a folder, or of some files: the last number of a file's name is the rank.
+
+    A dump that is cut off or damaged is told in `broken`. Raises LlamaparError for a rank that comes twice,
+    for what no flight record is, and for a folder without dumps.
+    """
+    if not isinstance(path, str | Path):
+        names = [Path(str(one)) for one in path] if isinstance(path, Iterable) else []
+        return of_bytes((file.name, _bytes(file)) for file in names)
+    folder = Path(path)
+    try:
+        files = [folder] if folder.is_file() else sorted(file for file in folder.iterdir() if file.is_file())
+    except (OSError, ValueError) as problem:
+        words = getattr(problem, "strerror", None) or "it cannot be a folder's name"
+        raise LlamaparError(
+            f"{shown(str(path), 200)}: {words}", "", ["a folder of dumps"], "flight"
+        ) from None
+    dumps = [file for file in files if _NUMBER.search(file.stem) and not file.name.startswith(".")]
+    if not dumps or len(dumps) > MAX_RANKS:
+        what = f"{shown(str(path), 200)}: {len(dumps):,} files that end in a rank's number"
+        why = f"a dump is one file a rank, such as nccl_trace_rank_3; at most {MAX_RANKS:,} are read"
+        raise LlamaparError(what, why, ["a folder of dumps"], "flight")
+    return of_bytes((file.name, _bytes(file)) for file in dumps)
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_FILE + 1)
+    except OSError as problem:
+        raise LlamaparError(f"{shown(str(file), 200)}: {problem.strerror}", "", (), "flight") from None
+    if len(data) > MAX_FILE:
+        why = f"a dump of {MAX_ENTRIES:,} entries is smaller"
+        raise LlamaparError(f"{file.name}: more than {MAX_FILE:,} bytes", why, (), "flight")
+    return data
+
+
+def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
+    """The dumps of (name, bytes) of files, as `read` has them."""
+    dumps, broken, names = dict[int, Dump](), dict[int, str](), dict[int, str]()
+    known = _Known()
+    for name, data in files:
+        number = _NUMBER.search(Path(name).stem)
+        if number is None:
+            raise LlamaparError(f"{shown(name)}: no number of a rank in its name", "", ["rank_0"], "flight")
+        rank = int(number[1])
+        if rank in names:
+            raise LlamaparError(
+                f"rank {rank} comes twice: {names[rank]} and {name}", "a rank leaves one dump", (), "flight"
+            )
+        names[rank] = name
+        try:
+            with pickles.uncollected():
+                dumps[rank] = _dump(rank, _value(data, name), name, known)
+        except _CutOff as problem:
+            broken[rank] = str(problem)
+    return Folder(dict(sorted(dumps.items())), dict(sorted(broken.items())))
+
+
+class _CutOff(Exception):
+    """A dump whose end, or all of it, is missing."""
+
+
+def _value(data: bytes, where: str) -> Plain:
+    if not data.strip():
+        raise _CutOff("empty")
+    start = data[:64].lstrip()[:1]
+    if start == b"{":
+        return _object(_json(data, where), where, "it")
+    if start != pickle.PROTO:
+        raise _refused(where, "neither JSON nor a pickle")
+    try:
+        value = _unpickled(data, where)
+    except CheckpointError as problem:
+        if "cut off" in problem.what or "damaged" in problem.what:
+            raise _CutOff("its pickle is cut off or damaged") from None
+        raise _refused(where, problem.what.removeprefix(f"{where}: ").partition(", which no")[0]) from None
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError):
+        raise _CutOff("its pickle is damaged") from None
+    return _object(value, where, "it")
+
+
+def _json(data: bytes, where: str) -> object:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise _refused(where, "its JSON is nested too deeply") from None
+    except ValueError as problem:
+        if "integer string conversion" in str(problem):
+            raise _refused(where, "its JSON holds a number of thousands of digits") from None
+        raise _CutOff("its JSON is cut off or damaged") from None
+
+
+def _refused(where: str, what: str) -> LlamaparError:
+    return LlamaparError(f"{where}: {what}", "no flight record of torch's looks like that", (), "flight")
+
+
+def _object(value: object, where: str, what: str) -> Plain:
+    if not isinstance(value, dict):
+        raise _refused(where, f"{what} is {type(value).__name__}, not a mapping")
+    return value
+
+
+# -- pickles ---------------------------------------------------------------------------------------
+
+_LONGS = b"|".join(rb"\x8a%c.{%d}" % (n, n) for n in range(1, 9))
+_RUN = re.compile(
+    rb"(?s:[N\x88\x89(\]}aesu]|[Khq].|M..|[Jj]....|r..[\0-\x3f]\0|G.{8}|"
+    + _LONGS.replace(b"\n", rb"\n")
+    + rb")*+"
+)
+"""Opcodes of torch's pickler that neither name anything nor tell their own length; numbers have at most 8
+bytes, and the memo is numbered below 2**22, so that it stays small."""
+
+_PAIR, _TEXT = pickle.TUPLE2[0], pickle.BINUNICODE[0]
+
+
+class _Reader(pickle.Unpickler):
+    """Python's unpickler for what `_torchs` let through; a pair comes as a list, which no key can be."""
+
+    def persistent_load(self, pair: tuple[object, object]) -> list[object]:
+        return list(pair)
+
+    def find_class(self, module: str, name: str) -> object:
+        raise pickle.UnpicklingError(f"{module}.{name}")  # no opcode that gets here was let through
+
+
+def _torchs(data: bytes) -> bytes | None:
+    """A pickle in which each pair is made a list, if it holds only what torch's pickler writes for a dump.
+
+    A tuple that holds tuples would take for ever to hash, or overflow the stack, were it a key.
+    """
+    if data[:2] != pickle.PROTO + b"\2":
+        return None
+    pieces, start, at, end = list[bytes](), 0, 2, len(data)
+    while at < end:
+        at = _RUN.match(data, at).end()  # type: ignore[union-attr]
+        code = data[at] if at < end else -1
+        if code == _TEXT:
+            at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+        elif code == _PAIR:
+            at += 1
+            pieces += data[start:at], pickle.BINPERSID
+            start = at
+        elif code == pickle.STOP[0]:
+            return b"".join([*pieces, data[start:]])
+        else:
+            return None
+    return None
+
+
+def _unpickled(data: bytes, where: str) -> object:
+    plain = _torchs(data)
+    return pickles.load(data, (), where) if plain is None else _Reader(io.BytesIO(plain)).load()
+
+
+# -- entries ---------------------------------------------------------------------------------------
+
+
+class _Known:
+    """What dumps have in common, kept once: calls, places, groups."""
+
+    def __init__(self) -> None:
+        self.calls: dict[object, Call] = {}
+        self.places: dict[object, str] = {}
+
+    def call(self, entry: Plain) -> Call:
+        """The call of an entry; TypeError, ValueError or LookupError where a field is not as torch has it."""
+        group, label = entry["process_group"]
+        name = entry["profiling_name"]
+        sizes_in, sizes_out = entry.get("input_sizes") or (), entry.get("output_sizes") or ()
+        dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
+        inputs, outputs = tuple(map(tuple, sizes_in)), tuple(map(tuple, sizes_out))
+        key = (group, label, name, inputs, outputs, *dtypes)
+        found = self.calls.get(key)
+        if found is None:
+            words = (group, label, name, *dtypes)
+            numbers = (number for sizes in (*inputs, *outputs) for number in sizes)
+            if not (all(type(word) is str for word in words) and all(type(n) is int for n in numbers)):
+                raise TypeError
+            what = name.partition(":")[2] or name
+            ends = _ENDS.fullmatch(what)
+            op, pair = what, None
+            if ends is not None:
+                op, first, arrow, second = ends.groups()
+                pair = (int(first), int(second)) if arrow == "->" else (int(second), int(first))
+            call = Call(group[:200], label[:200], op[:60], inputs[:8], outputs[:8], tuple(dtypes[:4]), pair)
+            found = self.calls[key] = call
+        return found
+
+    def place(self, frames: object) -> str:
+        """The line of the innermost frame that is not torch's or Python's."""
+        if not isinstance(frames, list):
+            return ""
+        for frame in frames[:64]:
+            file, line, name = frame["filename"], frame["line"], frame["name"]
+            key = (file, line)
+            if key not in self.places:
+                own = "/site-packages/torch/" not in file and not file.startswith("<")
+                self.places[key] = (
+                    f"line {int(line)} of {Path(file).name[:100]}, in {name[:100]}" if own else ""
+                )
+            if self.places[key]:
+                return self.places[key]
+        return ""
+
+
+_ENDS = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
+
+
+def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
+    version, entries = value.get("version"), value.get("entries", [])
+    if not isinstance(version, str) or version.partition(".")[0] != str(VERSION):
+        what = shown(version) if isinstance(version, str | int | float) else "missing"
+        raise _refused(where, f"its version is {what}, {VERSION}.x is read")
+    if not isinstance(entries, list):
+        raise _refused(where, "its entries are no list")
+    if len(entries) > MAX_ENTRIES:
+        raise _refused(where, f"{len(entries):,} entries, at most {MAX_ENTRIES:,} are read")
+    calls, places = list[Call](), list[str]()
+    numbers, created, done = array("q"), array("q"), bytearray()
+    try:
+        for entry in entries:
+            calls.append(known.call(entry))
+            point = entry.get("is_p2p", False)
+            numbers.append(entry["p2p_seq_id"] if point else entry["collective_seq_id"])
+            done.append(bool(entry.get("retired")) or entry.get("state") == "completed")
+            created.append(entry.get("time_created_ns") or 0)
+            places.append(known.place(entry["frames"]) if "frames" in entry else "")
+        first = entries[0].get("record_id", 0) if entries else 0
+        members = _members(value.get("pg_config"))
+        if type(first) is not int:
+            raise TypeError
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError):
+        raise _refused(where, f"entry {len(calls)} lacks a field, or has it in another form") from None
+    return Dump(rank, calls, numbers, done, created, places, members, first)
+
+
+def _members(config: object) -> dict[str, tuple[int, ...]]:
+    """Group → its ranks, of those of which NCCL notes them."""
+    found = {}
+    for name, group in config.items() if isinstance(config, dict) else ():
+        text = group.get("ranks", "") if isinstance(group, dict) else ""
+        ranks = [int(word) for word in re.findall(r"\d{1,8}", text)] if isinstance(text, str) else []
+        if ranks and type(name) is str:
+            found[name] = tuple(ranks)
+    return found

@@ -1,0 +1,170 @@
+"""Process groups of flight records matched to the groups of a layout, which is given or found."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from llamapar.describe.layout import AXES, Layout
+from llamapar.errors import LayoutError
+from llamapar.records.trace import some
+
+from .dumps import WORLD, Folder
+
+ALL = "all"
+"""Stands for the axes of the group of all ranks."""
+
+_WORDS = {
+    **dict.fromkeys(("tp", "tensor"), "tp"),
+    **dict.fromkeys(("cp", "context"), "cp"),
+    **dict.fromkeys(("pp", "pipe", "pipeline", "stage"), "pp"),
+    **dict.fromkeys(("dp", "data", "fsdp", "ddp"), "dp"),
+}
+"""Words of a group's description → its axis; torch's meshes and Megatron-LM's groups are called so."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group. ranks: its members, as far as they are known. axes: "tp", "dp-cp", ALL, or "".
+
+    whole: whether all members are known.
+    """
+
+    name: str
+    label: str
+    ranks: tuple[int, ...]
+    axes: str = ""
+    whole: bool = False
+
+    @cached_property
+    def kind(self) -> str:
+        """What the same group is called on other ranks of the program."""
+        if self.axes or self.label not in ("", "undefined"):
+            return self.axes or self.label
+        return f"stride {_stride(self.ranks)}"
+
+    def where(self, layout: Layout | None) -> str:
+        """ "tp group of dp 3, pp 1", or its ranks."""
+        if self.axes == ALL:
+            return "group of all ranks"
+        if layout is None or not self.axes:
+            named = "" if self.label in ("", "undefined") else f"{self.label} "
+            return f"{named}group of {some(self.ranks)}"
+        coord, own = layout.coord_of(self.ranks[0]), self.axes.split("-")
+        others = [f"{axis} {getattr(coord, axis)}" for axis in reversed(layout.axes)
+                  if axis not in own and layout.size(axis) > 1]  # fmt: skip
+        return f"{self.axes} group" + (f" of {', '.join(others)}" if others else "")
+
+
+def _stride(ranks: Iterable[int]) -> int:
+    ordered = sorted(ranks)
+    return math.gcd(*(b - a for a, b in itertools.pairwise(ordered))) if len(ordered) > 1 else 0
+
+
+def axes_named(label: str) -> str:
+    """The axes that a group's description names: "mesh_tp" is "tp"; "" where it names none."""
+    if label == WORLD:
+        return ALL
+    words = re.split(r"[^a-z]+", label.lower())
+    return "-".join(dict.fromkeys(_WORDS[word] for word in words if word in _WORDS))
+
+
+def matched(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group], Layout | None]:
+    """Name → group, and the layout: the one given, or the one under which the groups come out, or None.
+
+    Raises LayoutError for a layout of fewer ranks than left dumps.
+    """
+    seen = _seen(folder)
+    top = max(itertools.chain(folder.dumps, folder.broken, *(group.ranks for group in seen.values())))
+    if layout is not None and layout.world <= top:
+        raise LayoutError(
+            f"the layout {layout} has {layout.world} ranks, and there is a rank {top}", "", (), "layout"
+        )
+    layout = layout or _found(seen.values(), top)
+    world = layout.world if layout else top + 1
+    if layout is None:  # without names of axes, the ranks still lie in a grid
+        plain = [
+            replace(group, axes=axis) for group in seen.values() for axis in [_nameless(group, seen)] if axis
+        ]
+        grid = _found(plain, top)
+        whole = {group.name: _completed(group, grid, world) for group in plain if grid is not None}
+        seen |= {name: replace(group, axes="") for name, group in whole.items()}
+    return {name: _completed(group, layout, world) for name, group in seen.items()}, layout
+
+
+def _nameless(group: Group, groups: Mapping[str, Group]) -> str:
+    """An axis for a group that says none, by its stride among the others'; "" for one of all ranks."""
+    strides = sorted({_stride(g.ranks) for g in groups.values() if g.axes != ALL and len(g.ranks) > 1})
+    place = strides.index(_stride(group.ranks)) if group.axes != ALL and len(group.ranks) > 1 else len(AXES)
+    return AXES[place] if place < len(AXES) else ""
+
+
+def _seen(folder: Folder) -> dict[str, Group]:
+    """The groups with the ranks that the dumps tell, or that called something there."""
+    labels, members, callers = dict[str, str](), dict[str, tuple[int, ...]](), dict[str, set[int]]()
+    for rank, dump in folder.dumps.items():
+        for call in {id(call): call for call in dump.calls}.values():
+            labels[call.group] = call.label
+            callers.setdefault(call.group, set()).add(rank)
+        members |= {name: ranks for name, ranks in dump.members.items() if rank in ranks}
+    found = {}
+    for name, label in labels.items():
+        ranks = members.get(name) or tuple(sorted(callers[name]))
+        found[name] = Group(name, label, ranks, axes_named(label), name in members)
+    return found
+
+
+def _completed(group: Group, layout: Layout | None, world: int) -> Group:
+    """The group with its axes, and the members that the layout adds."""
+    if group.axes == ALL:
+        return group if group.whole else Group(group.name, group.label, tuple(range(world)), ALL, True)
+    if layout is None:
+        return Group(group.name, group.label, group.ranks, "", group.whole)
+    for axes in dict.fromkeys([*filter(None, [group.axes]), *_joint()]):
+        try:
+            ranks = tuple(layout.group(axes, group.ranks[0]))
+        except LayoutError:
+            continue
+        fits = ranks == group.ranks if group.whole else len(group.ranks) > 1 or axes == group.axes
+        if fits and len(ranks) > 1 and set(group.ranks) <= set(ranks):
+            return Group(group.name, group.label, ranks, axes, True)
+    return Group(group.name, group.label, group.ranks, "", group.whole)
+
+
+def _joint() -> list[str]:
+    """Axes and joint axes, the smaller first."""
+    return ["-".join(names) for n in range(1, len(AXES) + 1) for names in itertools.combinations(AXES, n)]
+
+
+def _found(groups: Iterable[Group], top: int) -> Layout | None:
+    """The layout under which every group that a description ties to one axis comes out."""
+    named = [group for group in groups if group.axes in AXES]
+    sizes: dict[str, int] = {}
+    strides: dict[str, int] = {}
+    for group in named:
+        if len(group.ranks) > 1:
+            sizes[group.axes] = max(sizes.get(group.axes, 0), len(group.ranks))
+            strides[group.axes] = math.gcd(strides.get(group.axes, 0), _stride(group.ranks))
+    widest = max(strides.values(), default=1)
+    ends = [*sorted(strides.values())[1:], -(-(top + 1) // widest) * widest][: len(strides)]
+    for axis, end in zip(sorted(strides, key=strides.__getitem__), ends, strict=True):
+        most = end // strides[axis]
+        if not most:  # two axes of one stride
+            return None
+        if sizes[axis] > most or most % sizes[axis]:  # members that left no dump
+            sizes[axis] = most
+    rest = -(-(top + 1) // math.prod(sizes.values()))
+    if rest > 1 and "dp" not in sizes:  # an axis on which nothing was called yet
+        sizes["dp"], strides["dp"] = rest, math.prod(sizes.values())
+    order = sorted(AXES, key=lambda axis: (strides.get(axis, top + 2), AXES.index(axis)))
+    try:
+        layout = Layout.of({**sizes, "order": "-".join(order)})
+    except LayoutError:
+        return None
+    fits = all(set(group.ranks) <= set(layout.group(group.axes, group.ranks[0])) for group in named
+               if max(group.ranks) < layout.world)  # fmt: skip
+    return layout if named and fits and top < layout.world < 2 * (top + 1) else None

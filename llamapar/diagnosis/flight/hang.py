@@ -1,0 +1,368 @@
+"""What a set of flight records says of a hang: who waits, for whom, and which rank left the common way first.
+
+Two readings. Ranks with the same role run the same program, so the first call at which one of them leaves
+what most of the others do is where the run went wrong: `parted`. Where none does, some rank has simply not
+come: one that is `free`, which others wait for and which waits for nobody. What follows from either is
+waiting, and is not blamed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from llamapar.describe.layout import Layout
+
+from .dumps import Call, Dump, Folder
+from .groups import Group
+
+AHEAD = 64
+"""Calls within which one that a rank makes too early is looked for in the other ranks' order."""
+
+BEFORE = 32
+"""Earlier collectives in which it is asked who came last."""
+
+OFTEN = 0.8
+"""Share of them in which a slow rank comes last."""
+
+_ONE_WAY = frozenset(("broadcast", "scatter", "gather", "reduce"))
+"""Operations that some members may leave before all have come."""
+
+LAG = 0.25
+"""Share of the time between two of them by which a slow rank comes after the others."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank in a collective that has not ended: `at` is its index in the rank's dump.
+
+    absent: members that never entered it; () where all did, but not alike.
+    """
+
+    rank: int
+    at: int
+    absent: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first call at which ranks of one role differ: `ranks` call `call`, at these indices.
+
+    others: ranks that call `usual` there. kind: of what the ranks did instead. tied: no side is the larger.
+    """
+
+    ranks: Mapping[int, int]
+    others: Mapping[int, int]
+    call: Call
+    usual: Call
+    kind: str
+
+    @property
+    def tied(self) -> bool:
+        return len(self.others) <= len(self.ranks) or len(self.others) < 2
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How a rank came to the collectives before: last to `last` of `of`, by a median of `seconds`."""
+
+    last: int
+    of: int
+    seconds: float
+    slow: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Hang:
+    """The dumps of a run, its groups by name, and its layout where that is known."""
+
+    folder: Folder
+    groups: Mapping[str, Group]
+    layout: Layout | None
+
+    @property
+    def dumps(self) -> Mapping[int, Dump]:
+        return self.folder.dumps
+
+    def absent(self, group: str, number: int) -> tuple[int, ...]:
+        """Members of a group that never entered a collective of it, as far as their dumps tell."""
+        known = self._absent.get((group, number))
+        if known is None:
+            members = self.groups[group].ranks
+            gone = (r for r in members if r not in self.dumps or self.dumps[r].last.get(group, -1) < number)
+            known = self._absent[group, number] = tuple(gone)
+        return known
+
+    @cached_property
+    def _absent(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        return {}
+
+    def _missing(self, rank: int, at: int) -> tuple[int, ...]:
+        """For whom a rank waits in a call: in a receive for who sends, in a send for who receives."""
+        call = self.dumps[rank].calls[at]
+        if call.ends is None:
+            return self.absent(call.group, self.dumps[rank].numbers[at])
+        members = self.groups[call.group].ranks
+        ends = [members[end] for end in call.ends if end < len(members)]
+        others = [end for end in ends if end != rank]
+        return tuple(other for other in others if not self._answers(other, call))
+
+    def _answers(self, rank: int, call: Call) -> bool:
+        """Whether a rank is in the other end of a send or a receive."""
+        dump = self.dumps.get(rank)
+        if dump is None:
+            return False
+        calls = [dump.calls[at] for at in dump.open]
+        return any((c.group, c.ends) == (call.group, call.ends) and c.op != call.op for c in calls)
+
+    @cached_property
+    def waits(self) -> dict[int, tuple[Wait, ...]]:
+        """Rank → where it waits; its last call counts too if members never entered it: it failed."""
+        found = {}
+        for rank, dump in self.dumps.items():
+            each = [Wait(rank, at, self._missing(rank, at)) for at in dump.open]
+            last = len(dump) - 1
+            if not each and last >= 0 and dump.calls[last].ends is None and not self._ended:
+                each = [Wait(rank, last, self._missing(rank, last))] if self._failed(rank, last) else []
+            if each:
+                found[rank] = tuple(each)
+        return found
+
+    def _failed(self, rank: int, at: int) -> bool:
+        """Whether a call ended without all members: some never came, and nobody went on from there."""
+        dump = self.dumps[rank]
+        call, number = dump.calls[at], dump.numbers[at]
+        if not self.absent(call.group, number):
+            return False
+        entered = self.entered(call.group, number)
+        return call.op in _ONE_WAY or all(i == len(self.dumps[r]) - 1 for r, i in entered.items())
+
+    @cached_property
+    def _ended(self) -> bool:
+        """Whether all ranks of a role came to the same last call, and none is in it: nothing hangs."""
+        if any(dump.open for dump in self.dumps.values()):
+            return False
+        dumps = ([self.dumps[rank] for rank in ranks] for ranks in self.roles())
+        last = [{self._codes[id(dump.calls[-1])] for dump in role if len(dump)} for role in dumps]
+        return all(len(codes) <= 1 for codes in last)
+
+    @cached_property
+    def free(self) -> tuple[int, ...]:
+        """Ranks that others wait for and that wait for nobody, in no collective at all."""
+        awaited = {rank for waits in self.waits.values() for wait in waits for rank in wait.absent}
+        return tuple(sorted(awaited - self.waits.keys()))
+
+    # -- who came late -----------------------------------------------------------------------------
+
+    def entered(self, group: str, number: int) -> dict[int, int]:
+        """Rank → its index, of those that entered a collective."""
+        places = ((rank, self.dumps[rank]) for rank in self.groups[group].ranks if rank in self.dumps)
+        found = {rank: dump.at.get((group, number)) for rank, dump in places}
+        return {rank: at for rank, at in found.items() if at is not None}
+
+    def lateness(self, rank: int, group: str, number: int) -> Lateness:
+        """Of the collectives of a group before this one."""
+        lags, times = [], []
+        for before in range(max(1, number - BEFORE), number):
+            at = self.entered(group, before)
+            came = {r: self.dumps[r].created[i] / 1e9 for r, i in at.items()}
+            if rank in came and len(came) > 1:
+                lags.append(came[rank] - max(t for r, t in came.items() if r != rank))
+                times.append(came[rank])
+        period = statistics.median([b - a for a, b in pairwise(times)]) if len(times) > 1 else 0.0
+        late = [lag for lag in lags if lag > 0]
+        typical = statistics.median(late) if late else 0.0
+        often = len(lags) > 4 and len(late) >= OFTEN * len(lags)
+        return Lateness(len(late), len(lags), typical, bool(often and period and typical > LAG * period))
+
+    # -- who left the common way -------------------------------------------------------------------
+
+    @cached_property
+    def _codes(self) -> dict[int, int]:
+        """id of a call → a number that is the same for calls that other ranks make in their own groups."""
+        numbers: dict[object, int] = {}
+        calls = {id(call): call for dump in self.dumps.values() for call in dump.calls}
+        found = {}
+        for key, call in calls.items():
+            step = 0 if call.ends is None else call.ends[1] - call.ends[0]
+            group = self.groups[call.group]
+            what = (group.kind, self._twins[group.name], call.kind, step)
+            found[key] = numbers.setdefault(what, len(numbers))
+        return found
+
+    @cached_property
+    def _twins(self) -> dict[str, int]:
+        """Name of a group → how many of the same ranks were made before it."""
+        made: Counter[tuple[int, ...]] = Counter()
+        found = {}
+        for name in sorted(self.groups, key=lambda name: (len(name), name)):
+            found[name] = made[self.groups[name].ranks]
+            made[self.groups[name].ranks] += 1
+        return found
+
+    def roles(self) -> list[list[int]]:
+        """Ranks that run the same program: those of one pipeline rank, or all."""
+        if self.layout is None or self.layout.pp == 1:
+            return [list(self.dumps)]
+        stages: dict[int, list[int]] = {}
+        for rank in self.dumps:
+            stages.setdefault(self.layout.coord_of(rank).pp, []).append(rank)
+        return list(stages.values())
+
+    @cached_property
+    def parted(self) -> Parting | None:
+        """The first parting of all roles, by the time when it was called."""
+        each = list(filter(None, (self._of_role(ranks) for ranks in self.roles())))
+        found: dict[object, Parting] = {}
+        for parting in each:  # the same in several roles is one
+            key = (parting.kind, parting.tied, self._codes[id(parting.call)], self._codes[id(parting.usual)])
+            same = found.get(key)
+            if same is not None:
+                ranks = {**same.ranks, **parting.ranks}
+                parting = replace(same, ranks=ranks, others={**same.others, **parting.others})
+            found[key] = parting
+        return min(
+            found.values(),
+            key=lambda p: (p.tied, min(self.dumps[r].created[i] for r, i in p.ranks.items())),
+            default=None,
+        )
+
+    def _starts(self, ranks: Sequence[int]) -> dict[int, int]:
+        """Rank → index from which its buffer and those of the others hold the same part of the run."""
+        if not any(self.dumps[rank].lost for rank in ranks):
+            return dict.fromkeys(ranks, 0)
+        firsts: list[dict[str, tuple[int, int]]] = []
+        for rank in ranks:
+            dump, first = self.dumps[rank], dict[str, tuple[int, int]]()
+            for at, call in enumerate(dump.calls):
+                if call.ends is None:
+                    first.setdefault(self.groups[call.group].kind, (dump.numbers[at], at))
+            firsts.append(first)
+        shared = set.intersection(*(set(first) for first in firsts))
+        if not shared:
+            return {}
+        counts = Counter(self.groups[call.group].kind for call in self.dumps[ranks[0]].calls)
+        kind = max(sorted(shared), key=lambda kind: counts[kind])
+        start = max(first[kind][0] for first in firsts)
+        found: dict[int, int] = {}
+        for rank in ranks:
+            dump = self.dumps[rank]
+            places = (
+                at for at, call in enumerate(dump.calls)
+                if call.ends is None and dump.numbers[at] == start and self.groups[call.group].kind == kind
+            )  # fmt: skip
+            begin = next(places, None)
+            if begin is not None:
+                found[rank] = begin
+        return found
+
+    def _of_role(self, ranks: Sequence[int]) -> Parting | None:
+        """The first harmful parting of ranks that run the same program."""
+        ranks = [rank for rank in ranks if len(self.dumps[rank])]
+        starts = self._starts(ranks) if len(ranks) > 1 else {}
+        codes = self._codes
+        rows = {r: [codes[id(call)] for call in self.dumps[r].calls[at:]] for r, at in starts.items()}
+        waiting = [(list(rows), 0)] if rows else []
+        found = []
+        while waiting:
+            peers, start = waiting.pop()
+            split = _first_split({rank: rows[rank] for rank in peers}, start)
+            if split is None:
+                continue
+            at, classes = split
+            sides = [{rank: starts[rank] + at for rank in side} for side in classes]
+            each = {rows[side[0]][at] for side in classes}
+            harm = (
+                self._unsettled(rank, i) or self._owed.get(rank, set()) & (each - {rows[rank][at]})
+                for side in sides
+                for rank, i in side.items()
+            )
+            if any(harm):
+                found.append(self._parting(sides, rows, at))
+            else:
+                waiting += [(side, at) for side in classes if len(side) > 1]
+        return min(found, key=lambda p: min(p.ranks.values()), default=None)
+
+    @cached_property
+    def _owed(self) -> dict[int, set[int]]:
+        """Rank → codes of the calls in which others wait for it."""
+        found: dict[int, set[int]] = {}
+        for wait in (wait for each in self.waits.values() for wait in each):
+            for rank in wait.absent:
+                found.setdefault(rank, set()).add(self._codes[id(self.dumps[wait.rank].calls[wait.at])])
+        return found
+
+    def _unsettled(self, rank: int, at: int) -> bool:
+        """Whether a call did not come to its end with all members in the same one."""
+        dump = self.dumps[rank]
+        call = dump.calls[at]
+        if not dump.done[at]:
+            return True
+        if call.ends is not None:
+            return False
+        entered = self.entered(call.group, dump.numbers[at])
+        alike = all(self.dumps[r].calls[i].kind == call.kind for r, i in entered.items())
+        members = self.groups[call.group].ranks
+        gone = any(rank not in self.dumps for rank in members)  # it may have died of this
+        return not alike or gone or len(entered) < sum(rank in self.dumps for rank in members)
+
+    def _parting(self, sides: list[dict[int, int]], rows: Mapping[int, list[int]], at: int) -> Parting:
+        sides = sorted(sides, key=len)
+        usual = sides.pop()
+        strange = {rank: i for side in sides for rank, i in side.items()}
+        one, other = next(iter(strange)), max(usual, key=lambda rank: len(rows[rank]))
+        mine, theirs = self.dumps[one].calls[strange[one]], self.dumps[other].calls[usual[other]]
+        return Parting(
+            strange, usual, mine, theirs, self._kind(mine, theirs, rows[one][at:], rows[other][at:])
+        )
+
+    def _kind(self, mine: Call, theirs: Call, own: Sequence[int], common: Sequence[int]) -> str:
+        """What a rank did whose own calls go on otherwise than the common ones."""
+        same_group = self.groups[mine.group].kind == self.groups[theirs.group].kind
+        soon = common[1:AHEAD]
+        cases = (
+            (own[1:2] == common[:1] and own[0] in soon[:1], "order"),
+            (own[1:2] == common[:1], "extra"),
+            (own[0] in soon, "skip"),
+            (same_group and mine.op == theirs.op, "size"),
+            (mine.kind == theirs.kind, "group"),
+            (same_group, "operation"),
+        )
+        return next((name for holds, name in cases if holds), "branch")
+
+
+def _first_split(rows: Mapping[int, Sequence[int]], start: int) -> tuple[int, list[list[int]]] | None:
+    """The first place at which rows differ that have come so far, and who has what there."""
+    longest = max(rows, key=lambda rank: len(rows[rank]))
+    model, at = rows[longest], len(rows[longest])
+    for row in rows.values():
+        end = min(len(row), at)
+        if row[start:end] != model[start:end]:
+            at = next(i for i in range(start, end) if row[i] != model[i])
+    if at == len(model):
+        return None
+    classes: dict[int, list[int]] = {}
+    for rank, row in rows.items():
+        if len(row) > at:
+            classes.setdefault(row[at], []).append(rank)
+    return at, list(classes.values())
+
+
+def named(layout: Layout | None, ranks: Iterable[int], axes: str = "") -> str:
+    """ "rank 29 (tp 5)", "ranks 0, 2"."""
+    ranks = list(ranks)
+    text = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}"
+    if len(ranks) > 8:
+        text += f" and {len(ranks) - 8} more"
+    own = axes.split("-") if layout is not None and len(ranks) == 1 and axes else []
+    if layout is not None and own:
+        coord = layout.coord_of(ranks[0])
+        shown = [
+            axis for axis in reversed(layout.axes) if layout.size(axis) > 1 and (axis in own or axes == "all")
+        ]
+        text += f" ({', '.join(f'{axis} {getattr(coord, axis)}' for axis in shown)})"
+    return text

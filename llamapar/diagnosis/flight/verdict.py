@@ -1,0 +1,234 @@
+"""The words for a hang: one cause with its level, and where every rank stands, as a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llamapar.describe.layout import Layout
+from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, WEAK, Level
+from llamapar.records.tables import Plain, Record
+
+from .dumps import Call, Folder
+from .groups import Group, matched
+from .hang import Hang, Parting, named
+
+DID = {
+    "size": "has other sizes: {mine} where {others} {call} {usual}",
+    "operation": "called {mine} where {others} {call} {usual}",
+    "order": "called {mine} before {usual}; {others} {call} them in the other order",
+    "skip": "skipped {usual} and went on to {mine}; {others} {call} it",
+    "group": "called {mine} in {its} where {others} {call} it in {theirs}",
+    "extra": "called {mine} besides; {others} {call} {usual} there",
+    "branch": "called {mine} where {others} {call} {usual}",
+}
+"""Kind of a parting → what is said of the ranks that left the common way."""
+
+
+@dataclass(frozen=True, repr=False)
+class Standing(Record):
+    """Where every rank stands: rank → (collective, whether it waits there, line of code).
+
+    ranks: the culprits; () where nobody can be named. kind: what they did. level: how sure that is.
+    collective: the one at which it went wrong; group: whose.
+    """
+
+    hang: Hang
+    kind: str
+    ranks: tuple[int, ...]
+    level: Level
+    cause: str
+    group: Group | None = None
+    collective: Call | None = None
+    number: int = 0
+
+    @property
+    def layout(self) -> Layout | None:
+        return self.hang.layout
+
+    def of_rank(self, rank: int) -> tuple[str, str, str]:
+        """(its last collective, what it does there, the line of code)."""
+        dump = self.hang.dumps.get(rank)
+        if dump is None:
+            return "", self.hang.folder.broken.get(rank, "left no dump"), ""
+        waits = self.hang.waits.get(rank)
+        if not len(dump):
+            return "", "called nothing", ""
+        at = waits[0].at if waits else len(dump) - 1
+        call, state = dump.calls[at], "is past it"
+        if waits:
+            absent = waits[0].absent
+            state = f"waits for {named(None, absent)}" if absent else "is in it with all others"
+        where = self.hang.groups[call.group].where(self.layout)
+        return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.places[at]
+
+    @property
+    def every(self) -> list[int]:
+        """All ranks, those without a dump among them."""
+        members = (rank for group in self.hang.groups.values() for rank in group.ranks)
+        return sorted({*self.hang.dumps, *self.hang.folder.broken, *members})
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        rows: dict[tuple[str, str, str], list[int]] = {}
+        for rank in self.every:
+            rows.setdefault(self.of_rank(rank), []).append(rank)
+        each: list[list[object]] = [[named(None, ranks), *row] for row, ranks in rows.items()]
+        return "where every rank stands", ["ranks", "last collective", "there", "line"], each, ""
+
+    def as_dict(self) -> Plain:
+        """Plain values for JSON."""
+        layout = (
+            None
+            if self.layout is None
+            else {a: getattr(self.layout, a) for a in (*self.layout.axes, "order")}
+        )
+        return {
+            "kind": self.kind, "ranks": list(self.ranks), "level": str(self.level), "layout": layout,
+            "standing": {str(rank): list(self.of_rank(rank)) for rank in self.every[:4096]},
+        }  # fmt: skip
+
+
+def standing(folder: Folder, layout: Layout | None = None) -> Standing:
+    """What hung, and where every rank stands."""
+    groups, layout = matched(folder, layout)
+    hang = Hang(folder, groups, layout)
+    if not hang.waits:
+        return Standing(hang, "none", (), WEAK, _silence(hang))
+    parted = hang.parted
+    if parted is not None and not parted.tied:
+        return _parting(hang, parted)
+    if hang.free:
+        return _not_come(hang, parted)
+    if parted is not None:
+        return _parting(hang, parted)
+    return _around(hang)
+
+
+def _silence(hang: Hang) -> str:
+    words = "no rank waits in a collective that was recorded"
+    gloo = not any(call.ends for dump in hang.dumps.values() for call in dump.calls[-1:])
+    return f"{words}; gloo records no send and no receive" if gloo else words
+
+
+def _title(hang: Hang, group: Group, ranks: tuple[int, ...]) -> str:
+    """ "tp group of dp 3, pp 1: rank 29 (tp 5)"."""
+    return f"{group.where(hang.layout)}: {named(hang.layout, ranks, group.axes)}"
+
+
+def _text(hang: Hang, rank: int, at: int) -> str:
+    dump = hang.dumps[rank]
+    return f"{dump.calls[at].op} #{dump.numbers[at]}" + (
+        f", {dump.calls[at].shape}" if dump.calls[at].shape else ""
+    )
+
+
+def _before(hang: Hang, rank: int, at: int) -> str:
+    """The last call that went well, of the rank's own order."""
+    if at < 1:
+        return ""
+    dump = hang.dumps[rank]
+    group = hang.groups[dump.calls[at - 1].group]
+    return f"; last common: {_text(hang, rank, at - 1)} of the {group.where(hang.layout)}"
+
+
+def _parting(hang: Hang, parted: Parting) -> Standing:
+    ranks = tuple(sorted(parted.ranks))
+    one, other = ranks[0], min(parted.others)
+    mine, usual = _text(hang, one, parted.ranks[one]), _text(hang, other, parted.others[other])
+    group, own = hang.groups[parted.usual.group], hang.groups[parted.call.group]
+    here = next((g for g in hang.groups.values() if g.kind == group.kind and one in g.ranks), own)
+    others = "the other " + ("rank" if len(parted.others) == 1 else f"{len(parted.others)} of their role")
+    words = {
+        "mine": mine,
+        "usual": usual,
+        "others": others,
+        "its": f"the {own.where(hang.layout)}",
+        "theirs": f"the {here.where(hang.layout)}",
+        "call": "calls" if len(parted.others) == 1 else "call",
+    }
+    if own.kind != here.kind and parted.kind != "group":
+        words |= {
+            "mine": f"{mine} of the {own.where(hang.layout)}",
+            "usual": f"{usual} of their {here.kind} group",
+        }
+    done = DID[parted.kind].format_map(words)
+    line = hang.dumps[one].places[parted.ranks[one]]
+    text = f"{_title(hang, here, ranks)} {done}" + (f" ({line})" if line else "")
+    text += _before(hang, one, parted.ranks[one])
+    if parted.tied:
+        sides = (
+            f"{named(hang.layout, ranks)} and {named(hang.layout, sorted(parted.others))} go different ways"
+        )
+        text = f"{sides}, and neither is the larger side: {text}"
+        return Standing(hang, "tie", (), POSSIBLE, text, here, parted.usual)
+    number = hang.dumps[other].numbers[parted.others[other]]
+    return Standing(hang, parted.kind, ranks, LIKELY, text, here, parted.usual, number)
+
+
+def _not_come(hang: Hang, parted: Parting | None) -> Standing:
+    """Ranks that everybody waits for, and that are in no collective themselves."""
+    there = tuple(rank for rank in hang.free if rank in hang.dumps)
+    ranks = there or hang.free
+    waits = [wait for each in hang.waits.values() for wait in each if set(wait.absent) & set(ranks)]
+    first = min(waits, key=lambda wait: hang.dumps[wait.rank].created[wait.at])
+    dump = hang.dumps[first.rank]
+    call, number = dump.calls[first.at], dump.numbers[first.at]
+    ranks = tuple(rank for rank in ranks if any(rank in wait.absent for wait in waits))
+    group = hang.groups[call.group]
+    here = tuple(rank for rank in ranks if rank in first.absent) or ranks
+    waiting = sorted({w.rank for w in waits if hang.dumps[w.rank].calls[w.at] is call})
+    text = f"{_title(hang, group, here)} never entered {_text(hang, first.rank, first.at)}"
+    text += f"; {named(hang.layout, waiting)} wait{'s' * (len(waiting) == 1)}"
+    kind, level = "late", LIKELY
+    if not there:
+        broken = [rank for rank in ranks if rank in hang.folder.broken]
+        failed = [rank for rank in hang.waits if not hang.dumps[rank].open]
+        alone = len(ranks) == 1 and ranks == _without(hang)
+        kind = "cut" if broken else "gone"
+        level = LIKELY if len(failed) > 1 and alone and not broken and parted is None else POSSIBLE
+        how = "it died" if level is LIKELY else "it died, or its dump is lost"
+        text += "; its dump is cut off" if broken else f"; it left no dump: {how}"
+        if len(failed) == 1:  # one that never left its last call, or that left it and went nowhere
+            text += f"; or {named(hang.layout, failed)} is the one, whose calls have ended"
+    else:
+        late = hang.lateness(here[0], call.group, number)
+        if late.slow:
+            kind = "slow"
+            text += f"; it came last to {late.last} of the {late.of} before, by {late.seconds:.2g} s"
+            text += ": it may only be slow"
+        else:
+            text += "; it is in no collective: it computes, waits outside of them, raised, or has ended"
+        unseen = not all(group.whole for group in hang.groups.values())
+        lost = set(range(max(hang.dumps))) - hang.dumps.keys()
+        if parted is not None or len(ranks) > len(hang.waits) or (unseen and lost):
+            level = POSSIBLE
+    text += _before(hang, first.rank, first.at)
+    return Standing(hang, kind, ranks, level, text, group, call, number)
+
+
+def _without(hang: Hang) -> tuple[int, ...]:
+    """Ranks that left no dump, as far as it is known that they are there."""
+    members = (rank for group in hang.groups.values() for rank in group.ranks)
+    top = max(hang.dumps)
+    return tuple(sorted({*range(top), *members, *hang.folder.broken} - hang.dumps.keys()))
+
+
+def _around(hang: Hang) -> Standing:
+    """Everybody waits for somebody who waits, and no rank differs from its peers."""
+    waits = [wait for each in hang.waits.values() for wait in each]
+    first = min(waits, key=lambda wait: (not wait.absent, hang.dumps[wait.rank].created[wait.at]))
+    call = hang.dumps[first.rank].calls[first.at]
+    group = hang.groups[call.group]
+    where, text = group.where(hang.layout), _text(hang, first.rank, first.at)
+    if not first.absent:
+        all_of = "every rank" if group.whole and hang.layout else "every rank that left a dump"
+        words = f"{where}: {all_of} has entered {text}, in the same form: "
+        words += "the network or a GPU, or a rank without a dump, rather than the program"
+        return Standing(hang, "inside", (), POSSIBLE, words, group, call)
+    other = next((hang.waits[rank][0] for rank in first.absent if rank in hang.waits), None)
+    one = named(hang.layout, [first.rank], group.axes)
+    words = f"{where}: {one} waits in {text} for {named(hang.layout, first.absent)}"
+    if other is not None:
+        its = hang.groups[hang.dumps[other.rank].calls[other.at].group]
+        words += f", and {named(hang.layout, [other.rank])} in {_text(hang, other.rank, other.at)} of the "
+        words += f"{its.where(hang.layout)} for {named(hang.layout, other.absent)}: they wait for each other"
+    return Standing(hang, "tie", (), POSSIBLE, words, group, call)

@@ -1,0 +1,178 @@
+"""Flight records for tests: the genuine ones of tests/oracles, some in NCCL's form, and of many ranks."""
+
+import base64
+import gzip
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llamapar.describe.layout import Layout
+from llamapar.diagnosis.flight.dumps import Dump, Folder, of_bytes
+
+FILE = Path(__file__).parent / "oracles" / "flights.jsonl.gz"
+
+
+def hangs() -> list[dict[str, Any]]:
+    """The cases of make_flights.py with what is known of each."""
+    return [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).splitlines()]
+
+
+def files(row: dict[str, Any]) -> list[tuple[str, bytes]]:
+    as_bytes = base64.b64decode if row["form"] == "pickle" else str.encode
+    return [(f"rank_{rank}", as_bytes(text)) for rank, text in row["dumps"].items()]
+
+
+def folder(row: dict[str, Any]) -> Folder:
+    return of_bytes(files(row))
+
+
+def entry(
+    number: int, group: tuple[str, str], op: str, seq: int, size: list[int], **more: Any
+) -> dict[str, Any]:
+    """An entry with NCCL's fields (torch 2.13, FlightRecorder.hpp), done unless said."""
+    return {
+        "record_id": number,
+        "pg_id": 1,
+        "process_group": list(group),
+        "collective_seq_id": seq,
+        "p2p_seq_id": 0,
+        "op_id": seq,
+        "profiling_name": f"nccl:{op}",
+        "is_p2p": False,
+        "timeout_ms": 600000,
+        "input_sizes": [size],
+        "output_sizes": [size],
+        "input_dtypes": ["BFloat16"],
+        "output_dtypes": ["BFloat16"],
+        "state": "completed",
+        "retired": True,
+        "time_created_ns": 10**9 + 10**6 * number,
+        **more,
+    }
+
+
+def dump(
+    entries: list[dict[str, Any]], groups: dict[str, list[int]], version: str = "2.10"
+) -> dict[str, Any]:
+    config = {name: {"name": name, "desc": "", "ranks": str(ranks)} for name, ranks in groups.items()}
+    return {"version": version, "pg_config": config, "pg_status": {}, "entries": entries}
+
+
+def many(row: dict[str, Any], ranks: int) -> Folder:
+    """A genuine hang on so many ranks: the replica that has no culprit stands for all that are added.
+
+    Only of layouts of dp and tp, dp the slower.
+    """
+    tp = row["degrees"].get("tp", 1)
+    known = folder(row)
+    dp = row["degrees"]["dp"]
+    spare = next(i for i in range(dp) if not {i * tp + t for t in range(tp)} & {*row["ranks"], *known.broken})
+    dumps = dict(known.dumps)
+    for rank in range(dp * tp, ranks):
+        model = known.dumps.get(spare * tp + rank % tp)
+        if model is not None:
+            dumps[rank] = _moved(model, rank, f"replica {rank // tp}")
+    return Folder(dumps, known.broken)
+
+
+def _moved(dump: Dump, rank: int, name: str) -> Dump:
+    """The dump of another replica: its group of tensor parallelism is another."""
+    made = {
+        id(call): call._replace(group=name) if "tp" in call.label or "TENSOR" in call.label else call
+        for call in dump.calls
+    }
+    return replace(dump, rank=rank, calls=[made[id(call)] for call in dump.calls])
+
+
+OPEN = {"state": "started", "retired": False}
+
+
+def multiplied(
+    ranks: int, entries: int, culprit: int, fault: str = "late"
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Dumps of a step of tp 8 and dp, in NCCL's form: layers of all-gather and all-reduce over tp, then one
+    all-reduce over dp. The culprit never comes to its last all-gather ("late"), or skips it ("skip")."""
+    layout = Layout(tp=8, dp=ranks // 8)
+    first = 1000  # calls that the ring buffer has lost
+    tail = 2  # calls of the ranks that wait: none is after the hang
+    for rank in range(ranks):
+        tp, dp = layout.group("tp", rank), layout.group("dp", rank)
+        groups = {f"tp{tp[0]}": list(tp), f"dp{dp[0]}": list(dp)}
+        rows = []
+        count = {"tp": first, "dp": first // 8}
+        for i in range(entries):
+            axis = "dp" if i % 9 == 8 else "tp"
+            group = (f"{axis}{(tp if axis == 'tp' else dp)[0]}", f"mesh_{axis}")
+            count[axis] += 1
+            op = "all_reduce" if axis == "dp" or i % 2 else "all_gather"
+            size = [1, 1024, 4096] if op == "all_gather" else [1, 8192, 4096 + i % 7]
+            rows.append(entry(first + i, group, op, count[axis], size))
+        last = max(i for i in range(entries - tail) if i % 9 == 4)
+        if rank == culprit:
+            rows = rows[:last] if fault == "late" else [*rows[:last], _again(rows[last + 1], count=-1) | OPEN]
+        elif tp[0] == layout.group("tp", culprit)[0]:
+            rows = rows[: last + 1]
+            rows[-1] |= OPEN
+        else:  # the others come as far as the all-reduce over dp
+            end = next(i for i in range(last, entries + 9) if i % 9 == 8)
+            rows = rows[: end + 1]
+            if rank % 8 in [r % 8 for r in tp] and end < entries:
+                rows[-1] |= OPEN
+        yield rank, dump(rows, groups)
+
+
+def _again(row: dict[str, Any], count: int) -> dict[str, Any]:
+    return row | {"collective_seq_id": row["collective_seq_id"] + count}
+
+
+# -- torch's pickler, in the form in which it writes dumps -----------------------------------------
+
+
+def torchs_pickle(value: object) -> bytes:
+    """Protocol 2 as torch/csrc/jit/serialization/pickler.cpp writes it: each text is kept once."""
+    out, memo = bytearray(b"\x80\x02"), dict[str, int]()
+
+    def put() -> None:
+        index = len(memo)
+        out.extend(b"q" + bytes([index]) if index < 256 else b"r" + struct.pack("<I", index))
+
+    def write(one: object) -> None:
+        if one is None or isinstance(one, bool):
+            out.extend({None: b"N", True: b"\x88", False: b"\x89"}[one])
+        elif isinstance(one, str):
+            if one in memo:
+                index = memo[one]
+                out.extend(b"h" + bytes([index]) if index < 256 else b"j" + struct.pack("<I", index))
+            else:
+                data = one.encode()
+                out.extend(b"X" + struct.pack("<I", len(data)) + data)
+                put()
+                memo[one] = len(memo)
+        elif isinstance(one, int):
+            if 0 <= one < 256:
+                out.extend(b"K" + bytes([one]))
+            elif -(2**31) <= one < 2**31:
+                out.extend(b"J" + struct.pack("<i", one))
+            else:
+                out.extend(b"\x8a\x08" + struct.pack("<q", one))
+        elif isinstance(one, dict):
+            out.extend(b"}(")
+            for key, item in one.items():
+                write(key)
+                write(item if key != "process_group" else tuple(item))
+            out.extend(b"u")
+        elif isinstance(one, tuple):
+            for item in one:
+                write(item)
+            out.extend(b"\x86")
+        else:
+            out.extend(b"](")
+            for item in one:  # type: ignore[attr-defined]
+                write(item)
+            out.extend(b"e")
+
+    write(value)
+    return bytes(out + b".")

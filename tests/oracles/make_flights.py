@@ -1,0 +1,404 @@
+"""flights.jsonl.gz: flight records of hangs that were raised on purpose, on real ranks over gloo.
+
+    python tests/oracles/make_flights.py            # all of them, about ten minutes of two cores
+    python tests/oracles/make_flights.py NAME …     # those whose name begins so, kept beside the others
+
+Each case runs a small training step (tensor, context and data parallel collectives, a pipeline of pairs) with
+one fault: what, on which rank, before which collective. So the culprit is known from the fault, not from the
+dumps. `torch` keeps what torch's own analyzer says of the same dumps, where it says something.
+"""
+
+import base64
+import contextlib
+import gzip
+import io
+import json
+import logging
+import os
+import pickle
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+os.environ["TORCH_FR_BUFFER_SIZE"] = "64"
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed.device_mesh import init_device_mesh
+
+FILE = Path(__file__).parent / "flights.jsonl.gz"
+PATIENCE = 2.5  # seconds after the start at which every rank that lives dumps; a healthy run takes a tenth
+TITLES = {
+    "tp": "TENSOR_MODEL_PARALLEL_GROUP",
+    "cp": "CONTEXT_PARALLEL_GROUP",
+    "pp": "PIPELINE_MODEL_PARALLEL_GROUP",
+    "dp": "DATA_PARALLEL_GROUP",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """degrees: axis → ranks, slowest first. fault: its kind; ranks: who has it; at: before which collective.
+
+    groups: made by a DeviceMesh, by new_group with Megatron-LM's descriptions, or without any.
+    without, cut: ranks whose dump is lost or cut off.
+    """
+
+    name: str
+    degrees: tuple[tuple[str, int], ...]
+    fault: str
+    ranks: tuple[int, ...]
+    at: int
+    form: str = "json"
+    groups: str = "mesh"
+    layers: int = 2
+    micro_batches: int = 2
+    without: tuple[int, ...] = ()
+    cut: tuple[int, ...] = ()
+
+    @property
+    def world(self) -> int:
+        return int(torch.tensor([n for _, n in self.degrees]).prod())
+
+
+class Died(Exception):
+    pass
+
+
+class Rank:
+    """One rank of a case: the program, with the fault in it."""
+
+    def __init__(self, case: Case, rank: int, group: dict):
+        self.case, self.rank, self.group, self.calls, self.held = case, rank, group, 0, None
+
+    def call(self, axis: str, op: str, size: tuple[int, ...]) -> None:
+        case = self.case
+        if axis not in self.group:
+            return
+        here = self.rank in case.ranks and self.calls == case.at
+        self.calls += 1
+        if here and case.fault in FAULTS:
+            FAULTS[case.fault](self, axis, op, size)
+            return
+        if case.fault == "slow" and self.rank in case.ranks:
+            time.sleep(0.35)
+        self.do(axis, op, size)
+        if self.held is not None:
+            held, self.held = self.held, None
+            self.do(*held)
+
+    def do(self, axis: str, op: str, size: tuple[int, ...]) -> None:
+        group = self.group[axis]
+        x = torch.ones(size)
+        if op == "all_reduce":
+            dist.all_reduce(x, group=group)
+        elif op == "all_gather":
+            dist.all_gather([torch.ones(size) for _ in range(group.size())], x, group=group)
+        elif op == "broadcast":
+            dist.broadcast(x, dist.get_global_rank(group, 0), group=group)
+        else:
+            dist.barrier(group=group)
+
+    # -- the program -------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        case = self.case
+        many = case.micro_batches
+        if case.fault == "micro-batches" and self.rank in case.ranks:
+            many -= 1
+        for _ in range(many):
+            self.call("dp", "all_gather", (3,))  # a shard of the weights, as ZeRO-3 gathers it
+            self.hop()
+            for _ in range(case.layers):
+                self.call("tp", "all_gather", (4, 8))
+                self.call("cp", "all_gather", (2, 8))
+                self.call("tp", "all_reduce", (4, 16))
+            self.call("cp", "all_reduce", (6,))
+        for bucket in (32, 24):
+            self.call("dp", "all_reduce", (bucket,))
+        self.call("world", "all_reduce", (1,))
+
+    def hop(self) -> None:
+        """To the next stage. Crossing: the last stage sends back before it takes what is sent to it.
+
+        gloo notes no send, so that stages which cross by sends leave nothing but silence.
+        """
+        case, last = self.case, self.rank in self.case.ranks
+        if case.fault == "crosses":
+            for axis in ("back", "pp") if last else ("pp", "back"):
+                self.call(axis, "all_reduce", (4, 8))
+        elif case.fault == "sends cross":
+            peer = dist.get_global_rank(self.group["pp"], 0 if last else 1)
+            dist.recv(torch.ones(4, 8), peer)
+            dist.send(torch.ones(4, 8), peer)
+        else:
+            self.call("pp", "broadcast", (4, 8))
+
+
+def _skip(rank: Rank, *_: object) -> None:
+    pass
+
+
+def _size(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
+    rank.do(axis, op, (size[0] + 1, *size[1:]))
+
+
+def _op(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
+    rank.do(axis, "all_gather" if op == "all_reduce" else "all_reduce", size)
+
+
+def _order(rank: Rank, *call: object) -> None:
+    rank.held = call
+
+
+def _group(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
+    others = [name for name, n in rank.case.degrees if n > 1 and name != axis]
+    rank.do(others[0] if others else "world", op, size)
+
+
+def _extra(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
+    rank.do("world", "all_reduce", (2,))
+    rank.do(axis, op, size)
+
+
+def _death(rank: Rank, *_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raises(rank: Rank, *_: object) -> None:
+    raise Died
+
+
+def _late(rank: Rank, *_: object) -> None:
+    time.sleep(1000)
+
+
+FAULTS = {
+    "skip": _skip,
+    "size": _size,
+    "operation": _op,
+    "order": _order,
+    "group": _group,
+    "branch": _extra,
+    "death": _death,
+    "raises": _raises,
+    "late": _late,
+}
+"""What a rank does in place of its collective. "slow", "micro-batches" and "crosses" are in the program."""
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+
+def _groups(case: Case) -> dict:
+    world = {"world": dist.group.WORLD}
+    if case.fault == "crosses":
+        axis = [name for name, _ in case.degrees].index("pp")
+        grid = torch.arange(case.world).view([n for _, n in case.degrees]).movedim(axis, -1)
+        for ranks in grid.reshape(-1, grid.shape[-1]).tolist():
+            made = dist.new_group(ranks, group_desc="mesh_pp")
+            if dist.get_rank() in ranks:
+                world["back"] = made
+    names, sizes = [name for name, _ in case.degrees], [n for _, n in case.degrees]
+    if case.groups == "mesh":
+        mesh = init_device_mesh("cpu", tuple(sizes), mesh_dim_names=tuple(names))
+        return world | {name: mesh.get_group(name) for name in names}
+    grid = torch.arange(case.world).view(sizes)
+    for i, name in enumerate(names):
+        desc = TITLES[name] if case.groups == "megatron" else None
+        for ranks in grid.movedim(i, -1).reshape(-1, sizes[i]).tolist():
+            made = dist.new_group(ranks, group_desc=desc)
+            if dist.get_rank() in ranks:
+                world[name] = made
+    return world
+
+
+def _rank(case: Case, rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    store = dist.FileStore(f"{folder}/store", case.world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=case.world)
+    groups = _groups(case)
+    for group in groups.values():  # connected before the clock runs
+        dist.barrier(group=group)
+    dist.barrier()
+
+    def dump() -> None:
+        time.sleep(PATIENCE + 0.15 * case.world)
+        data = c10d._dump_fr_trace() if case.form == "pickle" else c10d._dump_fr_trace_json()
+        data = data.encode() if isinstance(data, str) else data
+        Path(f"{folder}/rank_{rank}").write_bytes(data)
+        os._exit(0)
+
+    threading.Thread(target=dump, daemon=True).start()
+    with contextlib.suppress(Exception):  # a rank whose peer died, or whose sizes gloo refuses, stays
+        for _ in range(2):
+            Rank(case, rank, groups).step() if _ else _healthy(case, rank, groups)
+    time.sleep(1000)
+
+
+def _healthy(case: Case, rank: int, groups: dict) -> None:
+    whole = replace(case, fault=case.fault if case.fault in ("slow",) else "none")
+    Rank(whole, rank, groups).step()
+
+
+def raised(case: Case) -> dict[int, bytes]:
+    """The dumps of a case by rank."""
+    folder = tempfile.mkdtemp(prefix="flight-")
+    ranks = []
+    for rank in range(case.world):
+        process = os.fork()
+        if not process:
+            try:
+                _rank(case, rank, folder)
+            finally:
+                os._exit(1)
+        ranks.append(process)
+    for process in ranks:
+        os.waitpid(process, 0)
+    found = {r: Path(f"{folder}/rank_{r}") for r in range(case.world)}
+    dumps = {rank: file.read_bytes() for rank, file in found.items() if file.exists()}
+    shutil.rmtree(folder)
+    for rank in case.without:
+        dumps.pop(rank, None)
+    for rank in case.cut:
+        dumps[rank] = dumps[rank][: len(dumps[rank]) // 2]
+    return dumps
+
+
+def cases() -> list[Case]:
+    """The same ones each time; those called again were raised when the analysis was done."""
+    return _drawn(random.Random(20), range(6)) + [
+        replace(case, name=f"again-{case.name}") for case in _drawn(random.Random(2026), range(1, 3))
+    ]
+
+
+def _drawn(draw: random.Random, turns: range) -> list[Case]:
+    """Faults in turn, the rest drawn."""
+    shapes = [
+        (("dp", 2), ("tp", 2)),
+        (("tp", 4),),
+        (("dp", 4),),
+        (("dp", 3), ("tp", 2)),
+        (("dp", 2), ("tp", 4)),
+        (("dp", 2), ("cp", 2), ("tp", 2)),
+        (("dp", 4), ("tp", 2)),
+        (("dp", 3), ("pp", 2)),
+        (("pp", 2), ("dp", 3), ("tp", 2)),
+        (("dp", 2), ("pp", 2), ("cp", 2), ("tp", 2)),
+    ]
+    made = []
+    kinds = [kind for kind in FAULTS if kind != "raises"] + ["raises", "slow"]
+    for turn in turns:
+        for number, fault in enumerate(kinds):
+            degrees = shapes[(turn * 7 + number * 3) % len(shapes)]
+            world = int(torch.tensor([n for _, n in degrees]).prod())
+            rank, at = draw.randrange(world), draw.randrange(1, 9)
+            form, groups = draw.choice(["json", "pickle"]), draw.choice(["mesh", "mesh", "megatron", "none"])
+            made.append(Case(f"{fault}-{turn}", degrees, fault, (rank,), at, form, groups))
+    for turn, degrees in enumerate([shapes[3], shapes[6], shapes[8], shapes[2]]):
+        sizes = dict(degrees)
+        chosen = draw.randrange(sizes["dp"])
+        grid = torch.arange(int(torch.tensor(list(sizes.values())).prod())).view(list(sizes.values()))
+        ranks = tuple(grid.select(list(sizes).index("dp"), chosen).flatten().tolist())
+        made.append(Case(f"micro-batches-{turn}", degrees, "micro-batches", ranks, 0, groups="mesh"))
+    for turn, degrees in enumerate([shapes[7], shapes[8], shapes[7], shapes[8]]):
+        grid = torch.arange(int(torch.tensor([n for _, n in degrees]).prod())).view([n for _, n in degrees])
+        stage = grid.select([name for name, _ in degrees].index("pp"), 1).flatten().tolist()
+        fault = "crosses" if turn < 3 else "sends cross"
+        made.append(Case(f"crosses-{turn}", degrees, fault, tuple(stage[: 12 if turn != 2 else 1]), 0))
+    for turn, fault in enumerate(["skip", "size", "late", "group"]):
+        case = Case(f"missing-{turn}", shapes[6], fault, (draw.randrange(1, 8),), 2 + turn)
+        made.append(replace(case, without=(0,)))
+    for turn, fault in enumerate(["skip", "operation", "late", "order"]):
+        case = Case(f"truncated-{turn}", shapes[4], fault, (draw.randrange(1, 8),), 1 + turn)
+        made.append(replace(case, cut=(0,), form=["json", "pickle"][turn % 2]))
+    return made
+
+
+# -- torch's own analyzer --------------------------------------------------------------------------
+
+
+def judged(dumps: dict[int, bytes], case: Case) -> str:
+    """What torch's analyzer says: the lines of its log that name a collective; "" where it fails.
+
+    It needs each group's ranks, which gloo does not note: they are added from the case."""
+    from torch.distributed.flight_recorder.components import builder, config_manager
+
+    details = {}
+    for rank, data in dumps.items():
+        with contextlib.suppress(Exception):
+            value = pickle.loads(data) if case.form == "pickle" else json.loads(data)
+            details[str(rank)] = {"rank": rank, "host_name": str(rank), **value}
+    names = {}
+    for one in details.values():
+        for entry in one["entries"]:
+            names[tuple(entry["process_group"])] = None
+    members = {name: sorted(_members(name, details, case)) for name in names}
+    for one in details.values():
+        own = {g: r for g, r in members.items() if one["rank"] in r}
+        one["pg_config"] = {g[0]: {"name": g[0], "desc": g[1], "ranks": str(r)} for g, r in own.items()}
+    text = io.StringIO()
+    handler = logging.StreamHandler(text)
+    logger = logging.getLogger("Flight Recorder")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        args = config_manager.JobConfig().parse_args(["--allow-incomplete-ranks", "none"])
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            builder.build_db(details, args, "2.10")
+    except (Exception, SystemExit) as problem:
+        text.write(f"{type(problem).__name__}: {problem}")
+    finally:
+        logger.removeHandler(handler)
+    keep = ("Culprit", "collective:", "missing ranks", "group info", "Not all ranks", "Error", "sequence")
+    lines = [line.strip() for line in text.getvalue().splitlines()]
+    return "\n".join(dict.fromkeys(line[:300] for line in lines if any(word in line for word in keep)))[:1500]
+
+
+def _members(name: tuple[str, str], details: dict, case: Case) -> set[int]:
+    if name[1] == "default_pg":
+        return set(range(case.world))
+    return {
+        d["rank"] for d in details.values() if any(tuple(e["process_group"]) == name for e in d["entries"])
+    }
+
+
+def main() -> None:
+    wanted = set(sys.argv[1:])
+    kept = {}
+    if wanted and FILE.exists():
+        rows = map(json.loads, gzip.decompress(FILE.read_bytes()).splitlines())
+        kept = {row["name"]: row for row in rows}
+    for case in cases():
+        if wanted and not case.name.startswith(tuple(wanted)):
+            continue
+        dumps = raised(case)
+        said = judged(dumps, case)
+        text = {str(rank): base64.b64encode(data).decode() if case.form == "pickle" else data.decode()
+                for rank, data in dumps.items()}  # fmt: skip
+        kept[case.name] = {**case.__dict__, "degrees": dict(case.degrees), "dumps": text, "torch": said}
+        print(
+            case.name,
+            case.degrees,
+            case.ranks,
+            len(dumps),
+            "dumps",
+            said[:100].replace("\n", " | "),
+            flush=True,
+        )
+    order = [case.name for case in cases() if case.name in kept]
+    rows = [json.dumps(kept[name]) for name in order]
+    FILE.write_bytes(gzip.compress("\n".join(rows).encode(), 9, mtime=0))
+    print(len(rows), "cases,", FILE.stat().st_size, "bytes")
+
+
+if __name__ == "__main__":
+    main()

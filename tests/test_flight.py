@@ -1,0 +1,277 @@
+"""Flight records: read inertly, judged against hangs that were raised on purpose, and told in axes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, torchs_pickle
+from llamapar.cli.main import main
+from llamapar.diagnosis.flight import dumps, verdict
+from llamapar.diagnosis.flight.verdict import Standing
+
+CASES = hangs()
+PASSED = {"order-0", "order-1", "order-3", "branch-1", "truncated-3"} | {
+    *("again-branch-1", "again-size-2", "again-truncated-3"),
+}
+"""Faults that gloo let pass: nothing hung."""
+
+UNSEEN = {"crosses-3"}
+"""A hang in sends, which gloo does not record."""
+
+
+def culprits(row: dict[str, Any]) -> set[int]:
+    """The ranks that a reader of the dumps can name: none where two stages simply differ."""
+    alike = row["fault"] in ("crosses", "sends cross") and len(row["ranks"]) > 1
+    return set() if alike else set(row["ranks"])
+
+
+# -- genuine hangs ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def standings() -> list[tuple[dict[str, Any], Standing]]:
+    return [(row, verdict.standing(folder(row))) for row in CASES]
+
+
+def test_the_culprit_of_genuine_hangs_is_named() -> None:
+    seen = [(row, found) for row, found in standings() if row["name"] not in PASSED | UNSEEN]
+    assert len(seen) >= 60
+    right = [row["name"] for row, found in seen if set(found.ranks) == culprits(row)]
+    assert len(right) >= 0.95 * len(seen)
+    sure = [(row, found) for row, found in seen if found.level is lp.Level.LIKELY]
+    assert [row["name"] for row, found in sure if not set(found.ranks) <= culprits(row)] == []
+
+
+def test_where_nothing_waits_nobody_is_blamed() -> None:
+    quiet = [found for row, found in standings() if row["name"] in PASSED | UNSEEN]
+    assert len(quiet) == len(PASSED | UNSEEN)
+    assert {(found.kind, found.ranks) for found in quiet} == {("none", ())}
+
+
+def test_the_kinds_of_faults_are_told_apart() -> None:
+    told: dict[str, set[str]] = {}
+    for row, found in standings():
+        if found.ranks:
+            told.setdefault(row["fault"], set()).add(found.kind)
+    assert "skip" in told["skip"]
+    assert "size" in told["size"]
+    assert told["operation"] <= {"operation", "skip"}
+    assert "slow" in told["slow"]
+    assert told["slow"] <= {"slow", "late"}
+    assert told["death"] == {"gone"}
+    assert told["late"] | told["raises"] <= {"late", "gone"}  # gone: where another dump was lost
+    assert "group" in told["group"]
+    assert not {"gone", "slow", "late"} & told["branch"]
+
+
+def test_torchs_analyzer_finds_the_same_collective() -> None:
+    """Of its collectives with an error, ours is one; it names each that waits, ours is the first."""
+    agree, asked = 0, 0
+    for row, found in standings():
+        theirs = re.findall(r"group info: (\S+?)(?::|$)", row["torch"], re.MULTILINE)
+        if found.collective is None or not theirs:
+            continue
+        asked += 1
+        agree += bool({found.collective.group, found.group and found.group.name} & {*theirs})
+    assert asked >= 50
+    assert agree >= 0.8 * asked
+
+
+@pytest.mark.parametrize("kind", ["skip", "size", "operation", "late", "death"])
+def test_the_culprit_is_found_among_1024_ranks(kind: str) -> None:
+    rows = [row for row in CASES if row["fault"] == kind and list(row["degrees"]) == ["dp", "tp"]]
+    rows = [row for row in rows if row["name"] not in PASSED and row["groups"] == "mesh"][:2]
+    assert rows
+    for row in rows:
+        found = verdict.standing(many(row, 1024))
+        assert set(found.ranks) == culprits(row)
+        assert found.layout is not None
+        assert found.layout.world == 1024
+
+
+@pytest.mark.parametrize("fault", ["late", "skip"])
+def test_nccls_form_as_json_and_as_pickle(fault: str) -> None:
+    made = list(multiplied(16, 40, culprit=5, fault=fault))
+    as_json = dumps.of_bytes((f"nccl_trace_rank_{r}", json.dumps(d).encode()) for r, d in made)
+    as_pickle = dumps.of_bytes((f"nccl_trace_rank_{r}", torchs_pickle(d)) for r, d in made)
+    by_python = dumps.of_bytes((f"nccl_trace_rank_{r}", pickle.dumps(d)) for r, d in made)
+    found = [verdict.standing(each) for each in (as_json, as_pickle, by_python)]
+    assert len({one.cause for one in found}) == 1
+    assert found[0].ranks == (5,)
+    assert found[0].kind == fault
+    assert str(found[0].layout) == "tp=8 cp=1 pp=1 dp=2"
+    assert dumps._torchs(torchs_pickle(made[0][1])) is not None  # it takes the quick way
+
+
+def test_a_receive_waits_for_who_sends() -> None:
+    pair = ("pp0", "mesh_pp")
+    size = [4, 8]
+    sent = entry(0, pair, "recv 1<-0", 0, size, is_p2p=True, p2p_seq_id=1, **OPEN)
+    made = {0: dump([], {"pp0": [0, 1]}), 1: dump([sent], {"pp0": [0, 1]})}
+    found = verdict.standing(dumps.of_bytes((f"rank_{r}", json.dumps(d).encode()) for r, d in made.items()))
+    assert (found.kind, found.ranks) == ("late", (0,))
+    assert found.cause.startswith("pp group: rank 0 (pp 0) never entered recv #1, [4, 8] bf16; rank 1 waits")
+
+
+def test_a_ring_buffer_that_lost_its_beginning() -> None:
+    """Buffers that begin at different calls: nobody is blamed for what is no longer there."""
+    made = []
+    for rank, one in multiplied(16, 60, culprit=5):
+        one["entries"] = one["entries"][rank % 7 :]
+        made.append((f"rank_{rank}", json.dumps(one).encode()))
+    found = verdict.standing(dumps.of_bytes(made))
+    assert (found.kind, found.ranks, found.level) == ("late", (5,), lp.Level.LIKELY)
+
+
+def test_the_layout_is_given_or_found() -> None:
+    row = next(row for row in CASES if row["name"] == "skip-2")
+    found = verdict.standing(folder(row))
+    assert str(found.layout) == "tp=4 cp=1 pp=1 dp=2"
+    as_pp = verdict.standing(folder(row), lp.Layout(tp=4, pp=2))
+    assert as_pp.ranks in ((), tuple(row["ranks"]))
+    with pytest.raises(lp.LayoutError, match=r"has 4 ranks, and there is a rank 7"):
+        verdict.standing(folder(row), lp.Layout(tp=4))
+
+
+# -- what is no flight record ----------------------------------------------------------------------
+
+GOOD = dump([entry(0, ("0", "default_pg"), "barrier", 1, [1])], {"0": [0, 1]})
+
+
+class Calls:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch /tmp/called-by-a-flight-record",)
+
+
+def nested(pairs: int) -> bytes:
+    """Pairs of pairs as a key: hashing it takes 2**pairs steps."""
+    text = b"\x80\x02}K\x01K\x02\x86q\x00"
+    for i in range(pairs):
+        text += b"h%ch%c\x86q%c" % (i, i, i + 1)
+    return text + b"K\x01s."
+
+
+HOSTILE = {
+    "calls": (pickle.dumps(Calls()), r"rank_0: its pickle names 'posix.system'"),
+    "calls in torch's form": (
+        b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.",
+        r"its pickle names 'posix.system'",
+    ),
+    "deep": (b'{"version": "2.10", "entries": ' + b"[" * 10**6, r"rank_0: its JSON is nested too deeply"),
+    "digits": (
+        b'{"version": ' + b"9" * 10**5 + b"}",
+        r"rank_0: its JSON holds a number of thousands of digits",
+    ),
+    "million": (
+        b'{"version": "2.10", "entries": [' + b"{}," * (10**6 - 1) + b"{}]}",
+        r"rank_0: 1,000,000 entries, at most 100,000 are read",
+    ),
+    "large": (b"{" + b" " * 2**25, r"rank_0: more than 33,554,432 bytes"),
+    "version": (json.dumps(GOOD | {"version": "3.1"}).encode(), r"rank_0: its version is '3.1', 2.x is read"),
+    "no version": (b"{}", r"rank_0: its version is missing, 2.x is read"),
+    "no mapping": (pickle.dumps([1]), r"rank_0: it is list, not a mapping"),
+    "text": (b"hello", r"rank_0: neither JSON nor a pickle"),
+    "no list": (json.dumps(GOOD | {"entries": 3}).encode(), r"rank_0: its entries are no list"),
+    "field": (json.dumps(GOOD | {"entries": [{}]}).encode(), r"rank_0: entry 0 lacks a field"),
+    "sizes": (
+        json.dumps(dump([entry(0, ("0", ""), "barrier", 1, ["x"])], {})).encode(),  # type: ignore[list-item]
+        r"rank_0: entry 0 lacks a field",
+    ),
+    "huge number": (
+        json.dumps(dump([entry(0, ("0", ""), "barrier", 2**70, [1])], {})).encode(),
+        r"rank_0: entry 1 lacks a field, or has it in another form",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_flight_record_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    data, words = HOSTILE[name]
+    (tmp_path / "rank_0").write_bytes(data)
+    start = time.process_time()
+    with pytest.raises(lp.LlamaparError, match=words):
+        lp.explain(flight=tmp_path)
+    assert time.process_time() - start < 3
+    assert not Path("/tmp/called-by-a-flight-record").exists()
+
+
+BROKEN = {
+    "empty": (b"", "empty"),
+    "cut JSON": (json.dumps(GOOD).encode()[:-9], "its JSON is cut off or damaged"),
+    "cut pickle": (torchs_pickle(GOOD)[:-9], "its pickle is cut off or damaged"),
+    "cut Python's": (pickle.dumps(GOOD)[:-9], "its pickle is cut off or damaged"),
+    "keys": (nested(40), "its pickle is damaged"),
+    "memo": (b"\x80\x02}r\xff\xff\xff\x3f.", "its pickle is cut off or damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_dump_that_is_cut_off_or_damaged_is_told(name: str, tmp_path: Path) -> None:
+    data, words = BROKEN[name]
+    (tmp_path / "rank_0").write_bytes(data)
+    (tmp_path / "rank_1").write_bytes(json.dumps(GOOD).encode())
+    start = time.process_time()
+    found = lp.explain(flight=tmp_path)
+    assert time.process_time() - start < 3
+    assert f"rank 0's dump cannot be read: {words}" in found.note
+
+
+def test_a_rank_that_comes_twice(tmp_path: Path) -> None:
+    for name in ("rank_0.json", "other_0.json"):
+        (tmp_path / name).write_text(json.dumps(GOOD))
+    with pytest.raises(lp.LlamaparError, match=r"rank 0 comes twice: other_0.json and rank_0.json"):
+        lp.explain(flight=tmp_path)
+
+
+def test_folders_without_dumps(tmp_path: Path) -> None:
+    with pytest.raises(lp.LlamaparError, match=r"0 files that end in a rank's number"):
+        lp.explain(flight=tmp_path)
+    with pytest.raises(lp.LlamaparError, match=r"No such file or directory"):
+        lp.explain(flight=tmp_path / "none")
+    with pytest.raises(lp.LlamaparError, match=r"a text and flight records were given"):
+        lp.explain("text", flight=tmp_path)
+
+
+# -- the doors -------------------------------------------------------------------------------------
+
+
+def written(row: dict[str, Any], where: Path) -> Path:
+    for name, data in files(row):
+        (where / name).write_bytes(data)
+    return where
+
+
+def test_explain_says_axis_rank_and_collective(tmp_path: Path) -> None:
+    row = next(row for row in CASES if row["name"] == "raises-0")
+    found = lp.explain(flight=written(row, tmp_path))
+    assert found.best is not None
+    assert found.flight is not None
+    assert found.flight.ranks == tuple(row["ranks"])
+    assert f"rank {row['ranks'][0]} (" in found.best.cause
+    assert " never entered " in found.best.cause
+    assert " last common: " in found.best.cause
+    assert "where every rank stands" in str(found)
+    assert "where every rank stands" in found._repr_html_()
+
+
+def test_the_command_explains_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = next(row for row in CASES if row["name"] == "skip-2")
+    where = str(written(row, tmp_path))
+    assert main(["explain", "--flight", where]) == 0
+    assert "skipped" in capsys.readouterr().out
+    assert main(["explain", "--flight", where, "--tp", "4", "--dp", "2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["flight"]["ranks"] == row["ranks"]
+    assert said["diagnoses"][0]["level"] == "likely"
+    assert main(["explain", "--flight", where, "--file", where]) == 2
+    assert "a file and a flight were given; one is explained" in capsys.readouterr().err
