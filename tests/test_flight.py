@@ -16,7 +16,7 @@ import pytest
 import llamapar as lp
 from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, torchs_pickle
 from llamapar.cli.main import main
-from llamapar.diagnosis.flight import dumps, verdict
+from llamapar.diagnosis.flight import answer, dumps, verdict
 from llamapar.diagnosis.flight.verdict import Standing
 
 CASES = hangs()
@@ -275,3 +275,28 @@ def test_the_command_explains_a_folder(tmp_path: Path, capsys: pytest.CaptureFix
     assert said["diagnoses"][0]["level"] == "likely"
     assert main(["explain", "--flight", where, "--file", where]) == 2
     assert "a file and a flight were given; one is explained" in capsys.readouterr().err
+
+
+def test_a_hang_has_a_picture(tmp_path: Path) -> None:
+    """A row a rank, its open call hollow, a cross where the culprit left, shapes under the mouse."""
+    row = next(row for row in CASES if row["name"] == "raises-0")
+    found = lp.explain(flight=written(row, tmp_path))
+    view = lp.view(found)
+    assert found.best is not None
+    assert view.summary.startswith(found.best.cause)
+    by_name = {trace["name"]: trace for trace in view.spec["data"]}
+    assert set(by_name) == {"tp", "dp", "other groups", "waits there", "here"}
+    assert by_name["here"]["y"] == row["ranks"]
+    assert set(by_name["waits there"]["y"]) == set(range(8)) - set(row["ranks"])
+    hover = by_name["waits there"]["hovertext"][0]
+    assert re.fullmatch(
+        r"rank 0 · tp group of dp 0: all_gather #14, \[\[4, 8\]\] to .* Float · line \d+ .*", hover
+    )
+
+
+def test_a_picture_of_a_thousand_ranks_stays_small() -> None:
+    row = next(row for row in CASES if row["fault"] == "late" and list(row["degrees"]) == ["dp", "tp"])
+    found = verdict.standing(many(row, 1024))
+    view = lp.view(answer.explained(found))
+    assert len(json.dumps(view.spec)) < 150_000
+    assert "992 more ranks are not drawn" in json.dumps(view.spec)

@@ -164,6 +164,11 @@ class Hang:
         found = {rank: dump.at.get((group, number)) for rank, dump in places}
         return {rank: at for rank, at in found.items() if at is not None}
 
+    def alike(self, call: Call, number: int) -> bool:
+        """Whether all ranks that entered a collective called the same."""
+        entered = self.entered(call.group, number)
+        return all(self.dumps[rank].calls[at].kind == call.kind for rank, at in entered.items())
+
     def lateness(self, rank: int, group: str, number: int) -> Lateness:
         """Of the collectives of a group before this one."""
         lags, times = [], []
@@ -231,7 +236,7 @@ class Hang:
             default=None,
         )
 
-    def _starts(self, ranks: Sequence[int]) -> dict[int, int]:
+    def starts(self, ranks: Sequence[int]) -> dict[int, int]:
         """Rank → index from which its buffer and those of the others hold the same part of the run."""
         if not any(self.dumps[rank].lost for rank in ranks):
             return dict.fromkeys(ranks, 0)
@@ -263,7 +268,7 @@ class Hang:
     def _of_role(self, ranks: Sequence[int]) -> Parting | None:
         """The first harmful parting of ranks that run the same program."""
         ranks = [rank for rank in ranks if len(self.dumps[rank])]
-        starts = self._starts(ranks) if len(ranks) > 1 else {}
+        starts = self.starts(ranks) if len(ranks) > 1 else {}
         codes = self._codes
         rows = {r: [codes[id(call)] for call in self.dumps[r].calls[at:]] for r, at in starts.items()}
         waiting = [(list(rows), 0)] if rows else []
@@ -305,7 +310,7 @@ class Hang:
         if call.ends is not None:
             return False
         entered = self.entered(call.group, dump.numbers[at])
-        alike = all(self.dumps[r].calls[i].kind == call.kind for r, i in entered.items())
+        alike = self.alike(call, dump.numbers[at])
         members = self.groups[call.group].ranks
         gone = any(rank not in self.dumps for rank in members)  # it may have died of this
         return not alike or gone or len(entered) < sum(rank in self.dumps for rank in members)

@@ -57,7 +57,9 @@ class Standing(Record):
         call, state = dump.calls[at], "is past it"
         if waits:
             absent = waits[0].absent
-            state = f"waits for {named(None, absent)}" if absent else "is in it with all others"
+            alike = self.hang.alike(call, dump.numbers[at])
+            state = "is in it with all others" if alike else "is in it, and others call something else"
+            state = f"waits for {named(None, absent)}" if absent else state
         where = self.hang.groups[call.group].where(self.layout)
         return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.places[at]
 

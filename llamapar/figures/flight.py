@@ -1,0 +1,98 @@
+"""A hang as a picture: ranks by their last collectives, who waits in which, and the culprit marked."""
+
+from __future__ import annotations
+
+from llamapar.diagnosis.flight.hang import named
+from llamapar.diagnosis.flight.verdict import Standing
+
+from . import parts, style
+from .parts import Bar
+from .style import Spec
+
+CALLS = 16
+"""Calls drawn of the ranks that came farthest: the last ones."""
+
+RANKS = 32
+"""Most ranks drawn: the culprits, those of their group, and the first of the others."""
+
+OTHER = "other groups"
+
+_SHARE = 0.86
+"""Part of its place that the bar of a call takes."""
+
+
+def picture(record: Standing) -> tuple[Spec, str]:
+    """A row a rank, a bar a call, in the order of the program; a hollow bar is one that has not ended."""
+    ranks = _drawn(record)
+    begins = record.hang.starts([rank for rank in ranks if rank in record.hang.dumps])
+    ends = {rank: len(record.hang.dumps[rank]) - at for rank, at in begins.items()}
+    last = max(ends.values(), default=1)
+    first = max(0, last - CALLS)
+    done: dict[str, list[Bar]] = {}
+    waiting: list[Bar] = []
+    for row, rank in enumerate(ranks):
+        if rank not in begins:
+            continue
+        open_calls = {wait.at for wait in record.hang.waits.get(rank, ())}
+        for place in range(first, ends[rank]):
+            at = begins[rank] + place
+            bar = Bar(row, place, place + _SHARE, _hover(record, rank, at))
+            group = record.hang.groups[record.hang.dumps[rank].calls[at].group]
+            (waiting if at in open_calls else done.setdefault(_look(group.axes), [])).append(bar)
+    data = [
+        parts.bars(
+            done[look], len(ranks), {"color": style.COLOURS.get(look, style.PAD)}, **parts.legend(look)
+        )
+        for look in (*style.COLOURS, OTHER)
+        if look in done
+    ]
+    data += [parts.missing(waiting, len(ranks), "waits there")] if waiting else []
+    marks = [(row, rank) for row, rank in enumerate(ranks) if rank in record.ranks]
+    if marks:
+        places = [_place(record, rank, begins, ends, last) + _SHARE / 2 for _, rank in marks]
+        cross = {"symbol": "x", "size": 13, "color": style.WARN}
+        hover = [f"rank {rank}: {record.kind}" for _, rank in marks]
+        rows = [row for row, _ in marks]
+        data.append(
+            parts.scatter("markers", places, rows, marker=cross, hovertext=hover, **parts.legend("here"))
+        )
+    left_out = len(record.every) - len(ranks)
+    title = f"{named(None, record.ranks)} left the others" if record.ranks else "nobody can be named"
+    layout = style.layout(
+        "flight",
+        title,
+        f"{left_out:,} more ranks are not drawn" if left_out else "",
+        widest=str(max(ranks)),
+        xaxis=parts.axis("calls of a rank, in order", [first - 0.2, last + 1]),
+        yaxis=parts.downward(
+            parts.axis("rank", [-0.5, len(ranks) - 0.5], **parts.ticks(range(len(ranks)), ranks))
+        ),
+    )
+    return {"data": data, "layout": layout}, f"{record.cause}\n{record}"
+
+
+def _drawn(record: Standing) -> list[int]:
+    group = record.group.ranks if record.group is not None else ()
+    order = dict.fromkeys([*record.ranks, *group, *record.every])
+    return sorted(list(order)[:RANKS])
+
+
+def _look(axes: str) -> str:
+    return axes if axes in style.COLOURS else OTHER
+
+
+def _place(record: Standing, rank: int, begins: dict[int, int], ends: dict[int, int], last: int) -> float:
+    """Where a culprit left: at the call that the others do not make, or after its last."""
+    parted = record.hang.parted
+    if parted is not None and rank in parted.ranks and rank in begins:
+        return parted.ranks[rank] - begins[rank]
+    return ends.get(rank, last - 1)
+
+
+def _hover(record: Standing, rank: int, at: int) -> str:
+    dump = record.hang.dumps[rank]
+    call = dump.calls[at]
+    where = record.hang.groups[call.group].where(record.layout)
+    sizes = f"{[list(size) for size in call.inputs]} to {[list(size) for size in call.outputs]}"
+    text = f"rank {rank} · {where}: {call.op} #{dump.numbers[at]}, {sizes} {', '.join(call.dtypes)}"
+    return f"{text} · {dump.places[at]}" if dump.places[at] else text
