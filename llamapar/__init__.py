@@ -49,6 +49,7 @@ from .rules.machines import Loading, loading
 from .rules.report import Finding, Report, check, require
 from .timing.calibrate import Calibration, calibrate
 from .timing.cost import Cost, cost
+from .timing.inside import LayerSteps, inside
 from .timing.plan import Plan, Ranked, plan
 from .timing.reasons import Reasons, reasons
 
@@ -120,6 +121,7 @@ __all__ = [
     "HeadMap",
     "Inspection",
     "Job",
+    "LayerSteps",
     "Layout",
     "LayoutError",
     "LayoutLike",
@@ -170,6 +172,7 @@ __all__ = [
     "explorer",
     "ffn",
     "heads",
+    "inside",
     "loading",
     "memory",
     "model",

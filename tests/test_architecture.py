@@ -31,8 +31,8 @@ def room(lines: int, *outside: str) -> Room:
 ROOMS = {
     "interrupts": room(95),
     "errors": room(210),  # choices are records, and every check of a plain value
-    "records": room(775),  # equations are records too
-    "describe": room(2540),  # the table of options and the table of dtypes among them
+    "records": room(785),  # equations are records too
+    "describe": room(2545),  # the table of options and the table of dtypes among them
     "frameworks": room(6425, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(1875),  # the pipeline's schedules as tables, the walk that checks them, their times
     "count": room(1955),  # moments of a step, modes, and what a counter may show

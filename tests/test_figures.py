@@ -492,9 +492,9 @@ def test_other_values_have_no_picture() -> None:
         lp.view(3)
     assert str(caught.value) == (
         "3 has no picture\n"
-        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, ZeroMap, Trace, "
-        "Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration, Explanation, LossCurve, "
-        "Schedule, Timeline, Timelines, Moment\n"
+        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, "
+        "ZeroMap, Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration, Explanation, "
+        "LossCurve, Schedule, Timeline, Timelines, Moment\n"
         "  try  lp.view(lp.heads(model, layout))"
     )
 

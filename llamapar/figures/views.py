@@ -19,6 +19,7 @@ from llamapar.records.trace import Trace
 from llamapar.rules.machines import Loading
 from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
+from llamapar.timing.inside import LayerSteps
 from llamapar.timing.plan import Plan
 
 from . import (
@@ -27,6 +28,7 @@ from . import (
     curve,
     diagnosis,
     heads,
+    inside,
     loading,
     losses,
     memory,
@@ -77,6 +79,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     VocabMap: vocab.picture,
     SequenceMap: sequence.picture,
     StageMap: stages.picture,
+    LayerSteps: inside.picture,
     RankGrid: ranks.picture,
     ZeroMap: zero.picture,
     Trace: trace.picture,
@@ -94,9 +97,9 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 
 def view(record: object) -> View:
-    """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, RankGrid, ZeroMap, Trace,
-    Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration, Explanation, LossCurve, Schedule,
-    Timeline, Timelines or Moment.
+    """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, ZeroMap,
+    Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration, Explanation, LossCurve,
+    Schedule, Timeline, Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.

@@ -18,10 +18,11 @@ from llamapar.figures.machine import Machine
 from llamapar.frameworks import Framework
 from llamapar.frameworks.habits import habits_of
 from llamapar.place import ranks
-from llamapar.records.tables import Plain, plural
+from llamapar.records.tables import Plain, human, plural
 from llamapar.rules.capacity import copies_heads, load
 from llamapar.rules.report import Report
 from llamapar.timing.cost import Cost, cost_of
+from llamapar.timing.inside import LayerSteps, inside_of
 from llamapar.timing.layer import Conditions
 from llamapar.timing.step import table_of
 
@@ -168,6 +169,21 @@ def sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffi
     )
 
 
+def layer_steps(report: Report, values: Values) -> LayerSteps:
+    """Inside a layer, on the group of the rank of the controls, up to their step. Raises LlamaparError."""
+    job, judge = report.job, report.judge
+    found = inside_of(
+        job.model,
+        job.layout,
+        job.seq_len or job.model.max_seq_len,
+        job.micro_batch or 1,
+        conditions(job, judge, method(values)),
+        job.kv_replication or copies_heads(job, judge),
+        values["rank"],
+    )
+    return found.at(min(values["step"] or 0, len(found.steps)))
+
+
 def _fast(cost: Cost) -> tuple[str, str]:
     bubble = cost.seconds.get("bubble", 0.0) / cost.step_seconds
     each = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU"
@@ -196,11 +212,3 @@ def machine(report: Report, values: Values) -> Machine:
     if shared:
         said["dp"] = f"{human(shared)} sent a step, with CP"
     return Machine(grid, report.job.gpus_per_node, said)
-
-
-def human(n: int) -> str:
-    """Bytes in decimal units, as networks count them: "498 GB"."""
-    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if n >= size:
-            return f"{n / size:.3g} {unit}"
-    return f"{n} B"

@@ -19,7 +19,7 @@ FACTS = (
     *("batch_tokens", "kv_replication", "quant_group"),
 )
 STEP = ("gpu", "recompute", "schedule", "nc", "regather")
-PIPELINE = ("beside", "time")
+PIPELINE = ("beside", "time", "step")
 RUN = ("program", "engine", "dtype", "cp_method", "fault")
 ENGINES = ("local", "processes", "dry")
 """The engines of the Run tab: a kernel is not started by torchrun."""
@@ -69,6 +69,7 @@ TABS = {
     "stages": "Layers",
     "pipeline": "Pipeline",
     "ranks": "Ranks",
+    "layer": "In a layer",
     "memory": "Memory",
     "time": "Time",
     "plan": "Plan",
@@ -103,6 +104,7 @@ _LABELS = {
     "regather": "gather inputs again",
     "beside": "another below",
     "time": "cursor at time",
+    "step": "cursor at step",
     "dtype": "number format",
     "cp_method": "CP attention",
     "fault": "break on purpose",
@@ -119,7 +121,7 @@ _HINTS = {
     "quant_group": "weights that share a scale",
     "job": "what the Llama 3 paper ran, with all its settings",
     "framework": "whose rules judge the layout",
-    "rank": "in the Ranks tab, or click a cell there; in the Run tab of the engine dry",
+    "rank": "in the Ranks tab, or click a cell there; whose group is drawn in a layer; of the engine dry",
     "gpu": "whose HBM must hold it",
     "recompute": "of activations",
     "nc": "of the flexible schedule; empty: pp",
@@ -241,6 +243,7 @@ EXPLORER: list[Group] = [
         control("time", placeholder="none"),
         tab="pipeline",
     ),
+    group("In a layer", "step", "cp_method", "rank", tab="layer"),
     group("Memory", *_HOW, _ZERO, *_BATCH[:2], tab="memory"),
     group(
         "Run",

@@ -48,7 +48,7 @@ MOST_STEPS = 200
 class Explorer(Page[State]):
     """The panel. `set` moves controls from code, `snapshot` is what it shows, as a static View."""
 
-    _esm = source("page.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js")
+    _esm = source("page.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js", "layer.js")
     _css = source("page.css")
     schema = traitlets.List(EXPLORER).tag(sync=True)
     tabs = traitlets.List(list(TABS.items())).tag(sync=True)

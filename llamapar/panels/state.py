@@ -33,7 +33,7 @@ from llamapar.rules.report import Finding, Report, check_job
 from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
-from .answers import Answer, answers, machine, method, timed
+from .answers import Answer, answers, layer_steps, machine, method, timed
 from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .line import PLAIN, read_line
@@ -82,11 +82,12 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r)),
     "memory": lambda r, v: (load(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
     "pipeline": pipeline,
+    "layer": layer_steps,
 }
 """By the tab's name what it draws, of a report and the values of the controls; Run draws when it ran."""
 
 
-VIEW = ("tab", "rank", "time", "beside")
+VIEW = ("tab", "rank", "time", "beside", "step")
 """Controls of what is looked at, which are no step to undo."""
 
 MOST_OPERATIONS = 2**15

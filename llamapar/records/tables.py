@@ -46,6 +46,14 @@ def plural(n: int, word: str) -> str:
     return f"{n:,} {word}{'' if n == 1 else many}"
 
 
+def human(n: int) -> str:
+    """Bytes in decimal units, as networks count them: "498 GB"."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
+    return f"{n} B"
+
+
 def units(word: str, numbers: range) -> str:
     """ "head 3", "heads 0–15", "no heads"."""
     if not len(numbers):

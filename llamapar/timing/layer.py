@@ -262,7 +262,7 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
         return
     own = layout.replace(pp=1, dp=1, dp_replicate=1, virtual_stages=1, zero=0)
     one = model.replace(n_layers=1)
-    sent = _traffic(one, own, int(inputs["seq"]), int(inputs["batch"]), how.cp_method)
+    sent = block_traffic(one, own, int(inputs["seq"]), int(inputs["batch"]), how.cp_method)
     again = how.recompute == "full"
     for axis, name in (("tp", "exposed TP"), ("cp", "exposed CP")):
         if layout.size(axis) == 1:
@@ -299,7 +299,7 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
 
 
 @lru_cache(maxsize=4096)
-def _traffic(model: ModelConfig, layout: Layout, seq_len: int, batch: int, cp_method: str) -> Traffic:
+def block_traffic(model: ModelConfig, layout: Layout, seq_len: int, batch: int, cp_method: str) -> Traffic:
     """What a block sends, which is the same for all of a model's layers."""
     return traffic(
         "block",

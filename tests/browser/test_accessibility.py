@@ -59,7 +59,7 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -
     notebook.run(2)
     names = ["time", "plan"]
     if soak:
-        names += ["vocab", "sequence", "stages", "pipeline", "ranks", "memory", "run"]
+        names += ["vocab", "sequence", "stages", "pipeline", "ranks", "layer", "memory", "run"]
     for name in names:
         tab = notebook.cell(0).locator(f".lp-tabs [data-tab={name}]")
         tab.click()

@@ -1,0 +1,198 @@
+"""Inside a layer: steps downwards, a column for each rank; collectives join the ranks of their group.
+
+On the right how long each step takes. With a cursor what comes after it is pale, and the note tells of its
+step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+
+from llamapar.records.tables import human, plural
+from llamapar.timing.inside import LayerStep, LayerSteps
+
+from . import parts, style
+from .parts import Bar
+from .style import Spec
+
+DRAWN = 4
+"""Most ranks drawn: two of each axis where both cut, four where one does."""
+
+ROW = 32
+"""Pixels of a step."""
+
+ALONE = "#D9DEE8"
+"""What a rank does alone: light on both pages, under dark words."""
+
+TINTS = {"tp": "rgba(0,114,178,0.20)", "cp": "rgba(230,159,0,0.24)"}
+"""Behind a collective, in its axis's colour."""
+
+LATER = 0.25
+"""Opacity of what comes after the cursor."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A rank that is drawn, and where it sits."""
+
+    rank: int
+    tp: int
+    cp: int
+
+
+def picture(record: LayerSteps) -> tuple[Spec, str]:
+    """The pass that the cursor is in, the forward where there is none."""
+    steps, columns = record.of(record.phase), _columns(record)
+    first, last = steps[0][0], steps[-1][0]
+    longest = max(step.seconds for _, step in steps) * 1e3
+    data = [trace for late in (False, True) for trace in _traces(record, steps, columns, late)]
+    names = [f"{n}  {step.name}" for n, step in steps]
+    heads = [f"rank {c.rank}<br>tp {c.tp}, cp {c.cp}" for c in columns]
+    layout = style.layout(
+        "layer",
+        record.title,
+        _note(record, columns),
+        widest="x" * 14,
+        height=style.TOP + style.BOTTOM + ROW * len(steps),
+        uniformtext={"mode": "hide", "minsize": 8},
+        meta={"steps": len(record.steps)},
+        xaxis=parts.axis("", [-0.5, len(columns) - 0.5], domain=[0, 0.74], showgrid=False)
+        | parts.ticks(range(len(columns)), heads),
+        xaxis2=parts.axis("ms, modelled", [0, parts.number(longest * 1.5)], domain=[0.78, 1], nticks=4),
+        yaxis=parts.axis("", [last + 0.5, first - 0.5], showgrid=False)
+        | parts.ticks([n for n, _ in steps], names),
+    )
+    if record.cursor:
+        layout["shapes"] = [_cursor(record.cursor)]
+    return {"data": data, "layout": layout}, f"{record}\n{_note(record, columns)}"
+
+
+def _columns(record: LayerSteps) -> list[_Column]:
+    """Neighbours of the rank, itself among them."""
+    lay, here = record.layout, record.layout.coord_of(record.rank)
+    each = DRAWN // 2 if min(lay.tp, lay.cp) > 1 else DRAWN
+    near = {}
+    for axis in ("tp", "cp"):
+        size, mine = lay.size(axis), getattr(here, axis)
+        start = max(0, min(mine // each * each, size - each))
+        near[axis] = range(start, min(start + each, size))
+    return [_Column(lay.rank_of(tp, cp, here.pp, here.dp), tp, cp) for cp in near["cp"] for tp in near["tp"]]
+
+
+def _note(record: LayerSteps, columns: list[_Column]) -> str:
+    if record.cursor:
+        step = record.steps[record.cursor - 1]
+        sent = f": {step.times} over {step.axis.upper()}" if step.sent else ""
+        where, line = step.code
+        quoted = f"; {where}  {line}" if where else ""
+        return (
+            f"step {record.cursor} of {len(record.steps)}, {step.name}{sent}; waits for {step.waits}{quoted}"
+        )
+    lay, said = record.layout, []
+    for axis in ("tp", "cp"):
+        shown = len({getattr(column, axis) for column in columns})
+        if shown < lay.size(axis):
+            said.append(f"{shown} of {plural(lay.size(axis), f'{axis.upper()} rank')}")
+    drawn = [f"drawn are {' of '.join(said)}"] if said else []
+    total = record.seconds(record.phase)
+    waited = {
+        axis: sum(step.seconds for _, step in record.of(record.phase) if step.axis == axis) / total
+        for axis in ("tp", "cp")
+    }
+    waits = [f"{share:.0%} of it waits for {axis.upper()}" for axis, share in waited.items() if share]
+    return "; ".join([f"{total * 1e3:.3g} ms on {record.gpu}", *waits, *drawn])
+
+
+def _cursor(step: int) -> Spec:
+    line = {"width": 2, "color": style.LINE}
+    ends = {"x0": 0, "x1": 1, "y0": step - 0.47, "y1": step + 0.47}
+    return {"type": "rect", "xref": "paper", **ends, "line": line}
+
+
+# -- traces ----------------------------------------------------------------------------------------
+
+
+def _traces(
+    record: LayerSteps, steps: list[tuple[int, LayerStep]], columns: list[_Column], late: bool
+) -> Iterator[Spec]:
+    """Boxes, collectives and times of the steps up to the cursor, or after it."""
+    mine = [(n, step) for n, step in steps if (n > record.cursor > 0) == late]
+    more: Spec = {"opacity": LATER} if late else {}
+    for axis, colour in (("", ALONE), *TINTS.items()):
+        these = [(n, step) for n, step in mine if step.axis == axis]
+        if not these:
+            continue
+        wide = 1 if axis else 0.92
+        bars = [
+            Bar(n, i - wide / 2, i + wide / 2, _hover(record, step, column))
+            for n, step in these
+            for i, column in enumerate(columns)
+        ]
+        trace = parts.bars(bars, 1, {"color": colour}, **more)
+        if axis:
+            yield trace
+            yield _arrows(these, columns, axis) | more
+        else:
+            words = [_words(step, column.tp) for _, step in these for column in columns]
+            font = {"size": 11, "color": style.TEXT}
+            inside = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+            yield trace | {"width": 0.84, "text": words, "textfont": font, **inside}
+        yield _times(these, axis) | more
+
+
+def _hover(record: LayerSteps, step: LayerStep, column: _Column) -> str:
+    where, line = step.code
+    said = [f"<b>{step.name}</b>, about {step.seconds * 1e3:.3g} ms"]
+    if step.sent:
+        group = record.layout.group(step.axis, column.rank)
+        apart = group[1] - group[0]
+        ends = f"ranks {group[0]} to {group[-1]}" + (f", {apart} apart" if apart > 1 else "")
+        said.append(f"{step.times} over {step.axis.upper()}: {ends}")
+        said.append(f"waits for {step.waits}")
+    said.append(f"rank {column.rank} then holds {step.holds(column.tp)}")
+    return "<br>".join([*said, *([where, escape(line, quote=False)] if where else [])])
+
+
+def _words(step: LayerStep, tp: int) -> str:
+    """The shape of the first tensor that a box ends with, without its batch."""
+    shape = next(iter(step.shapes[tp].values()))
+    tokens, *rest = (f"{n:,}" for n in shape[1:])
+    return f"{tokens}<br>× {' × '.join(rest)}"
+
+
+def _arrows(steps: list[tuple[int, LayerStep]], columns: list[_Column], axis: str) -> Spec:
+    """From each rank that is drawn to those of its group; around a ring to the next alone."""
+    x, y, sizes = list[float | None](), list[float | None](), list[int]()
+    other = "cp" if axis == "tp" else "tp"
+    for n, step in steps:
+        for i, start in enumerate(columns):
+            for k, end in enumerate(columns):
+                near = step.kind != "ring" or getattr(end, axis) - getattr(start, axis) == 1
+                if i != k and near and getattr(start, other) == getattr(end, other):
+                    x += [i, k, None]
+                    y += [n - 0.42, n + 0.42, None]
+                    sizes += [0, 7, 0]
+    marker: Spec = {"symbol": "arrow", "angleref": "previous", "size": sizes, "color": style.COLOURS[axis]}
+    marker["line"] = {"width": 0}
+    line = {"width": 1.5, "color": style.COLOURS[axis]}
+    more = {"marker": marker, "line": line, "hoverinfo": "skip"}
+    return {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, **more}
+
+
+def _times(steps: list[tuple[int, LayerStep]], axis: str) -> Spec:
+    """How long each takes; beside a collective what it carries."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [n for n, _ in steps],
+        "x": [parts.number(step.seconds * 1e3) for _, step in steps],
+        "width": 0.6,
+        "xaxis": "x2",
+        "marker": {"color": style.COLOURS.get(axis, style.LINE)},
+        "text": [human(step.bytes) if step.sent else "" for _, step in steps],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertext": [f"{step.name}: about {step.seconds * 1e3:.3g} ms" for _, step in steps],
+    }

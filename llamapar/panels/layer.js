@@ -1,0 +1,24 @@
+
+// -- inside a layer ----------------------------------------------------------------------------
+// A cursor that steps through its forward and backward: a slider, which takes the keys that sliders take.
+
+function buildLayer(uid, send) {
+  const slider = make("input", { type: "range", min: 0, step: 1, id: `${uid}-cursor` });
+  const far = make("span", { class: "lp-title" });
+  const go = (by) => button(by < 0 ? "back" : "next step", { onclick: () => send({ step: Math.max(0, Number(slider.value) + by) }) });
+  const [back, next] = [go(-1), go(1)];
+  slider.addEventListener("input", () => send({ step: Number(slider.value) }));
+  const head = make("div", { class: "lp-search" },
+    make("div", { class: "lp-line" }, back, next, make("label", { for: slider.id }, "step through it"), slider, far));
+  function draw({ figure, values }) {
+    const steps = figure?.layout.meta?.steps ?? 0;
+    slider.max = steps;
+    const at = Math.min(values.step ?? 0, steps);
+    if (Number(slider.value) !== at) slider.value = String(at);
+    far.textContent = at ? `step ${at} of ${steps}` : `${steps} steps: forward, then backward`;
+    slider.setAttribute("aria-valuetext", far.textContent);
+    back.disabled = !at;
+    next.disabled = at >= steps;
+  }
+  return { head, draw };
+}

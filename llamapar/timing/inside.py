@@ -1,0 +1,329 @@
+"""One layer, step by step, on the ranks of a TP × CP group: what each holds, sends and waits for.
+
+The order is that of the program `block`, whose lines are quoted; bytes are `count.wire`'s, shapes
+`place.Cut`'s, and seconds the terms of `timing.layer`, shared out so that the steps of a pass add up to it.
+A test holds steps, shapes and bytes equal to the program's own trace and tape.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib.resources import files
+
+from llamapar.count.terms import Term
+from llamapar.count.wire import PARTS, Traffic
+from llamapar.count.wire import Term as Sent
+from llamapar.describe.arguments import named
+from llamapar.describe.hardware import DEFAULT_GPU, hardware
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.models import ModelConfig, ModelLike
+from llamapar.describe.models import model as find_model
+from llamapar.describe.options import OPTIONS
+from llamapar.errors import LayoutError, flag, whole
+from llamapar.place.cut import Cut
+from llamapar.records.tables import Record, human
+from llamapar.rules.price import layer_numel
+
+from .layer import Conditions, Pass, block_traffic, layer
+
+FORWARD, BACKWARD = "forward", "backward"
+BEFORE = {FORWARD: "the layer before", BACKWARD: "the layer after"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A row of the program: what it makes, in which file, by which line.
+
+    sends: the part of `count.wire` that communicates there, "" where a rank computes alone. by: what its
+    arithmetic is of: weights, or inputs of `timing.layer`'s formulas.
+    """
+
+    name: str
+    shape: str
+    file: str
+    line: str
+    sends: str = ""
+    by: tuple[str, ...] = ()
+
+
+_OUT = "return row_output("
+_IN = "x = column_input("
+ROWS = (
+    Made("norm", "residual", "llama", "rms_norm(x, attention_norm", by=("dim",)),
+    Made("x", "tokens", "attention", _IN, "column input"),
+    Made("q, k, v", "keys", "attention", "q = split_heads(", by=("wq", "wk", "wv", "q", "k")),
+    Made("k, v", "all keys", "attention", "k, v = whole_sequence(", "K and V"),
+    Made("attention", "q", "attention", "return kernels.attend(", by=("attention",)),
+    Made("wo", "summand", "attention", _OUT, by=("wo",)),
+    Made("sum", "residual", "attention", _OUT, "row output"),
+    Made("norm", "residual", "llama", "rms_norm(x, ffn_norm", by=("dim",)),
+    Made("x", "tokens", "mlp", _IN, "column input"),
+    Made("w1, w3", "hidden", "mlp", "hidden = F.silu(", by=("w1", "w3", "ffn")),
+    Made("w2", "summand", "mlp", _OUT, by=("w2",)),
+    Made("sum", "residual", "mlp", _OUT, "row output"),
+)
+"""What a rank does in the forward of a layer, in order; the backward is the same from its end."""
+
+RING = {
+    "k, v": Made("k, v", "keys", "attention", "return kernels.ring_attend(", "K and V"),
+    "attention": Made("attention", "q", "attention", "return kernels.ring_attend(", by=("attention",)),
+}
+"""Rows that are others where keys and values go around a ring."""
+
+
+@lru_cache
+def program_line(file: str, line: str) -> tuple[str, str]:
+    """Where a line of a program stands, and the line; empty where the programs are not installed."""
+    path = files("llamapar") / "programs" / f"{file}.py"
+    if not path.is_file():
+        return "", ""
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        if line in text:
+            return f"programs/{file}.py:{number}", text.partition("  # ")[0].strip()
+    raise LookupError(f"no line of {path} has {line!r}")
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """One step of a pass. sent: its collectives, () where the rank computes alone. seconds: modelled.
+
+    shapes: TP rank → name of a tensor → its shape there when the step is done.
+    """
+
+    phase: str
+    row: Made
+    sent: tuple[Sent, ...]
+    seconds: float
+    shapes: Mapping[int, Mapping[str, tuple[int, ...]]] = field(repr=False)
+    waits: str = ""
+
+    @property
+    def axis(self) -> str:
+        """The axis whose ranks it joins, or ""."""
+        return self.sent[0].axis if self.sent else ""
+
+    @property
+    def kind(self) -> str:
+        """The collective's name as people write it, or ""."""
+        if not self.sent:
+            return ""
+        return "ring" if self.sent[0].kind == "all_to_all" else self.sent[0].kind.replace("_", "-")
+
+    @property
+    def bytes(self) -> int:
+        """What a rank's collectives of this step carry, as `traffic` counts it."""
+        return sum(term.count * term.bytes for term in self.sent)
+
+    @property
+    def name(self) -> str:
+        """What is done, in a few words."""
+        made = self.row.name if self.phase == FORWARD else f"∂ {self.row.name}"
+        return f"{self.kind} {made}" if self.sent else made
+
+    @property
+    def times(self) -> str:
+        """ "2 × 33.6 MB"; of a ring the sends and what one carries."""
+        return " + ".join(f"{term.count} × {human(term.bytes)}" for term in self.sent)
+
+    @property
+    def code(self) -> tuple[str, str]:
+        """Where the program does it, and its line; of a backward, the line that it is the backward of."""
+        return program_line(self.row.file, self.row.line)
+
+    def holds(self, tp: int) -> str:
+        """What a TP rank holds then: "q 1 × 8,192 × 16 × 128"."""
+        sign = "" if self.phase == FORWARD else "∂"
+        shapes = self.shapes[tp].items()
+        return ", ".join(f"{sign}{name} {' × '.join(f'{n:,}' for n in shape)}" for name, shape in shapes)
+
+
+@dataclass(frozen=True, repr=False)
+class LayerSteps(Record):
+    """A layer's forward and backward on one TP × CP group of ranks, in order.
+
+    rank: one of the group. cursor: the step that is looked at, from 1; 0 for none. gpu: whose seconds.
+    """
+
+    model: ModelConfig
+    layout: Layout
+    seq_len: int
+    micro_batch: int
+    rank: int
+    gpu: str
+    steps: tuple[LayerStep, ...]
+    cursor: int = 0
+
+    def at(self, step: int) -> LayerSteps:
+        """The same with a cursor. LayoutError for a step that is not there."""
+        return replace(self, cursor=whole("step", step, 0, len(self.steps)))
+
+    @property
+    def phase(self) -> str:
+        """The pass that the cursor is in."""
+        return self.steps[self.cursor - 1].phase if self.cursor else FORWARD
+
+    def of(self, phase: str) -> list[tuple[int, LayerStep]]:
+        """The steps of a pass with their numbers."""
+        return [(n, step) for n, step in enumerate(self.steps, 1) if step.phase == phase]
+
+    def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
+        """Bytes over an axis in a pass; None means all."""
+        mine = (s for s in self.steps if axis in (None, s.axis) and phase in (None, s.phase))
+        return sum(step.bytes for step in mine)
+
+    def seconds(self, phase: str) -> float:
+        """Of a pass, on a rank, as `cost` counts it without recomputation."""
+        return sum(step.seconds for _, step in self.of(phase))
+
+    @property
+    def title(self) -> str:
+        """What is looked at."""
+        sp = "" if self.layout.sp or self.layout.tp == 1 else ", no sequence parallelism"
+        return (
+            f"Inside a layer of {self.model.name}, {self.phase}: tp={self.layout.tp} cp={self.layout.cp}{sp}"
+        )
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        head = ["step", "what", "axis", "bytes", "about", f"rank {self.rank} then holds", "line"]
+        tp = self.layout.coord_of(self.rank).tp
+        rows: list[list[object]] = []
+        for n, step in self.of(self.phase):
+            mark = " ←" if n == self.cursor else ""
+            sent = f"{step.bytes:,}" if step.sent else ""
+            about = f"{step.seconds * 1e3:.3g} ms"
+            rows.append([f"{n}{mark}", step.name, step.axis, sent, about, step.holds(tp), step.code[0]])
+        foot = f"{self.seconds(self.phase) * 1e3:.3g} ms in all on {self.gpu}, modelled"
+        if self.cursor:
+            foot += f"; step {self.cursor} waits for {self.steps[self.cursor - 1].waits}"
+        return self.title, head, rows, foot
+
+
+@named()
+def inside(
+    model: ModelLike,
+    layout: LayoutLike,
+    *,
+    seq_len: int,
+    micro_batch: int = 1,
+    gpu: str = DEFAULT_GPU,
+    cp_method: str = "all_gather",
+    kv_replication: bool = False,
+    rank: int = 0,
+) -> LayerSteps:
+    """One layer and one micro-batch, step by step, on the TP × CP group of `rank`.
+
+    Bytes of each collective are those of `traffic("block", …)` in bfloat16; seconds are the terms of `cost`
+    without recomputation. Raises LayoutError for bad input, and where heads or seq_len do not divide.
+    """
+    lay = Layout.of(layout)
+    how = Conditions(hardware(gpu), recompute="none", cp_method=OPTIONS["cp_method"].chosen(cp_method))
+    copies = flag("kv_replication", kv_replication)
+    return inside_of(find_model(model), lay, whole("seq_len", seq_len), micro_batch, how, copies, rank)
+
+
+def inside_of(
+    model: ModelConfig,
+    layout: Layout,
+    seq_len: int,
+    micro_batch: int,
+    how: Conditions,
+    kv_replication: bool,
+    rank: int,
+) -> LayerSteps:
+    """The same under conditions, of which recompute is taken to be "none"."""
+    whole("rank", rank, 0, layout.world - 1)
+    how = replace(how, recompute="none")
+    cut = Cut(model, layout, kv_replication=kv_replication)
+    if cut.heads.reason:
+        raise LayoutError(cut.heads.reason, "a rank computes with whole heads", [], "tp")
+    own = layout.replace(pp=1, dp=1, dp_replicate=1, virtual_stages=1, zero=0)
+    sent = block_traffic(model.replace(n_layers=1), own, seq_len, micro_batch, how.cp_method)
+    shapes = {tp: _shapes(cut, seq_len, micro_batch, tp) for tp in range(layout.tp)}
+    timed = layer(how, model, layout, seq_len, micro_batch)
+    ring = how.cp_method == "ring"
+    rows = [RING.get(row.name, row) if ring else row for row in ROWS]
+    steps = [*_pass(FORWARD, rows, sent, timed, shapes), *_pass(BACKWARD, rows[::-1], sent, timed, shapes)]
+    numel = layer_numel(model)
+    steps = [replace(step, seconds=_seconds(step, steps, timed, numel)) for step in steps]
+    return LayerSteps(model, layout, seq_len, micro_batch, rank, how.gpu.name, tuple(steps))
+
+
+def _shapes(cut: Cut, seq_len: int, batch: int, tp: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """What a row makes → tensor → its shape on a TP rank."""
+    m, lay = cut.model, cut.layout
+    seq = seq_len // lay.cp
+    mine = seq // lay.tp if lay.sp else seq
+    heads, kv = (len(cut.along(dim, tp)) for dim in ("n_heads", "n_kv_heads"))
+
+    def keys(tokens: int) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(("k", "v"), (batch, tokens, kv, m.head_dim))
+
+    q = {"q": (batch, seq, heads, m.head_dim)}
+    return {
+        "residual": {"x": (batch, mine, m.dim)},
+        "tokens": {"x": (batch, seq, m.dim)},
+        "keys": q | keys(seq),
+        "all keys": q | keys(seq_len),
+        "q": {"heads": q["q"]},
+        "summand": {"summand": (batch, seq, m.dim)},
+        "hidden": {"hidden": (batch, seq, len(cut.along("ffn_dim", tp)))},
+    }
+
+
+_Shapes = Mapping[int, Mapping[str, Mapping[str, tuple[int, ...]]]]
+
+
+def _pass(phase: str, rows: Sequence[Made], sent: Traffic, timed: Pass, shapes: _Shapes) -> list[LayerStep]:
+    """Steps of a pass; parts that send nothing in it are left out."""
+    often = Counter(PARTS["block"])
+    found = list[LayerStep]()
+    for i, row in enumerate(rows):
+        terms = tuple(
+            replace(term, count=term.count // often[row.sends])
+            for term in sent.terms
+            if (term.part, term.phase) == (row.sends, phase)
+        )
+        if row.sends and not terms:
+            continue
+        made = row.shape
+        if phase == BACKWARD:  # the gradient of what the row took
+            made = rows[i + 1].shape if i + 1 < len(rows) else "residual"
+        last = found[-1].name if found else BEFORE[phase]
+        held = {tp: each[made] for tp, each in shapes.items()}
+        found.append(LayerStep(phase, row, terms, 0.0, held, _waits(terms, last)))
+    return found
+
+
+def _waits(terms: Sequence[Sent], last: str) -> str:
+    """What must be done before a step can end."""
+    if not terms:
+        return last
+    if terms[0].kind == "all_to_all":
+        return f"{last}, and in each round the {terms[0].axis.upper()} neighbour's keys and values"
+    return f"{last} on every rank of its {terms[0].axis.upper()} group"
+
+
+_INPUTS = ("dim", "q", "k", "ffn", "weights")
+"""Inputs in which the formulas of `layer` are linear, and so can be shared out among steps."""
+
+
+def _seconds(step: LayerStep, steps: Sequence[LayerStep], timed: Pass, numel: Mapping[str, int]) -> float:
+    """A step's share of its pass."""
+    terms = timed.forward if step.phase == FORWARD else timed.backward
+    if step.sent:  # all collectives of an axis in a pass are alike
+        alike = sum((other.axis, other.phase) == (step.axis, step.phase) for other in steps)
+        return terms[f"exposed {step.axis.upper()}"].value / alike
+    by = step.row.by
+    if by == ("attention",):
+        return terms["attention"].value
+    norms = sum(row.by == by for row in ROWS)  # of two, each has half
+
+    def share(term: Term) -> float:
+        own = {name: term.inputs[name] / norms if name in by else 0.0 for name in _INPUTS}
+        own["weights"] = float(sum(numel[key] for key in by if key in numel))
+        return replace(term, inputs={**term.inputs, **own}).value
+
+    return share(terms["GEMMs"]) + share(terms["elementwise"])

@@ -1,0 +1,139 @@
+"""Inside a layer: the steps are those of the program, by its own trace, its tape and lp.traffic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.describe.hardware import hardware
+from llamapar.timing.layer import Conditions, layer
+from test_figures import stored_size
+
+LAYOUTS = {
+    "both": lp.Layout(tp=2, cp=2),
+    "no sequence parallelism": lp.Layout(tp=2, cp=2, sequence_parallel=False),
+    "tp alone": lp.Layout(tp=2),
+    "cp alone": lp.Layout(cp=2),
+}
+RUN: dict[str, Any] = {"seq_len": 32, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize("cp_method", ["all_gather", "ring"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_collectives_are_those_that_the_program_ran(name: str, cp_method: str) -> None:
+    """In its order, pass by pass, with their bytes, as a run recorded them."""
+    layout = LAYOUTS[name]
+    found = lp.inside("tiny", layout, seq_len=32, cp_method=cp_method)
+    trace = lp.run("block", "tiny", layout, force=True, cp_method=cp_method, **RUN).trace
+    for phase in ("forward", "backward"):
+        ran = [(e.kind, e.axis, e.bytes) for e in trace.events if e.phase == phase]
+        said = [
+            (term.kind, term.axis, term.bytes)
+            for _, step in found.of(phase)
+            for term in step.sent
+            for _ in range(term.count)
+        ]
+        key = sorted if cp_method == "ring" else list  # its rounds are between those of the attention
+        assert key(said) == key(ran), phase
+        for axis in ("tp", "cp"):
+            assert found.bytes(axis, phase) == trace.bytes(axis, phase)
+
+
+def test_what_a_rank_holds_is_what_the_tape_shows() -> None:
+    layout = lp.Layout(tp=2, cp=2)
+    found = lp.inside("tiny", layout, seq_len=32)
+    tape = lp.tape("block", "tiny", layout, seq_len=32)
+    named = {"x": ("x", "x"), "q, k, v": ("q", "q"), "w1, w3": ("hidden", "hidden"), "sum": ("return", "x")}
+    compared = 0
+    for _, step in found.of("forward"):
+        on_tape, tensor = named.get(step.row.name, ("", ""))
+        for line in tape.steps:
+            if (line.name, line.code) == (on_tape, step.code[1]):
+                assert line.local[0] == step.shapes[0][tensor], step.name
+                compared += 1
+    assert compared == 8  # the way in is the same line in attention and MLP, and each meets both
+
+
+@pytest.mark.parametrize("cp_method", ["all_gather", "ring"])
+def test_bytes_are_those_of_traffic_and_seconds_those_of_cost(cp_method: str) -> None:
+    layout, asked = lp.Layout(tp=8, cp=16, dp=8, pp=16), {"seq_len": 131072, "cp_method": cp_method}
+    found = lp.inside("llama3.1-405b", layout, rank=6043, **asked)
+    one = layout.replace(dp=1, pp=1)
+    sent = lp.traffic("block", "llama3.1-405b", one, dtype="bfloat16", **asked)
+    how = Conditions(hardware("h100-80gb"), recompute="none", cp_method=cp_method)
+    timed = layer(how, lp.model("llama3.1-405b"), layout, 131072, 1)
+    for phase, seconds in zip(("forward", "backward"), timed.seconds, strict=True):
+        assert found.seconds(phase) == pytest.approx(seconds, rel=1e-9)
+        for axis in ("tp", "cp"):
+            assert found.bytes(axis, phase) == sent.bytes(axis, phase) > 0
+
+
+def test_every_step_quotes_a_line_and_says_what_it_waits_for() -> None:
+    for cp_method in ("all_gather", "ring"):
+        for step in lp.inside("tiny", {"tp": 2, "cp": 2}, seq_len=32, cp_method=cp_method).steps:
+            assert step.code[0].startswith("programs/")
+            assert step.row.line in step.code[1]
+            assert step.waits
+    gather = lp.inside("tiny", {"tp": 2, "cp": 2}, seq_len=32).steps[3]
+    assert (gather.name, gather.waits) == ("all-gather k, v", "q, k, v on every rank of its CP group")
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(lp.LayoutError, match=r"^tp=16 does not divide n_kv_heads=8"):
+        lp.inside("llama3-8b", {"tp": 16}, seq_len=8192)
+    steps = lp.inside("tiny", {"tp": 2, "cp": 2}, seq_len=32)
+    with pytest.raises(lp.LayoutError, match=r"^step=25: step must be a whole number from 0 to 24"):
+        steps.at(25)
+
+
+PAPER = lp.inside("llama3.1-405b", {"tp": 8, "cp": 16, "pp": 16, "dp": 8}, seq_len=131072, rank=6043)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [PAPER, PAPER.at(4), PAPER.at(16), lp.inside("llama3-8b", {"cp": 8}, seq_len=8192, cp_method="ring")],
+    ids=["whole", "at 4", "at 16", "ring"],
+)
+def test_the_picture_joins_the_ranks_of_a_group_and_no_others(record: lp.LayerSteps) -> None:
+    drawn = lp.view(record)
+    assert drawn.figure.to_plotly_json()
+    assert stored_size(drawn) < 40_000
+    places = drawn.spec["layout"]["xaxis"]["ticktext"]
+    ranks = [int(text.removeprefix("rank ").partition("<")[0]) for text in places]
+    assert len(ranks) == 4
+    steps = dict(record.of(record.phase))
+    joined: dict[int, set[tuple[int, int]]] = {}
+    for trace in drawn.spec["data"]:
+        if trace.get("mode") == "lines+markers":
+            ends = [(x, y) for x, y in zip(trace["x"], trace["y"], strict=True) if x is not None]
+            for (start, y), (end, _) in zip(ends[::2], ends[1::2], strict=True):
+                joined.setdefault(round(y + 0.42), set()).add((ranks[start], ranks[end]))
+    assert joined.keys() == {n for n, step in steps.items() if step.sent}
+    for n, pairs in joined.items():
+        step = steps[n]
+        near = {(a, b) for a in ranks for b in ranks if a != b and b in record.layout.group(step.axis, a)}
+        stride = record.layout.stride(step.axis)
+        assert pairs == (near if step.kind != "ring" else {(a, b) for a, b in near if b - a == stride})
+
+
+def test_what_comes_after_the_cursor_is_pale() -> None:
+    for step in (0, 4):
+        pale = [trace for trace in lp.view(PAPER.at(step)).spec["data"] if trace.get("opacity", 1) < 1]
+        assert {y for trace in pale for y in trace["y"] if y == round(y or 0)} == (
+            set(range(5, 13)) if step else set()
+        )
+    note = lp.view(PAPER.at(4)).summary.splitlines()[-1]
+    assert note.startswith("step 4 of 24, all-gather k, v: 2 × 33.6 MB over CP; waits for q, k, v on every")
+    assert note.endswith("k, v = whole_sequence(k, mesh, setting), whole_sequence(v, mesh, setting)")
+
+
+def test_the_explorer_steps_through_and_stays_in_the_layer() -> None:
+    panel = lp.explorer(tab="layer", tp=8, cp=16, pp=16, dp=8, seq_len=131072, step=16)
+    assert panel.payload["summary"] == lp.view(PAPER.at(16)).summary
+    assert panel.payload["figure"]["layout"]["meta"] == {"steps": 24}
+    panel.set(tp=1, cp=1, seq_len=8192, pp=1, dp=1)
+    assert "step 14 of 14" in panel.payload["summary"]  # the last there is
+    panel.undo()
+    assert panel.layout.tp == 8
