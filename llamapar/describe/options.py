@@ -88,7 +88,7 @@ _REPLICATE = "full copies among the dp ways; the others share them, HSDP"
 _PADDING = "vocabulary padding: a multiple N, or N*tp, a framework's name, or none"
 _FRAMEWORK = "whose rules decide: {names} (default: the Llama 3 paper's)"
 _ENGINE = (
-    "local (default), processes (one a rank), torchrun (default under torchrun), or dry (one rank alone)"
+    "local (default), processes (one per rank), torchrun (default under torchrun), or dry (one rank alone)"
 )
 _CP_METHOD = "attention under CP: all_gather (default, Llama 3's) or ring"
 _DOCUMENTS = "tokens of each document of a sequence, which attend to their own"
