@@ -23,13 +23,16 @@ from llamapar.rules.search import codes, severities
 from llamapar.rules.table import ERROR
 from llamapar.timing.layer import Conditions
 from llamapar.timing.search import (
+    EVERY_SCHEDULE,
     RECOMPUTE,
+    SPLIT,
     bubble_of,
     candidates,
     chunks_of,
     kept_bytes,
     layer_params,
     least_bytes,
+    waits_of,
 )
 
 ORACLES = Path(__file__).parent / "oracles"
@@ -52,6 +55,19 @@ def test_the_bubble_is_the_tables(name: str, pp: int, stages: int, many: int) ->
     table = schedule_of(name, pp, stages, many)
     waits = table.timeline(forward=1, backward=2).end - 3 * many * stages
     assert waits == 3 * bubble_of(pp, stages, many)
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_the_bubble_of_split_backwards_is_the_tables(name: str) -> None:
+    checked = 0
+    for pp, stages, many in itertools.product((1, 2, 4, 8), (1, 2, 4), (1, 2, 4, 8, 16, 32)):
+        with suppress(lp.LayoutError):  # not defined
+            table = schedule_of(name, pp, stages, many)
+            if many >= (2 * pp if table.placement == "v" else pp):
+                waits = table.timeline(forward=1, backward=2).end - 3 * many * stages
+                assert waits == waits_of(name, pp, stages, many, 1, 2), (pp, stages, many)
+                checked += 1
+    assert checked > 10
 
 
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble"])
@@ -156,6 +172,53 @@ def test_what_a_schedule_is_not_made_for_is_left_out(name: str) -> None:
     assert {one.job.schedule for one in found.layouts} == {name}
 
 
+JOBS = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["llama3.2-1b", "llama3-8b"]),
+        "gpus": st.sampled_from([4, 8, 12, 16]),
+        "seq_len": st.sampled_from([2048, 8192]),
+        "global_batch": st.sampled_from([16, 48]),
+        "schedule": st.sampled_from(["1f1b", "gpipe", "zbv"]),
+    }
+)
+
+
+def best_seconds(**job: Any) -> float:
+    """Of the fastest layout; infinite where none fits."""
+    layouts = lp.plan(job.pop("model"), **job, top=1).layouts
+    return layouts[0].cost.step_seconds if layouts else float("inf")
+
+
+@settings(max_examples=5)
+@given(JOBS, st.floats(0.2, 1.0), st.floats(1.0, 2.0))
+def test_more_memory_never_loses_a_layout(job: dict[str, Any], share: float, more: float) -> None:
+    size = round(HARDWARE["h100-80gb"].hbm_bytes * share)
+    sizes = [size, round(size * more)]
+    less, larger = (lp.plan(**job, gpu={"base": "h100-80gb", "hbm_bytes": n}) for n in sizes)
+    assert larger.considered >= less.considered
+    if less.layouts:
+        assert larger.best.cost.step_seconds <= less.best.cost.step_seconds
+        for one in less.layouts[:3]:
+            assert (
+                larger.why(one.layout, one.job.micro_batch, one.job.recompute, one.job.schedule)[:5]
+                != "stage"
+            )
+
+
+@settings(max_examples=5)
+@given(JOBS, st.sampled_from(["net_rate", "link_rate", "hbm_rate", "bfloat16"]), st.floats(1.0, 4.0))
+def test_no_plan_is_slower_on_faster_hardware(job: dict[str, Any], field: str, more: float) -> None:
+    faster = {"base": "h100-80gb", field: getattr(HARDWARE["h100-80gb"], field) * more}
+    assert best_seconds(**job, gpu=faster) <= best_seconds(**job) * (1 + 1e-12)
+
+
+@settings(max_examples=5)
+@given(JOBS)
+def test_no_plan_is_slower_on_twice_the_gpus(job: dict[str, Any]) -> None:
+    twice = job | {"gpus": 2 * job["gpus"]}
+    assert best_seconds(**twice) <= best_seconds(**job)
+
+
 def test_more_memory_never_loses() -> None:
     more = small(gpu="h200-141gb")
     known = {"base": "h200-141gb", "hbm_bytes": HARDWARE["h100-80gb"].hbm_bytes}
@@ -202,6 +265,22 @@ def test_a_search_can_be_watched_and_stopped() -> None:
 
 def test_a_filter_leaves_tp_out() -> None:
     assert all(one.layout.tp == 1 for one in small(most_tp=1).layouts)
+
+
+def test_all_schedules_are_searched_together() -> None:
+    known: dict[str, Any] = {"gpus": 16, "seq_len": 8192, "global_batch": 32, "gpu": "a100-40gb"}
+    every = lp.plan("llama3-8b", **known, all_schedules=True, top=50)
+    each = [lp.plan("llama3-8b", **known, schedule=name) for name in EVERY_SCHEDULE]
+    assert every.best.cost.step_seconds == min(one.best.cost.step_seconds for one in each)
+    assert each[0].considered < every.considered < sum(one.considered for one in each)
+    pipelined = [one for one in every.layouts if one.layout.pp > 1]
+    assert len({one.job.schedule for one in pipelined}) > 2
+    assert "schedule" in str(every).splitlines()[1]
+    assert "schedule" not in str(each[0]).splitlines()[1]
+    other = next(one for one in pipelined if one.job.schedule == "1f1b")
+    job = other.job
+    told = every.why(other.layout, job.micro_batch, job.recompute, "1f1b")
+    assert told == other.why
 
 
 def test_nothing_fits(run: Callable[[str], tuple[int, str, str]]) -> None:

@@ -58,7 +58,7 @@ COST = Command(
 
 _SEARCHED = ("gpus", "seq_len", "global_batch")
 _PLAN = (*("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"), "kv_replication")
-_SHOWN = ("profile", "most_tp", "top", "framework")
+_SHOWN = ("profile", "most_tp", "all_schedules", "top", "framework")
 
 _SETTINGS = {title.lower().replace(" ", "-"): made for title, made in EXPORTS.items()}
 offer("export", _SETTINGS)

@@ -186,6 +186,7 @@ _TABLE = (
     Option("explain", bool, False, "the Llama 3 papers' arguments for a layout too, with these numbers"),
     Option("top", int, 10, "layouts that are shown", "layouts", most=1000),
     Option("export", str, None, "the fastest layout's settings instead, for {choices}"),
+    Option("all_schedules", bool, False, "try the other schedules of a pipeline too"),
     Option("most_tp", int, None, "the largest TP that is tried", "ranks", most=MAX_DEGREE),
     # files and machines
     Option("format", str, "q40", "of the file: {choices}"),

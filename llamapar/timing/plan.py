@@ -32,7 +32,7 @@ from llamapar.rules.table import ERROR
 
 from .cost import Cost, cost_of
 from .layer import Conditions
-from .search import Candidate, candidates
+from .search import EVERY_SCHEDULE, Candidate, candidates
 
 JUDGED = 50
 """Layouts that pass, of which the full functions judge all."""
@@ -114,14 +114,24 @@ class Plan(Record):
         """Hours of a GPU that so many tokens take with the fastest layout."""
         return tokens / self.best.cost.tokens_per_second_per_gpu / 3600
 
-    def why(self, layout: LayoutLike, micro_batch: int | None = None, recompute: str | None = None) -> str:
-        """What a layout loses by, and to which, in one line. Raises LayoutError for what is no layout."""
+    def why(
+        self,
+        layout: LayoutLike,
+        micro_batch: int | None = None,
+        recompute: str | None = None,
+        schedule: str | None = None,
+    ) -> str:
+        """What a layout loses by, and to which, in one line. Raises LayoutError for what is no layout.
+
+        What is not said is the best one's.
+        """
         best = self.best
         size = best.job.micro_batch if micro_batch is None else micro_batch
         job = self.asked.replace(
             layout=Layout.of(layout),
             micro_batch=whole("micro_batch", size),
             recompute=OPTIONS["recompute"].chosen(recompute or best.job.recompute),
+            schedule=OPTIONS["schedule"].chosen(schedule or best.job.schedule),
         )
         errors = [f for f in check_job(job, self.judge).findings if f.severity == ERROR]
         if errors:
@@ -149,13 +159,15 @@ class Plan(Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
+        several = any(one.job.schedule != self.asked.schedule for one in self.layouts)
         for place, one in enumerate(self.layouts, 1):
             lay, job = one.layout, one.job
             rows.append(
                 [
                     place,
-                    *(lay.tp, lay.cp, lay.pp, lay.dp, job.micro_batch, lay.virtual_stages, lay.zero),
-                    job.recompute,
+                    *(lay.tp, lay.cp, lay.pp, lay.dp, job.micro_batch, lay.virtual_stages),
+                    *([job.schedule] if several else []),
+                    *(lay.zero, job.recompute),
                     f"{one.cost.step_seconds:.4g}",
                     f"{one.cost.mfu:.1%}",
                     f"{one.high_bytes / GIB:.1f}",
@@ -163,7 +175,8 @@ class Plan(Record):
                 ]
             )
         title = f"{self.model.name} on {self.gpus} {self.gpu.name}: {self.considered:,} layouts"
-        head = ["", "tp", "cp", "pp", "dp", "micro-batch", "virtual", "ZeRO", "recompute"]
+        head = ["", "tp", "cp", "pp", "dp", "micro-batch", "virtual"]
+        head += ["schedule"] * several + ["ZeRO", "recompute"]
         stopped = "" if self.complete else "; stopped, the best so far"
         foot = f"{self.seconds:.1f} s{stopped}" if self.layouts else "none passes and fits"
         return title, [*head, "seconds", "MFU", "GiB", "why"], rows, foot
@@ -200,6 +213,7 @@ def plan(
     kv_replication: bool = False,
     profile: str | None = None,
     most_tp: int | None = None,
+    all_schedules: bool = False,
     top: int = 10,
     framework: str | Framework | None = None,
     progress: Progress | None = None,
@@ -209,7 +223,8 @@ def plan(
 
     model: as in `check`; what `read_settings` read says GPUs, lengths and framework too.
     gpus: how many; all are used. global_batch: sequences of a step, which is never changed. top: layouts that
-        are shown. most_tp: the largest TP that is tried. Other arguments: as in `cost`.
+        are shown. most_tp: the largest TP that is tried. all_schedules: of the pipeline, the others beside
+        `schedule`. Other arguments: as in `cost`.
     progress: called with layouts judged, and how many of them pass. cancel: whether to stop with the best so
         far.
 
@@ -238,7 +253,15 @@ def plan(
     ).fitted(profile)
     split = (judge and judge.layer_split) or "balanced ends"
     largest = gpus if most_tp is None else whole("most_tp", most_tp)
-    found_all = candidates(job, how, gpus, split, largest)
+    names = [schedule]
+    if flag("all_schedules", all_schedules):
+        names += [name for name in EVERY_SCHEDULE if name != schedule]
+    found_all = (
+        one
+        for name in names
+        for one in candidates(job.replace(schedule=name), how, gpus, split, largest)
+        if name == schedule or one.pp > 1
+    )
     some = found_all if cancel is None else takewhile(lambda _: not cancel(), found_all)
     every = sorted(some)
     wanted = max(JUDGED, whole("top", top))

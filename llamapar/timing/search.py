@@ -29,6 +29,13 @@ from .layer import Conditions, layer
 from .step import Sharing, head
 
 RECOMPUTE = ("none", "selective", "full")
+SPLIT = ("interleaved-zero-bubble", "zbv", "dualpipev")
+"""Schedules of split backwards."""
+
+EVERY_SCHEDULE = ("1f1b", "gpipe", *SPLIT)
+"""Those that differ: over several stages the first two are interleaved and looped breadth-first, and the
+flexible one with rounds of a pipeline's length is interleaved too."""
+
 MOST_MICRO_BATCH = 8
 """Sequences of a micro-batch that are tried at most."""
 
@@ -53,6 +60,7 @@ class Candidate(NamedTuple):
     virtual_stages: int
     zero: int
     recompute: str
+    schedule: str
 
     def job(self, job: Job) -> Job:
         """The Job that it makes of another one's model and facts."""
@@ -65,7 +73,12 @@ class Candidate(NamedTuple):
             zero=self.zero,
             dp_replicate=1,
         )
-        return job.replace(layout=layout, micro_batch=self.micro_batch, recompute=self.recompute)
+        return job.replace(
+            layout=layout,
+            micro_batch=self.micro_batch,
+            recompute=self.recompute,
+            schedule=self.schedule,
+        )
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,20 @@ def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
     pp - 1; with fewer micro-batches than ranks, every further stage of a rank waits for the round to be full.
     """
     return pp - 1 + (virtual_stages - 1) * max(0, pp - many)
+
+
+def waits_of(
+    schedule: str, pp: int, virtual_stages: int, many: int, forward: float, backward: float
+) -> float:
+    """Seconds that ranks wait for a pipeline, of stages that take `forward` and `backward`.
+
+    Where backwards are split, a full pipeline waits for as many forwards as there are further ranks, or for
+    as many halves of a backward where those are longer: its table says the same where they are as long.
+    """
+    full = 2 * pp if ORDERS[schedule].placement == "v" else pp
+    if schedule in SPLIT and many >= full:
+        return (pp - 1) * max(forward, backward / 2)
+    return bubble_of(pp, virtual_stages, many) * (forward + backward)
 
 
 @lru_cache(maxsize=4096)
@@ -195,7 +222,6 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
             if made is None or flying is None:
                 continue
             chunks = sum(layers * n for layers, n in zip(made.first, flying, strict=True)) * batch / own.cp
-            waits = bubble_of(pp, v, many) * made.longest
             named = {"micro_batches": many, "layers": made.rank}
             params = int(made.rank * numel)
             for zero, sharing in shared.items():
@@ -207,9 +233,11 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
                     if held + chunks * kept > room:
                         continue
                     each = forward + backward
-                    seconds = many * max(made.rank * each, made.last * each + ends) + waits * each
+                    seconds = many * max(made.rank * each, made.last * each + ends)
+                    stage = made.longest * forward, made.longest * backward
+                    seconds += waits_of(job.schedule, pp, v, many, *stage)
                     seconds += sharing.exposed(params, named, (forward, backward)).value + optimizer
-                    yield Candidate(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name)
+                    yield Candidate(*(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name, job.schedule))
 
 
 def _virtual(model: ModelConfig, pp: int, many: int, schedule: str) -> Iterator[int]:
