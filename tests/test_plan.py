@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest

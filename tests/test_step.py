@@ -375,6 +375,29 @@ def sleep() -> None:
     time.sleep(3600)
 
 
+def slip() -> None:
+    raise ValueError("slipped")
+
+
+def test_a_raise_in_the_middle_of_local_steps_is_told_and_the_next_run_works() -> None:
+    result = of_two(broken(slip), engine="local")
+    assert not result.ok
+    assert {rank: str(error) for rank, error in result.errors.items()} == {1: "slipped"}
+    assert of_two("step", engine="local").ok
+
+
+def test_a_raise_in_a_local_update_is_told_and_the_next_run_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(tp=2, pp=2, dp=2, zero=3)
+    known: dict[str, Any] = {"micro_batches": 2, "seq_len": 8, "device": "cpu", "engine": "local"}
+    with monkeypatch.context() as slipped:
+        slipped.setattr(update, "adamw", lambda *args: slip())
+        result = lp.run("step", MODEL, layout, **known)
+    assert {rank: str(error) for rank, error in result.errors.items()} == dict.fromkeys(
+        (0, 1, 4, 5), "slipped"
+    )
+    assert lp.run("step", MODEL, layout, **known).ok
+
+
 def test_a_rank_that_is_killed_in_the_middle_of_the_steps_is_named() -> None:
     with pytest.raises(RankFailure, match="rank 1 was killed by SIGKILL") as caught:
         of_two(broken(kill))

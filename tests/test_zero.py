@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -295,6 +296,21 @@ def test_the_map_says_what_travels(zero: int) -> None:
     assert sum(m.bytes for m in moves if m.when != "update") == sent
     updates = [m for m in moves if m.when == "update"]
     assert [m.kind for m in updates] == (["all_gather"] if zero in (1, 2) else [])
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_the_map_of_bfloat16_sends_what_a_step_was_seen_to_send(zero: int) -> None:
+    """Gradients are summed in float32, weights gathered in their own format."""
+    layout = Layout(dp=2, zero=zero)
+    known: dict[str, Any] = {"seq_len": 8, "micro_batches": 1, "steps": 1, "device": "cpu"}
+    trace = lp.run("step", SMALL, layout, dtype="bfloat16", engine="local", **known).traces[0]
+    seen, said = Counter[str](), Counter[str]()
+    for event in trace.events:
+        if event.bytes > 8:  # less is the norm's sum of squares
+            seen[event.kind] += event.bytes
+    for move in lp.zero(SMALL, layout, dtype="bfloat16").moves:
+        said[move.kind] += move.bytes
+    assert seen == said
 
 
 def test_the_map_as_text() -> None:

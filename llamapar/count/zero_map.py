@@ -103,12 +103,13 @@ class ZeroMap(Record):
     def moves(self) -> tuple[Move, ...]:
         """What a step of one micro-batch sends between ranks that hold or share copies, in its order.
 
-        From ZeRO 1 to 2 the updated parameters are gathered after the optimizer's step; those of ZeRO 3 are
-        gathered when they are used. A ring of n ranks moves (n - 1)/n of an all-gather's or reduce-scatter's
-        bytes over each link, and twice as much of an all-reduce's.
+        Gradients are summed in float32 at least. From ZeRO 1 to 2 the updated parameters are gathered after
+        the optimizer's step; those of ZeRO 3 are gathered when they are used. A ring of n ranks moves
+        (n - 1)/n of an all-gather's or reduce-scatter's bytes over each link, and twice as much of an
+        all-reduce's.
         """
         item = BYTES[self.dtype]
-        sent = ParameterTraffic(self.cut, self.coord, item, item, self.reshard_after_forward)
+        sent = ParameterTraffic(self.cut, self.coord, item, max(item, 4), self.reshard_after_forward)
         found = Counter[tuple[str, str, str]]()
         times = Counter[tuple[str, str, str]]()
         for p in self.parameters:
