@@ -1,22 +1,50 @@
-"""Author's tool: takes README's picture of the Explorer anew, in a real JupyterLab and Chromium.
+"""Author's tool: takes README's picture of the Explorer and its film anew, in a real JupyterLab and Chromium.
 
-PYTHONPATH=tests .venv/bin/python tools/screenshot.py
+PYTHONPATH=tests .venv/bin/python tools/screenshot.py [--film]
+
+The film needs Pillow, which nothing else here does: pip install pillow. Beside the pictures stands what the
+panels' sources were when they were taken; a test tells when they have changed since.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from browser.lab import Lab, scratch_notebook
+PROJECT = Path(__file__).resolve().parent.parent
+DOCS = PROJECT / "docs"
+PICTURE, FILM, TAKEN = DOCS / "explorer.png", DOCS / "explorer.webp", DOCS / "explorer.sha256"
 
 PANEL = """\
 import llamapar as lp
 lp.explorer("llama3.1-405b", tp=16, cp=1, pp=16, dp=64, gpus=16384)"""
-PICTURE = Path(__file__).resolve().parent.parent / "docs" / "explorer.png"
+OPENING = """\
+import llamapar as lp
+lp.explorer("llama3.1-405b", tp=8, cp=16, pp=16, dp=8, gpus=16384, seq_len=131072)"""
+
+HEIGHT = 1040
+"""Pixels of the film, which cuts off what stands below."""
+
+Frame = tuple[bytes, int]
+"""A PNG, and for how many milliseconds it stands."""
 
 
-def main() -> None:
+def sources() -> str:
+    """A hash of what the panel is made of."""
+    found = hashlib.sha256()
+    for path in sorted((PROJECT / "llamapar" / "panels").glob("*.*")):
+        if path.suffix in (".py", ".js", ".css"):
+            found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def picture() -> None:
+    from browser.lab import Lab, scratch_notebook
+
     with tempfile.TemporaryDirectory() as folder, Lab() as lab:
         path = scratch_notebook(Path(folder) / "explorer.ipynb", PANEL)
         with lab.open(path, width=1280, height=1300) as notebook:
@@ -28,5 +56,77 @@ def main() -> None:
     print(f"{PICTURE.name}: {PICTURE.stat().st_size // 1024} KiB")
 
 
+def film() -> None:
+    """Some 20 seconds: one degree too far, a fix, and what else a layout is asked."""
+    from PIL import Image
+
+    from browser.lab import Lab, scratch_notebook
+
+    with tempfile.TemporaryDirectory() as folder, Lab() as lab:
+        path = scratch_notebook(Path(folder) / "explorer.ipynb", OPENING)
+        with lab.open(path, width=1280, height=1800) as notebook:
+            notebook.run(0)
+            panel = notebook.page.locator(".llamapar")
+            panel.locator(".js-plotly-plot .main-svg").first.wait_for()
+            taken = [*frames(notebook.page, panel)]
+    images = [Image.open(io.BytesIO(png)).convert("RGB") for png, _ in taken]
+    sheets = [Image.new("RGB", (images[0].width, HEIGHT), "white") for _ in images]
+    for sheet, image in zip(sheets, images, strict=True):
+        sheet.paste(image)
+    sheets[0].save(
+        FILM,
+        save_all=True,
+        append_images=sheets[1:],
+        duration=[stands for _, stands in taken],
+        loop=0,
+        quality=55,
+        method=6,
+    )
+    seconds = sum(stands for _, stands in taken) / 1000
+    print(f"{FILM.name}: {len(sheets)} frames, {seconds:.0f} s, {FILM.stat().st_size // 1024} KiB")
+
+
+def frames(page: object, panel: object) -> Iterator[Frame]:
+    """What the panel shows between one hand's movement and the next."""
+    from playwright.sync_api import Locator, Page
+
+    assert isinstance(page, Page)
+    assert isinstance(panel, Locator)
+
+    def shown(stands: int) -> Frame:
+        page.wait_for_timeout(700)
+        page.mouse.move(0, 0)
+        return panel.screenshot(), stands
+
+    def tab(name: str) -> None:
+        panel.get_by_role("tab", name=name).click()
+
+    def slide(axis: str, key: str) -> None:
+        panel.locator(f".lp-group:not([data-tab]) [data-control={axis}] input[type=range]").first.press(key)
+
+    yield shown(1800)
+    slide("tp", "ArrowRight")
+    yield shown(2600)
+    panel.locator(".lp-finding button").first.click()
+    yield shown(1800)
+    for name, stands in (("Sequence", 1600), ("Ranks", 2000), ("Memory", 1800)):
+        tab(name)
+        yield shown(stands)
+    tab("Time")
+    yield shown(1400)
+    panel.get_by_role("button", name="pin", exact=True).click()
+    for axis, key in (("pp", "ArrowLeft"), ("dp", "ArrowRight")):
+        slide(axis, key)
+        yield shown(1500)
+    tab("Pipeline")
+    yield shown(1600)
+    panel.get_by_role("button", name="reset", exact=True).click()
+    tab("Heads")
+    yield shown(1500)
+
+
 if __name__ == "__main__":
-    main()
+    picture()
+    if "--film" in sys.argv:
+        film()
+    TAKEN.write_text(sources() + "\n", encoding="utf-8")
