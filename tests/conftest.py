@@ -106,7 +106,7 @@ def _set_profiles(config: pytest.Config) -> None:
         derandomize="CI" in os.environ,  # elsewhere every soak looks at new examples
         database=None,
         deadline=None,
-        max_examples=2000,
+        max_examples=2000 if config.getoption("deep") else 1000,
         print_blob=True,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
@@ -222,13 +222,17 @@ def _full(config: pytest.Config) -> bool:
 
 
 def _has_deep_counts(item: pytest.Item) -> bool:
-    return bool(DEEP_COUNTS & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("deep"))
+    return _is_longer(item, DEEP_COUNTS, "deep")
 
 
 def _has_full_counts(item: pytest.Item) -> bool:
+    return _is_longer(item, FULL_COUNTS, "soak")
+
+
+def _is_longer(item: pytest.Item, fixtures: set[str], mark: str) -> bool:
     is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    uses = FULL_COUNTS & set(getattr(item, "fixturenames", ()))
-    return bool(is_property or uses or item.get_closest_marker("soak"))
+    uses = fixtures & set(getattr(item, "fixturenames", ()))
+    return bool(is_property or uses or item.get_closest_marker(mark))
 
 
 def _is_short(item: pytest.Item) -> bool:

@@ -203,8 +203,8 @@ def test_a_schedule_that_cannot_be_says_why_and_what_would_do() -> None:
     assert found["LP305"] == "error"
 
 
-def test_random_moves_never_raise(soak: bool) -> None:
-    moves = 10_000 if soak else 1_000
+def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
+    moves = counts(1_000, 3_000, 10_000)
     draw = random.Random(405)
     panel = lp.explorer()
     pictures = 0

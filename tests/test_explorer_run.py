@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -407,7 +408,7 @@ def test_a_value_that_is_no_choice_is_a_problem_and_runs_nothing(name: str) -> N
         assert panel.snapshot().summary
 
 
-def test_random_moves_never_raise(soak: bool) -> None:
+def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
     draw = random.Random(16)
     panel = lp.explorer(**TINY)
     controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] == "choice"]
@@ -415,7 +416,7 @@ def test_random_moves_never_raise(soak: bool) -> None:
         name: DEFAULTS[name] for name in ("engine", "fault", "dtype", "padding", "layer_split", "order")
     }
     small |= {name: DEFAULTS[name] for name in ("chunking", "cp_method", "framework", "zero", *STEP)}
-    for _move in range(1_000 if soak else 60):
+    for _move in range(counts(60, 300, 1_000)):
         roll = draw.random()
         control = draw.choice(controls)
         if roll < 0.3:
