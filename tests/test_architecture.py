@@ -41,9 +41,9 @@ ROOMS = {
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
     "timing": room(2030),  # a step's time by terms, profiles, and the search for layouts
     "diagnosis": room(5820),  # a reader for each cause; every cut of known sizes; flight records
-    "spmd": room(1670, "torch"),
+    "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
-    "execution": room(5525, "torch", "cloudpickle"),  # training steps, and their bits
+    "execution": room(5600, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(3370, "plotly"),  # layouts of a search, the machine by nodes
     "panels": room(3630, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS

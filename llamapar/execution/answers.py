@@ -15,6 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llamapar.diagnosis import Explanation, Level
+from llamapar.diagnosis.flight.answer import explained
+from llamapar.diagnosis.flight.dumps import of_bytes
+from llamapar.diagnosis.flight.verdict import standing
 from llamapar.errors import Choice, LlamaparError
 from llamapar.records.trace import grouped
 
@@ -25,6 +29,7 @@ class RankFailure(LlamaparError):
     """The ranks could not answer: one was killed, or a collective waited for a rank that never came.
 
     `ranks` tells for each rank what it did, `first` is the rank that failed, or is missing, first.
+    `flight` is what `lp.explain` says of torch's flight records, after a time-out.
     """
 
     def __init__(
@@ -34,10 +39,12 @@ class RankFailure(LlamaparError):
         choose: Iterable[object] = (),
         ranks: dict[int, str] | None = None,
         first: int | None = None,
+        flight: Explanation | None = None,
     ):
         super().__init__(what, why, choose)
         self.ranks = ranks or {}
         self.first = first
+        self.flight = flight
 
 
 class Cancelled(LlamaparError):
@@ -120,8 +127,11 @@ class Scene:
         choose = ["torchrun's own report, which says how they ended"]
         return RankFailure(what, _by_state(states), choose, states, absent[0])
 
-    def timeout(self, seconds: float, places: Mapping[int, str]) -> RankFailure:
-        """The error for ranks that do not get on: who arrived where, and on which line each stands."""
+    def timeout(self, seconds: float, places: Mapping[int, str], flights: Mapping[int, bytes]) -> RankFailure:
+        """The error for ranks that do not get on: who arrived where, and on which line each stands.
+
+        flights: rank → what torch noted of its last collectives.
+        """
         states, waiting, lines, absent = self.states(), self.waiting(), list[str](), list[int]()
         if not waiting:
             lines = [f"{_by_state(states)}; progress is to enter or leave a collective, to print, to end"]
@@ -139,12 +149,16 @@ class Scene:
         standing = {rank: line for rank, line in places.items() if line and rank not in self.replies}
         for line, ranks in grouped(standing):
             lines.append(f"{named(ranks)} stand{'' if len(ranks) > 1 else 's'} on {line}")
+        flight = _explained(flights)
+        if flight is not None and flight.best is not None and flight.best.level is Level.LIKELY:
+            lines.append(f"flight records: {flight.best.cause}")
         return RankFailure(
             f"time-out: no rank made progress for {seconds:g} s",
             "\n       ".join(lines),
             [Choice.of("if a rank only computes for long", timeout=2 * seconds)],
             states,
             min(absent, default=None),
+            flight,
         )
 
     def cancelled(self) -> Cancelled:
@@ -164,6 +178,15 @@ class Scene:
             return RankAnswer(rank, error=PeerError(what), at=time.monotonic())
 
         return [answer(rank) for rank in range(len(self.notes))]
+
+
+def _explained(flights: Mapping[int, bytes]) -> Explanation | None:
+    """What flight records say; None where there are none, or torch's form is not known."""
+    files = [(f"rank_{rank}", data) for rank, data in flights.items() if data]
+    try:
+        return explained(standing(of_bytes(files))) if files else None
+    except LlamaparError:
+        return None
 
 
 def opened(rank: int, reply: Reply) -> RankAnswer:

@@ -302,6 +302,12 @@ def groups() -> frozenset[dist.ProcessGroup]:
     return frozenset(_c10d._world.pg_map)
 
 
+def flight_record() -> bytes:
+    """What torch noted of this process's last collectives, as a pickle; b"" where this torch does not."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace", None)
+    return cast(bytes, dump()) if dump is not None else b""
+
+
 def group_named(group: str | torch.ScriptObject | dist.ProcessGroup) -> dist.ProcessGroup:
     """The process group of an op's argument: a name, a group, or a boxed one."""
     if isinstance(group, str):

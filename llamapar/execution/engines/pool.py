@@ -27,7 +27,7 @@ from llamapar.errors import Choice, LlamaparError, one_of, real, whole
 from llamapar.execution.answers import RankAnswer, RankFailure, Scene
 from llamapar.execution.stacks import place, written
 
-from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, send, stack_file
+from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, flight_file, send, stack_file
 from .server import Server, frames
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -193,7 +193,7 @@ class Pool:
                 if (quiet > SETTLE and len(scene.waiting()) == left) or now - failed_at > PATIENCE:
                     break
             elif quiet > timeout:
-                raise scene.timeout(timeout, self._places())
+                raise scene.timeout(timeout, self._places(), self._flights())
         return scene.answers()
 
     def _places(self) -> dict[int, str]:
@@ -207,6 +207,14 @@ class Pool:
         time.sleep(POLL)  # for the last of them to be written to its end
         found = {rank: file for rank, file in enumerate(files) if file.exists()}
         return {rank: place(written(file.read_text(errors="replace"))) for rank, file in found.items()}
+
+    def _flights(self) -> dict[int, bytes]:
+        """Rank → its flight record, of those that wrote one when they were asked where they stand."""
+        files = [Path(flight_file(self._folder, rank)) for rank in range(self.spec.world)]
+        end = time.monotonic() + LOOK / 2
+        while time.monotonic() < end and not all(file.exists() for file in files):
+            time.sleep(POLL)
+        return {rank: file.read_bytes() for rank, file in enumerate(files) if file.exists()}
 
 
 def _spec(world: int, device: str, backend: str, threads: int | None, devices: Sequence[int] | None) -> Spec:

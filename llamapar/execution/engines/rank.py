@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -254,6 +255,9 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
 
 STARTING = "the start of the process group"
 
+RECORDED = {"TORCH_FR_BUFFER_SIZE": "256"}
+"""Last collectives that torch's flight recorder keeps, where the environment says nothing else."""
+
 
 def enter_group(context: Context, backend: str, store: Store) -> None:
     """Make this process a rank of the process group that meets in `store`."""
@@ -295,10 +299,36 @@ def stack_file(folder: str, rank: int) -> str:
     return os.path.join(folder, f"stack-{rank}")
 
 
+def flight_file(folder: str, rank: int) -> str:
+    """Where a rank writes, at SIGUSR2, what torch noted of its last collectives."""
+    return os.path.join(folder, f"flight-{rank}")
+
+
+def dump_when_asked(folder: str, rank: int) -> None:
+    """Let a thread write the flight record at SIGUSR2: it wakes while the rank hangs in a collective."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGUSR2, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def write() -> None:
+        from llamapar.spmd.compat import flight_record
+
+        path = flight_file(folder, rank)
+        while signal.SIGUSR2 in os.read(woken, 64):
+            with contextlib.suppress(OSError, RuntimeError):  # the folder is gone, or torch refuses
+                with open(f"{path}.part", "wb") as file:
+                    file.write(flight_record())
+                os.replace(f"{path}.part", path)
+
+    threading.Thread(target=write, name="llamapar flight record", daemon=True).start()
+
+
 def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     """Join the group, then answer one job after another until the kernel closes `connection`."""
     stack = open(stack_file(folder, rank), "w")  # noqa: SIM115 (faulthandler's, as long as the rank lives)
-    faulthandler.register(signal.SIGUSR2, stack, all_threads=False)
+    dump_when_asked(folder, rank)
+    faulthandler.register(signal.SIGUSR2, stack, all_threads=False, chain=True)
     context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))
     send(connection, replied(context, lambda: join(context, spec, folder)))
     from llamapar.spmd.compat import groups

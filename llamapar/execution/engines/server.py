@@ -36,7 +36,7 @@ from typing import Any, NoReturn
 
 from llamapar.execution.answers import Cancelled, RankFailure, ending
 
-from .rank import MAX_WORLD, WORD, Spec, receive, send, work
+from .rank import MAX_WORLD, RECORDED, WORD, Spec, receive, send, work
 
 # -- in the server ----------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=self.log,
                 stderr=self.log,
-                env=os.environ | quiet,
+                env=RECORDED | os.environ | quiet,
                 start_new_session=True,  # out of reach of the kernel's interrupts
             )
         try:
