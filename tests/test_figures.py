@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import subprocess
 import sys
@@ -311,11 +312,69 @@ def test_triangle_and_bars_are_the_whole_work(name: str) -> None:
         assert area(share["x"], share["y"]) == held.pairs - held.tokens / 2
 
 
-def area(x: list[float], y: list[float]) -> float:
-    """Area of a closed polygon (the shoelace formula)."""
-    points = list(zip(x, y, strict=True))
-    turned = zip(points, [*points[1:], points[0]], strict=True)
-    return abs(sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in turned)) / 2
+def lightness(colour: str) -> float:
+    """Relative luminance of "#rrggbb", by WCAG."""
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("axis", style.RAMPS)
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 16, 64])
+def test_neighbours_are_told_apart_without_colour(axis: str, n: int) -> None:
+    """By lightness alone, and no two ranks look the same."""
+    shades = [style.alternate(axis, i, n) for i in range(n)]
+    assert len(set(shades)) == n
+    for one, other in itertools.pairwise(map(lightness, shades)):
+        assert (max(one, other) + 0.05) / (min(one, other) + 0.05) >= 1.4
+
+
+DOCUMENTS = lp.sequence({"cp": 4}, 8192, documents=(1000, 5000, 2192))
+
+
+@pytest.mark.parametrize("chunking", ["head-tail", "contiguous"])
+@pytest.mark.parametrize("documents", [None, (1000, 5000, 2192), (1,) * 64 + (8128,)])
+def test_the_steps_of_a_ring_are_its_whole_work(chunking: str, documents: Any) -> None:
+    """Every (query, key) pair, counted one by one, is met once, at the step that the ring's order says."""
+    record = lp.sequence({"cp": 4}, 8192, chunking=chunking, documents=documents)
+    steps = [record.at(step) for step in range(4)]
+    for rank in range(4):
+        parts = [step.rank(rank).pairs for step in steps]
+        assert sum(parts) == record.rank(rank).pairs
+    assert sum(rank.pairs for rank in record.ranks) == record.pairs
+    for step in steps:
+        for rank in step.ranks:
+            theirs = [p for chunk in record.rank((rank.rank - step.ring_step) % 4).chunks for p in chunk]
+            assert {keys.start in theirs for _, keys in rank.meets} <= {True}
+            area_of = [
+                t for t in lp.view(step).spec["data"] if t.get("text", "").startswith(f"rank {rank.rank} ")
+            ]
+            assert bool(area_of) == bool(rank.meets)
+
+
+def test_documents_are_outlined_and_cost_less() -> None:
+    layout = lp.view(DOCUMENTS).spec["layout"]
+    paths = [shape["path"] for shape in layout["shapes"] if shape["type"] == "path"]
+    assert paths == [
+        "M0,0L0,1000L1000,1000Z",
+        "M1000,1000L1000,6000L6000,6000Z",
+        "M6000,6000L6000,8192L8192,8192Z",
+    ]
+    assert DOCUMENTS.pairs == sum(n * (n + 1) // 2 for n in (1000, 5000, 2192))
+    assert "3 documents" in lp.view(DOCUMENTS).summary
+    assert DOCUMENTS.imbalance == pytest.approx(max(r.pairs for r in DOCUMENTS.ranks) * 4 / DOCUMENTS.pairs)
+    with pytest.raises(lp.LayoutError, match=r"^documents of 8 tokens in all for seq_len=8192"):
+        lp.sequence({"cp": 4}, 8192, documents=(8,))
+
+
+def area(x: list[float | None], y: list[float | None]) -> float:
+    """Area of closed polygons, None between them (the shoelace formula)."""
+    total = 0.0
+    for apart, points in itertools.groupby(zip(x, y, strict=True), lambda point: point[0] is None):
+        corners: list[Any] = [] if apart else list(points)
+        turned = zip(corners, [*corners[1:], *corners[:1]], strict=True)
+        total += abs(sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in turned)) / 2
+    return total
 
 
 @pytest.mark.parametrize("name", ["stages", "stages last", "stages virtual"])
@@ -325,8 +384,11 @@ def test_stage_bars_are_all_layers(name: str) -> None:
     assert bars["y"] == record.counts
     assert sum(bars["y"]) == record.model.n_layers
     shades = bars["marker"]["color"]
-    assert len(set(shades)) == record.pp
-    assert shades == shades[: record.pp] * record.virtual_stages
+    if record.virtual_stages == 1:  # a stage is a rank, and nothing is left for a colour to say
+        assert shades == style.COLOURS["pp"]
+    else:
+        assert len(set(shades)) == record.pp
+        assert shades == shades[: record.pp] * record.virtual_stages
     labels = lp.view(record).spec["layout"]["xaxis"]["ticktext"]
     assert labels[0] == "0<br>+ embedding"
     assert labels[-1] == f"{len(record.counts) - 1}<br>+ head"

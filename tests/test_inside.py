@@ -1,4 +1,4 @@
-"""Inside a layer: the steps are those of the program, by its own trace, its tape and lp.traffic."""
+"""Inside a layer, and around a ring: the steps are the program's, by its trace, its tape and lp.traffic."""
 
 from __future__ import annotations
 
@@ -137,3 +137,19 @@ def test_the_explorer_steps_through_and_stays_in_the_layer() -> None:
     assert "step 14 of 14" in panel.payload["summary"]  # the last there is
     panel.undo()
     assert panel.layout.tp == 8
+
+
+def test_the_sequence_tab_has_documents_and_goes_around_a_ring() -> None:
+    panel = lp.explorer(tab="sequence", tp=1, cp=4, pp=1, dp=1, seq_len=8192, documents="1000, 5000, 2192")
+    said = lp.sequence({"cp": 4}, 8192, documents=(1000, 5000, 2192))
+    assert panel.payload["summary"] == lp.view(said).summary
+    panel.set(cp_method="ring", step=3)
+    assert panel.payload["summary"] == lp.view(said.at(2)).summary
+    panel.set(documents="3072", step=0)
+    assert "3 documents" in panel.payload["summary"]  # of 3,072, and what is left
+    for wrong in ("1", "0", "x", "8,8", True, [], 10**5000):
+        panel.set(documents=wrong)
+        assert panel.payload["problem"]["what"], wrong
+        assert panel.payload["figure"] is None
+    panel.set(documents=None)
+    assert panel.payload["figure"]

@@ -6,7 +6,7 @@ each rank's outputs and gradients are compared with its piece of the reference's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, re
 from llamapar.frameworks import padding_rule
 from llamapar.place.pipeline import Schedule
 from llamapar.place.sequence_map import CHUNKINGS
+from llamapar.place.sequence_map import lengths as document_lengths
 from llamapar.programs import FAULTS, Program, ProgramLike, for_model
 from llamapar.programs import program as find_program
 from llamapar.records.trace import Tape
@@ -92,7 +93,7 @@ def prepare(
     if found.o_bias or (found.qkv_bias and chosen.name == "meta_attention"):
         raise LlamaparError(f"{found.name} has biases, which no program here adds", "", ["tiny"], "model")
     chosen = for_model(chosen, found)
-    lengths = _lengths(documents, seq)
+    lengths = document_lengths(documents, seq)
     job = Job.of(
         found,
         given,
@@ -140,22 +141,6 @@ def _training(program: Program, steps: int, done: int) -> Training | None:
         what = f"{program.name} updates no weights"
         raise LlamaparError(what, "steps are of training", [Choice.of(program="step")], "steps")
     return None
-
-
-def _lengths(documents: object, seq_len: int) -> tuple[int, ...] | None:
-    """Lengths of documents; LayoutError unless each is at least one token and they are the sequence."""
-    if documents is None:
-        return None
-    if isinstance(documents, str) or not isinstance(documents, Iterable):
-        what = f"documents={shown(documents)}: lengths in tokens are needed"
-        raise LayoutError(what, "", [Choice.of(documents=(seq_len,))], "documents")
-    lengths = tuple(whole("length of a document", n) for n in documents)
-    if sum(lengths) != seq_len:
-        what = f"documents of {sum(lengths)} tokens in all for seq_len={seq_len}"
-        raise LayoutError(
-            what, "each is at least one token, and together they are the sequence", field="documents"
-        )
-    return lengths
 
 
 def _inputs(given: object, task: Task) -> dict[str, Tensor]:

@@ -12,6 +12,9 @@ from .style import Spec
 DRAWN = 64
 """Most CP ranks drawn, each a polygon and a bar."""
 
+OUTLINED = 32
+"""Most documents whose triangles are outlined."""
+
 JUDGED = 2**13
 """Most CP ranks of which all are weighed; past it only those drawn."""
 
@@ -20,8 +23,8 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
     """Left the causal triangle in each rank's shade, right its work relative to the mean."""
     rows = Rows(record.cp, DRAWN)
     ranks = [record.rank(r) for r in rows.drawn]
-    note = [_busiest(record, ranks), record.reason, rows.left_out]
-    data = [*(_share(record, rank) for rank in ranks if rank.tokens), _work(record)]
+    note = [_asked(record), _busiest(record, ranks), record.reason, rows.left_out]
+    data = [*(_share(record, rank) for rank in ranks if rank.meets), _work(record)]
     top = max(1.0, *(_ratio(record, rank) for rank in ranks))
     layout = style.layout(
         "sequence",
@@ -35,6 +38,7 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
         yaxis2={**parts.downward(rows.axis("CP rank")), "anchor": "x2"},
         shapes=[{**parts.rule("x", 1, "y2 domain", width=1.5, dash="dot", color=style.LINE), "xref": "x2"}],
     )
+    layout["shapes"] += _documents(record)
     layout["template"]["data"]["scatter"][0] |= _polygon(record.cp)
     return {"data": data, "layout": layout}, _summary(record, ranks)
 
@@ -51,18 +55,41 @@ def _positions(title: str, ends: list[int], domain: list[float]) -> Spec:
     return parts.positions(title, ends, domain=domain, **quarters)
 
 
+def _documents(record: SequenceMap) -> list[Spec]:
+    """The triangle of each document, where there are several and not too many."""
+    if not record.documents or len(record.documents) > OUTLINED:
+        return []
+    line = {"width": 1, "color": style.LINE, "dash": "dot"}
+    starts = [0, *record.ends[:-1]]
+    corners = zip(starts, record.ends, strict=True)
+    return [{"type": "path", "path": f"M{a},{a}L{a},{b}L{b},{b}Z", "line": line} for a, b in corners]
+
+
+def _asked(record: SequenceMap) -> str:
+    """Documents and the step of a ring, where there are any."""
+    said = [f"{plural(len(record.documents), 'document')}"] if record.documents else []
+    if record.ring_step is not None:
+        whose = f"the keys of the rank {record.ring_step} before it" if record.ring_step else "its own keys"
+        said.append(f"ring step {record.ring_step + 1} of {record.cp}: each rank meets {whose}")
+    return "; ".join(said)
+
+
 def _share(record: SequenceMap, rank: RankSequence) -> Spec:
-    """A rank's queries with the keys that each may see: a trapezoid for each of its chunks."""
-    x: list[int] = []
-    y: list[int] = []
-    for chunk in rank.chunks:
-        if len(chunk):
-            x += [0, chunk.start, chunk.stop, 0]
-            y += [chunk.start, chunk.start, chunk.stop, chunk.stop]
+    """A rank's queries with the keys that each meets: a polygon for each of its chunks and documents."""
+    x: list[int | None] = []
+    y: list[int | None] = []
+    for queries, keys in rank.meets:
+        top = max(queries.start, keys.start)
+        corners = [(keys.start, top), (min(keys.stop, top), top)]
+        if top < keys.stop < queries.stop:
+            corners.append((keys.stop, keys.stop))
+        corners += [(min(keys.stop, queries.stop), queries.stop), (keys.start, queries.stop), corners[0]]
+        x += [None] * bool(x) + [at for at, _ in corners]
+        y += [None] * bool(y) + [at for _, at in corners]
     return {  # a scatter trace, which is plotly's default
         "x": x,
         "y": y,
-        "fillcolor": style.ramp("cp", rank.rank, record.cp),
+        "fillcolor": style.alternate("cp", rank.rank, record.cp),
         "text": f"rank {rank.rank} · {_places(rank)}",
     }
 
@@ -72,14 +99,14 @@ def _work(record: SequenceMap) -> Spec:
     for place, rank in Rows(record.cp, DRAWN).each(record.rank):
         words = f"rank {rank.rank} · {plural(rank.pairs, 'causal pair')}"
         made.append(Bar(place, 0, _ratio(record, rank), words))
-        shades.append(style.ramp("cp", rank.rank, record.cp))
+        shades.append(style.alternate("cp", rank.rank, record.cp))
     trace = parts.bars(made, record.cp, {"color": shades}, xaxis="x2", yaxis="y2")
     return {**trace, "base": 0, "hovertemplate": "%{hovertext}, %{x:.3f} × the mean<extra></extra>"}
 
 
 def _ratio(record: SequenceMap, rank: RankSequence) -> float:
     """A rank's work over the mean of all."""
-    return round(rank.pairs * record.cp / record.pairs, 6)
+    return round(record.over_mean(rank), 6)
 
 
 def _places(rank: RankSequence) -> str:
@@ -107,6 +134,7 @@ def _summary(record: SequenceMap, ranks: list[RankSequence]) -> str:
     return parts.lines(
         f"sequence of {record.seq_len} over cp={record.cp}, {record.chunking}: "
         f"{record.pairs:,} causal (query, key) pairs",
+        _asked(record),
         _busiest(record, ranks),
         rows.listing(lambda r: _line(record, record.rank(r)), most=6),
         record.reason,

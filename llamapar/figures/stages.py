@@ -1,4 +1,4 @@
-"""Layers per pipeline stage as a picture: a bar per stage in the shade of its PP rank."""
+"""Layers per pipeline stage as a picture: a bar per stage; where ranks have several, in its rank's shade."""
 
 from __future__ import annotations
 
@@ -55,10 +55,12 @@ def _rows(record: StageMap) -> Rows:
 def _bars(record: StageMap) -> Spec:
     rows = _rows(record)
     drawn = [record.stages[s] for s in rows.drawn]
-    shades = [style.ramp("pp", stage.rank, record.pp) for stage in drawn]
+    colour: str | list[str] = style.COLOURS["pp"]
+    if record.virtual_stages > 1:  # a shade is a PP rank, and a rank has stages here and there
+        colour = [style.alternate("pp", stage.rank, record.pp) for stage in drawn]
     layers = [len(stage.layers) for stage in drawn]
     hover = [_line(stage, " · ") for stage in drawn]
-    trace = parts.columns(rows.places, layers, parts.bar_width(rows.n), {"color": shades}, hovertext=hover)
+    trace = parts.columns(rows.places, layers, parts.bar_width(rows.n), {"color": colour}, hovertext=hover)
     if rows.n <= LABELLED:
         trace |= {"text": [str(count) for count in trace["y"]], "textposition": "outside"}
     return trace

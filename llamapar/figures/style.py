@@ -24,6 +24,9 @@ TP_LIGHT = "#56B4E9"
 RAMPS = {"cp": ("#F7D28B", "#8A5200"), "pp": ("#9BDCC4", "#00614A")}
 """Lightest and darkest shade of an axis, where each of its ranks has its own."""
 
+STEP_DARK = 0.55
+"""Part of a ramp that lies between neighbours that are told apart."""
+
 WARN = "#D55E00"
 PAD = "#9A9A9A"
 PAPER, TEXT = "#FFFFFF", "#212121"
@@ -182,3 +185,11 @@ def ramp(axis: str, i: int, n: int) -> str:
     ends = [[int(end[k : k + 2], 16) for k in (1, 3, 5)] for end in RAMPS[axis]]
     mixed = [round(low + (high - low) * i / (n - 1)) for low, high in zip(*ends, strict=True)]
     return "#{:02X}{:02X}{:02X}".format(*mixed)
+
+
+def alternate(axis: str, i: int, n: int) -> str:
+    """The same, so that neighbours are told apart by lightness: even ones light, odd ones dark."""
+    if n < 3:
+        return ramp(axis, i, n)
+    darker = STEP_DARK * (i % 2) + (1 - STEP_DARK) * (i // 2) / ((n + 1) // 2)
+    return ramp(axis, round(1000 * darker), 1001)

@@ -9,15 +9,18 @@ from functools import lru_cache
 from llamapar.count.account import micro_batches_of
 from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
+from llamapar.describe.counts import number
 from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, SHARDING
 from llamapar.describe.options import OPTIONS, Values
-from llamapar.errors import LayoutError, LlamaparError
+from llamapar.errors import Choice, LayoutError, LlamaparError
+from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
 from llamapar.frameworks import Framework
 from llamapar.frameworks.habits import habits_of
-from llamapar.place import ranks
+from llamapar.place import ranks, sequence
+from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
 from llamapar.rules.capacity import copies_heads, load
 from llamapar.rules.report import Report
@@ -167,6 +170,31 @@ def sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffi
         micro_batches=many,
         rank=rank,
     )
+
+
+def documents_of(said: object, seq_len: int) -> object:
+    """Lengths of documents as typed: "1000, 5000, 2192", or one that repeats. Raises LayoutError."""
+    if not isinstance(said, str):
+        return said
+    found = [number("documents", word).value for word in said.split(",")]
+    if len(found) > 1:
+        return found
+    length = whole_number("length of a document", found[0])
+    if seq_len > length * MAX_DOCUMENTS:
+        what = f"documents of {length:,} tokens in a sequence of {seq_len:,}"
+        nearest = Choice.of(documents=(-(-seq_len // MAX_DOCUMENTS),))
+        raise LayoutError(what, f"at most {MAX_DOCUMENTS:,} are told apart", [nearest], "documents")
+    rest = seq_len % length
+    return [length] * (seq_len // length) + [rest] * bool(rest)
+
+
+def sequence_map(report: Report, values: Values) -> SequenceMap:
+    """The sequence with its documents; under a ring, at the step of the controls. Raises LayoutError."""
+    lay, seq_len = report.job.layout, report.job.seq_len or report.job.model.max_seq_len
+    apart = documents_of(values["documents"], seq_len)
+    found = sequence(lay, seq_len, chunking=values["chunking"], documents=apart)  # type: ignore[arg-type]
+    step = values["step"] if method(values) == "ring" else 0
+    return found.at(min(step, lay.cp) - 1) if step and lay.cp > 1 else found
 
 
 def layer_steps(report: Report, values: Values) -> LayerSteps:

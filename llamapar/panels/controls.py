@@ -19,7 +19,7 @@ FACTS = (
     *("batch_tokens", "kv_replication", "quant_group"),
 )
 STEP = ("gpu", "recompute", "schedule", "nc", "regather")
-PIPELINE = ("beside", "time", "step")
+PIPELINE = ("beside", "time", "step", "documents")
 RUN = ("program", "engine", "dtype", "cp_method", "fault")
 ENGINES = ("local", "processes", "dry")
 """The engines of the Run tab: a kernel is not started by torchrun."""
@@ -129,6 +129,7 @@ _HINTS = {
     "regather": "of column-parallel matmuls, in the backward",
     "time": "what every rank does then; or click in the picture",
     "cp_method": "how CP ranks exchange K and V",
+    "documents": "tokens of each, as 1000, 5000, 2192; one number repeats; each attends to its own",
 }
 """What a control says under the mouse, where that is not its unit."""
 
@@ -148,7 +149,7 @@ Group = dict[str, object]
 def control(name: str, **other: object) -> Control:
     """An option's control as the page takes it; `other` is added, or takes the place of what there is."""
     option = OPTIONS[name]
-    made: Control = {"name": name, "label": _LABELS.get(name, name), "kind": _KINDS[option.kind]}
+    made: Control = {"name": name, "label": _LABELS.get(name, name), "kind": _KINDS.get(option.kind, "text")}
     made["help"] = _HINTS.get(name, option.unit)
     if made["kind"] == "choice":
         made["options"] = [(choice, _TITLES.get(choice, choice)) for choice in option.choices]
@@ -243,6 +244,14 @@ EXPLORER: list[Group] = [
         choice("beside", {"": "none", **{name: name for name in OPTIONS["schedule"].choices}}),
         control("time", placeholder="none"),
         tab="pipeline",
+    ),
+    group(
+        "Sequence",
+        "chunking",
+        control("documents", options=[], placeholder="one"),
+        "cp_method",
+        control("step", label="ring step"),
+        tab="sequence",
     ),
     group("In a layer", "step", "cp_method", "rank", tab="layer"),
     group("Memory", *_HOW, _ZERO, *_BATCH[:2], tab="memory"),

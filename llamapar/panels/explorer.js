@@ -105,7 +105,7 @@ function render({ model, el }) {
   });
   const run = buildRun(ask);
   const plan = buildPlan(ask);
-  const layer = buildLayer(panel.uid, send);
+  const steps = buildSteps(panel.uid, send);
   const strip = buildAnswers(send, ask);
   const own = buildDrop(panel.uid, ask);
   panel.controls.column.prepend(own.node);
@@ -128,7 +128,7 @@ function render({ model, el }) {
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
   panel.columns.prepend(make("div", { class: "lp-head" }, panel.note, make("div", { class: "lp-top" }, status, strip.steps), strip.node));
-  panel.main.append(panel.cards, bar, run.head, plan.head, layer.head,
+  panel.main.append(panel.cards, bar, run.head, plan.head, steps.head,
     figure.node, run.tables, copying);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
@@ -146,8 +146,7 @@ function render({ model, el }) {
     result = running.result ?? (running.state === "running" ? result : null);
     run.head.hidden = run.tables.hidden = !runs;
     plan.head.hidden = !plans;
-    layer.head.hidden = !inTab("layer");
-    if (inTab("layer")) layer.draw(payload());
+    steps.draw(payload());
     const planned = model.get("planned");
     const own = runs ? result : plans ? planned : null; // a picture that a thread of the kernel sends
     figure.node.hidden = Boolean(own ?? runs) && !own?.figure;

@@ -23,7 +23,7 @@ from llamapar.figures.machine import picture
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
 from llamapar.frameworks.export import as_cli
 from llamapar.frameworks.settings import Settings
-from llamapar.place import heads, sequence, stages, vocab
+from llamapar.place import heads, stages, vocab
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Timeline
 from llamapar.place.schedule import schedule_of
@@ -33,7 +33,7 @@ from llamapar.rules.report import Finding, Report, check_job
 from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
-from .answers import Answer, answers, layer_steps, machine, method, timed
+from .answers import Answer, answers, layer_steps, machine, method, sequence_map, timed
 from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .line import PLAIN, read_line
@@ -76,9 +76,7 @@ def pipeline(report: Report, values: Values) -> Record:
 RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
-    "sequence": lambda r, v: sequence(
-        r.job.layout, r.job.seq_len or r.job.model.max_seq_len, chunking=v["chunking"]
-    ),
+    "sequence": sequence_map,
     "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r)),
     "memory": lambda r, v: (load(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
     "pipeline": pipeline,

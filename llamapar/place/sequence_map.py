@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from llamapar.describe.arguments import named
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Split
-from llamapar.errors import Choice, LayoutError, one_of, whole
+from llamapar.errors import Choice, LayoutError, one_of, shown, whole
 from llamapar.records.tables import Record, cut, span
 from llamapar.records.trace import causal_pairs
 
@@ -24,17 +27,52 @@ MAX_CP = 2**16
 """Most CP ranks that a sequence map lists."""
 
 
+MAX_DOCUMENTS = 2**12
+"""Most documents of a sequence that a map tells apart."""
+
+
+def pairs_of(queries: range, keys: range) -> int:
+    """(query, key) pairs of a causal mask between some positions."""
+
+    def before(position: int) -> int:
+        queries_past = max(0, position - keys.start)
+        partly = min(queries_past, len(keys))
+        return math.comb(partly + 1, 2) + (queries_past - partly) * len(keys)
+
+    return before(queries.stop) - before(queries.start)
+
+
+def lengths(documents: object, seq_len: int) -> tuple[int, ...] | None:
+    """Lengths of documents; LayoutError unless each is at least one token and they are the sequence."""
+    if documents is None:
+        return None
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        what = f"documents={shown(documents)}: lengths in tokens are needed"
+        raise LayoutError(what, "", [Choice.of(documents=(seq_len,))], "documents")
+    lengths = tuple(whole("length of a document", n) for n in documents)
+    if sum(lengths) != seq_len:
+        what = f"documents of {sum(lengths)} tokens in all for seq_len={seq_len}"
+        raise LayoutError(
+            what, "each is at least one token, and together they are the sequence", field="documents"
+        )
+    return lengths
+
+
 @dataclass(frozen=True)
 class RankSequence:
     """Tokens of one CP rank.
 
-    chunks: positions, head chunk first. pairs: (query, key) pairs of the causal mask that its queries
-    make; each layer and head attends that many.
+    chunks: positions, head chunk first. meets: (queries, keys) that it brings together, under the causal
+    mask. pairs: how many (query, key) pairs that makes; each layer and head attends that many.
     """
 
     rank: int
     chunks: tuple[range, ...]
-    pairs: int
+    meets: tuple[tuple[range, range], ...]
+
+    @property
+    def pairs(self) -> int:
+        return sum(pairs_of(queries, keys) for queries, keys in self.meets)
 
     @property
     def tokens(self) -> int:
@@ -50,6 +88,19 @@ class SequenceMap(Record):
     chunking: str = "head-tail"
     sp: int = 1
     """TP ranks that share a CP rank's tokens of the residual stream: tp, or 1 without SP."""
+    documents: tuple[int, ...] | None = None
+    """Tokens of each document, which attend to their own; None for one."""
+    ring_step: int | None = None
+    """The step of a ring that is looked at, from 0: rank r then meets the keys of rank (r - step) mod cp."""
+
+    def at(self, step: int) -> SequenceMap:
+        """What each rank does at one of a ring's cp steps. LayoutError for one that is not there."""
+        return replace(self, ring_step=whole("step", step, 0, self.cp - 1))
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where each document ends."""
+        return list(accumulate(self.documents or (self.seq_len,)))
 
     @property
     def split(self) -> Split:
@@ -57,13 +108,34 @@ class SequenceMap(Record):
         return Split(self.seq_len, self.cp * (2 if self.chunking == "head-tail" else 1))
 
     def rank(self, r: int) -> RankSequence:
-        """What CP rank r holds."""
+        """What CP rank r holds, and the keys that its queries meet."""
         r = whole("cp rank", r, 0, self.cp - 1)
+        chunks = self._chunks(r)
+        step = self.ring_step
+        there = (range(self.seq_len),) if step is None else self._chunks((r - step) % self.cp)
+        meets = [
+            (queries, keys)
+            for chunk in chunks
+            for queries, first in self._by_document(chunk)
+            for part in there
+            if len(keys := range(max(first, part.start), min(queries.stop, part.stop)))
+        ]
+        return RankSequence(r, chunks, tuple(meets))
+
+    def _chunks(self, r: int) -> tuple[range, ...]:
         if self.chunking == "head-tail":
-            chunks: tuple[range, ...] = (self.split[r], self.split[2 * self.cp - 1 - r])
-        else:
-            chunks = (self.split[r],)
-        return RankSequence(r, chunks, sum(causal_pairs(chunk) for chunk in chunks))
+            return self.split[r], self.split[2 * self.cp - 1 - r]
+        return (self.split[r],)
+
+    def _by_document(self, chunk: range) -> Iterator[tuple[range, int]]:
+        """A chunk's positions in each document, and where that begins."""
+        at = bisect_right(self.ends, chunk.start)
+        start = self.ends[at - 1] if at else 0
+        for end in self.ends[at:]:
+            if start >= chunk.stop:
+                return
+            yield range(max(start, chunk.start), min(end, chunk.stop)), start
+            start = end
 
     @cached_property
     def ranks(self) -> list[RankSequence]:
@@ -71,19 +143,25 @@ class SequenceMap(Record):
 
     @property
     def pairs(self) -> int:
-        """(query, key) pairs of the whole causal mask: S(S+1)/2."""
-        return causal_pairs(range(self.seq_len))
+        """(query, key) pairs of the whole causal mask: S(S+1)/2 of each document."""
+        return sum(causal_pairs(range(length)) for length in self.documents or (self.seq_len,))
 
     @cached_property
     def imbalance(self) -> float:
         """Work of the busiest CP rank over the mean: 1 when all wait for nobody."""
+        plain = self.documents is None and self.ring_step is None
         busy: Iterable[RankSequence] = self.ranks
-        if self.chunking == "contiguous":  # work grows with position: the last full chunk, or what follows
+        if plain and self.chunking == "contiguous":  # the last full chunk, or what follows, has most work
             last = self.split.owner(self.seq_len - 1)
             busy = [self.rank(r) for r in (max(0, last - 1), last)]
-        elif self.split.even:
+        elif plain and self.split.even:
             busy = [self.rank(0)]
-        return max(one.pairs for one in busy) * self.cp / self.pairs
+        return max(self.over_mean(one) for one in busy)
+
+    def over_mean(self, rank: RankSequence) -> float:
+        """A rank's work over the mean of all; at a step of a ring, over the mean of ranks and steps."""
+        shares = self.cp if self.ring_step is None else self.cp**2
+        return rank.pairs * shares / self.pairs
 
     @property
     def ok(self) -> bool:
@@ -114,8 +192,17 @@ class SequenceMap(Record):
 
 
 @named()
-def sequence(layout: LayoutLike, seq_len: int, *, chunking: str = "head-tail") -> SequenceMap:
-    """Tokens and causal work per CP rank. chunking: "head-tail" or "contiguous"."""
+def sequence(
+    layout: LayoutLike,
+    seq_len: int,
+    *,
+    chunking: str = "head-tail",
+    documents: tuple[int, ...] | None = None,
+) -> SequenceMap:
+    """Tokens and causal work per CP rank. chunking: "head-tail" or "contiguous".
+
+    documents: tokens of each document of the sequence, which attend to their own; None for one.
+    """
     layout = Layout.of(layout)
     if layout.cp > MAX_CP:
         raise LayoutError(
@@ -125,4 +212,9 @@ def sequence(layout: LayoutLike, seq_len: int, *, chunking: str = "head-tail") -
             "cp",
         )
     one_of("chunking", chunking, CHUNKINGS)
-    return SequenceMap(whole("seq_len", seq_len), layout.cp, chunking, layout.tp if layout.sp else 1)
+    found = SequenceMap(whole("seq_len", seq_len), layout.cp, chunking, layout.tp if layout.sp else 1)
+    apart = lengths(documents, found.seq_len)
+    if apart and len(apart) > MAX_DOCUMENTS:
+        what = f"{len(apart):,} documents: the sequence map tells at most {MAX_DOCUMENTS:,} apart"
+        raise LayoutError(what, "", [], "documents")
+    return replace(found, documents=apart)
