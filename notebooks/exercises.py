@@ -231,7 +231,9 @@ class Prediction:
         if self.record is not None:
             text.append(str(self.record))
             as_html = getattr(self.record, "_repr_html_", None)
-            html.append(as_html() if as_html else f"<pre>{escape(text[-1])}</pre>")
+            in_words = as_html() if as_html else f"<pre>{escape(text[-1])}</pre>"
+            again = f"<details><summary>The same in words</summary>{in_words}</details>"
+            html.append(again if self.picture else in_words)
         data = {"text/plain": "\n".join(text), "text/html": f"<details>{''.join(html)}</details>"}
         return data, metadata
 

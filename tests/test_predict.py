@@ -111,6 +111,10 @@ def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
     output = new_output("display_data", data, metadata=metadata)
     assert set(data) == {"text/plain", "text/html"}
     assert bake["shown_in"](output) == ("figure", view.spec)
+    assert (
+        f"<summary>The same in words</summary><pre>{view.summary}</pre></details></details>"
+        in data["text/html"]
+    )
 
     stored = bake["clean"](new_output("display_data", dict(data)), "")
     stored.data["text/html"] = bake["TO_DRAW"].sub(bake["image"](PNG), data["text/html"])

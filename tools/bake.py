@@ -203,7 +203,7 @@ def spec_of(data: NotebookNode) -> dict[str, Any]:
 
 def image(stored: str) -> str:
     """What stands for a picture to draw, as DRAWN reads it; its `\\1` is what it was drawn from."""
-    what = "the answer as a picture; the same as text stands below it"
+    what = "the answer as a picture; the same in words stands below it"
     return rf'<img data-drawn-from="\1" alt="{what}" src="data:image/png;base64,{stored}">'
 
 
