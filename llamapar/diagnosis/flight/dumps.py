@@ -347,14 +347,16 @@ class _Known:
             file, line, name = frame["filename"], frame["line"], frame["name"]
             key = (file, line)
             if key not in self.places:
-                own = "/site-packages/torch/" not in file and not file.startswith("<")
-                self.places[key] = (
-                    f"line {int(line)} of {Path(file).name[:100]}, in {name[:100]}" if own else ""
-                )
+                own = not (_LIBRARIES.search(file) or file.startswith("<"))
+                name_of = "a cell" if "/ipykernel_" in file else Path(file).name[:100]
+                self.places[key] = f"line {int(line)} of {name_of}, in {name[:100]}" if own else ""
             if self.places[key]:
                 return self.places[key]
         return ""
 
+
+_LIBRARIES = re.compile(r"/site-packages/torch/|/llamapar/(spmd|execution)/|/lib/python3[^/]*/[^/]*$")
+"""Where code lies that nobody wrote for a run."""
 
 _ENDS = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 
