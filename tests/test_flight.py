@@ -16,7 +16,7 @@ import pytest
 import llamapar as lp
 from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, torchs_pickle
 from llamapar.cli.main import main
-from llamapar.diagnosis.flight import answer, dumps, verdict
+from llamapar.diagnosis.flight import answer, dumps, inert, verdict
 from llamapar.diagnosis.flight.verdict import Standing
 
 CASES = hangs()
@@ -110,7 +110,7 @@ def test_nccls_form_as_json_and_as_pickle(fault: str) -> None:
     assert found[0].ranks == (5,)
     assert found[0].kind == fault
     assert str(found[0].layout) == "tp=8 cp=1 pp=1 dp=2"
-    assert dumps._torchs(torchs_pickle(made[0][1])) is not None  # it takes the quick way
+    assert inert._torchs(torchs_pickle(made[0][1])) is not None  # it takes the quick way
 
 
 def test_a_receive_waits_for_who_sends() -> None:
@@ -121,6 +121,23 @@ def test_a_receive_waits_for_who_sends() -> None:
     found = verdict.standing(dumps.of_bytes((f"rank_{r}", json.dumps(d).encode()) for r, d in made.items()))
     assert (found.kind, found.ranks) == ("late", (0,))
     assert found.cause.startswith("pp group: rank 0 (pp 0) never entered recv #1, [4, 8] bf16; rank 1 waits")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_batch_of_sends_has_the_state_of_its_end(ended: bool) -> None:
+    """NCCL never marks the calls of a batch as done, but for the entry that ends it."""
+    pair, both = ("pp0", "mesh_pp"), {"pp0": [0, 1]}
+    sends = {"is_p2p": True, "p2p_seq_id": 1, "state": "scheduled", "retired": False}
+    end = {**sends, "input_sizes": [], "output_sizes": [], "input_dtypes": [], "output_dtypes": []}
+    batch = [
+        entry(0, pair, "send 1->0", 0, [4, 8], **sends),
+        entry(1, pair, "recv 1<-0", 0, [4, 8], **sends),
+        entry(2, pair, "coalesced", 0, [], **{**end, "state": "completed" if ended else "started"}),
+    ]
+    late = [entry(0, pair, "all_reduce", 1, [1])]
+    made = {0: dump(late, both), 1: dump(late + batch, both)}
+    found = verdict.standing(dumps.of_bytes((f"rank_{r}", json.dumps(d).encode()) for r, d in made.items()))
+    assert (found.kind, found.ranks) == (("none", ()) if ended else ("late", (0,)))
 
 
 def test_a_ring_buffer_that_lost_its_beginning() -> None:
@@ -211,6 +228,7 @@ BROKEN = {
     "cut pickle": (torchs_pickle(GOOD)[:-9], "its pickle is cut off or damaged"),
     "cut Python's": (pickle.dumps(GOOD)[:-9], "its pickle is cut off or damaged"),
     "keys": (nested(40), "its pickle is damaged"),
+    "deep keys": (b"\x80\x02}K\x01" + b"K\x01\x86" * 10**6 + b"K\x01s.", "its pickle is damaged"),
     "memo": (b"\x80\x02}r\xff\xff\xff\x3f.", "its pickle is cut off or damaged"),
 }
 

@@ -3,33 +3,32 @@
 Forms: the pickle and the JSON of `torch/csrc/distributed/c10d/FlightRecorder.hpp` (torch 2.13, version 2.10),
 which NCCL, gloo and others fill. gloo leaves `state` and the times of start and end empty, there `retired`
 tells what is done, and it notes neither a group's ranks nor sends and receives.
-
-torch's own pickles are a few kinds of short opcodes, and texts. `_torchs` walks over them a run at a time,
-after which Python's unpickler may be trusted with them; any other pickle goes to `describe.pickles`.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import pickle
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from llamapar.describe import pickles
-from llamapar.errors import CheckpointError, LlamaparError, shown
+from llamapar.errors import LlamaparError, shown
 from llamapar.records.tables import Plain
+
+from .inert import CutOff, plain, refused
 
 MAX_FILE = 2**25
 """Bytes of the largest dump that is read: 2,000 entries take one or two million, with frames ten."""
 
 MAX_ENTRIES = 100_000
 """Most entries of one dump; torch keeps 2,000 unless told otherwise."""
+
+MAX_BATCH = 1024
+"""Most entries among which the calls of one batch are looked for."""
 
 MAX_RANKS = 2**16
 """Most dumps of one folder."""
@@ -44,7 +43,7 @@ WORLD = "default_pg"
 class Call(NamedTuple):
     """What a rank called, without when: group and its description, operation, sizes, dtypes.
 
-    ends: source and destination of a send or a receive, as ranks within the group.
+    ends: source and destination of a send or a receive, as ranks within the group; (-1, -1) of a batch.
     """
 
     group: str
@@ -202,107 +201,10 @@ def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
         names[rank] = name
         try:
             with pickles.uncollected():
-                dumps[rank] = _dump(rank, _value(data, name), name, known)
-        except _CutOff as problem:
+                dumps[rank] = _dump(rank, plain(data, name), name, known)
+        except CutOff as problem:
             broken[rank] = str(problem)
     return Folder(dict(sorted(dumps.items())), dict(sorted(broken.items())))
-
-
-class _CutOff(Exception):
-    """A dump whose end, or all of it, is missing."""
-
-
-def _value(data: bytes, where: str) -> Plain:
-    if not data.strip():
-        raise _CutOff("empty")
-    start = data[:64].lstrip()[:1]
-    if start == b"{":
-        return _object(_json(data, where), where, "it")
-    if start != pickle.PROTO:
-        raise _refused(where, "neither JSON nor a pickle")
-    try:
-        value = _unpickled(data, where)
-    except CheckpointError as problem:
-        if "cut off" in problem.what or "damaged" in problem.what:
-            raise _CutOff("its pickle is cut off or damaged") from None
-        raise _refused(where, problem.what.removeprefix(f"{where}: ").partition(", which no")[0]) from None
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError):
-        raise _CutOff("its pickle is damaged") from None
-    return _object(value, where, "it")
-
-
-def _json(data: bytes, where: str) -> object:
-    try:
-        return json.loads(data)
-    except RecursionError:
-        raise _refused(where, "its JSON is nested too deeply") from None
-    except ValueError as problem:
-        if "integer string conversion" in str(problem):
-            raise _refused(where, "its JSON holds a number of thousands of digits") from None
-        raise _CutOff("its JSON is cut off or damaged") from None
-
-
-def _refused(where: str, what: str) -> LlamaparError:
-    return LlamaparError(f"{where}: {what}", "no flight record of torch's looks like that", (), "flight")
-
-
-def _object(value: object, where: str, what: str) -> Plain:
-    if not isinstance(value, dict):
-        raise _refused(where, f"{what} is {type(value).__name__}, not a mapping")
-    return value
-
-
-# -- pickles ---------------------------------------------------------------------------------------
-
-_LONGS = b"|".join(rb"\x8a%c.{%d}" % (n, n) for n in range(1, 9))
-_RUN = re.compile(
-    rb"(?s:[N\x88\x89(\]}aesu]|[Khq].|M..|[Jj]....|r..[\0-\x3f]\0|G.{8}|"
-    + _LONGS.replace(b"\n", rb"\n")
-    + rb")*+"
-)
-"""Opcodes of torch's pickler that neither name anything nor tell their own length; numbers have at most 8
-bytes, and the memo is numbered below 2**22, so that it stays small."""
-
-_PAIR, _TEXT = pickle.TUPLE2[0], pickle.BINUNICODE[0]
-
-
-class _Reader(pickle.Unpickler):
-    """Python's unpickler for what `_torchs` let through; a pair comes as a list, which no key can be."""
-
-    def persistent_load(self, pair: tuple[object, object]) -> list[object]:
-        return list(pair)
-
-    def find_class(self, module: str, name: str) -> object:
-        raise pickle.UnpicklingError(f"{module}.{name}")  # no opcode that gets here was let through
-
-
-def _torchs(data: bytes) -> bytes | None:
-    """A pickle in which each pair is made a list, if it holds only what torch's pickler writes for a dump.
-
-    A tuple that holds tuples would take for ever to hash, or overflow the stack, were it a key.
-    """
-    if data[:2] != pickle.PROTO + b"\2":
-        return None
-    pieces, start, at, end = list[bytes](), 0, 2, len(data)
-    while at < end:
-        at = _RUN.match(data, at).end()  # type: ignore[union-attr]
-        code = data[at] if at < end else -1
-        if code == _TEXT:
-            at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-        elif code == _PAIR:
-            at += 1
-            pieces += data[start:at], pickle.BINPERSID
-            start = at
-        elif code == pickle.STOP[0]:
-            return b"".join([*pieces, data[start:]])
-        else:
-            return None
-    return None
-
-
-def _unpickled(data: bytes, where: str) -> object:
-    plain = _torchs(data)
-    return pickles.load(data, (), where) if plain is None else _Reader(io.BytesIO(plain)).load()
 
 
 # -- entries ---------------------------------------------------------------------------------------
@@ -322,7 +224,8 @@ class _Known:
         sizes_in, sizes_out = entry.get("input_sizes") or (), entry.get("output_sizes") or ()
         dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
         inputs, outputs = tuple(map(tuple, sizes_in)), tuple(map(tuple, sizes_out))
-        key = (group, label, name, inputs, outputs, *dtypes)
+        point = bool(entry.get("is_p2p"))
+        key = (group, label, name, point, inputs, outputs, *dtypes)
         found = self.calls.get(key)
         if found is None:
             words = (group, label, name, *dtypes)
@@ -331,7 +234,7 @@ class _Known:
                 raise TypeError
             what = name.partition(":")[2] or name
             ends = _ENDS.fullmatch(what)
-            op, pair = what, None
+            op, pair = what, (-1, -1) if point else None
             if ends is not None:
                 op, first, arrow, second = ends.groups()
                 pair = (int(first), int(second)) if arrow == "->" else (int(second), int(first))
@@ -365,11 +268,11 @@ def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
     version, entries = value.get("version"), value.get("entries", [])
     if not isinstance(version, str) or version.partition(".")[0] != str(VERSION):
         what = shown(version) if isinstance(version, str | int | float) else "missing"
-        raise _refused(where, f"its version is {what}, {VERSION}.x is read")
+        raise refused(where, f"its version is {what}, {VERSION}.x is read")
     if not isinstance(entries, list):
-        raise _refused(where, "its entries are no list")
+        raise refused(where, "its entries are no list")
     if len(entries) > MAX_ENTRIES:
-        raise _refused(where, f"{len(entries):,} entries, at most {MAX_ENTRIES:,} are read")
+        raise refused(where, f"{len(entries):,} entries, at most {MAX_ENTRIES:,} are read")
     calls, places = list[Call](), list[str]()
     numbers, created, done = array("q"), array("q"), bytearray()
     try:
@@ -380,13 +283,31 @@ def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
             done.append(bool(entry.get("retired")) or entry.get("state") == "completed")
             created.append(entry.get("time_created_ns") or 0)
             places.append(known.place(entry["frames"]) if "frames" in entry else "")
+        _settle_batches(calls, numbers, done)
         first = entries[0].get("record_id", 0) if entries else 0
         members = _members(value.get("pg_config"))
         if type(first) is not int:
             raise TypeError
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError):
-        raise _refused(where, f"entry {len(calls)} lacks a field, or has it in another form") from None
+        raise refused(where, f"entry {len(calls)} lacks a field, or has it in another form") from None
     return Dump(rank, calls, numbers, done, created, places, members, first)
+
+
+def _settle_batches(calls: Sequence[Call], numbers: Sequence[int], done: bytearray) -> None:
+    """Give the calls of a batch the state of the entry that ends it: NCCL leaves theirs "scheduled" for good.
+
+    Source: https://github.com/pytorch/pytorch/issues/137969.
+    """
+    for end, call in enumerate(calls):
+        if call.op == "coalesced" or call.op.endswith("_coalesced"):
+            for at in range(end - 1, max(-1, end - MAX_BATCH), -1):
+                if calls[at].group == call.group:
+                    apart = (calls[at].ends is None) != (call.ends is None)
+                    if apart or numbers[at] != numbers[end]:
+                        break
+                    done[at] = done[end]
+            if call.op == "coalesced":
+                done[end] = 1
 
 
 def _members(config: object) -> dict[str, tuple[int, ...]]:

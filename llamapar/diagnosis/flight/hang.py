@@ -107,7 +107,7 @@ class Hang:
         if call.ends is None:
             return self.absent(call.group, self.dumps[rank].numbers[at])
         members = self.groups[call.group].ranks
-        ends = [members[end] for end in call.ends if end < len(members)]
+        ends = [members[end] for end in call.ends if 0 <= end < len(members)]
         others = [end for end in ends if end != rank]
         return tuple(other for other in others if not self._answers(other, call))
 

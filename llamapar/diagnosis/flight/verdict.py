@@ -13,7 +13,7 @@ from .groups import Group, matched
 from .hang import Hang, Parting, named
 
 DID = {
-    "size": "has other sizes: {mine} where {others} {call} {usual}",
+    "size": "has other sizes or dtypes: {mine} where {others} {call} {usual}",
     "operation": "called {mine} where {others} {call} {usual}",
     "order": "called {mine} before {usual}; {others} {call} them in the other order",
     "skip": "skipped {usual} and went on to {mine}; {others} {call} it",

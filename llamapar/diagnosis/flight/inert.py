@@ -1,0 +1,114 @@
+"""Bytes of a dump as plain values: JSON, or a pickle of which nothing is looked up or executed.
+
+torch's own pickles are a few kinds of short opcodes, and texts. `_torchs` walks over them a run at a time,
+after which Python's unpickler may be trusted with them; any other pickle goes to `describe.pickles`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+
+from llamapar.describe import pickles
+from llamapar.errors import CheckpointError, LlamaparError
+from llamapar.records.tables import Plain
+
+
+class CutOff(Exception):
+    """A dump whose end, or all of it, is missing or damaged; the words say what."""
+
+
+def plain(data: bytes, where: str) -> Plain:
+    """The mapping that a dump holds. Raises CutOff, or LlamaparError for what no flight record is."""
+    if not data.strip():
+        raise CutOff("empty")
+    start = data[:64].lstrip()[:1]
+    if start == b"{":
+        return _object(_json(data, where), where, "it")
+    if start != pickle.PROTO:
+        raise refused(where, "neither JSON nor a pickle")
+    try:
+        value = _unpickled(data, where)
+    except CheckpointError as problem:
+        if "cut off" in problem.what or "damaged" in problem.what:
+            raise CutOff("its pickle is cut off or damaged") from None
+        raise refused(where, problem.what.removeprefix(f"{where}: ").partition(", which no")[0]) from None
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError):
+        raise CutOff("its pickle is damaged") from None
+    return _object(value, where, "it")
+
+
+def _json(data: bytes, where: str) -> object:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise refused(where, "its JSON is nested too deeply") from None
+    except ValueError as problem:
+        if "integer string conversion" in str(problem):
+            raise refused(where, "its JSON holds a number of thousands of digits") from None
+        raise CutOff("its JSON is cut off or damaged") from None
+
+
+def refused(where: str, what: str) -> LlamaparError:
+    return LlamaparError(f"{where}: {what}", "no flight record of torch's looks like that", (), "flight")
+
+
+def _object(value: object, where: str, what: str) -> Plain:
+    if not isinstance(value, dict):
+        raise refused(where, f"{what} is {type(value).__name__}, not a mapping")
+    return value
+
+
+# -- pickles ---------------------------------------------------------------------------------------
+
+_LONGS = b"|".join(rb"\x8a%c.{%d}" % (n, n) for n in range(1, 9))
+_RUN = re.compile(
+    rb"(?s:[N\x88\x89(\]}aesu]|[Khq].|M..|[Jj]....|r..[\0-\x3f]\0|G.{8}|"
+    + _LONGS.replace(b"\n", rb"\n")
+    + rb")*+"
+)
+"""Opcodes of torch's pickler that neither name anything nor tell their own length; numbers have at most 8
+bytes, and the memo is numbered below 2**22, so that it stays small."""
+
+_PAIR, _TEXT = pickle.TUPLE2[0], pickle.BINUNICODE[0]
+
+
+class _Reader(pickle.Unpickler):
+    """Python's unpickler for what `_torchs` let through; a pair comes as a list, which no key can be."""
+
+    def persistent_load(self, pair: tuple[object, object]) -> list[object]:
+        return list(pair)
+
+    def find_class(self, module: str, name: str) -> object:
+        raise pickle.UnpicklingError(f"{module}.{name}")  # no opcode that gets here was let through
+
+
+def _torchs(data: bytes) -> bytes | None:
+    """A pickle in which each pair is made a list, if it holds only what torch's pickler writes for a dump.
+
+    A tuple that holds tuples would take for ever to hash, or overflow the stack, were it a key.
+    """
+    if data[:2] != pickle.PROTO + b"\2":
+        return None
+    pieces, start, at, end = list[bytes](), 0, 2, len(data)
+    while at < end:
+        at = _RUN.match(data, at).end()  # type: ignore[union-attr]
+        code = data[at] if at < end else -1
+        if code == _TEXT:
+            at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+        elif code == _PAIR:
+            at += 1
+            pieces += data[start:at], pickle.BINPERSID
+            start = at
+        elif code == pickle.STOP[0]:
+            return b"".join([*pieces, data[start:]])
+        else:
+            return None
+    return None
+
+
+def _unpickled(data: bytes, where: str) -> object:
+    trusted = _torchs(data)
+    return pickles.load(data, (), where) if trusted is None else _Reader(io.BytesIO(trusted)).load()
