@@ -160,6 +160,17 @@ def test_the_layout_is_given_or_found() -> None:
         verdict.standing(folder(row), lp.Layout(tp=4))
 
 
+def test_degrees_that_are_given_get_the_order_of_the_records(tmp_path: Path) -> None:
+    """A mesh of (pp, dp, tp) has dp before pp; degrees alone would be read in the paper's order."""
+    row = next(row for row in CASES if row["name"] == "death-0")
+    found = lp.explain(flight=written(row, tmp_path), tp=2, pp=2, gpus=12)
+    assert found.flight is not None
+    assert found.flight.layout is not None
+    assert str(found.flight.layout) == "tp=2 cp=1 pp=2 dp=3"
+    assert found.flight.layout.order.startswith("tp-dp-pp")
+    assert found.flight.ranks == (6,)
+
+
 # -- what is no flight record ----------------------------------------------------------------------
 
 GOOD = dump([entry(0, ("0", "default_pg"), "barrier", 1, [1])], {"0": [0, 1]})
