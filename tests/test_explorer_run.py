@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from llamapar.execution.watch import operations, ranks_ticked
 from llamapar.panels import Explorer
 from llamapar.panels.controls import DEFAULTS, ENGINES, STEP
 from llamapar.panels.controls import EXPLORER as SCHEMA
-from llamapar.panels.runs import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run
+from llamapar.panels.runs import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run, about, expected
 from llamapar.programs import faults
 from llamapar.spmd import setting
 from test_explorer import HOSTILE
@@ -478,3 +479,51 @@ def test_a_rank_that_is_not_there_is_refused() -> None:
     panel.set(rank=7)
     with pytest.raises(LlamaparError, match="rank"):
         panel.run()
+
+
+# -- how long it takes ---------------------------------------------------------------------------
+
+
+def test_a_run_is_expected_to_take_what_one_like_it_took() -> None:
+    small, twice, far = (lp.explorer(**TINY | {"tp": tp})._state.plan() for tp in (2, 4, 64))
+    other = lp.explorer(**TINY | {"program": "mlp"})._state.plan()
+    assert (twice.work, far.work) == (2 * small.work, 32 * small.work)
+    unknown = "how long is not known yet: no run like it was measured"
+    assert expected(small, []) == unknown
+    assert expected(small, [(small, 9.0), (small, 4.2)]) == "about 4 s, as the last time"
+    assert expected(twice, [(small, 4.2)]) == "about 8 s, by one of 2 ranks that took 4.2 s"
+    assert (
+        expected(small, [(far, 60.0), (twice, 200.0)]) == "about 2 min, by one of 4 ranks that took 2e+02 s"
+    )
+    assert expected(far, [(small, 4.2)]) == unknown  # too far apart to be told from one another
+    assert expected(other, [(small, 4.2)]) == unknown
+    assert about(0.2) == "less than a second"
+
+
+def test_the_tab_says_how_long_a_run_took_and_not_of_the_first() -> None:
+    """The first of an engine imports and rehearses, and says nothing of the next."""
+    panel = lp.explorer(**TINY)
+    assert panel.wait(120)
+    assert panel.running["expects"].startswith("how long is not known yet")
+    panel.run()
+    panel.set(tp=1)
+    panel.wait(120)
+    panel.set(tp=2)
+    assert panel.wait(120)
+    assert panel.running["expects"].endswith("as the last time")
+    panel.set(tp=8, cp=4, dp=2)  # long: it is offered, with what it will take
+    assert panel.running["state"] == IDLE
+    assert re.search(r"not known yet|^about \d+ (s|min), by one of", panel.running["expects"])
+
+
+def test_what_is_left_is_told_by_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = lp.explorer(**LONG)
+    told: list[str] = []
+    monkeypatch.setattr(panel._runner, "_report", lambda now: told.append(now.as_dict()["left"]))
+    panel._runner.start(panel._state.plan())
+    deadline = time.monotonic() + 60
+    while not any(told) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    panel.cancel()
+    assert panel.wait(STOPPED)
+    assert next(filter(None, told)).startswith(("about ", "less "))

@@ -39,8 +39,10 @@ function buildRun(ask) {
     title.textContent = running.title;
     bar.hidden = !busy;
     if (running.fraction == null) bar.removeAttribute("value"); else bar.value = running.fraction;
-    const far = running.fraction == null ? "" : ` · ${Math.floor(100 * running.fraction)} %`;
-    phase.textContent = running.phase ? running.phase + far : running.quick ? "quick: runs at each move of a control" : "long: runs when you press Run";
+    const far = running.fraction == null ? "" : `${Math.floor(100 * running.fraction)} %`;
+    const left = running.left ? `${running.left} left` : on ? running.expects : "";
+    const when = running.quick ? "quick: runs at each move of a control" : "long: runs when you press Run";
+    phase.textContent = (running.phase ? [running.phase, far, left] : [when, running.expects]).filter(Boolean).join(" · ");
     for (const part of [verdict, cards, notes, tables]) part.classList.toggle("lp-stale", on && !result && tables.hasChildNodes());
     const now = JSON.stringify([running.state, result, running.problem, running.notes]);
     if (shown === now || (on && !result && tables.hasChildNodes())) return;

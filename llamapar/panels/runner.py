@@ -15,22 +15,37 @@ from dataclasses import replace
 from llamapar.errors import LlamaparError
 
 from .background import Background
-from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan
+from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan, expected
 
 STEP = 0.1
 """Seconds between two reports of how far a run is."""
 
 
+MEASURED = 100
+"""Runs that are remembered."""
+
+TOLD = 0.1
+"""Share of a run that must be done before what is left of it is told."""
+
+
 class Runner(Background[Run]):
-    """Runs plans, one at a time."""
+    """Runs plans, one at a time, and remembers how long they took."""
+
+    def __init__(self, report: Callable[[Run], None]) -> None:
+        super().__init__(report)
+        self._measured: list[tuple[RunPlan, float]] = []
+        self._warm: set[str] = set()  # engines that have run: the first run of each imports and rehearses
+
+    def _expects(self, plan: RunPlan) -> str:
+        return expected(plan, self._measured)
 
     def offer(self, plan: RunPlan) -> None:
         """Show a plan without running it; what ran is cancelled."""
-        self._begin(Run(plan))
+        self._begin(Run(plan, expects=self._expects(plan)))
 
     def start(self, plan: RunPlan) -> None:
         """Run a plan in the background; what ran is cancelled."""
-        self._go(Run(plan, RUNNING), lambda stop: self._work(plan, stop), "run")
+        self._go(Run(plan, RUNNING, expects=self._expects(plan)), lambda stop: self._work(plan, stop), "run")
 
     def run(self, plan: RunPlan) -> Run:
         """Run a plan, or wait for it where it runs already, and return what came of it."""
@@ -45,7 +60,8 @@ class Runner(Background[Run]):
         return self.now
 
     def _work(self, plan: RunPlan, stop: threading.Event) -> None:
-        run = Run(plan, RUNNING, "" if "torch" in sys.modules else "importing torch")
+        first = "" if "torch" in sys.modules else "importing torch"
+        run = Run(plan, RUNNING, first, expects=self._expects(plan))
         self._put(stop, run)
         try:
             from llamapar.execution import answers
@@ -70,6 +86,7 @@ class Runner(Background[Run]):
         asked, world = run.plan.arguments(), run.plan.layout.world
         turns = world // run.plan.layout.pp  # ranks that the local engine does an operation for
         done, total, shown_at = 0, 0, time.monotonic()
+        begun = time.monotonic()
 
         def cancelled() -> bool:
             nonlocal done, shown_at
@@ -80,7 +97,8 @@ class Runner(Background[Run]):
                 past = bool(total and done and not ticked)  # what is left is on one device
                 phase = "comparing with the unsharded model" if past else run.phase
                 fraction = min(done / total, 1.0) if total and not past else None
-                self._put(stop, replace(run, phase=phase, fraction=fraction))
+                left = (now - begun) * (1 / fraction - 1) if fraction and fraction > TOLD else None
+                self._put(stop, replace(run, phase=phase, fraction=fraction, left=left))
             return stop.is_set()
 
         def tick() -> None:
@@ -96,6 +114,7 @@ class Runner(Background[Run]):
             if run.plan.engine == "local" and not run.plan.quick:
                 task = prepare(**{name: value for name, value in asked.items() if name != "engine"})[0]
                 total, done = _expected(lambda: operations(task, tick)), 0
+            begun = time.monotonic()
             result = execute(**asked, cancel=cancelled)
             run = replace(
                 run, state=WRITING, phase="the result is there; writing its shape tape", result=result
@@ -111,7 +130,14 @@ class Runner(Background[Run]):
                 return
         finally:
             local.one_run.release()
-        self._put(stop, replace(run, state=DONE, phase="", tape=tape))
+        self._remember(run.plan, time.monotonic() - begun)
+        self._put(stop, replace(run, state=DONE, phase="", tape=tape, expects=self._expects(run.plan)))
+
+    def _remember(self, plan: RunPlan, seconds: float) -> None:
+        """How long a run took, but for the first of its engine."""
+        if plan.engine in self._warm:
+            self._measured = [*self._measured[1 - MEASURED :], (plan, seconds)]
+        self._warm.add(plan.engine)
 
 
 def _expected(operations: Callable[[], int]) -> int:

@@ -52,9 +52,14 @@ class RunPlan:
             return False
         if self.layout.world > MAX_RANKS:
             return True
+        return self.engine == "local" and self.work <= QUICK and self.model.dim <= _WIDE
+
+    @property
+    def work(self) -> int:
+        """About how much there is to do: ranks, times what the program does, times its rounds."""
         rounds = self.layout.cp if self.options["cp_method"] == "ring" else 1
-        work = self.layout.world * _WORK[self.program] * rounds
-        return self.engine == "local" and work <= QUICK and self.model.dim <= _WIDE
+        ranks = 1 if self.engine == "dry" else self.layout.world
+        return ranks * _WORK[self.program] * rounds * int(self.options.get("micro_batches") or 1)
 
     @property
     def title(self) -> str:
@@ -111,6 +116,36 @@ def _dry_plan(job: Job, padding: Padding, program: str, values: Values) -> RunPl
     return RunPlan(program, job.model, job.layout, "dry", options, ())
 
 
+# -- how long it takes -------------------------------------------------------------------------
+
+ALIKE = 8
+"""How much more or less work a run may have been than one that is estimated from it."""
+
+
+def about(seconds: float) -> str:
+    """ "about 4 s", "about 3 min"."""
+    if seconds < 1:
+        return "less than a second"
+    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+
+
+def expected(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
+    """How long a run will take, from runs that were measured in this kernel, the last one last."""
+    for earlier, seconds in reversed(measured):
+        if earlier == plan:
+            return f"{about(seconds)}, as the last time"
+    alike = [
+        (max(earlier.work, plan.work) / min(earlier.work, plan.work), earlier, seconds)
+        for earlier, seconds in reversed(measured)
+        if (earlier.engine, earlier.program) == (plan.engine, plan.program)
+    ]
+    apart, earlier, seconds = min(alike, key=lambda each: each[0], default=(ALIKE + 1, plan, 0.0))
+    if apart > ALIKE:
+        return "how long is not known yet: no run like it was measured"
+    ranks = plural(earlier.layout.world, "rank")
+    return f"{about(seconds * plan.work / earlier.work)}, by one of {ranks} that took {seconds:.2g} s"
+
+
 # -- what came of it ---------------------------------------------------------------------------
 
 
@@ -138,6 +173,7 @@ class Run:
 
     phase: what is being done. fraction: how much of it, where that is known. result: before the tape,
     which is written afterwards, and not at all where that is cancelled. problem: why there is no result.
+    expects: how long it will take, in words. left: seconds until it is done, by how far it is.
     """
 
     plan: RunPlan
@@ -147,6 +183,8 @@ class Run:
     result: RunResult | None = None
     tape: Tape | None = None
     problem: LlamaparError | None = None
+    expects: str = ""
+    left: float | None = None
 
     @cached_property
     def picture(self) -> View | None:
@@ -187,6 +225,8 @@ class Run:
             "notes": list(self.plan.notes),
             "phase": self.phase,
             "fraction": self.fraction,
+            "expects": self.expects,
+            "left": "" if self.left is None else about(self.left),
             "problem": card(self.problem) if self.problem else None,
             "result": self._result(self.result) if self.result else None,
         }
