@@ -188,12 +188,13 @@ function render({ model, el }) {
     }
     text.hidden = true;
   };
-  listen("change:payload", show);
+  const keeping = (draw) => () => keepFocus(panel.columns, status, draw);
+  listen("change:payload", keeping(show));
   listen("change:running", showRun);
-  listen("change:offered", showRemedies);
+  listen("change:offered", keeping(showRemedies));
   const showTold = () => own.draw(model.get("told"));
   listen("change:told", showTold);
-  listen("change:answers", showAnswers);
+  listen("change:answers", keeping(showAnswers));
   listen("change:planned", showPlan);
   listen("msg:custom", showCopied);
   show();

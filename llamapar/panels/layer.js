@@ -8,7 +8,7 @@ function buildSteps(uid, send) {
   const go = (by) => button(by < 0 ? "back" : "next step", { onclick: () => send({ step: Math.max(0, Number(slider.value) + by) }) });
   const [back, next] = [go(-1), go(1)];
   slider.addEventListener("input", () => send({ step: Number(slider.value) }));
-  const head = make("div", { class: "lp-search" },
+  const head = make("div", { class: "lp-walk" },
     make("div", { class: "lp-line" }, back, next, make("label", { for: slider.id }, "step through it"), slider, far));
   function draw({ figure, values }) {
     const ring = values.tab === "sequence" && values.cp_method === "ring" && Number(values.cp) > 1;

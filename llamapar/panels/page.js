@@ -97,6 +97,14 @@ function buildSender(model, refused) {
   };
 }
 
+// Draws anew, and hands the focus on where what had it went away or can no longer be pressed.
+function keepFocus(root, next, draw) {
+  const active = () => root.getRootNode().activeElement;
+  const had = root.contains(active());
+  draw();
+  if (had && (!root.contains(active()) || active().disabled)) next.focus();
+}
+
 // -- controls ----------------------------------------------------------------------------------
 
 const number = (text) => (/^-?\d{1,15}$/.test(text.trim()) ? Number(text) : text.trim() === "" ? null : text.trim());
@@ -331,7 +339,7 @@ function buildPanel({ model, el }, kind, onRank) {
   const { send, ask, note, close } = buildSender(model, () => controls.show(payload().values));
   const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
   const figure = buildFigure(model, onRank, (painted) => { root.dataset.painted = painted; });
-  const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite" });
+  const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite", tabindex: -1 });
   const cards = make("div", { class: "lp-findings" });
   const main = make("div", { class: "lp-main" });
   const columns = make("div", { class: "lp-columns" }, controls.column, main);

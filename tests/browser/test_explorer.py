@@ -63,8 +63,10 @@ def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Noteb
     expect(finding).to_contain_text("a rank would need half a KV head")
     expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("tp=16")
     notebook.screenshot(tmp_path / "tp16.png")
-    finding.get_by_title("apply this fix").first.click()
+    finding.get_by_title("apply this fix").first.focus()
+    notebook.page.keyboard.press("Enter")
     expect(status(notebook)).to_contain_text("tp=8 cp=1 pp=16 dp=256")
+    expect(status(notebook)).to_be_focused()  # the button is gone, and hands the focus on
     notebook.run(2)
     assert notebook.outputs(2)[0]["data"]["text/plain"] == "'tp=8 cp=1 pp=16 dp=256'"
 
@@ -78,6 +80,7 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
         "Layers",
         "Pipeline",
         "Ranks",
+        "In a layer",
         "Memory",
         "Time",
         "Plan",
@@ -96,9 +99,16 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
             expect(panel_of(notebook).locator(".lp-verdict")).to_have_text("not run yet")
             expect(title).not_to_be_visible()
             continue
+        if name == "In a layer":
+            walk = panel_of(notebook).get_by_label("step through it")
+            walk.focus()
+            notebook.page.keyboard.press("End")
+            expect(walk).to_have_attribute("aria-valuetext", "step 22 of 22")
+            expect(panel_of(notebook).get_by_role("button", name="next step")).to_be_disabled()
+            tab.focus()
         expect(title).not_to_have_text(seen[-1] if seen else "")
         seen.append(title.text_content())
-    assert len(set(seen)) == 8
+    assert len(set(seen)) == 9
     panel_of(notebook).get_by_role("tab", name="Plan").click()
     panel_of(notebook).get_by_role("button", name="Stop").click()
     expect(panel_of(notebook).get_by_role("button", name="Search again")).to_be_enabled()
