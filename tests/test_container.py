@@ -243,6 +243,7 @@ def test_every_copied_source_is_in_the_build_and_nothing_else_is() -> None:
         "compose.yaml",
         "llamapar/__pycache__/mesh.pyc",
         "notebooks/.ipynb_checkpoints/00_start_here-checkpoint.ipynb",
+        "notebooks/progress.json",
         "tests/test_container.py",
     ],
 )

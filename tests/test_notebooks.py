@@ -107,6 +107,13 @@ def test_the_first_notebook_is_the_one_that_make_lab_opens() -> None:
     assert PATHS[0].name == "00_start_here.ipynb"
 
 
+def test_the_first_screen_is_the_explorer() -> None:
+    title, panel, *_ = read(PATHS[0]).cells
+    assert re.fullmatch(r"# [^\n]+", title.source), "prose before the Explorer"
+    assert "lp.explorer(" in panel.source
+    assert "image/png" in panel.outputs[0].data
+
+
 def test_valid_with_kernel_name_and_cell_ids(notebook: NotebookNode) -> None:
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)

@@ -157,6 +157,13 @@ def test_the_page_adds_up(file: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert total == len(exercises.TARGETS), "every exercise is asked somewhere, and once"
 
 
+def test_no_question_of_the_course_is_asked_twice() -> None:
+    """A guess is kept by its question."""
+    asked = [question for questions in progress.asked().values() for question in questions]
+    assert len(asked) == len(set(asked))
+    assert sum(kind == "predictions" for kind, _ in asked) > 30
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
