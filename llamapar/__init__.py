@@ -52,6 +52,7 @@ from .timing.cost import Cost, cost
 from .timing.inside import LayerSteps, inside
 from .timing.plan import Plan, Ranked, plan
 from .timing.reasons import Reasons, reasons
+from .timing.scaling import Scaling, scaling
 
 if TYPE_CHECKING:
     from . import checkpoint, programs
@@ -148,6 +149,7 @@ __all__ = [
     "Report",
     "RopeScaling",
     "RunResult",
+    "Scaling",
     "Schedule",
     "SequenceMap",
     "Settings",
@@ -185,6 +187,7 @@ __all__ = [
     "record",
     "require",
     "run",
+    "scaling",
     "schedule",
     "sequence",
     "shrink",

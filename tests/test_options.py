@@ -46,6 +46,7 @@ SUBJECTS = {
     "what",
     "record",
     "cost",
+    "plan",
     "mesh",
     "source",
     "target",
@@ -58,7 +59,7 @@ SUBJECTS = {
 
 OF_PYTHON = {
     *("context", "inputs", "reference", "cancel", "progress", "ranks", "layers", "ep", "preset", "tab"),
-    *("files", "overrides", "known", "number"),
+    *("files", "overrides", "known", "number", "weak"),
 }
 """What is no plain value, or belongs to one function alone."""
 

@@ -21,6 +21,7 @@ from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
 from llamapar.timing.inside import LayerSteps
 from llamapar.timing.plan import Plan
+from llamapar.timing.scaling import Scaling
 
 from . import (
     calibration,
@@ -35,6 +36,7 @@ from . import (
     pipeline,
     plan,
     ranks,
+    scaling,
     sequence,
     stages,
     trace,
@@ -89,6 +91,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     MemoryCurve: curve.picture,
     Cost: cost.picture,
     Plan: plan.picture,
+    Scaling: scaling.picture,
     Calibration: calibration.picture,
     Explanation: diagnosis.picture,
     LossCurve: losses.picture,
@@ -98,8 +101,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, ZeroMap,
-    Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration, Explanation, LossCurve,
-    Schedule, Timeline, Timelines or Moment.
+    Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration, Explanation,
+    LossCurve, Schedule, Timeline, Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.

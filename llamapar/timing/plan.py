@@ -19,7 +19,7 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS
-from llamapar.errors import LlamaparError, flag, whole
+from llamapar.errors import LlamaparError, flag, real, whole
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import habits_of
@@ -36,6 +36,9 @@ from .search import EVERY_SCHEDULE, Candidate, candidates
 
 JUDGED = 50
 """Layouts that pass, of which the full functions judge all."""
+
+MOST_PRICE = 1e6
+"""Of a GPU-hour, in whatever currency."""
 
 Progress = Callable[[int, int], object]
 """Called with layouts judged, and those that pass among them."""
@@ -74,6 +77,30 @@ class Ranked:
         }
 
 
+@dataclass(frozen=True)
+class Question:
+    """What a search is for. job: a model, GPUs, a batch and a schedule. schedules: that are tried."""
+
+    job: Job
+    how: Conditions
+    judge: Framework | None
+    split: str
+    schedules: tuple[str, ...]
+    most_tp: int | None
+
+    @property
+    def gpus(self) -> int:
+        return self.job.gpus or 1
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Every layout, of all schedules; without a pipeline they are the same."""
+        largest = self.gpus if self.most_tp is None else self.most_tp
+        for name in self.schedules:
+            for one in candidates(self.job.replace(schedule=name), self.how, self.gpus, self.split, largest):
+                if name == self.schedules[0] or one.pp > 1:
+                    yield one
+
+
 @dataclass(frozen=True, repr=False)
 class Plan(Record):
     """Layouts by the time of a step, the fastest first.
@@ -81,17 +108,23 @@ class Plan(Record):
     considered: those that were estimated. seconds: that it took. complete: whether nothing stopped it.
     """
 
-    model: ModelConfig
-    gpus: int
-    gpu: Gpu
+    asked: Question = field(repr=False)
     layouts: tuple[Ranked, ...]
     considered: int
     seconds: float
     complete: bool
-    judge: Framework | None
-    how: Conditions
-    split: str
-    asked: Job = field(repr=False)
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.asked.job.model
+
+    @property
+    def gpus(self) -> int:
+        return self.asked.gpus
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.asked.how.gpu
 
     @property
     def best(self) -> Ranked:
@@ -114,6 +147,10 @@ class Plan(Record):
         """Hours of a GPU that so many tokens take with the fastest layout."""
         return tokens / self.best.cost.tokens_per_second_per_gpu / 3600
 
+    def money(self, tokens: float, price: float) -> float:
+        """What they come to at a price of a GPU-hour, in its currency. Only you know it."""
+        return self.gpu_hours(tokens) * real("price", price, 0.0, MOST_PRICE)
+
     def why(
         self,
         layout: LayoutLike,
@@ -127,18 +164,19 @@ class Plan(Record):
         """
         best = self.best
         size = best.job.micro_batch if micro_batch is None else micro_batch
-        job = self.asked.replace(
+        job = self.asked.job.replace(
             layout=Layout.of(layout),
             micro_batch=whole("micro_batch", size),
             recompute=OPTIONS["recompute"].chosen(recompute or best.job.recompute),
             schedule=OPTIONS["schedule"].chosen(schedule or best.job.schedule),
         )
-        errors = [f for f in check_job(job, self.judge).findings if f.severity == ERROR]
+        judge = self.asked.judge
+        errors = [f for f in check_job(job, judge).findings if f.severity == ERROR]
         if errors:
             return errors[0].message
         try:
-            held = memory_of(job, self.judge)
-            found = cost_of(job, replace(self.how, recompute=job.recompute), self.split)
+            held = memory_of(job, judge)
+            found = cost_of(job, replace(self.asked.how, recompute=job.recompute), self.asked.split)
         except LlamaparError as problem:
             return problem.what
         if held.high_bytes > self.gpu.hbm_bytes:
@@ -159,7 +197,7 @@ class Plan(Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
-        several = any(one.job.schedule != self.asked.schedule for one in self.layouts)
+        several = any(one.job.schedule != self.asked.job.schedule for one in self.layouts)
         for place, one in enumerate(self.layouts, 1):
             lay, job = one.layout, one.job
             rows.append(
@@ -231,7 +269,6 @@ def plan(
     Tried are tp, cp, pp, dp, micro-batches of at most 8 sequences, virtual stages, ZeRO and recomputation.
     Raises LayoutError for bad input; LlamaparError for bad hardware.
     """
-    started = time.perf_counter()
     found = hardware(gpu)
     for name, value in (("precision", precision), ("flash", flash), ("cp_method", cp_method)):
         OPTIONS[name].chosen(value)
@@ -252,27 +289,31 @@ def plan(
         cp_method,
     ).fitted(profile)
     split = (judge and judge.layer_split) or "balanced ends"
-    largest = gpus if most_tp is None else whole("most_tp", most_tp)
-    names = [schedule]
-    if flag("all_schedules", all_schedules):
-        names += [name for name in EVERY_SCHEDULE if name != schedule]
-    found_all = (
-        one
-        for name in names
-        for one in candidates(job.replace(schedule=name), how, gpus, split, largest)
-        if name == schedule or one.pp > 1
-    )
-    some = found_all if cancel is None else takewhile(lambda _: not cancel(), found_all)
-    every = sorted(some)
-    wanted = max(JUDGED, whole("top", top))
+    largest = None if most_tp is None else whole("most_tp", most_tp)
+    others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()
+    schedules = (schedule, *(name for name in others if name != schedule))
+    question = Question(job, how, judge, split, schedules, largest)
+    return search(question, whole("top", top), progress, cancel)
+
+
+def search(
+    asked: Question,
+    top: int,
+    progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Plan:
+    """The same of a Question."""
+    started = time.perf_counter()
+    found = asked.candidates()
+    every = sorted(found if cancel is None else takewhile(lambda _: not cancel(), found))
     passing: list[Ranked] = []
     complete = cancel is None or not cancel()
     try:
-        for judged, one in enumerate(_judged(every, job, how, judge, split), 1):
+        for judged, one in enumerate(_judged(every, asked), 1):
             passing += [] if one is None else [one]
             if progress is not None:
                 progress(judged, len(passing))
-            if len(passing) == wanted:
+            if len(passing) == max(JUDGED, top):
                 break
             if cancel is not None and cancel():
                 complete = False
@@ -284,23 +325,19 @@ def plan(
         replace(one, why=compared(one.cost, passing[0].cost) if place else "the fastest")
         for place, one in enumerate(passing[:top])
     ]
-    seconds = time.perf_counter() - started
-    return Plan(
-        *(job.model, gpus, found, tuple(shown), len(every), seconds, complete, judge, how, split, job)
-    )
+    return Plan(asked, tuple(shown), len(every), time.perf_counter() - started, complete)
 
 
-def _judged(
-    every: list[Candidate], job: Job, how: Conditions, judge: Framework | None, split: str
-) -> Iterator[Ranked | None]:
+def _judged(every: list[Candidate], asked: Question) -> Iterator[Ranked | None]:
     """Each of them by the full functions; None where it does not pass, or does not fit."""
+    how, judge = asked.how, asked.judge
     for candidate in every:
-        one = candidate.job(job)
+        one = candidate.job(asked.job)
         found = None
         if not codes(severities(one, judge), ERROR):
             with suppress(LlamaparError):  # a schedule that is not defined for it
                 held = memory_of(one, judge).high_bytes
                 if held <= how.gpu.hbm_bytes:
-                    timed = cost_of(one, replace(how, recompute=one.recompute), split)
+                    timed = cost_of(one, replace(how, recompute=one.recompute), asked.split)
                     found = Ranked(one, timed, held)
         yield found

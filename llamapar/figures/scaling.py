@@ -1,0 +1,56 @@
+"""Scaling as a picture: tokens a second of a GPU over their number, beside those of the fewest."""
+
+from __future__ import annotations
+
+from llamapar.timing.scaling import Scaling
+
+from . import parts, style
+from .plan import named
+from .style import Spec
+
+
+def picture(record: Scaling) -> tuple[Spec, str]:
+    """A point for each number of GPUs, and a dotted line without any loss."""
+    counts = [gpus for gpus, _ in record.found]
+    layouts = [one for _, one in record.found]
+    rates = [round(one.cost.tokens_per_second_per_gpu, 1) for one in layouts]
+    told = [
+        f"{gpus:,} GPUs: {rate:,.0f} tokens/s each, {share:.1%} of the fewest's, {named(one)}"
+        for gpus, rate, share, one in zip(counts, rates, record.efficiency, layouts, strict=True)
+    ]
+    line: Spec = {"color": style.LINE, "width": 1.5, "dash": "dot"}
+    own: Spec = {"color": style.COLOURS["dp"], "width": 2}
+    data = [
+        parts.scatter(
+            "lines",
+            counts,
+            rates[:1] * len(rates),
+            line=line,
+            hoverinfo="skip",
+            **parts.legend("nothing lost"),
+        ),
+        parts.scatter(
+            "lines+markers",
+            counts,
+            rates,
+            line=own,
+            marker={"size": 9},
+            hovertext=told,
+            **parts.legend("the fastest layout"),
+        ),
+    ]
+    lost = (
+        f"of {counts[-1]:,} GPUs each keeps {record.efficiency[-1]:.1%}"
+        if counts
+        else "no layout passes and fits"
+    )
+    layout = style.layout(
+        "scaling",
+        record.title,
+        lost,
+        widest="0,000",
+        legend_rows=1,
+        xaxis=parts.axis("GPUs", type="log", **parts.ticks(counts)),
+        yaxis=parts.axis("tokens/s of a GPU", nticks=6, rangemode="tozero"),
+    )
+    return {"data": data, "layout": layout}, parts.lines(record.title, told)
