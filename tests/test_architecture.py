@@ -39,13 +39,13 @@ ROOMS = {
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
-    "timing": room(2030),  # a step's time by terms, profiles, and the search for layouts
+    "timing": room(2150),  # a step's time by terms, profiles, and the search for layouts
     "diagnosis": room(5860),  # a reader for each cause; every cut of known sizes; flight records
     "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5600, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(3415, "plotly"),  # a layer by steps, documents among them
+    "figures": room(3470, "plotly"),  # a layer by steps, documents among them
     "panels": room(3755, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1510),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
