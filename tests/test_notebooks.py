@@ -255,7 +255,7 @@ def _leave_needed(notebook: NotebookNode, wanted: list[NotebookNode]) -> None:
 )
 def test_solutions_are_right(path: Path) -> None:
     notebook = read(path)
-    solved = exercises(notebook)
+    solved = [found for found in exercises(notebook) if "puzzle" not in tags(found[0])]  # see test_puzzles
     for stub, _, solution in solved:
         stub.source = solution
     _leave_needed(notebook, [cell for stub, check, _ in solved for cell in (stub, check)])
