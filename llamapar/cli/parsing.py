@@ -40,6 +40,7 @@ _METAVARS = {
     "timeout": "SECONDS",
     "memory_gib": "GIB",
     "against": "PATH",
+    "flight": "DIR",
     "context": "JSON",
 }
 """What stands for an option's value in a usage line, where it is neither N nor the option's name."""

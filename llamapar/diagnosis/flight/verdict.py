@@ -107,8 +107,8 @@ def standing(folder: Folder, layout: Layout | None = None) -> Standing:
 
 def _silence(hang: Hang) -> str:
     words = "no rank waits in a collective that was recorded"
-    gloo = not any(call.ends for dump in hang.dumps.values() for call in dump.calls[-1:])
-    return f"{words}; gloo records no send and no receive" if gloo else words
+    calls = [call for dump in hang.dumps.values() for call in dump.calls]
+    return words if any(call.ends for call in calls) else f"{words}; gloo records no send and no receive"
 
 
 def _title(hang: Hang, group: Group, ranks: tuple[int, ...]) -> str:
