@@ -134,6 +134,18 @@ def test_lanes_lead_from_ours_to_each_tools_total(name: str) -> None:
     )
 
 
+def test_a_bar_says_in_words_what_a_tool_counts_more_or_less_of() -> None:
+    record = RECONCILED["llama3.1-405b (8, 1, 16, 128, 8192)"]
+    said = [text for trace in bars(record) for text in trace["hovertext"]]
+    tool = next(tool for tool in record.tools if tool.name == "Megatron-LM")
+    size = dict(tool.steps)["activations"] / GIB
+    more = "more" if size > 0 else "less"
+    assert f"Megatron-LM counts {abs(size):,.2f} GiB {more}: activations<br>{tool.note}" in said
+    assert {trace["name"] for trace in bars(record)} <= set(memory.SAID.values())
+    note = " ".join(lp.view(record).spec["layout"]["title"]["subtitle"]["text"].split("<br>"))
+    assert note.endswith("a bar is what the tool counts more or less of, and the mark is its total")
+
+
 def test_totals_out_of_the_picture_have_an_arrow() -> None:
     record = RECONCILED["llama3.1-405b (8, 1, 16, 128, 8192)"]
     labels = lp.view(record).spec["layout"]["yaxis"]["ticktext"]

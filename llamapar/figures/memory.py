@@ -42,6 +42,14 @@ LABELLED = 16
 DRAWN = 64
 """Most stages drawn: past it the first ones and the last."""
 
+SAID = {
+    "states": "weights and optimizer",
+    "activations": "activations",
+    "buffers and assumed": "buffers, reserve",
+    "not told apart": "it does not say what",
+}
+"""Step of a waterfall → what it is called in the legend."""
+
 _BEYOND = 1.5
 """A total past so many times ours leaves the picture of a reconciliation, with an arrow."""
 
@@ -145,7 +153,8 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
     layout = style.layout(
         "waterfall",
         "What each tool says of a GPU's memory, from our total to its own",
-        record.title.partition(":")[0],
+        f"{record.title.partition(':')[0]}. A row starts at our total, the dashed line; a bar is what the "
+        "tool counts more or less of, and the mark is its total",
         widest="x" * 26,
         xaxis=parts.axis("GiB", [0, parts.number(widest * 1.02 / GIB)]),
         yaxis=parts.downward(parts.axis("tool, and its GiB", [-0.5, n - 0.5]))
@@ -164,14 +173,18 @@ def _steps(record: Reconciliation, widest: float) -> Iterator[Spec]:
         for lane, (what, size) in enumerate(steps.items()):
             start, stop = (min(end, widest) / GIB for end in sorted((at, at + size)))
             wide = 0.8 / len(steps)
-            hover = f"{tool.name} · {what} {size / GIB:+,.2f} GiB"
+            more = "more" if size > 0 else "less"
+            note = f"<br>{tool.note}" if tool.note else ""
+            hover = f"{tool.name} counts {abs(size) / GIB:,.2f} GiB {more}: {SAID[what]}{note}"
             bars[what].append((Bar(row - 0.4 + (lane + 0.5) * wide, start, stop, hover), wide))
             at += size
     for what, made in bars.items():
         if made:
             pattern = {"pattern": style.CUT_PATTERN} if what == "not told apart" else {}
             marker = {"color": STEPS[what], **pattern}
-            trace = parts.bars([bar for bar, _ in made], len(record.tools), marker, **parts.legend(what))
+            trace = parts.bars(
+                [bar for bar, _ in made], len(record.tools), marker, **parts.legend(SAID[what])
+            )
             yield trace | {"width": [wide for _, wide in made]}
 
 
