@@ -10,7 +10,7 @@ import llamapar as lp
 import progress
 from questions import QUESTIONS, Quiz
 
-SEEDS = range(4)
+SEEDS = range(3)
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "14_twenty_questions.ipynb"
 
 
