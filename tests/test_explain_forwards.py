@@ -187,3 +187,42 @@ def test_positions_past_the_table_of_a_rank() -> None:
 def test_gloo_s_own_question_is_no_hang() -> None:
     text = "op.preamble.length <= op.nbytes. 40960 vs 32768. Is there a distributed collective mismatch?"
     assert "rank_mapping_hang" not in [d.category for d in lp.explain(text).diagnoses]
+
+
+@pytest.mark.parametrize(
+    ("text", "facts", "category"),
+    [
+        (MEET.format(40, 30, 2), {"tp": 16}, "hidden_or_ffn_not_divisible"),  # shares of 630
+        ("stack expects each tensor: shape '[2, 8, 3, 5, 64]' is invalid for input of size 16384",
+         {"n_heads": 16, "cp": 3}, "heads_not_divisible"),
+        ("IndexError: index 1000 is out of bounds for dimension 0 with size 1000", {"seq_len": 1000, "cp": 6},
+         "seq_not_divisible"),
+        (VIEW.format([4, -1, 128], 4 * 1728) + " while scales are applied", {"ffn_dim": 13824, "tp": 8},
+         "quant_group_vs_tp"),
+        ("ValueError: Incompatible types for matmul: float32[4,5,7] and float32[32,7,5]",
+         {"n_heads": 32, "tp": 8}, "other"),
+    ],
+)  # fmt: skip
+def test_a_known_degree_alone_names_the_cut(text: str, facts: dict[str, int], category: str) -> None:
+    told = lp.explain(text, context=facts)
+    assert (told.verdict, told.best.category) == ("sharding", category)
+
+
+def test_a_ratio_proves_a_cut_but_not_which_tensor_was_cut() -> None:
+    """10 of 30 over tp=3 is a slice of an activation, of a file's weight or of an adapter."""
+    told = lp.explain(MEET.format(10, 30, 1), tp=3)
+    assert (told.verdict, told.best.level) == ("sharding", lp.Level.POSSIBLE)
+    assert lp.explain(MEET.format(10, 30, 1), tp=3, dim=30).best.level is lp.Level.LIKELY
+
+
+def test_processes_that_do_not_find_each_other_are_no_hang() -> None:
+    text = "The client socket has timed out after 1000ms while trying to connect to (10.0.0.1, 29500)."
+    assert lp.explain(text).verdict == "not_sharding"
+
+
+def test_a_number_of_ranks_beside_a_tensor_makes_it_no_list_of_ranks() -> None:
+    text = '  File "a.py", line 3\n    x = rewards.view(num_devices, n)\nRuntimeError: ' + VIEW.format(
+        [2, 8], 17
+    )
+    told = lp.explain(f"Traceback (most recent call last):\n{text}")
+    assert "world_size_product" not in [d.category for d in told.diagnoses]

@@ -22,7 +22,7 @@ from .counts import explain_unequal
 from .forwards import explain_forwards, explain_spoken, unfit
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import FACTS, Known
-from .limits import limits
+from .limits import PARTED, limits
 from .lines import Candidate, blocks, causes, is_watchdog, pieces, score, strip
 from .observations import (
     AXES,
@@ -274,7 +274,9 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     named = named if len(named) == 1 else set()  # one wording of several rules proves none of them
     found = [h if h.category in saying else acquitted(h, r, known) for h in hypotheses(r, observed, known)]
     found = [doubted(placeholders(h, known), r, known) for h in found]
-    found += elsewhere(found, r, known)
+    parted = r.parallel or PARTED.search(" ".join(r.code[-1:]))
+    near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
+    found += [replace(h, parallel=None) if near else h for h in elsewhere(found, r, known)]
     if all(h.level is WEAK for h in found):
         found += explain_spoken(r, known)
     if all(h.level is WEAK for h in found) and (

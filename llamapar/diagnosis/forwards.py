@@ -31,6 +31,8 @@ _SIZES: tuple[tuple[str, str, str, str], ...] = (
     ("dim", "hidden_or_ffn_not_divisible", "tp", COLUMNS),
     ("n_heads", "heads_not_divisible", "tp", COLUMNS),
     ("n_kv_heads", "kv_heads_lt_tp", "tp", COLUMNS),
+    ("n_heads", "heads_not_divisible", "cp", COLUMNS),
+    ("n_kv_heads", "kv_heads_lt_tp", "cp", COLUMNS),
     ("vocab_size", "vocab_not_divisible", "tp", COLUMNS),
     ("seq_len", "seq_not_divisible", "cp", TOKENS),
     ("seq_len", "seq_not_divisible", "tp", TOKENS),
@@ -81,6 +83,10 @@ class Cut:
     def explains(self, a: int, b: int) -> bool:
         return a != b and {a, b} <= self.shares | self.gathered | {self.whole}
 
+    def tears(self, a: int, b: int) -> bool:
+        """Whether both are shares, or one is and the other a unit that it holds no whole number of."""
+        return self.explains(a, b) or (b == self.columns > 1 and a in self.shares and a % b > 0)
+
     def __str__(self) -> str:
         return f"{self.fact} {self.count} over {self.axis}={self.degree}"
 
@@ -102,6 +108,8 @@ def cuts(known: Known) -> Iterator[tuple[Cut, str]]:
             degree = 2 * (known.get("cp") or 0) or 1
         if axis == "micro_batches":  # of a given size, the last one perhaps smaller
             degree = -(-(count or 0) // (known.get("micro_batch") or count or 1))
+        if fact in _HEADS and axis == "cp":  # as Ulysses deals them out
+            degree = known.get("cp") or 1
         if not count or degree == 1 or (fact == "n_kv_heads" and count == heads):  # Q is cut before
             continue
         if (fact, axis) == ("seq_len", "tp"):
@@ -201,7 +209,8 @@ def _of_view(target: Shape, numel: int, head_dim: int | None) -> Iterator[Meetin
             there, rest = divmod(numel * asked, math.prod(target))
             kinds = {SAMPLES} if first == 0 else set()
             kinds |= {TOKENS} if first == min(1, heads - 1) else set()
-            kinds |= {COLUMNS} if first >= heads or 0 < first < last == dims or dims < 3 else set()
+            dealt = last - first == 2 and last == dims - 1  # heads by ranks, as an all-to-all deals them
+            kinds |= {COLUMNS} if first >= heads or 0 < first < last == dims or dims < 3 or dealt else set()
             own = first == dims - 1 and asked == head_dim  # the size of a head, which nobody cuts
             if not rest and there != asked and not own:
                 yield there, asked, _ANY if (dims, target[0]) == (3, 1) else frozenset(kinds)
@@ -241,7 +250,7 @@ def _of_two_runs(o: Pair | Matmul, known: Known) -> Iterator[Hypothesis]:
         if few and small > many and 0 <= abs(small * many - big * few) < many:
             cause = f"{small} and {big} are shares of one size, cut for {axis}={many} and for {axis}={few}"
             numbers = Comparison(Product((small, many)), "≈", big * few)
-            table = isinstance(o, Pair) and key_of(o.name) in ("tok_embeddings", "output")
+            table = isinstance(o, Pair) and not o.dim and key_of(o.name) in ("tok_embeddings", "output")
             category = "embed_checkpoint_shape" if table else "checkpoint_tp_mismatch"
             yield found(category, LIKELY, cause, numbers)
 
@@ -316,9 +325,16 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     if not rows and (spoken or r.loading):
         level = LIKELY if spoken else POSSIBLE
         meeting = [(a, b) for a, b, kinds in meetings(o, known) if COLUMNS in kinds]
-        quantised = [(cut, a, b) for a, b in meeting for cut in groups(known) if cut.explains(a, b)]
+        if isinstance(o, View):  # view(rows, -1, group): a rank's columns and those of a group
+            meeting.append((o.numel // abs(math.prod(o.target[:-2])), o.target[-1]))
+        quantised = [(cut, a, b) for a, b in meeting for cut in groups(known) if cut.tears(a, b)]
         return [h for cut, a, b in quantised for h in _uneven(cut, a, b, level, meet=False)]
-    table = isinstance(o, Pair) and o.dim == 0 and not (o.shapes and len(o.shapes[0]) == 1)
+    table = (
+        isinstance(o, Pair)
+        and o.dim == 0
+        and (o.name or r.loading or not r.code)
+        and not (o.shapes and len(o.shapes[0]) == 1)
+    )
     if table and any(cut.even and cut.fact == "vocab_size" for cut, _, _ in rows):
         return []  # the rows of an embedding, see `weights`
     batches = isinstance(o, Pair) and o.shapes and len(o.shapes[0]) == 2 and o.shapes[0][0] <= _BATCH

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
-from .forwards import uneven
-from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
+from .forwards import cuts, uneven
+from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
 from .known import Known
 from .reading import Reading
 from .words import pattern
@@ -18,6 +18,7 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Zero division, memory, counters, checkpoints and positions."""
     yield from _zero_division(r, known)
     yield from _past_the_rows(r, known)
+    yield from _few_chunks(r, known)
     yield from _collective(r, known)
     yield from _memory(r, known)
     yield from _counter(r, known)
@@ -76,16 +77,27 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
     past = _PAST.search(text)
     if past is None:
         return
-    vocab, tp, size = known.get("vocab_size"), known.get("tp") or 1, int(past["size"] or 0)
+    size = int(past["size"] or 0)
     past_all = (known.get("seq_len") or 0) > (known.get("max_seq_len") or 2**40)
     if "position" in r.evident or past_all:
         yield _past_the_positions(size, known)
         return
     index = int(past["index"] or past["target"] or 0)
-    if vocab and tp > 1 and index < vocab and -(-vocab // tp) == (size or -(-vocab // tp)) <= index:
-        cause = f"token {index} of {vocab} is looked up among the {-(-vocab // tp)} rows of one rank"
-        yield found("other: global_dim_not_localized", LIKELY, cause, Quotient(vocab, tp))
-    elif _TABLE.search(text):
+    facts = ("vocab_size", "seq_len") if size else ("vocab_size",)  # what ids and positions count
+    for cut in (cut for cut, _ in cuts(known) if cut.fact in facts and cut.axis != "dp"):
+        rows, numbers = size or max(cut.shares - {cut.whole}), Quotient(cut.count, cut.degree)
+        if rows in cut.shares and rows <= index < cut.whole:
+            if not cut.even:
+                cause = f"{index} of {cut}, which does not divide, is past the {rows} of one rank"
+                yield found(cut.category, POSSIBLE, cause, numbers)
+            cause = f"{index} of {cut} is looked up among the {rows} of one rank"
+            yield found("other: global_dim_not_localized", LIKELY if cut.even else POSSIBLE, cause, numbers)
+            return
+        if rows == cut.whole <= index < max(cut.gathered):
+            cause = f"equal pieces of {cut} count up to {max(cut.gathered)}: there is no {index}"
+            yield found(cut.category, LIKELY, cause, numbers)
+            return
+    if _TABLE.search(text):
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
@@ -105,6 +117,22 @@ def _past_the_positions(size: int, known: Known) -> Hypothesis:
     if seq and cp > 1 and -(-seq // cp) == size:
         return found(category, LIKELY, f"{cause}: {size} of {seq}", Quotient(seq, cp))
     return found(category, POSSIBLE, cause, parallel=cp > 1 or None, needs="seq_len, max_seq_len, cp")
+
+
+PARTED = re.compile(r"\.(?:chunk|split|tensor_split|scatter)\(")
+"""A line of code that takes a tensor apart."""
+
+
+def _few_chunks(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """torch's chunk gives fewer parts than it is asked for where these do not divide the dim."""
+    if "index out of range" not in r.low or not PARTED.search(" ".join(r.code[-1:])):
+        return
+    cause = "a tensor came apart in fewer chunks than there are ranks, which do not divide it"
+    for cut in uneven(known):
+        yield found(cut.category, POSSIBLE, f"{cause}: {cut}", Quotient(cut.count, cut.degree))
+    if not uneven(known):
+        blame = True if (known.get("tp") or 1) > 1 else None
+        yield found(WIDTH, POSSIBLE, cause, parallel=blame, needs="shape of the tensor, tp")
 
 
 _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")

@@ -132,7 +132,9 @@ def _partitioned(r: Reading) -> Divides | None:
     elif _SEQUENCE.search(axis):
         subject = "seq"
     elif dims > 2 and dim == dims - 2:
-        subject = "kv" if _OF_KEYS.search("\n".join((r.low, *r.code)).lower()) else "heads"
+        text = "\n".join((r.low, *r.code)).lower()  # fewer heads than ranks are those of K and V
+        keys = size < int(match["ranks"] or match["ranks2"]) or _OF_KEYS.search(text)
+        subject = "kv" if keys else "heads"
     return Divides(
         subject, size, frozenset(("tp",) if not subject else ()), int(match["ranks"] or match["ranks2"])
     )
@@ -277,6 +279,9 @@ def shapes(r: Reading) -> Iterator[Observation]:
         a, b = wide[0], wide[1]
         if a[-1] != b[-2]:
             yield Matmul(a[-1], b[-2], b[-1])
+            return
+        if batches := list(_broadcast(a[:-2], b[:-2], "")):  # the dims before, which both have
+            yield from batches
             return
     last = _ENTRY.search(r.low)
     if last and len(wide) == 2 and wide[0][:-1] == wide[1][:-1] and wide[0][-1] > wide[1][-1]:

@@ -82,7 +82,9 @@ def _lengths(it: Meeting, what: str) -> Iterator[Hypothesis]:
 
 def _two_models(it: Meeting) -> Iterator[Hypothesis]:
     shapes = it.o.shapes
-    if it.o.name and shapes and not it.adapter and sum(a != b for a, b in zip(*shapes, strict=False)) > 1:
+    pairs = [sorted(pair) for pair in zip(*shapes, strict=False) if len(set(pair)) > 1] if shapes else []
+    odd = any(small == 0 or big % small for small, big in pairs)  # no share of an adapter's rank or width
+    if it.o.name and shapes and len(pairs) > 1 and (odd or not it.adapter):
         cause = f"{it.o.name} differs in more than one dim: the weights of two models"
         numbers = Stated(f"{_written(shapes[0])} ≠ {_written(shapes[1])}")
         yield found("other: model_config", LIKELY, cause, numbers, parallel=False)

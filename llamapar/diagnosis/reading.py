@@ -92,7 +92,7 @@ _PARALLEL = re.compile(
 )
 
 _LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|saved")
-_LOADS = re.compile(r"\.copy_\(|load|state_dict|narrow\(|checkpoint|merge")
+_LOADS = re.compile(r"(?<!to_local\(\))\.copy_\(|load|get_slice|state_dict|narrow\(|checkpoint|merge")
 """What a text, and a line of source, say where a tensor comes from a file."""
 
 _GROUP_SIZE = ("group_size", "group size")

@@ -22,6 +22,7 @@ _SIZES = (
     ("n_heads", "heads_not_divisible", "query heads"),
     ("n_kv_heads", "kv_heads_lt_tp", "KV heads"),
     ("global_batch", "microbatch_divisibility", "samples"),
+    ("vocab_size", "vocab_not_divisible", "rows of the vocabulary"),
     ("seq_len", "seq_not_divisible", "tokens"),
 )
 """Known sizes that may be dealt out in equal parts: the fact, the category where they do not, the units."""
@@ -54,13 +55,18 @@ def explain_cut(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = f"{units} {word} do not divide into {parts} equal parts"
         yield found(category, LIKELY, cause, Quotient(units, parts))
         return
+    dealt = len(o.target) == 5 and dims == list(o.target[2:4])  # [batch, seq, ranks, heads, head_dim]
+    if dealt:
+        cause = f"{units} heads do not divide into {parts} equal parts"
+        equation = Quotient(units, parts)
+        yield found("heads_not_divisible", POSSIBLE, cause, equation, parallel=None, needs="n_heads, tp, cp")
     rows = (
         ("seq_not_divisible", "tokens", tokens and not samples, "seq_len, cp, tp"),
         ("microbatch_divisibility", "samples", samples and not tokens, "global_batch, micro_batch, dp"),
     )
     for category, word, sure, needs in sorted(rows, key=lambda row: not row[2]):
         cause = f"{units} {word} do not divide into {parts} equal parts"
-        level, blame = (LIKELY, True) if sure else (POSSIBLE, None)
+        level, blame = (LIKELY, True) if sure and not dealt else (POSSIBLE, None)
         if sure or not (tokens ^ samples):
             yield found(category, level, cause, Quotient(units, parts), parallel=blame, needs=needs)
 

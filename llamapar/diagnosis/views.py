@@ -39,14 +39,14 @@ def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 
 _RANKS = re.compile(r"devices|world|\branks?\b|mesh")
+_RESHAPED = re.compile(r"\.(?:view|reshape|unflatten)\(")
 
 
 def _of_ranks(o: View, r: Reading, known: Known) -> bool:
-    """Whether it is the list of ranks that is reshaped, by its length or by the words of the code."""
+    """Whether it is the list of ranks that is reshaped, by its length and by what the code calls it."""
     near = o.numel < math.prod(map(abs, o.target)) * 2
-    return (
-        near and known.get("world") in (None, o.numel) and bool(_RANKS.search(" ".join(r.code[-1:]).lower()))
-    )
+    reshaped = _RESHAPED.split(" ".join(r.code[-1:]).lower(), maxsplit=1)[0]
+    return near and known.get("world") in (None, o.numel) and bool(_RANKS.search(reshaped))
 
 
 def _head_share(width: int, head_dim: int) -> str:

@@ -93,7 +93,8 @@ PADDED = (
 
 def rounded_up(rows: int, padded: int, known: Known) -> bool:
     """Whether `padded` is `rows` rounded up to a power of two that paddings use, or to one of each rank."""
-    units = (2**n * ranks for n in range(5, 11) for ranks in {1, known.get("tp") or 1})
+    changed = (int(n) for n in known.changes.get("tp", ()) if n.isdecimal())
+    units = (2**n * ranks for n in range(5, 11) for ranks in {1, known.get("tp") or 1, *changed} - {0})
     return rows < padded and any(-(-rows // unit) * unit == padded for unit in units)
 
 
@@ -156,7 +157,8 @@ def explain_vocabulary(small: int, big: int, r: Reading, known: Known, named: bo
         )
         public = {m.vocab_size for m in known.models()}
         sure = named or {small, big} <= public  # else these may be the parts of anything
-        level, blame = (LIKELY, False) if sure else (WEAK, None)
+        padded = small % 128 == big % 128 == 0 and small * 2 > big  # may be one that was padded twice
+        level, blame = LIKELY if sure else WEAK, False if sure and not padded else None
         yield found(
             "other: model_config", level, cause, Quotient(big, small), parallel=blame, needs="vocab_size"
         )

@@ -51,11 +51,19 @@ def explain_narrow(small: int, big: int, columns: int) -> Iterator[Hypothesis]:
     yield found(LOCAL, POSSIBLE, cause, ratio)
 
 
+_WIDTHS = ("dim", "ffn_dim", "n_heads", "vocab_size", "q_dim", "kv_dim")
+
+
+def is_given(n: int, known: Known) -> bool:
+    """Whether a size that was given, or one of the given model, is so large."""
+    given = [known.get(fact) for fact in (*_WIDTHS[:4], "seq_len")]
+    return n in given or (known.model is not None and is_width(n, known))
+
+
 def is_width(n: int, known: Known) -> bool:
     """Whether a model, the known one or else a public one, has such a width or count of heads."""
-    names = ("dim", "ffn_dim", "n_heads", "vocab_size", "q_dim", "kv_dim")
-    own = n in [known.get(fact) for fact in (*names[:4], "seq_len")]
-    return own or (n >= 16 and any(n in [getattr(m, name) for name in names] for m in known.models()))
+    own = n in [known.get(fact) for fact in (*_WIDTHS[:4], "seq_len")]
+    return own or (n >= 16 and any(n in [getattr(m, name) for name in _WIDTHS] for m in known.models()))
 
 
 def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -75,14 +83,12 @@ def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[H
         yield found("fused_qkv_layout", LIKELY, cause, Quotient(big, small), parallel=False, needs="tp")
     usual = k & (k - 1) == 0 and k <= 64 and is_width(big, known)
     alike = any(known.get(axis) == k for axis in ("world", "dp", "cp", "ep"))
-    level = first(
-        (solo, WEAK), (tp == k, LIKELY), (alike, LIKELY), (tp, WEAK), (usual, POSSIBLE), otherwise=WEAK
-    )
-    if known.model and not is_width(big, known):
-        level = min(level, POSSIBLE)
+    ours = not solo and (tp == k or alike)  # which proves a cut; what was cut, only a size that is known
+    sure = LIKELY if is_given(big, known) else POSSIBLE
+    level = first((solo, WEAK), (ours, sure), (tp, WEAK), (usual, POSSIBLE), otherwise=WEAK)
     cause = f"{small} is 1/{k} of {big}: a rank's slice (tp={k}) meets a whole dim"
     category = "checkpoint_tp_mismatch" if r.loading else LOCAL
-    blame = True if level == LIKELY or (level == POSSIBLE and _SHARDS.search(r.low)) else None
+    blame = True if ours or (level == POSSIBLE and _SHARDS.search(r.low)) else None
     yield found(category, level, cause, Quotient(big, k), parallel=blame, needs="tp", facts={"tp": k})
 
 
@@ -91,9 +97,14 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
     shards, tp = bool(_SHARDS.search(r.low)), known.get("tp")
     ranks = known.get("dp") or known.get("world") or 1
     if tp is None and ranks > 1:
-        yield from _dealt(small, big, ranks, known)
+        yield from _dealt(small, big, ranks, "fsdp_uneven")
+        return
+    if tp and known.model is None and not shards and not is_given(big, known) and 0 < big - small < tp:
+        yield from _dealt(small, big, tp, "checkpoint_tp_mismatch" if r.loading else WIDTH)
         return
     for k in degrees(known):
+        if k > small:
+            continue
         if big % k and -(-big // k) == small:
             sure = shards or (is_width(big, known) and (tp == k or k <= 8))
             level = first((sure and tp == k, LIKELY), (sure, POSSIBLE), otherwise=WEAK)
@@ -114,18 +125,18 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
             return
 
 
-def _dealt(small: int, big: int, ranks: int, known: Known) -> Iterator[Hypothesis]:
+def _dealt(small: int, big: int, ranks: int, category: str) -> Iterator[Hypothesis]:
     """Shares of a size that is not known over the ranks that are: the last one is short, or was padded."""
     whole = (ranks - 1) * big + small
     if big - small < ranks:
         cause = f"{big} and {small} are shares of {whole} over {ranks} ranks, which does not divide"
-        yield found("fsdp_uneven", POSSIBLE, cause, Quotient(whole, ranks), needs="shape of the tensor")
+        yield found(category, POSSIBLE, cause, Quotient(whole, ranks), needs="shape of the tensor")
     elif -(-small // ranks) * ranks == big:
         cause = f"equal pieces of {small} on {ranks} ranks make {big}"
-        yield found("fsdp_uneven", POSSIBLE, cause, Quotient(small, ranks))
+        yield found(category, POSSIBLE, cause, Quotient(small, ranks))
     elif small in on_a_rank(big, ranks):
         cause = f"{small} is what a rank holds of {big} over {ranks} ranks, which does not divide"
-        yield found("fsdp_uneven", POSSIBLE, cause, Quotient(big, ranks))
+        yield found(category, POSSIBLE, cause, Quotient(big, ranks))
 
 
 _MOST = 1024
