@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq -c constraints.txt
 PYTEST := $(PY) -m pytest -n $(JOBS)
 
-.PHONY: help lab test lint soak deep bench docs constraints clean
+.PHONY: help lab test lint soak deep bench docs site constraints clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
 	@echo "make docs         docs/api anew, from the docstrings"
+	@echo "make site         build/site: Explorer, clinic and course as pages that need no install (npm)"
 	@echo "make constraints  pin anew: the newest releases that pyproject.toml allows"
 	@echo "make clean        remove the environment and everything generated"
 	@echo "PYTHON=python3.12 chooses the interpreter, JOBS=4 the number of test processes"
@@ -47,6 +48,9 @@ bench: $(VENV)/.test-installed
 
 docs: $(VENV)/.test-installed
 	$(PY) tools/api.py
+
+site: $(VENV)/.test-installed
+	$(PY) site/build.py
 
 # One file marks each finished installation; it is made anew when what it was made from changes.
 $(VENV)/.created:

@@ -182,11 +182,12 @@ def test_ci_installs_a_browser_and_runs_make_test_and_make_soak_alone() -> None:
     assert "set -euo pipefail" in lines
     assert script.stat().st_mode & stat.S_IXUSR
     assert "chromium" in script.read_text()
+    assert "command -v npm > /dev/null || packages+=(npm)" in script.read_text()
     assert [line for line in lines if line.startswith("make")] == lines[-2:] == ["make test", "make soak"]
 
 
 @pytest.mark.parametrize(
-    "target", ["lab", "test", "lint", "soak", "deep", "bench", "docs", "constraints", "clean"]
+    "target", ["lab", "test", "lint", "soak", "deep", "bench", "docs", "site", "constraints", "clean"]
 )
 def test_makefile_explains_each_target(target: str) -> None:
     makefile = (PROJECT / "Makefile").read_text()

@@ -31,10 +31,15 @@ class Background(Generic[Item]):
             return self._stop
 
     def _go(self, item: Item, work: Callable[[threading.Event], None], name: str) -> None:
-        """Begin, and do the work in a thread."""
+        """Begin, and do the work in a thread; here and now where a Python has no threads, as a page's."""
         stop = self._begin(item)
-        self._thread = threading.Thread(target=work, args=(stop,), name=f"llamapar {name}", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=work, args=(stop,), name=f"llamapar {name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            work(stop)
+        else:
+            self._thread = thread
 
     def _put(self, stop: threading.Event, item: Item) -> None:
         """Show a step of the work that `stop` belongs to, unless another took its place."""

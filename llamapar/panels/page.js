@@ -65,7 +65,7 @@ function buildSender(model, refused) {
     awaited = null;
     if (!waiting.length) return;
     awaited = `${view}-${++count}`;
-    timer = setTimeout(unanswered, PATIENCE);
+    timer = setTimeout(unanswered, model.patience ?? PATIENCE);
     try { model.send({ ...waiting.shift(), id: awaited }); } catch { unanswered(); } // its kernel is gone
   };
   const unanswered = () => { // a lost message, or answer, must not hold up the next

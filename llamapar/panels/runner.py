@@ -72,6 +72,8 @@ class Runner(Background[Run]):
                 self._put(stop, replace(run, state=CANCELLED, phase=""))
         except LlamaparError as problem:
             self._put(stop, replace(run, state=FAILED, phase="", problem=problem))
+        except ModuleNotFoundError as absent:
+            self._put(stop, replace(run, state=FAILED, phase="", problem=_needs(absent.name)))
         except Exception as error:  # whatever torch, or the machine, says: it belongs on the page
             unforeseen = LlamaparError(f"{type(error).__name__}: {error}")
             self._put(stop, replace(run, state=FAILED, phase="", problem=unforeseen))
@@ -138,6 +140,12 @@ class Runner(Background[Run]):
         if plan.engine in self._warm:
             self._measured = [*self._measured[1 - MEASURED :], (plan, seconds)]
         self._warm.add(plan.engine)
+
+
+def _needs(name: str | None) -> LlamaparError:
+    what = f"a run needs PyTorch and threads; {name} is not in this Python"
+    why = "a page's Python has neither; all but this tab works without them"
+    return LlamaparError(what, why, ["pip install 'llamapar[run]'", "make lab"])
 
 
 def _expected(operations: Callable[[], int]) -> int:

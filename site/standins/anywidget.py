@@ -1,0 +1,55 @@
+"""What the panels need of anywidget, in a Python that has none: JSON to the page, messages from it.
+
+`connect` says where messages go. Each is a line of JSON: {"to": the widget's id} and one of "opened" (its
+class and whole state), "state" (what changed) or "content" (a message of the panel's own).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+_widgets: dict[str, AnyWidget] = {}
+_post: Callable[[str], object] = lambda text: None  # noqa: E731
+
+
+def connect(post: Callable[[str], object]) -> None:
+    """Send what widgets say from now on to `post`."""
+    global _post
+    _post = post
+
+
+def receive(text: str) -> None:
+    """A message of the page: {"to": a widget's id, "content": what its page sends}."""
+    message = json.loads(text)
+    _widgets[message["to"]].callback(None, message["content"], [])
+
+
+class AnyWidget:
+    """A widget whose page lives elsewhere."""
+
+    traits_sent: tuple[str, ...] = ()
+
+    def __init__(self, **values: object) -> None:
+        self.trait_values: dict[str, object] = dict(values)
+        self.model_id = f"w{len(_widgets)}"
+        _widgets[self.model_id] = self
+        self._say(opened=type(self).__name__, state=self.get_state())
+
+    def on_msg(self, callback: Callable[[object, object, list[bytes]], None]) -> None:
+        self.callback = callback
+
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, object]:
+        names = self.traits_sent if key is None else (key,)
+        return {name: getattr(self, name) for name in names}
+
+    def send(self, content: object, buffers: list[bytes] | None = None) -> None:
+        """Bytes do not travel: the page has plotly.js of its own."""
+        self._say(content=content)
+
+    def _changed(self, name: str) -> None:
+        self._say(state=self.get_state(name))
+
+    def _say(self, **message: object) -> None:
+        _post(json.dumps({"to": self.model_id, **message}))

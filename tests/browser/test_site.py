@@ -1,0 +1,132 @@
+"""The page without an install, in Chromium: picture, Python, slider, clinic; and nothing leaves it."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from browser.lab import chromium
+from test_site import building
+
+pytestmark = [pytest.mark.browser, pytest.mark.soak]
+
+WAIT = 60_000  # ms: the machine may be busy, so that budgets are of processor time
+MESSAGE = "n_kv_heads (8) must be divisible by tp (16)"
+EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A server that knows files and MIME types."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A site under a path, over plain http."""
+    root = tmp_path_factory.mktemp("served")
+    try:
+        building.build(root / "below" / "site")
+    except building.NoNpm as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/below/site/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+class Watched:
+    """A page and all that it asked for or complained of."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.asked, self.errors = page, list[str](), list[str]()
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def serious(self) -> list[str]:
+        found: Any = Axe().run(self.page, options={"resultTypes": ["violations"]}).response
+        return [
+            f"{one['id']}: {node['target']}"
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]
+
+
+def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -> None:
+    watched = Watched(browser.new_page(viewport={"width": 1280, "height": 900}))
+    page = watched.page
+    page.goto(f"{address}index.html")
+    assert watched.serious() == []
+    page.get_by_role("link", name="I am reading the paper").click()
+    page.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=WAIT)
+    slider = page.locator("input[data-axis=tp]").first
+    slider.press("ArrowRight")  # before Python is there: it waits
+    expect(page.locator("#python")).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
+    expect(page.locator("#python")).to_have_text("Python is ready")
+    expect(page.locator(".lp-status").first).to_contain_text("tp=16", timeout=WAIT)
+    slider.press("ArrowLeft")
+    expect(page.locator(".lp-status").first).to_contain_text("tp=8", timeout=WAIT)
+    slider.press("ArrowLeft")
+    expect(page.locator(".lp-status").first).to_contain_text("tp=4", timeout=WAIT)
+    assert "--tp%204" in page.url
+    page.locator(".lp-tabs [data-tab=run]").click()
+    page.locator(".lp-start").click()
+    expect(page.locator(".lp-run")).to_contain_text("a run needs PyTorch and threads")
+    assert watched.serious() == []
+    page.reload()
+    expect(page.locator(".lp-status").first).to_contain_text("tp=4", timeout=WAIT)
+
+    page.get_by_role("link", name="Clinic").click()
+    expect(page.locator("#python")).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
+    expect(page.locator("#python")).to_have_text("Python is ready")
+    expect(page.locator("main")).to_contain_text("What you paste stays in this page")
+    page.locator("textarea").first.fill(EVIL)
+    expect(page.locator(".lp-status").first).not_to_have_text("nothing pasted yet", timeout=WAIT)
+    page.locator("[data-control=model] input").fill("llama3-8b")
+    page.locator("textarea").first.fill(MESSAGE)
+    page.locator("[data-category] .lp-fix button").first.click(timeout=WAIT)
+    expect(page.locator(".lp-opened .lp-explorer .lp-status")).to_contain_text("llama3-8b", timeout=WAIT)
+    page.locator(".lp-opened .js-plotly-plot .main-svg").first.wait_for(timeout=WAIT)
+    assert page.title() != "owned"
+    assert page.locator(".llamapar :is(img, script)").count() == 0
+    assert watched.serious() == []
+
+    page.goto(f"{address}notebooks/00_start_here.html")
+    page.locator("[data-end]").scroll_into_view_if_needed()
+    assert watched.serious() == []
+    page.get_by_role("link", name="The other chapters").click()
+    page.locator("[data-chapter='00_start_here'][data-read]").wait_for()
+
+    own = (address, "data:", "blob:")
+    assert [url for url in watched.asked if not url.startswith(own)] == []
+    assert watched.errors == []
+
+
+def test_opened_as_a_file_a_page_says_what_it_needs(browser: Browser, tmp_path: Path) -> None:
+    building.build(tmp_path / "site", python=False)
+    page = browser.new_page()
+    page.goto((tmp_path / "site" / "explorer.html").as_uri())
+    expect(page.locator("#python")).to_be_visible()
+    expect(page.locator("#python")).to_contain_text("python -m http.server")

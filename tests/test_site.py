@@ -1,0 +1,161 @@
+"""The page without an install: what is made without npm, and the panels on its stand-ins."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llamapar.errors import LlamaparError
+from llamapar.panels import Clinic, Explorer
+from llamapar.panels.background import Background
+from llamapar.panels.runs import FAILED, Run
+
+PROJECT = Path(__file__).resolve().parent.parent
+SITE = PROJECT / "site"
+BUILT = PROJECT / "build" / "site"
+HERE = Path(__file__).parent
+STANDINS = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (SITE / "standins", PROJECT)))}
+
+spec = importlib.util.spec_from_file_location("site_build", SITE / "build.py")
+assert spec
+assert spec.loader
+building = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(building)
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    found: dict[str, Any] = building.panels()
+    return found
+
+
+@pytest.mark.parametrize("panel", [Explorer, Clinic])
+def test_a_panel_opens_on_stand_ins_with_the_state_that_anywidget_sends(made: Any, panel: Any) -> None:
+    opening = made["opening"][panel.__name__.lower()]
+    real = json.loads(json.dumps(panel().get_state()))
+    assert opening == {name: real[name] for name in opening}
+    traits = panel.class_traits(sync=True).items()
+    own = {name for name, trait in traits if "llamapar" in str(trait.this_class)}
+    assert set(opening) == own - {"layout"}
+    assert made["sources"][panel.__name__.lower()] == [panel._esm, panel._css]
+
+
+DRIVE = """
+import json, sys
+import page_python
+heard = []
+receive = page_python.begin("explorer", lambda text: heard.append(json.loads(text)))
+for kind, rest in json.loads(sys.argv[1]):
+    receive(json.dumps({"to": "w0", "content": {"kind": kind, "seq": 1, "id": kind} | rest}))
+print(json.dumps(heard))
+"""
+
+
+def test_the_real_explorer_is_driven_through_the_stand_ins() -> None:
+    steps: list[Any] = [
+        ("set", {"changes": {"preset": "llama3-8b", "tp": 16, "pp": 1, "dp": 1}}),
+        ("copy", {"name": "CLI"}),
+        ("set", {"changes": {"no_such": 1}}),
+    ]
+    command = [sys.executable, "-P", "-c", DRIVE, json.dumps(steps)]
+    heard = json.loads(subprocess.run(command, env=STANDINS, check=True, capture_output=True).stdout)
+    assert heard[0]["opened"] == "Explorer"
+    states = [message["state"] for message in heard[1:] if "state" in message]
+    said = [message["content"] for message in heard if "content" in message]
+    panel = Explorer(preset="llama3-8b", tp=16, pp=1, dp=1)
+    shown = next(state["payload"] for state in states if "payload" in state)
+    assert shown == json.loads(json.dumps(panel.payload)) | {"seq": 1}
+    assert [each["kind"] for each in said] == ["answered", "copied", "answered", "answered"]
+    assert "llamapar check --model llama3-8b --tp 16" in said[1]["text"]
+    assert [bool(each.get("problem")) for each in said] == [False, False, False, True]
+
+
+def test_without_threads_the_work_is_done_and_a_run_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", none)
+    shown: list[int] = []
+    work: Background[int] = Background(shown.append)
+    work._go(1, lambda stop: work._put(stop, 2), "test")
+    assert shown == [1, 2]
+    assert work.wait()
+    for name in [name for name in sys.modules if "execution.engines" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    panel = Explorer(tab="run")
+    panel._press("run", {}, True)
+    now = panel._runner.now
+    assert isinstance(now, Run)
+    assert now.state == FAILED
+    assert isinstance(now.problem, LlamaparError)
+    assert now.problem.what == "a run needs PyTorch and threads; torch is not in this Python"
+
+
+def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    building.build(site, python=False)
+    assert not building.is_stale(site)
+    pages = sorted(path.relative_to(site) for path in site.rglob("*.html"))
+    written = [*(PROJECT / "notebooks").glob("*.ipynb"), *(PROJECT / "docs").glob("*.md")]
+    assert len(pages) == 3 + len(written)
+    for path in pages:
+        text = (site / path).read_text()
+        assert "default-src 'none'" in text
+        for target in re.findall(r'(?:href|src)="([^"#:]+)(?:#[^"]*)?"', text):
+            assert ((site / path).parent / target).is_file(), (path, target)
+            assert not target.startswith("/"), "a site may stand under a path"
+    shown = json.loads((site / "explorer.json").read_text())
+    assert shown["payload"]["figure"]
+    for owner in ("Pyodide", "Python Software Foundation", "plotly", "Kirill Simonov", "Apache License"):
+        assert owner in (site / "notices.txt").read_text()
+    other = tmp_path / "elsewhere"
+    for tree in ("llamapar", "site", "notebooks", "docs"):
+        shutil.copytree(PROJECT / tree, other / tree)
+    (other / "llamapar" / "panels" / "page.css").write_text("")
+    monkeypatch.setattr(building, "PROJECT", other)
+    monkeypatch.setattr(building, "HERE", other / "site")
+    assert building.is_stale(site)
+
+
+@pytest.mark.skipif(not (BUILT / "made.txt").is_file(), reason="no site here: make site")
+def test_the_site_that_stands_here_is_not_stale() -> None:
+    assert not building.is_stale(BUILT), "build/site is older than its sources: make site"
+
+
+def test_without_npm_the_builder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(building.NoNpm, match="comes from npm, which is not here; on Debian: apt-get"):
+        building.packed(tmp_path)
+    (tmp_path / f"pyodide-{building.PYODIDE}.tgz").write_text("something else")
+    with pytest.raises(building.NoNpm, match=r"is not pyodide 314\.0\.7 as it is pinned here: remove it"):
+        building.packed(tmp_path)
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
+def test_a_random_walk_shows_the_same_in_the_page_s_python(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    building.build(site)
+    steps = ["2000", "7"]
+    here = [sys.executable, "-P", str(HERE / "site_walk.py"), *steps]
+    there = ["node", str(HERE / "site_walk.mjs"), str(site), str(HERE / "site_walk.py"), *steps]
+    digests = [
+        json.loads(subprocess.run(command, env=STANDINS, check=True, capture_output=True).stdout)
+        for command in (here, there)
+    ]
+    assert len(set(digests[0])) > 1000
+    assert digests[0] == digests[1]
