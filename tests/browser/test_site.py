@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from browser.lab import chromium
 from test_site import building
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak]
+pytestmark = [pytest.mark.browser, pytest.mark.deep]
 
 WAIT = 60_000  # ms: the machine may be busy, so that budgets are of processor time
 MESSAGE = "n_kv_heads (8) must be divisible by tp (16)"
