@@ -139,7 +139,7 @@ def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Pat
 @pytest.mark.soak
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("engine", ["local", "processes"])
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("entry", ["module", pytest.param("script", marks=pytest.mark.deep)])
 def test_ctrl_c_at_every_moment(
     entry: str, engine: str, stuck: Callable[[str, str], Path], deep: bool
 ) -> None:
