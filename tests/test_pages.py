@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ COMMANDS = [
 def test_readme_takes_five_minutes() -> None:
     """About as many lines as a person reads in that time; what is longer has a page in docs/."""
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_readmes_picture_is_of_the_panels_as_they_are() -> None:
+    tool = runpy.run_path(str(PROJECT / "tools" / "screenshot.py"), run_name="screenshot")
+    assert tool["TAKEN"].read_text("utf-8").strip() == tool["sources"](), "take it anew: tools/screenshot.py"
 
 
 def test_readme_leads_to_every_page_of_the_guide() -> None:
