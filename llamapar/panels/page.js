@@ -285,7 +285,7 @@ function buildFigure(model, onRank, onPainted) {
       const { text, subtitle } = figure.layout.title;
       title.textContent = plain(text);
       note.textContent = plain(subtitle?.text ?? "");
-      note.style.color = subtitle?.font.color ?? "";
+      note.classList.toggle("lp-warned", Boolean(subtitle?.font.color));
       const Plotly = window.Plotly ?? (await loadPlotly(model));
       if (last !== payload || !plot.isConnected) return; // overtaken, or not on the page yet: see below
       color ||= getComputedStyle(plot).getPropertyValue("--jp-ui-font-color1").trim() || "#777";
