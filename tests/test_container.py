@@ -409,6 +409,7 @@ def check_the_server(image: Image) -> None:
         assert (image.home / "state").is_dir()
 
 
+@pytest.mark.soak
 def test_entrypoint_serves_and_the_health_check_agrees(tmp_path: Path) -> None:
     image = Image(tmp_path / "app", tmp_path / "home", Path(sys.executable).parent)
     image.home.mkdir()

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parent.parent
 NAME = "llamapar travail-été"
 """The package's name, which `git clone` gives the folder too; a space; a letter that is not ASCII."""
@@ -21,6 +23,7 @@ TESTS = [
 ]
 
 
+@pytest.mark.soak
 def test_in_a_folder_with_an_awkward_name(tmp_path: Path) -> None:
     copy = tmp_path / NAME
     generated = shutil.ignore_patterns(".*", "__pycache__")

@@ -666,6 +666,7 @@ MAIN = """
 """
 
 
+@pytest.mark.soak
 def test_two_kernels_at_once_run_what_main_defines(tmp_path: Path, times: range) -> None:
     for _ in times[:2]:  # each starts two servers of its own
         kernels = [

@@ -264,7 +264,7 @@ def test_transformers_with_torchs_adamw_takes_the_same_steps() -> None:
 # -- a checkpoint ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("bfloat16", marks=pytest.mark.soak)])
 def test_the_next_step_in_another_layout_is_the_next_step_here(run: Any, tmp_path: Path, dtype: str) -> None:
     here = Case("local", Layout(tp=2, dp=2), 2, MODEL)
     there = Layout(tp=1, pp=2, dp=2, zero=1)

@@ -262,6 +262,7 @@ def test_a_rank_that_raises(tmp_path: Path, few: range, world: int) -> None:
         assert all(status in (0, 1) for status, _, _ in told)  # 1 where a thread still hangs as Python ends
 
 
+@pytest.mark.soak
 def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None:
     arrived = "rank 0" if world == 2 else "ranks 0, 2, 3"
     text = (
@@ -283,6 +284,7 @@ def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None
         assert all(status in (0, 1) for status, _, _ in told)  # 1 where a thread still hangs as Python ends
 
 
+@pytest.mark.soak
 def test_ranks_that_never_end(tmp_path: Path, few: range, world: int) -> None:
     """Printing puts the time-out off; then nobody waits for anybody, and it comes."""
     fault = "[(print(step), time.sleep(0.7)) for step in range(6)]\n    while True: pass"
@@ -301,6 +303,7 @@ def test_ranks_that_never_end(tmp_path: Path, few: range, world: int) -> None:
         assert [(status, out) for status, out, _ in told] == expected, told
 
 
+@pytest.mark.soak
 def test_a_rank_that_is_killed(tmp_path: Path, few: range, world: int) -> None:
     for _ in few:
         told = ranks(tmp_path, world, "os.kill(os.getpid(), signal.SIGKILL)")

@@ -81,6 +81,7 @@ def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_i
         assert notebook.save().read_bytes() == committed
 
 
+@pytest.mark.soak
 def test_a_new_panel_is_saved_as_its_figure_and_another_s_widget_as_it_is(lab: Lab, tmp_path: Path) -> None:
     with lab.open(scratch_notebook(tmp_path / "panels.ipynb", OURS, ANOTHER_S)) as notebook:
         notebook.run_all()
