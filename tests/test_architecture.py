@@ -46,7 +46,7 @@ ROOMS = {
     "execution": room(5600, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(3485, "plotly"),  # a layer by steps, documents among them
-    "panels": room(3765, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
+    "panels": room(3770, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1510),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
     "__main__": room(30),

@@ -60,6 +60,7 @@ def laid_out(folder: Path, model: lp.ModelConfig) -> int:
     return max(2 * p.numel for p in model.parameters())
 
 
+@pytest.mark.soak
 def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path, soak: bool) -> None:
     model = lp.model("llama3.2-1b").replace(n_layers=3, vocab_size=4001, ffn_dim=4096, tied=False)
     if soak:

@@ -198,6 +198,7 @@ IN_PYTHON = """
 """
 
 
+@pytest.mark.soak
 def test_an_interrupt_of_the_first_run_spoils_no_later_one() -> None:
     """While torch is imported, and while the server of the ranks starts."""
     done = subprocess.run(

@@ -596,6 +596,7 @@ BUSY = """
 """
 
 
+@pytest.mark.soak
 def test_nothing_outlives_a_killed_kernel(tmp_path: Path, times: range) -> None:
     for _ in times:
         with subprocess.Popen(script(tmp_path, BUSY), stdout=subprocess.PIPE, text=True) as kernel:

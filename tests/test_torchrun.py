@@ -248,6 +248,7 @@ def test_every_rank_returns_the_result(tmp_path: Path, world: int) -> None:
     ]
 
 
+@pytest.mark.soak
 def test_a_rank_that_raises(tmp_path: Path, few: range, world: int) -> None:
     others = [rank for rank in range(world) if rank != 1]
     waited = f"was waiting in {HERE} when rank 1 raised ValueError: no luck"
