@@ -54,16 +54,21 @@ def explain_narrow(small: int, big: int, columns: int) -> Iterator[Hypothesis]:
 _WIDTHS = ("dim", "ffn_dim", "n_heads", "vocab_size", "q_dim", "kv_dim")
 
 
+def _is_told(n: int, known: Known) -> bool:
+    """Whether a size that was given is so large."""
+    return n in [known.get(fact) for fact in (*_WIDTHS[:4], "seq_len")]
+
+
 def is_given(n: int, known: Known) -> bool:
     """Whether a size that was given, or one of the given model, is so large."""
-    given = [known.get(fact) for fact in (*_WIDTHS[:4], "seq_len")]
-    return n in given or (known.model is not None and is_width(n, known))
+    return _is_told(n, known) or (known.model is not None and is_width(n, known))
 
 
 def is_width(n: int, known: Known) -> bool:
     """Whether a model, the known one or else a public one, has such a width or count of heads."""
-    own = n in [known.get(fact) for fact in (*_WIDTHS[:4], "seq_len")]
-    return own or (n >= 16 and any(n in [getattr(m, name) for name in _WIDTHS] for m in known.models()))
+    return _is_told(n, known) or (
+        n >= 16 and any(n in [getattr(m, name) for name in _WIDTHS] for m in known.models())
+    )
 
 
 def explain_widths(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
