@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -29,17 +28,6 @@ MAX_CP = 2**16
 
 MAX_DOCUMENTS = 2**12
 """Most documents of a sequence that a map tells apart."""
-
-
-def pairs_of(queries: range, keys: range) -> int:
-    """(query, key) pairs of a causal mask between some positions."""
-
-    def before(position: int) -> int:
-        queries_past = max(0, position - keys.start)
-        partly = min(queries_past, len(keys))
-        return math.comb(partly + 1, 2) + (queries_past - partly) * len(keys)
-
-    return before(queries.stop) - before(queries.start)
 
 
 def lengths(documents: object, seq_len: int) -> tuple[int, ...] | None:
@@ -72,7 +60,7 @@ class RankSequence:
 
     @property
     def pairs(self) -> int:
-        return sum(pairs_of(queries, keys) for queries, keys in self.meets)
+        return sum(causal_pairs(queries, keys) for queries, keys in self.meets)
 
     @property
     def tokens(self) -> int:

@@ -41,10 +41,19 @@ class CollectiveEvent:
         return f"{self.kind} over {self.axis}, {list(self.shape)} {self.dtype}"
 
 
-def causal_pairs(positions: range) -> int:
-    """(query, key) pairs of a causal mask for queries at `positions`: the sum of p + 1."""
-    first, count = positions.start, len(positions)
-    return count * (first + 1) + math.comb(count, 2)
+def causal_pairs(positions: range, keys: range | None = None) -> int:
+    """(query, key) pairs of a causal mask for queries at `positions`: the sum of p + 1.
+
+    keys: those that are there; unless said, all from 0 on.
+    """
+    there = range(positions.stop) if keys is None else keys
+
+    def before(position: int) -> int:
+        queries_past = max(0, position - there.start)
+        partly = min(queries_past, len(there))
+        return math.comb(partly + 1, 2) + (queries_past - partly) * len(there)
+
+    return before(positions.stop) - before(positions.start)
 
 
 @dataclass(frozen=True)
