@@ -239,8 +239,7 @@ def inside_of(
     cut = Cut(model, layout, kv_replication=kv_replication)
     if cut.heads.reason:
         raise LayoutError(cut.heads.reason, "a rank computes with whole heads", [], "tp")
-    own = layout.replace(pp=1, dp=1, dp_replicate=1, virtual_stages=1, zero=0)
-    sent = block_traffic(model.replace(n_layers=1), own, seq_len, micro_batch, how.cp_method)
+    sent = block_traffic(model, layout, seq_len, micro_batch, how.cp_method)
     shapes = {tp: _shapes(cut, seq_len, micro_batch, tp) for tp in range(layout.tp)}
     timed = layer(how, model, layout, seq_len, micro_batch)
     ring = how.cp_method == "ring"

@@ -260,9 +260,7 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
     """Collectives of tp and cp, exposed but for what runs beside matmuls or, around a ring, attention."""
     if layout.tp == layout.cp == 1:
         return
-    own = layout.replace(pp=1, dp=1, dp_replicate=1, virtual_stages=1, zero=0)
-    one = model.replace(n_layers=1)
-    sent = block_traffic(one, own, int(inputs["seq"]), int(inputs["batch"]), how.cp_method)
+    sent = block_traffic(model, layout, int(inputs["seq"]), int(inputs["batch"]), how.cp_method)
     again = how.recompute == "full"
     for axis, name in (("tp", "exposed TP"), ("cp", "exposed CP")):
         if layout.size(axis) == 1:
@@ -298,9 +296,14 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
             terms[name] = Term(name, formula, named, f"{_RING}; {_LATENCY}")
 
 
-@lru_cache(maxsize=4096)
 def block_traffic(model: ModelConfig, layout: Layout, seq_len: int, batch: int, cp_method: str) -> Traffic:
-    """What a block sends, which is the same for all of a model's layers."""
+    """What tp and cp send for a micro-batch in a block, which is the same for all of a model's layers."""
+    own = layout.replace(pp=1, dp=1, dp_replicate=1, virtual_stages=1, zero=0)
+    return _block_traffic(model.replace(n_layers=1), own, seq_len, batch, cp_method)
+
+
+@lru_cache(maxsize=4096)
+def _block_traffic(model: ModelConfig, layout: Layout, seq_len: int, batch: int, cp_method: str) -> Traffic:
     return traffic(
         "block",
         model,

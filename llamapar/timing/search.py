@@ -17,7 +17,7 @@ from typing import NamedTuple
 from llamapar.count.account import memory
 from llamapar.count.schedule import in_flight, of_first_forwards
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import Layout, divisors
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import LlamaparError
@@ -41,11 +41,6 @@ MOST_MICRO_BATCH = 8
 
 WEIGHT, MASTER = 2, 12
 """Bytes of a parameter or its gradient in 16 bits, and of its float32 master weight and moments."""
-
-
-def divisors(n: int) -> list[int]:
-    """Of n, ascending."""
-    return [d for d in range(1, n + 1) if n % d == 0]
 
 
 class Candidate(NamedTuple):
