@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamapar.diagnosis import Explanation, Level
-from llamapar.diagnosis.flight.answer import explained
-from llamapar.diagnosis.flight.dumps import of_bytes
-from llamapar.diagnosis.flight.verdict import standing
 from llamapar.errors import Choice, LlamaparError
 from llamapar.records.trace import grouped
 
@@ -181,7 +178,14 @@ class Scene:
 
 
 def _explained(flights: Mapping[int, bytes]) -> Explanation | None:
-    """What flight records say; None where there are none, or torch's form is not known."""
+    """What flight records say; None where there are none, or torch's form is not known.
+
+    What reads them is imported here: only a run that is given up needs it.
+    """
+    from llamapar.diagnosis.flight.answer import explained
+    from llamapar.diagnosis.flight.dumps import of_bytes
+    from llamapar.diagnosis.flight.verdict import standing
+
     files = [(f"rank_{rank}", data) for rank, data in flights.items() if data]
     try:
         return explained(standing(of_bytes(files))) if files else None
