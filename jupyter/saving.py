@@ -102,9 +102,8 @@ def says_the_same(new: Json, stored: Json) -> bool:
         line = last_line(new)
         return line == last_line(stored) and stored["traceback"] in ([line], new["traceback"])
     left_out = {"image/png"} if PLOTLY in new["data"] else set()
-    if is_panel(new):
-        new = without_widget(new)
-        left_out |= {PLOTLY} if "image/png" in stored["data"] else set()
+    if is_panel(new) and "image/png" in stored["data"]:
+        left_out |= {PLOTLY}
     new = as_saved(new)
     said, told = (
         {kind: undrawn(value) for kind, value in output["data"].items() if kind not in left_out}

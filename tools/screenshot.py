@@ -13,7 +13,12 @@ import io
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
 
 PROJECT = Path(__file__).resolve().parent.parent
 DOCS = PROJECT / "docs"
@@ -42,17 +47,24 @@ def sources() -> str:
     return found.hexdigest()
 
 
-def picture() -> None:
+@contextmanager
+def opened(cell: str, height: int) -> Iterator[tuple[Page, Locator]]:
+    """JupyterLab's page on which a cell was run, and the panel that it made, once its picture is there."""
     from browser.lab import Lab, scratch_notebook
 
     with tempfile.TemporaryDirectory() as folder, Lab() as lab:
-        path = scratch_notebook(Path(folder) / "explorer.ipynb", PANEL)
-        with lab.open(path, width=1280, height=1300) as notebook:
+        path = scratch_notebook(Path(folder) / "explorer.ipynb", cell)
+        with lab.open(path, width=1280, height=height) as notebook:
             notebook.run(0)
             panel = notebook.page.locator(".llamapar")
             panel.locator(".js-plotly-plot .main-svg").first.wait_for()
-            notebook.page.wait_for_timeout(1000)
-            panel.screenshot(path=PICTURE)
+            yield notebook.page, panel
+
+
+def picture() -> None:
+    with opened(PANEL, height=1300) as (page, panel):
+        page.wait_for_timeout(1000)
+        panel.screenshot(path=PICTURE)
     print(f"{PICTURE.name}: {PICTURE.stat().st_size // 1024} KiB")
 
 
@@ -60,15 +72,8 @@ def film() -> None:
     """Some 20 seconds: one degree too far, a fix, and what else a layout is asked."""
     from PIL import Image
 
-    from browser.lab import Lab, scratch_notebook
-
-    with tempfile.TemporaryDirectory() as folder, Lab() as lab:
-        path = scratch_notebook(Path(folder) / "explorer.ipynb", OPENING)
-        with lab.open(path, width=1280, height=1800) as notebook:
-            notebook.run(0)
-            panel = notebook.page.locator(".llamapar")
-            panel.locator(".js-plotly-plot .main-svg").first.wait_for()
-            taken = [*frames(notebook.page, panel)]
+    with opened(OPENING, height=1800) as (page, panel):
+        taken = [*frames(page, panel)]
     images = [Image.open(io.BytesIO(png)).convert("RGB") for png, _ in taken]
     sheets = [Image.new("RGB", (images[0].width, HEIGHT), "white") for _ in images]
     for sheet, image in zip(sheets, images, strict=True):
@@ -86,12 +91,8 @@ def film() -> None:
     print(f"{FILM.name}: {len(sheets)} frames, {seconds:.0f} s, {FILM.stat().st_size // 1024} KiB")
 
 
-def frames(page: object, panel: object) -> Iterator[Frame]:
+def frames(page: Page, panel: Locator) -> Iterator[Frame]:
     """What the panel shows between one hand's movement and the next."""
-    from playwright.sync_api import Locator, Page
-
-    assert isinstance(page, Page)
-    assert isinstance(panel, Locator)
 
     def shown(stands: int) -> Frame:
         page.wait_for_timeout(700)

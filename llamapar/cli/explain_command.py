@@ -59,10 +59,8 @@ def _answer(given: Given) -> Answer:
         head = "\n" if first else ""
     else:
         found = explain(text.encode("utf-8", "surrogateescape"), **known)
-    told = found.verdict != UNKNOWN or found.best is not None
-    return Answer(
-        told if flight else found.verdict != UNKNOWN, lambda: f"{head}{as_text(str(found))}", found.as_dict
-    )
+    told = found.verdict != UNKNOWN or (flight is not None and found.best is not None)
+    return Answer(told, lambda: f"{head}{as_text(str(found))}", found.as_dict)
 
 
 # -- what is known besides -----------------------------------------------------------------------
