@@ -31,7 +31,7 @@ def room(lines: int, *outside: str) -> Room:
 ROOMS = {
     "interrupts": room(95),
     "errors": room(210),  # choices are records, and every check of a plain value
-    "records": room(775),  # equations are records too
+    "records": room(785),  # equations are records too
     "describe": room(2545),  # the table of options and the table of dtypes among them
     "frameworks": room(6425, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(1965),  # documents and rings of a sequence among them
@@ -40,7 +40,7 @@ ROOMS = {
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
     "timing": room(2150),  # a step's time by terms, profiles, and the search for layouts
-    "diagnosis": room(5920),  # a reader for each cause; every cut of known sizes; flight records
+    "diagnosis": room(5925),  # a reader for each cause; every cut of known sizes; flight records
     "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5600, "torch", "cloudpickle"),  # training steps, their bits, and flight records
