@@ -1,15 +1,22 @@
-"""One JupyterLab for the tests of a file."""
+"""One Chromium and one JupyterLab for the browser tests that follow one another in a process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser
 
-from browser.lab import Lab
+from browser.lab import Lab, chromium
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as running:
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def lab(browser: Browser) -> Iterator[Lab]:
+    with Lab(browser) as running:
         yield running

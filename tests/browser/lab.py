@@ -10,7 +10,7 @@
 settings, loopback only, with its token), keeps all it writes in a temporary folder, and ends every
 process it started, or says which ones it had to kill. A notebook is opened as a copy, so nothing
 that runs here changes the file. Both give playwright's own objects (`page`, locators) for
-everything else. Playwright allows one Lab at a time in a process.
+everything else. Playwright starts one Chromium at a time in a process; several Labs may share it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -94,22 +94,24 @@ def scratch_notebook(path: Path, *sources: str) -> Path:
 
 
 class Lab:
-    """One JupyterLab server and one Chromium; `open` notebooks in it, one by one or at once."""
+    """One JupyterLab server and a Chromium; `open` notebooks in it, one by one or at once.
 
-    def __init__(self) -> None:
+    browser: a Chromium that others use too; without one the Lab starts its own.
+    """
+
+    def __init__(self, browser: Browser | None = None) -> None:
         self.url = ""
         self.token = ""
-        self.browser: Browser
+        self._chromium = chromium() if browser is None else nullcontext(browser)
+        self.server: subprocess.Popen[bytes] | None = None
         self._seen: dict[int, psutil.Process] = {}
-        self._before: set[int] = set()
 
     def __enter__(self) -> Lab:
-        self._before = {process.pid for process in _descendants()}
         self._folder = Path(tempfile.mkdtemp(prefix="llamapar-lab-"))
-        self._chromium = chromium()
         try:
             self.browser = self._chromium.__enter__()
-            self._start_server()
+            self.server = self._start_server()
+            self._wait_for(self.server)
         except BaseException:
             self._end()
             raise
@@ -156,23 +158,25 @@ class Lab:
         """What the server printed so far."""
         return (self._folder / "server.log").read_text(errors="replace")
 
-    def _start_server(self) -> None:
+    def _start_server(self) -> subprocess.Popen[bytes]:
         state, served = self._folder / "state", self._folder / "served"
         served.mkdir()
         start = [sys.executable, str(PROJECT / "jupyter" / "start.py")]
         options = ["--no-browser", "--expose-app-in-browser", "--ServerApp.port=0"]
         with (self._folder / "server.log").open("wb") as log:
-            self._server = subprocess.Popen(
+            return subprocess.Popen(
                 [*start, "--state", str(state), "--root", str(served), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        record = state / "runtime" / f"jpserver-{self._server.pid}.json"
+
+    def _wait_for(self, server: subprocess.Popen[bytes]) -> None:
+        record = self._folder / "state" / "runtime" / f"jpserver-{server.pid}.json"
         deadline = time.monotonic() + START_SECONDS
         while not self._answers(record):
-            if self._server.poll() is not None or time.monotonic() > deadline:
+            if server.poll() is not None or time.monotonic() > deadline:
                 raise LabError(f"JupyterLab did not start; it printed:\n{self.log()}")
             time.sleep(0.1)
 
@@ -190,20 +194,21 @@ class Lab:
             return False
 
     def _note_processes(self) -> None:
-        for process in _descendants():
-            if process.pid not in self._before:
+        """Keeps in mind what the server has started by now; what outlives it has another parent."""
+        if self.server is not None and self.server.poll() is None:
+            for process in psutil.Process(self.server.pid).children(recursive=True):
                 self._seen.setdefault(process.pid, process)
 
     def _end(self) -> list[str]:
         """Stop everything that was started; the processes that had to be killed, in words."""
         self._note_processes()
-        if hasattr(self, "_server"):
-            self._server.terminate()  # JupyterLab then ends its kernels
+        if self.server is not None:
+            self.server.terminate()  # JupyterLab then ends its kernels
             try:
-                self._server.wait(timeout=20)
+                self.server.wait(timeout=20)
             except subprocess.TimeoutExpired:
-                self._server.kill()
-                self._server.wait()
+                self.server.kill()
+                self.server.wait()
         self._chromium.__exit__(None, None, None)
         _, alive = psutil.wait_procs(list(self._seen.values()), timeout=10)
         survivors = []
@@ -409,10 +414,6 @@ class Notebook:
                 self._bytes += len(payload if isinstance(payload, bytes) else payload.encode())
 
             socket.on("framereceived", count)
-
-
-def _descendants() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
 
 
 def wait_until(done: Callable[[], bool], *, what: str, seconds: float = 30.0) -> None:

@@ -79,9 +79,9 @@ class Panel:
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     path = tmp_path_factory.mktemp("answers") / "panels.ipynb"
-    with Lab() as lab, lab.open(scratch_notebook(path, EXPLORER, AGAIN, CLINIC), height=3600) as opened:
+    with lab.open(scratch_notebook(path, EXPLORER, AGAIN, CLINIC), height=3600) as opened:
         opened.run(0)
         opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
         yield opened

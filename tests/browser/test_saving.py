@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ OURS = "import llamapar as lp\nlp.explorer('tiny', tp=2)"
 ANOTHER_S = "import ipywidgets\nipywidgets.IntSlider(3)"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as running:
-        yield running
 
 
 def outputs_in(file: Path) -> list[list[dict[str, Any]]]:

@@ -59,11 +59,11 @@ OUTSIDE = """panel => {
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     path = scratch_notebook(
         tmp_path_factory.mktemp("widths") / "widths.ipynb", PANEL, CELL, LONG_TITLE, CLINIC
     )
-    with Lab() as lab, lab.open(path, height=1800) as opened:
+    with lab.open(path, height=1800) as opened:
         for cell in range(4):
             opened.run(cell)
         opened.cell(0).locator(".main-svg").first.wait_for()
