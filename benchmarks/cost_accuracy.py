@@ -1,6 +1,7 @@
 """Predicted against measured step times, every row named, worst first.
 
     .venv/bin/python benchmarks/cost_accuracy.py [--half seen|unseen|both] [--terms] [--ultrascale] [--fit]
+    .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 09 draws
 
 --foundry adds llm-foundry's rows, of which nothing was known when every term and constant stood.
 
@@ -18,7 +19,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import llamapar as lp
 
 ORACLES = Path(__file__).resolve().parent.parent / "tests" / "oracles"
+COURSE = Path(__file__).resolve().parent.parent / "notebooks" / "published_steps.json"
 
 MEGATRON = {"framework": "megatron"}
 """Kernels of Transformer Engine; recomputation of attention alone where a source says selective."""
@@ -87,13 +89,17 @@ ULTRASCALE = {"gpu": "h100-80gb", "kernels": "eager", "flash": "fa2", "recompute
 
 @dataclass(frozen=True)
 class Row:
-    """A measured step beside the predicted one. why: it cannot be predicted."""
+    """A measured step beside the predicted one.
+
+    why: it cannot be predicted. asked: what `lp.cost` is given.
+    """
 
     name: str
     half: str
     measured: float
     cost: lp.Cost | None
     why: str = ""
+    asked: dict[str, Any] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -190,12 +196,22 @@ def published(half: str) -> Iterator[Row]:
         layout.setdefault("cp", 1)
         if row["id"].startswith("nemo-longseq"):
             found["flops"] = "causal"
+        asked = {"model": dims_of(row), "layout": layout, "settings": found}
         try:
-            cost = lp.cost(lp.ModelConfig(**dims_of(row)), lp.Layout(**layout), **found)
+            cost = lp.cost(lp.ModelConfig(**asked["model"]), lp.Layout(**layout), **found)
         except lp.LlamaparError as problem:
             yield Row(row["id"], row["half"], 0.0, None, problem.what)
             continue
-        yield Row(row["id"], row["half"], measured_seconds(row, found, cost), cost)
+        yield Row(row["id"], row["half"], measured_seconds(row, found, cost), cost, asked=asked)
+
+
+def course() -> list[dict[str, Any]]:
+    """The rows that notebook 09 draws: what was asked, each model by its row's name, and seconds measured."""
+    return [
+        row.asked | {"model": row.asked["model"] | {"name": row.name}, "measured": row.measured}
+        for row in published("both")
+        if row.cost
+    ]
 
 
 def ultrascale(half: str) -> Iterator[Row]:
@@ -305,7 +321,12 @@ def main() -> None:
     parser.add_argument("--ultrascale", action="store_true", help="the Ultra-Scale Playbook's rows too")
     parser.add_argument("--foundry", action="store_true", help="llm-foundry's rows too")
     parser.add_argument("--fit", action="store_true", help="what a profile of each trainer would be")
+    parser.add_argument("--course", action="store_true", help=f"write {COURSE.name} for notebook 09")
     args = parser.parse_args()
+    if args.course:
+        rows_of_course = ",\n".join(json.dumps(row) for row in course())
+        COURSE.write_text(f"[\n{rows_of_course}\n]\n", encoding="utf-8")
+        return
     if args.fit:
         for trainer, hosts in FITTED.items():
             found = fit(rows_of(trainer, "seen"), hosts)

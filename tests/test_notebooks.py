@@ -149,6 +149,17 @@ def test_cells_import_the_library_and_nothing_below(notebook: NotebookNode) -> N
                 assert names in ([], ["llamapar"]), cell.source
 
 
+@pytest.mark.parametrize("path", [*PATHS, *sorted(FOLDER.glob("*.py"))], ids=lambda path: path.name)
+def test_the_course_needs_no_file_beside_its_folder(path: Path) -> None:
+    """A container, and whoever copies the notebooks, has the folder and the library alone."""
+    code = (
+        "\n".join(cell.source for cell in code_cells(read(path)))
+        if path.suffix == ".ipynb"
+        else path.read_text()
+    )
+    assert re.findall(r"\.\./|parent\.parent", code) == []
+
+
 def test_the_course_has_its_order() -> None:
     """Numbers and names of the course; one that is missing waits to be written."""
     course = (
