@@ -74,8 +74,10 @@ def moves(lab: Lab, folder: Path, count: int, tab: str) -> tuple[list[float], li
                 if i >= 4:  # the first moves warm both up
                     times[name].append(took)
         switches = []
-        for i in range(24):
-            name = ["vocab", "sequence", "stages", "ranks", "memory", "heads"][i % 6]
+        buttons = page.locator(".llamapar button[data-tab]").all()
+        names = [button.get_attribute("data-tab") for button in buttons]
+        drawn = [name for name in names if name != "run"]  # Run shows a picture when there is a result
+        for name in [*drawn[drawn.index(tab) + 1 :], *drawn] * 2:
             page.locator(f".llamapar button[data-tab='{name}']").focus()
             switches.append(move(notebook, "Enter"))
         errors = notebook.console_errors()
