@@ -82,6 +82,9 @@ def _settle_batch(draft: Draft) -> None:
     if dp is None or each is None:
         if whole is None:
             draft.unknown.setdefault("global_batch", "micro_batch · micro_batches · dp")
+        elif each is not None and many is None and draft.fills and whole < 2 * each:
+            why = f"a multiple of micro_batch · dp is needed: with {whole} and {each} only dp = 1 runs"
+            draft.contradictions.append(Contradiction("global_batch", (whole, f"{each}·dp"), why))
         return
     if whole is None and many is not None:
         draft.derive("global_batch", each * many * dp, f"{each}·{many}·{dp}")

@@ -13,7 +13,7 @@ from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.errors import LlamaparError
 
 from .documents import Document, Entry
-from .draft import Contradiction, Draft, Source, count, truth
+from .draft import Draft, Source, count, truth
 from .files import Files
 from .python_source import UNREAD
 
@@ -166,7 +166,6 @@ def _read_job(source: Source) -> None:
     if whole is not None and whole.value != -1:
         source.take("global_batch", "training.global_batch_size")
         draft.facts.pop("micro_batches", None)
-        _question_batch(draft, whole, source.count(*local) if source.get(*local) else 8)
     elif "micro_batches" not in draft.facts and "micro_batch" in draft.facts:
         draft.derive("micro_batches", 1, "no gradient accumulation is asked for")
     if source.text("training.dtype") in ("", "float32"):
@@ -181,14 +180,6 @@ def _read_job(source: Source) -> None:
     source.put("recompute", said, mode)
     for key in ("training.compile", "compile.enable"):
         source.switch("compile", key)
-
-
-def _question_batch(draft: Draft, whole: Entry, local: int | None) -> None:
-    """The trainer stops unless the global batch is a multiple of local batch · dp (torchtitan/train.py)."""
-    total = count(whole.value)
-    if total and local and total // local <= 1 and draft.fills:
-        why = f"a multiple of local_batch_size · dp is needed: with {total} and {local} only dp = 1 runs"
-        draft.contradictions.append(Contradiction("global_batch", (total, f"{local}·dp"), why))
 
 
 def _preset(source: Source, flavour: str) -> str:
