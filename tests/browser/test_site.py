@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,9 +32,21 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def served(root: Path) -> Iterator[str]:
+    """The address of a folder, over plain http."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A site under a path, over plain http."""
+    """A site under a path."""
     root = tmp_path_factory.mktemp("served")
     try:
         building.build(root / "below" / "site")
@@ -41,11 +54,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(missing))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/below/site/"
-    server.shutdown()
-    server.server_close()
+    with served(root) as found:
+        yield f"{found}below/site/"
 
 
 class Watched:

@@ -1,0 +1,164 @@
+"""How fast the page without an install is, how big, and whom it asks, beside what is wanted of it.
+
+    PYTHONPATH=tests .venv/bin/python benchmarks/page.py [--profiles 3] [--moves 40] [--tab heads]
+
+It builds a site and serves it as any file server would. Times are taken inside the page: from the start of its
+navigation, and from a slider's event to the frame in which the new picture stands; the driver's are not in them.
+Processor seconds are of all the browser's processes, until Python is ready. Each visit is a new start of the
+browser; the third one finds what two others left in its profile. Medians, with the worst beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from playwright.sync_api import BrowserContext, Page, sync_playwright
+
+from browser.lab import FLAGS, find_chromium
+from browser.test_site import served
+from test_site import building
+
+WAIT = 120_000  # ms
+WANTED = {
+    "picture, cold": 3.0,
+    "picture, third visit": 1.0,
+    "Python ready, cold": 6.0,
+    "Python ready, third visit": 3.0,
+}
+"""Seconds."""
+WANTED_MOVE = 100  # ms
+WANTED_MB, WANTED_GZIPPED = 22, 11
+
+MOVES = """async (moves) => {
+  const panel = document.querySelector('.llamapar'), slider = panel.querySelector('input[data-axis=tp]');
+  const painted = () => new Promise((done) => {
+    new MutationObserver((_, seen) => { seen.disconnect(); done(performance.now()); })
+      .observe(panel, { attributes: true, attributeFilter: ['data-painted'] });
+  });
+  const took = [];
+  for (let i = 0; i < moves + 4; i++) {
+    slider.value = String(Number(slider.value) + [1, 1, -1, -1][i % 4]);
+    const from = performance.now(), there = painted();
+    slider.dispatchEvent(new Event('input', { bubbles: true }));
+    took.push(await there - from);
+    await new Promise((done) => setTimeout(done, 400));
+  }
+  return took.slice(4);
+}"""
+"""TP goes to and fro; the panel marks the frame in which its new picture stands. The first four warm up."""
+
+
+@contextmanager
+def visiting(profile: Path) -> Iterator[tuple[BrowserContext, Callable[[], float]]]:
+    """A browser on a profile, and its processor seconds so far."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch_persistent_context(
+            profile, executable_path=find_chromium(), args=FLAGS, viewport={"width": 1280, "height": 900}
+        )
+        (first,) = [one for one in psutil.Process().children(recursive=True) if is_first(one, profile)]
+        try:
+            yield browser, lambda: sum(map(seconds, [first, *first.children(recursive=True)]))
+        finally:
+            browser.close()
+
+
+def is_first(process: psutil.Process, profile: Path) -> bool:
+    """Whether it is the browser's own process, which started the others."""
+    words = process.cmdline()
+    return f"--user-data-dir={profile}" in words and not any(word.startswith("--type=") for word in words)
+
+
+def seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def opened(page: Page, address: str) -> dict[str, float]:
+    """Seconds from the start of navigation to each mark of the page."""
+    page.goto(address)
+    page.wait_for_function("() => document.documentElement.dataset.python", timeout=WAIT)
+    said = page.locator("#python").text_content()
+    if said != "Python is ready":
+        raise SystemExit(f"the page says: {said}")
+    found: list[Any] = page.evaluate(
+        "() => performance.getEntriesByType('mark').map(({ name, startTime }) => [name, startTime / 1000])"
+    )
+    return dict(found)
+
+
+def visits(
+    address: str, count: int, moves: int, tab: str
+) -> tuple[dict[str, list[float]], list[float], set[str]]:
+    """Seconds by what they are of, milliseconds of each move, and what was asked of other hosts."""
+    times: dict[str, list[float]] = defaultdict(list)
+    moved: list[float] = []
+    elsewhere: set[str] = set()
+
+    def watch(url: str) -> None:
+        if not url.startswith((address, "data:", "blob:")):
+            elsewhere.add(url)
+
+    for _ in range(count):
+        with tempfile.TemporaryDirectory() as profile:
+            for visit in ("cold", "second visit", "third visit"):
+                with visiting(Path(profile)) as (browser, spent):
+                    page = browser.new_page()
+                    page.on("request", lambda request: watch(request.url))
+                    time.sleep(1)  # the browser's own start
+                    before = spent()
+                    marks = opened(page, f"{address}explorer.html")
+                    times[f"processor, {visit}"].append(spent() - before)
+                    times[f"picture, {visit}"].append(marks["picture"])
+                    times[f"Python ready, {visit}"].append(marks["python"])
+                    if visit == "third visit":
+                        page.locator(f".lp-tabs [data-tab={tab}]").click()
+                        page.wait_for_timeout(2000)
+                        moved += page.evaluate(MOVES, -(-moves // count))
+    return times, moved, elsewhere
+
+
+def sizes(site: Path) -> tuple[float, float]:
+    """MB as files, and each of them gzipped."""
+    files = [path.read_bytes() for path in site.rglob("*") if path.is_file()]
+    return sum(map(len, files)) / 1e6, sum(len(gzip.compress(file)) for file in files) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The page without an install, beside what is wanted of it.")
+    parser.add_argument("--profiles", type=int, default=3, help="browsers that visit three times each")
+    parser.add_argument("--moves", type=int, default=40)
+    parser.add_argument("--tab", default="heads")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root:
+        site = Path(root) / "site"
+        building.build(site)
+        as_files, gzipped = sizes(site)
+        with served(Path(root)) as address:
+            times, moved, elsewhere = visits(
+                f"{address}site/", arguments.profiles, arguments.moves, arguments.tab
+            )
+    print(f"{'':28}{'median':>8}{'worst':>8}{'wanted':>8}")
+    for name in sorted(times):
+        wanted = f"{WANTED[name]:8.1f}" if name in WANTED else ""
+        print(f"{name + ', s':28}{statistics.median(times[name]):8.2f}{max(times[name]):8.2f}{wanted}")
+    print(
+        f"{'slider to paint, ms':28}{statistics.median(moved):8.0f}{max(moved):8.0f}{WANTED_MOVE:8}"
+        f"   ({len(moved)} moves in {arguments.tab})"
+    )
+    print(f"{'MB as files':28}{as_files:8.1f}{'':8}{WANTED_MB:8}")
+    print(f"{'MB gzipped':28}{gzipped:8.1f}{'':8}{WANTED_GZIPPED:8}")
+    print(f"{'other hosts asked':28}{len(elsewhere):8}{'':8}{0:8}   {' '.join(sorted(elsewhere))}")
+
+
+if __name__ == "__main__":
+    main()
