@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -79,13 +80,18 @@ def test_the_real_explorer_is_driven_through_the_stand_ins() -> None:
     assert [bool(each.get("problem")) for each in said] == [False, False, False, True]
 
 
-def test_without_threads_the_work_is_done_and_a_run_says_what_it_needs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", none)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_without_threads_the_work_is_done_and_a_run_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown: list[int] = []
     work: Background[int] = Background(shown.append)
     work._go(1, lambda stop: work._put(stop, 2), "test")
@@ -101,6 +107,31 @@ def test_without_threads_the_work_is_done_and_a_run_says_what_it_needs(
     assert now.state == FAILED
     assert isinstance(now.problem, LlamaparError)
     assert now.problem.what == "a run needs PyTorch and threads; torch is not in this Python"
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_without_threads_a_search_goes_on_between_messages_and_can_be_stopped() -> None:
+    async def page() -> tuple[list[str], bool, list[str]]:
+        panel = Explorer(tab="plan")
+        states = [str(panel.planned["state"])]
+        await asyncio.sleep(0)  # a slice
+        panel.set(pp=8)  # a move is answered; the search is the same
+        states.append(str(panel.planned["state"]))
+        panel.cancel()
+        while panel.planned["state"] == "running":
+            await asyncio.sleep(0)
+        stopped = panel.found
+        panel.set(preset="llama3-8b", gpus=8, seq_len=8192, global_batch=64)
+        later = [str(panel.planned["state"])]
+        panel.set(gpus=16)  # the latest wins
+        while panel.planned["state"] == "running":
+            await asyncio.sleep(0)
+        assert panel.found
+        later += [str(panel.planned["state"]), str(panel.found.gpus)]
+        assert panel.wait()
+        return states, bool(stopped and stopped.complete), later
+
+    assert asyncio.run(page()) == (["running", "running"], False, ["running", "done", "16"])
 
 
 def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stale(

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar, cast
 
 Item = TypeVar("Item")
+
+
+Steps = Iterator[object]
+"""A work that can be left for a while after each."""
+
+SLICE = 0.03
+"""Seconds of a work between two looks at what came meanwhile, where there are no threads."""
 
 
 class Background(Generic[Item]):
@@ -20,6 +29,7 @@ class Background(Generic[Item]):
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._steps: Steps = iter(())
         _all.add(cast("Background[object]", self))
 
     def _begin(self, item: Item) -> threading.Event:
@@ -30,14 +40,17 @@ class Background(Generic[Item]):
             self._put(self._stop, item)
             return self._stop
 
-    def _go(self, item: Item, work: Callable[[threading.Event], None], name: str) -> None:
-        """Begin, and do the work in a thread; here and now where a Python has no threads, as a page's."""
+    def _go(self, item: Item, work: Callable[[threading.Event], Steps | None], name: str) -> None:
+        """Begin, and do the work in a thread; where a Python has none, as a page's, its steps between messages."""
         stop = self._begin(item)
-        thread = threading.Thread(target=work, args=(stop,), name=f"llamapar {name}", daemon=True)
+        thread = threading.Thread(
+            target=lambda: _finish(work(stop) or ()), name=f"llamapar {name}", daemon=True
+        )
         try:
             thread.start()
         except RuntimeError:
-            work(stop)
+            self._steps = iter(work(stop) or ())
+            _take_turns(self._steps)
         else:
             self._thread = thread
 
@@ -54,9 +67,28 @@ class Background(Generic[Item]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until nothing goes on, at most `timeout` seconds; whether nothing does."""
+        _finish(self._steps)
         if self._thread is not None:
             self._thread.join(timeout)
         return self._thread is None or not self._thread.is_alive()
+
+
+def _finish(steps: Iterable[object]) -> None:
+    for _ in steps:
+        pass
+
+
+def _take_turns(steps: Steps) -> None:
+    """A slice of a work, and the others when the loop that runs comes to them; all of it where none runs."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return _finish(steps)
+    end = time.monotonic() + SLICE
+    for _ in steps:
+        if time.monotonic() > end:
+            loop.call_later(0, _take_turns, steps)
+            break
 
 
 _all: weakref.WeakSet[Background[object]] = weakref.WeakSet()

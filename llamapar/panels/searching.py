@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from llamapar.count.account import micro_batches_of
@@ -17,7 +18,7 @@ from llamapar.figures.plan import Mark, picture
 from llamapar.records.tables import Plain, plural
 from llamapar.rules.capacity import load
 from llamapar.rules.report import Report
-from llamapar.timing.plan import Plan, plan
+from llamapar.timing.plan import Plan, plan, searching
 
 from .answers import batched, method, timed
 from .background import Background
@@ -90,7 +91,7 @@ class Searcher(Background[Search]):
     def start(self, question: Question) -> None:
         self._go(Search(question), lambda stop: self._work(question, stop), "search")
 
-    def _work(self, question: Question, stop: threading.Event) -> None:
+    def _work(self, question: Question, stop: threading.Event) -> Iterator[None]:
         now, shown_at = Search(question), time.monotonic()
 
         def progress(judged: int, passing: int) -> None:
@@ -102,7 +103,8 @@ class Searcher(Background[Search]):
                 self._put(stop, now)
 
         try:
-            found = plan(**question.arguments, top=SHOWN, progress=progress, cancel=stop.is_set)
+            asked = plan(**question.arguments, cancel=lambda: True).asked  # stopped before its first layout
+            found = yield from searching(asked, SHOWN, progress, stop.is_set)
             state = DONE if found.complete else CANCELLED
             self._put(stop, replace(now, state=state, plan=found))
         except LlamaparError as problem:

@@ -7,10 +7,10 @@ and the order shown is theirs. It does not depend on where one begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from typing import cast
 
 from llamapar.count.terms import GIB
 from llamapar.describe.arguments import named
@@ -303,9 +303,29 @@ def search(
     cancel: Callable[[], bool] | None = None,
 ) -> Plan:
     """The same of a Question."""
+    steps = searching(asked, top, progress, cancel)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(Plan, end.value)
+
+
+def searching(
+    asked: Question,
+    top: int,
+    progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Generator[None, None, Plan]:
+    """The same, a layout at a time, for who has other things to do between them."""
     started = time.perf_counter()
-    found = asked.candidates()
-    every = sorted(found if cancel is None else takewhile(lambda _: not cancel(), found))
+    every: list[Candidate] = []
+    for candidate in asked.candidates():
+        if cancel is not None and cancel():
+            break
+        every.append(candidate)
+        yield
+    every.sort()
     passing: list[Ranked] = []
     complete = cancel is None or not cancel()
     try:
@@ -318,6 +338,7 @@ def search(
             if cancel is not None and cancel():
                 complete = False
                 break
+            yield
     except KeyboardInterrupt:
         complete = False
     passing.sort(key=lambda one: one.cost.step_seconds)
