@@ -2,10 +2,10 @@
 
     PYTHONPATH=tests .venv/bin/python benchmarks/page.py [--profiles 3] [--moves 30] [--tabs heads …]
 
-It builds a site and serves it as any file server would. Times are taken inside the page: from the start of its
-navigation, and from a slider's event to the frame in which the new picture stands; the driver's are not in them.
-Processor seconds are of all the browser's processes, until Python is ready. Each visit is a new start of the
-browser; the third one finds what two others left in its profile. Medians, with the worst beside them.
+It builds a site and serves it as any file server would. Times are taken inside the page, so that the driver's
+are not in them: from the start of its navigation, and from a slider's event to the frame in which the new
+picture stands. Processor seconds are of all the browser's processes, until Python is ready, and of a move. A
+visit is a new start of the browser; the third one finds what two others left in its profile.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ MOVES = """async (moves) => {
   }
   return took.slice(4);
 }"""
-"""An axis at a time is doubled or halved, to a layout not seen before: nothing of it is remembered. The panel marks
-the frame in which its new picture stands. The first four warm up."""
+"""An axis at a time is doubled or halved, to a layout not seen before: nothing of it is remembered. The panel
+marks the frame in which its new picture stands. The first four warm up."""
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def opened(page: Page, address: str) -> dict[str, float]:
 def visits(
     address: str, count: int, moves: int, tabs: list[str]
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], set[str]]:
-    """Seconds by what they are of, milliseconds of the moves in each tab, and what was asked of other hosts."""
+    """Seconds by what they are of, milliseconds of moves by tab, and what was asked elsewhere."""
     times: dict[str, list[float]] = defaultdict(list)
     moved: dict[str, list[float]] = defaultdict(list)
     elsewhere: set[str] = set()

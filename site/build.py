@@ -3,8 +3,8 @@
     make site                    # or: python site/build.py
     python -m http.server -d build/site
 
-Python in it is Pyodide, from one npm package pinned by its hash. The state that a panel opens with is made
-here, by the panels themselves on the stand-ins of site/standins, and so is all else but Pyodide.
+Python in it is Pyodide, from an npm package pinned by its hash, as plotly.js is. The state that a panel opens
+with is made here, by the panels themselves on the stand-ins of site/standins, and so is all else.
 """
 
 from __future__ import annotations
@@ -33,8 +33,18 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
 SITE = PROJECT / "build" / "site"
 
-PYODIDE = "314.0.7"
-SHA512 = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="
+PYODIDE = (
+    "pyodide",
+    "314.0.7",
+    "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A==",
+)
+PLOTLY = (
+    "plotly.js-cartesian-dist-min",
+    "4.1.1",
+    "o8GrFeusncwBIxbBynRJpY4pkgVB6caM+JLpwrLYbbsO7dZ8FJ+SVN2Fr+L7kiG/Z6w4P5O0Jus/Qr5EefHVeg==",
+)
+"""plotly.js with the kinds of traces that our figures have, at the version that the package plotly has."""
+
 UNUSED = re.compile(
     r"(_pyrepl|ctypes|multiprocessing|pydoc_data|sqlite3|unittest|wsgiref|xml|xmlrpc|_pyio|bdb|doctest|ftplib"
     r"|imaplib|ipaddress|mailbox|optparse|pdb|poplib|pydoc|smtplib|turtle)(/|\.py$)"
@@ -68,27 +78,36 @@ class NoNpm(Exception):
 # -- Pyodide -----------------------------------------------------------------------------------
 
 
-def packed(folder: Path) -> Path:
-    """The npm package, fetched where it is not there yet. Raises NoNpm."""
-    archive = folder / f"pyodide-{PYODIDE}.tgz"
+def packed(folder: Path, package: tuple[str, str, str]) -> Path:
+    """An npm package (name, version, SHA-512), fetched where it is not there yet. Raises NoNpm."""
+    name, version, digest = package
+    archive = folder / f"{name}-{version}.tgz"
     if not archive.is_file():
         npm = shutil.which("npm")
         if npm is None:
             raise NoNpm("the page's Python comes from npm, which is not here; on Debian: apt-get install npm")
         folder.mkdir(parents=True, exist_ok=True)
-        command = [npm, "pack", "--silent", f"pyodide@{PYODIDE}", "--pack-destination", str(folder)]
+        command = [npm, "pack", "--silent", f"{name}@{version}", "--pack-destination", str(folder)]
         if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-            raise NoNpm(f"npm could not fetch pyodide {PYODIDE}: what it said stands above")
-    if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != SHA512:
-        raise NoNpm(f"{archive} is not pyodide {PYODIDE} as it is pinned here: remove it and build again")
+            raise NoNpm(f"npm could not fetch {name} {version}: what it said stands above")
+    if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != digest:
+        raise NoNpm(f"{archive} is not {name} {version} as it is pinned here: remove it and build again")
     return archive
+
+
+def write_plotly(site: Path, npm: Path) -> None:
+    """The part of plotly.js that is needed, in the place of the whole."""
+    with tarfile.open(packed(npm, PLOTLY)) as archive:
+        script = archive.extractfile("package/plotly-cartesian.min.js")
+        assert script is not None
+        (site / "plotly.min.js").write_bytes(script.read())
 
 
 def write_python(site: Path, npm: Path) -> None:
     """Pyodide, its library and ours, both compiled by Pyodide itself."""
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
-        with tarfile.open(packed(npm)) as archive:
+        with tarfile.open(packed(npm, PYODIDE)) as archive:
             archive.extractall(work, filter="data")
         package, library, ours = work / "package", work / "library", work / "ours"
         with zipfile.ZipFile(package / "python_stdlib.zip") as stdlib:
@@ -276,12 +295,13 @@ def write_course(site: Path, notebooks: Iterable[Path]) -> None:
         written = page(title, body + end, STATIC, script, root="../")
         (site / "notebooks" / f"{path.stem}.html").write_text(written)
         link = f'<a data-chapter="{path.stem}" href="notebooks/{path.stem}.html">{html.escape(title)}</a>'
-        rows.append(f"<li>{link}</li>")
+        rows.append(f"<li><span>{path.stem.partition('_')[0]}</span> {link}</li>")
     doors = "".join(f'<li><h2><a href="{to}">{name}</a></h2><p>{says}</p></li>' for name, to, says in DOORS)
     main = (
         "<h1>How is a Llama cut across GPUs, and will it run?</h1>"
         "<p>Nothing is installed and nothing is sent anywhere: Python runs in this page.</p>"
-        f'<ul class="doors">{doors}</ul><h2 id="course">The course</h2><ol start="0">{"".join(rows)}</ol>'
+        f'<ul class="doors">{doors}</ul>'
+        f'<h2 id="course">The course</h2><ol class="chapters">{"".join(rows)}</ol>'
         "<p>What is read is remembered in this browser alone. To run the cells: <code>make lab</code>.</p>"
     )
     script = '<script type="module" src="course.mjs"></script>'
@@ -321,13 +341,14 @@ def is_stale(site: Path) -> bool:
     return (site / "made.txt").read_text() != sources()
 
 
-def build(site: Path = SITE, python: bool = True) -> None:
-    """Write the whole site anew. python: with Pyodide, for which npm is needed. Raises NoNpm."""
+def build(site: Path = SITE, npm: bool = True) -> None:
+    """Write the whole site anew. npm: with what comes from there, Pyodide and plotly.js. Raises NoNpm."""
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)
-    if python:
-        write_python(site, PROJECT / "build" / "npm")
     write_panels(site)
+    if npm:
+        write_python(site, PROJECT / "build" / "npm")
+        write_plotly(site, PROJECT / "build" / "npm")
     write_course(site, sorted((PROJECT / "notebooks").glob("*.ipynb")))
     (site / "notices.txt").write_text(notices())
     (site / "made.txt").write_text(sources())

@@ -84,6 +84,20 @@ ABSURD = {
 EVERY = {**REALISTIC, **{f"absurd {name}": record for name, record in ABSURD.items()}}
 
 
+CARTESIAN = {"scatter", "bar", "box", "heatmap", "histogram", "histogram2d", "histogram2dcontour", "image"}
+CARTESIAN |= {"pie", "scatterternary", "violin", "contour"}
+"""The kinds of traces in plotly.js-cartesian-dist-min, the page's, by its README."""
+
+
+def test_the_page_without_an_install_can_draw_every_kind_of_trace() -> None:
+    drawn = {
+        trace.get("type", "scatter")
+        for record in REALISTIC.values()
+        for trace in lp.view(record).spec["data"]
+    }
+    assert {"heatmap", "bar", "scatter"} <= drawn <= CARTESIAN
+
+
 def stored_size(view: Any) -> int:
     """Bytes that the picture takes in a notebook's file."""
     picture = view._repr_mimebundle_()[MIME]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plotly.offline import get_plotlyjs_version
 
 from llamapar.errors import LlamaparError
 from llamapar.panels import Clinic, Explorer
@@ -138,7 +139,7 @@ def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stal
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site"
-    building.build(site, python=False)
+    building.build(site, npm=False)
     assert not building.is_stale(site)
     pages = sorted(path.relative_to(site) for path in site.rglob("*.html"))
     written = [*(PROJECT / "notebooks").glob("*.ipynb"), *(PROJECT / "docs").glob("*.md")]
@@ -170,10 +171,14 @@ def test_the_site_that_stands_here_is_not_stale() -> None:
 def test_without_npm_the_builder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(building.NoNpm, match="comes from npm, which is not here; on Debian: apt-get"):
-        building.packed(tmp_path)
-    (tmp_path / f"pyodide-{building.PYODIDE}.tgz").write_text("something else")
+        building.packed(tmp_path, building.PYODIDE)
+    (tmp_path / f"pyodide-{building.PYODIDE[1]}.tgz").write_text("something else")
     with pytest.raises(building.NoNpm, match=r"is not pyodide 314\.0\.7 as it is pinned here: remove it"):
-        building.packed(tmp_path)
+        building.packed(tmp_path, building.PYODIDE)
+
+
+def test_the_page_s_plotly_is_of_the_notebook_s_version() -> None:
+    assert building.PLOTLY[1] == get_plotlyjs_version()
 
 
 @pytest.mark.deep

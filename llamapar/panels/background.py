@@ -41,7 +41,7 @@ class Background(Generic[Item]):
             return self._stop
 
     def _go(self, item: Item, work: Callable[[threading.Event], Steps | None], name: str) -> None:
-        """Begin, and do the work in a thread; where a Python has none, as a page's, its steps between messages."""
+        """Begin, and do the work in a thread; between messages where a Python has none, as a page's."""
         stop = self._begin(item)
         thread = threading.Thread(
             target=lambda: _finish(work(stop) or ()), name=f"llamapar {name}", daemon=True
@@ -83,7 +83,8 @@ def _take_turns(steps: Steps) -> None:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return _finish(steps)
+        _finish(steps)
+        return
     end = time.monotonic() + SLICE
     for _ in steps:
         if time.monotonic() > end:

@@ -128,7 +128,7 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
 
 
 def test_opened_as_a_file_a_page_says_what_it_needs(browser: Browser, tmp_path: Path) -> None:
-    building.build(tmp_path / "site", python=False)
+    building.build(tmp_path / "site", npm=False)
     page = browser.new_page()
     page.goto((tmp_path / "site" / "explorer.html").as_uri())
     expect(page.locator("#python")).to_be_visible()
