@@ -255,6 +255,7 @@ def test_what_is_private_or_made_by_tools_is_not_in_the_build(path: str) -> None
 
 COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+LABS = ("lab", "cpu")
 
 
 def filled_in(text: str, environment: dict[str, str]) -> str:
@@ -265,7 +266,7 @@ def filled_in(text: str, environment: dict[str, str]) -> str:
 
 
 def test_compose_has_a_service_with_gpus_and_one_without() -> None:
-    assert set(SERVICES) == {"lab", "cpu"}
+    assert set(SERVICES) == {*LABS, "page"}
     lab, cpu = (dict(SERVICES[name]) for name in ("lab", "cpu"))
     (gpus,) = lab.pop("deploy")["resources"]["reservations"]["devices"]
     assert gpus == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
@@ -274,7 +275,7 @@ def test_compose_has_a_service_with_gpus_and_one_without() -> None:
     assert "version" not in COMPOSE
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", LABS)
 @pytest.mark.parametrize("environment", [{}, {"LAB_PORT": "9999", "LAB_UID": "1234", "LAB_ARGS": "--debug"}])
 def test_compose_publishes_on_loopback_alone(name: str, environment: dict[str, str]) -> None:
     (published,) = SERVICES[name]["ports"]
@@ -285,7 +286,7 @@ def test_compose_publishes_on_loopback_alone(name: str, environment: dict[str, s
     assert filled_in(arguments["UID"], environment) == environment.get("LAB_UID", "1000")
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", LABS)
 def test_compose_gives_the_container_no_more_than_it_needs(name: str) -> None:
     service = SERVICES[name]
     allowed = {"build", "cap_drop", "command", "deploy", "init", "ports", "profiles", "security_opt"}
@@ -298,13 +299,67 @@ def test_compose_gives_the_container_no_more_than_it_needs(name: str) -> None:
     assert service["shm_size"] == "1gb"
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", LABS)
 def test_what_the_lab_serves_is_the_checkout_s_own_folder(name: str) -> None:
     mounts = [volume.split(":") for volume in SERVICES[name]["volumes"]]
     assert mounts == [["./notebooks", f"{APP}/notebooks"], ["./llamapar", f"{APP}/llamapar", "ro"]]
     assert all((PROJECT / source).is_dir() for source, *_ in mounts)
     words = only("ENTRYPOINT").words
     assert words[words.index("--root") + 1] == "notebooks"
+
+
+def test_compose_serves_the_page_read_only_to_this_machine_alone() -> None:
+    page = dict(SERVICES["page"])
+    assert page.pop("image") == only("FROM").text
+    assert page.pop("profiles") == ["page"]  # not with a bare `docker compose up`
+    (published,) = page.pop("ports")
+    assert filled_in(published, {}) == "127.0.0.1:8000:8000"
+    assert filled_in(published, {"PAGE_PORT": "9999"}) == "127.0.0.1:9999:8000"
+    (mount,) = page.pop("volumes")
+    assert mount == {
+        "type": "bind",
+        "source": "./build/site",
+        "target": "/site",
+        "read_only": True,
+        "bind": {"create_host_path": False},
+    }
+    assert page.pop("command") == "python -m http.server 8000 --directory /site"
+    assert page == {
+        "user": "nobody",
+        "read_only": True,
+        "init": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+    }
+
+
+def test_the_page_s_server_knows_the_types_that_a_browser_insists_on(tmp_path: Path) -> None:
+    kinds = {
+        "index.html": "text/html",
+        "page.mjs": "text/javascript",
+        "pyodide.asm.wasm": "application/wasm",
+        "explorer.json": "application/json",
+        "page.css": "text/css",
+    }
+    for name in kinds:
+        (tmp_path / name).write_text(name)
+    port = free_port()
+    words = SERVICES["page"]["command"].replace("/site", str(tmp_path)).replace("8000", str(port)).split()
+    command = [sys.executable, *words[1:], "--bind", "127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            end = time.monotonic() + 60
+            while not listens(port):
+                assert server.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            for name, kind in kinds.items():
+                with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+                    connection.request("GET", f"/{name}")
+                    answer = connection.getresponse()
+                    assert (answer.status, answer.getheader("Content-Type")) == (200, kind)
+        finally:
+            server.kill()
 
 
 # The steps themselves
@@ -340,6 +395,11 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def ask(port: int, path: str, **headers: str) -> tuple[int, bytes]:

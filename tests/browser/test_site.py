@@ -94,6 +94,12 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     slider.press("ArrowLeft")
     expect(page.locator(".lp-status").first).to_contain_text("tp=4", timeout=WAIT)
     expect(page).to_have_url(re.compile("--tp%204"))  # the line comes with the answers, after the picture
+    page.locator(".lp-tabs [data-tab=plan]").click()
+    search = page.locator(".lp-search")
+    expect(search).to_contain_text("layouts judged", timeout=WAIT)  # the page's Python answers meanwhile
+    search.get_by_role("button", name="Stop").click()
+    expect(search).to_contain_text("considered in", timeout=WAIT)
+    expect(page.locator(".lp-summary").first).to_contain_text("stopped, the best so far")
     page.locator(".lp-tabs [data-tab=run]").click()
     page.locator(".lp-start").click()
     expect(page.locator(".lp-run")).to_contain_text("a run needs PyTorch and threads")
