@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import os
 import statistics
 import tempfile
 import time
@@ -165,6 +166,8 @@ def main() -> None:
             times, moved, elsewhere = visits(
                 f"{address}site/", arguments.profiles, arguments.moves, arguments.tabs
             )
+    busy = f"{os.getloadavg()[1]:.1f} of {os.cpu_count()}"
+    print(f"processors asked for in the last five minutes, this benchmark's own among them: {busy}")
     print(f"{'':32}{'median':>8}{'worst':>8}{'wanted':>8}")
     for name in sorted(times):
         wanted = f"{WANTED[name]:8.1f}" if name in WANTED else ""

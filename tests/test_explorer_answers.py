@@ -157,7 +157,7 @@ def test_a_search_stops_while_it_is_still_estimating() -> None:
     asked = iter([False] * 20)
     found = lp.plan("llama3.1-70b", gpus=64, seq_len=8192, global_batch=512, cancel=lambda: next(asked, True))
     assert (found.complete, found.considered, found.layouts) == (False, 20, ())
-    assert lp.view(found).summary == "stopped before any layout was judged"
+    assert lp.view(found).summary == "stopped before any layout passed"
     none = lp.plan("llama3.1-70b", gpus=64, seq_len=8192, global_batch=512, cancel=lambda: True)
     assert (none.complete, none.considered) == (False, 0)
 

@@ -90,7 +90,7 @@ def _hover(one: Ranked) -> str:
 
 def _note(record: Plan) -> str:
     if not record.layouts and not record.complete:
-        return "stopped before any layout was judged"
+        return "stopped before any layout passed"
     if not record.layouts:
         return f"none of {record.considered:,} layouts passes and fits"
     shown = f"the fastest {len(record.layouts):,} of {record.considered:,} layouts considered"
