@@ -2,13 +2,16 @@
 
 run_configs.jsonl: 71 public files and launch scripts, each with its repository, path, commit and licence,
 which the readers were written with; run_configs_gathered.jsonl: 113 more, labelled by reading before any was
-tried. A field that is not in `expect` is not judged; one in `unknown` has to stay open; `doubtful` rows are
-counted apart.
+tried. run_configs_unseen.jsonl: 46 more with what they say, labelled and committed before any was tried; their
+texts are not carried here, they are read from clones of their repositories. A field that is not in `expect` is
+not judged; one in `unknown` has to stay open; `doubtful` rows are counted apart.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,6 +32,28 @@ def cases(name: str = "run_configs.jsonl") -> dict[str, dict[str, Any]]:
     """The rows of a set by their ids."""
     rows = [json.loads(line) for line in (ORACLES / name).read_text(encoding="utf-8").splitlines()]
     return {row["id"]: row for row in rows}
+
+
+def unseen(clones: Path) -> dict[str, dict[str, Any]]:
+    """The rows of the unseen set with their texts. clones: a folder with a clone of each OWNER/NAME."""
+    rows = cases("run_configs_unseen.jsonl")
+    texts = {name: _text(row["source"], clones) for name, row in rows.items()}
+    filled = dict[str, dict[str, Any]]()
+    for name, row in rows.items():
+        first, last = row.get("lines", (1, None))
+        text = "".join(texts[name].splitlines(keepends=True)[first - 1 : last])
+        also = [{"source": rows[other]["source"], "text": texts[other]} for other in row["also"]]
+        filled[name] = {**row, "text": text, "also": also}
+    return filled
+
+
+def _text(source: Mapping[str, str], clones: Path) -> str:
+    place = f"{source['commit']}:{source['path']}"
+    git = ["git", "-C", str(clones / source["repo"]), "show", place]
+    found = subprocess.run(git, capture_output=True, check=True).stdout
+    if hashlib.sha256(found).hexdigest() != source["sha256"]:
+        raise ValueError(f"{source['repo']} {place} is not the text that was labelled")
+    return found.decode()
 
 
 def files_of(row: Mapping[str, Any]) -> Files:
