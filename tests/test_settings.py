@@ -260,6 +260,47 @@ if (( TP > 4 )); then echo more; fi
     assert (counted.layout.get("tp"), counted.layout["pp"]) == (None, 2)
 
 
+def test_what_follows_a_function_is_read() -> None:
+    serve = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --tensor-parallel-size 8"
+    for head in ("free_gpus() {", "free_gpus ()\n{", "function free_gpus() {"):
+        text = f"{head}\n    local n=$1\n    nvidia-smi | head -n $n\n}}\nfree_gpus 8\n{serve}\n"
+        assert lp.read_settings(text=text).layout["tp"] == 8, head
+
+
+def test_a_variable_that_is_asked_for_and_set_by_nothing_takes_its_default() -> None:
+    def tp(head: str) -> object:
+        serve = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --pipeline-parallel-size 2 $more"
+        found = lp.read_settings(text=f'{head}\nmore="--tensor-parallel-size $TP"\n{serve}')
+        return found.layout.get("tp")
+
+    asked = 'if [ -z "$TP" ]; then\n  TP=4\nfi'
+    assert tp(asked) == 4
+    assert tp(f'{asked}\nif [ ! -z "$DEBUG" ]; then TP=8; fi') == 4
+    assert tp(f"TP=2\n{asked}") == 2
+    assert tp(f"source settings.sh\n{asked}") is None  # that file may set it
+    for given in ("WORLD_SIZE", "SLURM_NNODES", "1"):  # a launcher, Slurm and the command set these
+        assert tp(f'if [ -z "${given}" ]; then\n  TP=4\nfi') is None, given
+
+
+def test_arguments_of_a_container_that_serves_are_vllms() -> None:
+    text = """
+IMAGE=vllm/vllm-openai:v0.11
+docker run --gpus all --network host $IMAGE meta-llama/Llama-3.1-8B-Instruct --port 8200 --enforce-eager
+"""
+    settings = lp.read_settings(text=text)
+    assert settings.format == "vLLM"
+    assert settings.model["preset"] == "llama3.1-8b"
+    assert [settings.layout[axis] for axis in ("tp", "pp", "cp", "dp")] == [1, 1, 1, 1]
+    assert settings.job["gpus"] == 1
+
+
+def test_without_a_pipeline_colossalais_batch_is_its_micro_batch() -> None:
+    text = "colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py -c 70b -g -b 4"
+    assert lp.read_settings(text=text).job["micro_batch"] == 4
+    staged = lp.read_settings(text=f"{text} -p 3d --pp 2")
+    assert (staged.job.get("micro_batch"), staged.job["batch_per_dp"]) == (None, 4)
+
+
 def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> None:
     command = "python3 -m maxtext.trainers.pre_train.train configs/llama2_7b.yml ici_fsdp_parallelism=8"
     alone = settings_of(Files({"run.sh": command}), {})

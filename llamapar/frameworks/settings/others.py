@@ -298,6 +298,8 @@ def _read_benchmark(source: Source) -> None:
     draft.derive("dp_replicate", 1, "chunks are shared over all of dp")
     source.take("seq_len", "l", "max-length", default=4096)
     source.take("batch_per_dp", "b", "batch-size")
+    if draft.number("pp") == 1 and (batch := draft.number("batch_per_dp")):
+        draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
     config = source.get("c", "config")
     size = str(config.value) if config else "7b"
     name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size

@@ -86,6 +86,10 @@ def read_distributed_llama(files: Files, draft: Draft) -> None:
 # -- vLLM ------------------------------------------------------------------------------------------
 
 
+_IMAGE = "vllm-openai"
+"""In the name of the container images whose entry point serves: what follows are vLLM's arguments."""
+
+
 def is_vllm(files: Files) -> bool:
     """Whether a command starts vLLM."""
     return files.has_word("vllm")
@@ -96,7 +100,7 @@ def _vllm_model(flags: Flags) -> Entry | None:
         return model
     words = [*flags.words]
     for before, word in itertools.pairwise(words):
-        if before.text == "serve" and not word.text.startswith("-"):
+        if (before.text == "serve" or _IMAGE in before.text) and not word.text.startswith("-"):
             return Entry("vllm serve", word.text, word.line)
     return None
 
@@ -104,6 +108,7 @@ def _vllm_model(flags: Flags) -> Entry | None:
 def read_vllm(files: Files, draft: Draft) -> None:
     """Degrees by flags, 1 unless said; vLLM starts tp·pp processes itself."""
     found = files.flags("tensor-parallel-size", "tp", "pipeline-parallel-size", "max-model-len", "model")
+    found = found or files.flags("port", "host", "enforce-eager", "gpu-memory-utilization")
     _serves(draft)
     if found is None:
         draft.missing("tp", "no vLLM arguments")

@@ -22,6 +22,13 @@ MOST_WORDS, MOST_LENGTH = 50_000, 200_000
 """Words of a script and letters of a variable at most: a doubling variable ends there."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+_UNSET = re.compile(r'"?\$\{?([A-Za-z_]\w*)\}?"?')
+_GIVEN = re.compile(
+    r"(?:SLURM|PBS|SGE|LSB|OMPI|PMI|CUDA|ROCR|HIP|NCCL|KUBERNETES|MASTER|CONDA)_\w+"
+    r"|WORLD_SIZE|(?:LOCAL_|NODE_)?RANK|NNODES|NHOSTS|NODES|HOME|USER|HOSTNAME|VIRTUAL_ENV|PATH"
+)
+"""Variables that a batch system, a launcher or a login sets before the script starts."""
+
 _DECLARES = {"export", "local", "declare", "readonly"}
 _ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "readonly", "eval", "exec"}
 
@@ -218,7 +225,10 @@ class _Reading:
 
     def test(self, tokens: Sequence[Token]) -> bool | None:
         """The outcome of `[ … ]`; None where only a run can tell."""
-        words = [" ".join(w.text for w in self._expanded(t, t.line, split=False)) for t in tokens]
+        words = list[str]()
+        for token in tokens:
+            text = " ".join(w.text for w in self._expanded(token, token.line, split=False))
+            words.append("" if words[-1:] in (["-z"], ["-n"]) and self._left_unset(token) else text)
         inner = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
         for joint, found in (("||", any), ("&&", all)):
             if joint in inner:
@@ -231,6 +241,13 @@ class _Reading:
                     return joint == "||"
                 return None if None in sides else found(side is True for side in sides)
         return self._compare(inner)
+
+    def _left_unset(self, token: Token) -> bool:
+        """Whether nothing sets the variable that is asked for: its default counts then, as in ${X:-8}."""
+        match = _UNSET.fullmatch(token)
+        if match is None or match[1] in self.variables or _GIVEN.fullmatch(match[1]):
+            return False
+        return not any(command.words[0].text in ("source", ".") for command in self.commands)
 
     def _compare(self, words: list[str]) -> bool | None:
         if words[:1] == ["!"]:

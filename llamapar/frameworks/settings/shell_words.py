@@ -148,12 +148,14 @@ def arithmetic(text: str) -> int | None:
 def statements_of(tokens: list[Token]) -> Iterator[list[Token]]:
     """Simple commands and reserved words, in their order."""
     found = list[Token]()
+    before = ""
     for token in tokens:
         if token.is_operator and token in (";", "\n", "&", "|", ";;", ")", "("):
             if found:
                 yield found
             found = []
-            if token in (";;", ")"):
+            names_function = token == ")" and before == "("
+            if token in (";;", ")") and not names_function:
                 yield [token]
         elif (
             token.is_operator
@@ -165,5 +167,6 @@ def statements_of(tokens: list[Token]) -> Iterator[list[Token]]:
             found = []
         else:
             found.append(token)
+        before = token if token.is_operator else ""
     if found:
         yield found
