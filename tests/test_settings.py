@@ -54,6 +54,17 @@ def test_most_fields_of_gathered_files_are_read() -> None:
     assert total.filled == []
 
 
+def test_unseen_files_are_labelled_without_their_texts() -> None:
+    rows = cases("run_configs_unseen.jsonl")
+    assert len(rows) == 46
+    known = {(row["source"]["repo"], row["source"]["path"]) for row in (CASES | GATHERED).values()}
+    for row in rows.values():
+        source = row["source"]
+        assert (len(source["commit"]), len(source["sha256"]), "text" in row) == (40, 64, False)
+        assert row["half"] == ("second" if int(source["sha256"], 16) % 2 else "first")
+        assert (source["repo"], source["path"]) not in known, row["id"]
+
+
 GOLD: dict[str, tuple[str, str]] = {
     "tt-21-janebert-gbs-assert": ("contradictions", "only dp = 1 runs"),
     "mg-03-apertus-70b": ("not_covered", "MLP without a gate"),
