@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .shell_words import ASSIGNED, SUM, Token, arithmetic, closing_of, statements_of, tokens_of
+from .shell_words import ASSIGNED, SUM, Token, arithmetic, closing_of, optional_name, statements_of, tokens_of
 
 HOLE = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands where only a run of the script could tell."""
@@ -22,13 +22,6 @@ MOST_WORDS, MOST_LENGTH = 50_000, 200_000
 """Words of a script and letters of a variable at most: a doubling variable ends there."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-_UNSET = re.compile(r'"?\$\{?([A-Za-z_]\w*)\}?"?')
-_GIVEN = re.compile(
-    r"(?:SLURM|PBS|SGE|LSB|OMPI|PMI|CUDA|ROCR|HIP|NCCL|KUBERNETES|MASTER|CONDA)_\w+"
-    r"|WORLD_SIZE|(?:LOCAL_|NODE_)?RANK|NNODES|NHOSTS|NODES|HOME|USER|HOSTNAME|VIRTUAL_ENV|PATH"
-)
-"""Variables that a batch system, a launcher or a login sets before the script starts."""
-
 _DECLARES = {"export", "local", "declare", "readonly"}
 _ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "readonly", "eval", "exec"}
 
@@ -244,8 +237,8 @@ class _Reading:
 
     def _left_unset(self, token: Token) -> bool:
         """Whether nothing sets the variable that is asked for: its default counts then, as in ${X:-8}."""
-        match = _UNSET.fullmatch(token)
-        if match is None or match[1] in self.variables or _GIVEN.fullmatch(match[1]):
+        name = optional_name(token)
+        if not name or name in self.variables:
             return False
         return not any(command.words[0].text in ("source", ".") for command in self.commands)
 

@@ -145,6 +145,20 @@ def arithmetic(text: str) -> int | None:
     return found if found is None or abs(found) < 10**18 else None
 
 
+_UNSET = re.compile(r'"?\$\{?([A-Za-z_]\w*)\}?"?')
+_GIVEN = re.compile(
+    r"(?:SLURM|PBS|SGE|LSB|OMPI|PMI|CUDA|ROCR|HIP|NCCL|KUBERNETES|MASTER|CONDA)_\w+"
+    r"|WORLD_SIZE|(?:LOCAL_|NODE_)?RANK|NNODES|NHOSTS|NODES|HOME|USER|HOSTNAME|VIRTUAL_ENV|PATH"
+)
+"""Variables that a batch system, a launcher or a login sets before the script starts."""
+
+
+def optional_name(word: str) -> str:
+    """The variable that a word is, "" for other words and for what is set before the script starts."""
+    match = _UNSET.fullmatch(word)
+    return match[1] if match and not _GIVEN.fullmatch(match[1]) else ""
+
+
 def statements_of(tokens: list[Token]) -> Iterator[list[Token]]:
     """Simple commands and reserved words, in their order."""
     found = list[Token]()
