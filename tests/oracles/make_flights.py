@@ -48,7 +48,8 @@ class Case:
     """degrees: axis → ranks, slowest first. fault: its kind; ranks: who has it; at: before which collective.
 
     groups: made by a DeviceMesh, by new_group with Megatron-LM's descriptions, or without any.
-    without, cut: ranks whose dump is lost or cut off.
+    without, cut: ranks whose dump is lost or cut off. ragged: replicas have batches of other lengths, which
+    does no harm. then: a rank that dies at the end of the step in which the fault is.
     """
 
     name: str
@@ -62,6 +63,8 @@ class Case:
     micro_batches: int = 2
     without: tuple[int, ...] = ()
     cut: tuple[int, ...] = ()
+    ragged: bool = False
+    then: int | None = None
 
     @property
     def world(self) -> int:
@@ -72,11 +75,23 @@ class Died(Exception):
     pass
 
 
+class Left(Exception):
+    """The rank leaves its loop, for its data are at an end."""
+
+
+class Retried(Exception):
+    """The rank gives the step up and begins it again."""
+
+
 class Rank:
     """One rank of a case: the program, with the fault in it."""
 
     def __init__(self, case: Case, rank: int, group: dict):
         self.case, self.rank, self.group, self.calls, self.held = case, rank, group, 0, None
+        grid = torch.arange(case.world).view([n for _, n in case.degrees])
+        place = (grid == rank).nonzero()[0].tolist()
+        coord = dict(zip([name for name, _ in case.degrees], place, strict=True))
+        self.longer = coord.get("dp", 0) if case.ragged else 0
 
     def call(self, axis: str, op: str, size: tuple[int, ...]) -> None:
         case = self.case
@@ -84,8 +99,8 @@ class Rank:
             return
         here = self.rank in case.ranks and self.calls == case.at
         self.calls += 1
-        if here and case.fault in FAULTS:
-            FAULTS[case.fault](self, axis, op, size)
+        if here and case.fault in FAULTS | FRESH:
+            (FAULTS | FRESH)[case.fault](self, axis, op, size)
             return
         if case.fault == "slow" and self.rank in case.ranks:
             time.sleep(0.35)
@@ -94,13 +109,13 @@ class Rank:
             held, self.held = self.held, None
             self.do(*held)
 
-    def do(self, axis: str, op: str, size: tuple[int, ...]) -> None:
+    def do(self, axis: str, op: str, size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
         group = self.group[axis]
-        x = torch.ones(size)
+        x = torch.ones(size, dtype=dtype)
         if op == "all_reduce":
             dist.all_reduce(x, group=group)
         elif op == "all_gather":
-            dist.all_gather([torch.ones(size) for _ in range(group.size())], x, group=group)
+            dist.all_gather([torch.ones_like(x) for _ in range(group.size())], x, group=group)
         elif op == "broadcast":
             dist.broadcast(x, dist.get_global_rank(group, 0), group=group)
         else:
@@ -113,15 +128,19 @@ class Rank:
         many = case.micro_batches
         if case.fault == "micro-batches" and self.rank in case.ranks:
             many -= 1
+        faulty = self.rank in case.ranks
+        layers = case.layers - (case.fault == "layers" and faulty)
         for _ in range(many):
             self.call("dp", "all_gather", (3,))  # a shard of the weights, as ZeRO-3 gathers it
             self.hop()
-            for _ in range(case.layers):
-                self.call("tp", "all_gather", (4, 8))
-                self.call("cp", "all_gather", (2, 8))
-                self.call("tp", "all_reduce", (4, 16))
+            for _ in range(layers):
+                self.call("tp", "all_gather", (4 + self.longer, 8))
+                self.call("cp", "all_gather", (2 + self.longer, 8))
+                self.call("tp", "all_reduce", (4 + self.longer, 16))
             self.call("cp", "all_reduce", (6,))
-        for bucket in (32, 24):
+        if self.rank == case.then:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for bucket in () if case.fault == "overflow" and faulty else (32, 24):
             self.call("dp", "all_reduce", (bucket,))
         self.call("world", "all_reduce", (1,))
 
@@ -180,6 +199,32 @@ def _late(rank: Rank, *_: object) -> None:
     time.sleep(1000)
 
 
+def _dtype(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
+    rank.do(axis, op, size, torch.float64)
+
+
+def _twice(rank: Rank, *call: object) -> None:
+    rank.do(*call)
+    rank.do(*call)
+
+
+def _saves(rank: Rank, *call: object) -> None:
+    dist.barrier()  # before its checkpoint, which the others write at another step
+    rank.do(*call)
+
+
+def _leaves(rank: Rank, *_: object) -> None:
+    raise Left
+
+
+def _retries(rank: Rank, *_: object) -> None:
+    raise Retried
+
+
+def _stopped(rank: Rank, *_: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 FAULTS = {
     "skip": _skip,
     "size": _size,
@@ -192,6 +237,21 @@ FAULTS = {
     "late": _late,
 }
 """What a rank does in place of its collective. "slow", "micro-batches" and "crosses" are in the program."""
+
+FRESH = {
+    "dtype": _dtype,
+    "twice": _twice,
+    "saves": _saves,
+    "leaves": _leaves,
+    "retries": _retries,
+    "stopped": _stopped,
+    "ragged and skips": _skip,
+    "ragged and late": _late,
+    "skips, another dies": _skip,
+    "node": _late,
+}
+ALSO = ("layers", "overflow")
+"""Mistakes of other kinds, raised when the analysis was done; those of ALSO are in the program."""
 
 
 # -- running ---------------------------------------------------------------------------------------
@@ -239,13 +299,21 @@ def _rank(case: Case, rank: int, folder: str) -> None:
 
     threading.Thread(target=dump, daemon=True).start()
     with contextlib.suppress(Exception):  # a rank whose peer died, or whose sizes gloo refuses, stays
-        for _ in range(2):
-            Rank(case, rank, groups).step() if _ else _healthy(case, rank, groups)
+        _healthy(case, rank, groups)
+        try:
+            Rank(case, rank, groups).step()
+        except Left:
+            dist.barrier()
+        except Retried:
+            _healthy(case, rank, groups)
+        else:
+            if case.fault in ALSO:  # the others go on to the next step
+                _healthy(case, rank, groups)
     time.sleep(1000)
 
 
 def _healthy(case: Case, rank: int, groups: dict) -> None:
-    whole = replace(case, fault=case.fault if case.fault in ("slow",) else "none")
+    whole = replace(case, fault=case.fault if case.fault in ("slow",) else "none", then=None)
     Rank(whole, rank, groups).step()
 
 
@@ -261,8 +329,12 @@ def raised(case: Case) -> dict[int, bytes]:
             finally:
                 os._exit(1)
         ranks.append(process)
+    end = time.monotonic() + PATIENCE + 0.15 * case.world + 20
     for process in ranks:
-        os.waitpid(process, 0)
+        while not os.waitpid(process, os.WNOHANG)[0]:
+            if time.monotonic() > end:  # one that is stopped dumps nothing
+                os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
     found = {r: Path(f"{folder}/rank_{r}") for r in range(case.world)}
     dumps = {rank: file.read_bytes() for rank, file in found.items() if file.exists()}
     shutil.rmtree(folder)
@@ -275,9 +347,49 @@ def raised(case: Case) -> dict[int, bytes]:
 
 def cases() -> list[Case]:
     """The same ones each time; those called again were raised when the analysis was done."""
-    return _drawn(random.Random(20), range(6)) + [
-        replace(case, name=f"again-{case.name}") for case in _drawn(random.Random(2026), range(1, 3))
+    again = _drawn(random.Random(2026), range(1, 3))
+    return [
+        *_drawn(random.Random(20), range(6)),
+        *(replace(case, name=f"again-{case.name}") for case in again),
+        *_fresh(random.Random(20261123)),
     ]
+
+
+def _fresh(draw: random.Random) -> list[Case]:
+    """Two of each of the other kinds, on other layouts."""
+    shapes = [
+        (("dp", 4), ("pp", 2), ("tp", 2)),
+        (("dp", 2), ("tp", 3)),
+        (("tp", 8),),
+        (("dp", 8), ("tp", 2)),
+        (("pp", 2), ("dp", 2), ("tp", 3)),
+        (("dp", 5),),
+        (("dp", 3), ("cp", 4)),
+        (("cp", 2), ("tp", 2)),
+        (("dp", 3), ("tp", 4)),
+    ]
+    replicas = [shape for shape in shapes if dict(shape).get("dp", 0) > 2]
+    many = [shape for shape in replicas if len(shape) == 2]
+    made = []
+    for turn in range(2):
+        for number, fault in enumerate([*FRESH, *ALSO]):
+            some = replicas if fault.startswith(("ragged", "node", "skips")) else shapes
+            some = many if fault == "overflow" else some
+            degrees = some[(turn * 4 + number * 5) % len(some)]
+            sizes = [n for _, n in degrees]
+            grid = torch.arange(int(torch.tensor(sizes).prod())).view(sizes)
+            rank, at = draw.randrange(grid.numel()), draw.randrange(1, 7)
+            form, groups = draw.choice(["json", "pickle"]), draw.choice(["mesh", "mesh", "megatron", "none"])
+            ranks: tuple[int, ...] = (rank,)
+            if fault in ("overflow", "node"):  # a whole replica, or the ranks of one machine
+                place = [name for name, _ in degrees].index("dp")
+                chosen = draw.randrange(sizes[place])
+                ranks = tuple(grid.select(place, chosen).flatten().tolist())
+            case = Case(f"fresh-{fault}-{turn}", degrees, fault, ranks, at, form, groups)
+            if fault.startswith("skips"):
+                case = replace(case, then=(rank + grid.numel() // 2) % grid.numel())
+            made.append(replace(case, ragged=fault.startswith("ragged")))
+    return made
 
 
 def _drawn(draw: random.Random, turns: range) -> list[Case]:
@@ -381,6 +493,9 @@ def main() -> None:
         if wanted and not case.name.startswith(tuple(wanted)):
             continue
         dumps = raised(case)
+        if not dumps:  # gloo ended every rank
+            print(case.name, "left no dumps", flush=True)
+            continue
         said = judged(dumps, case)
         text = {str(rank): base64.b64encode(data).decode() if case.form == "pickle" else data.decode()
                 for rank, data in dumps.items()}  # fmt: skip
