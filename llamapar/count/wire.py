@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -34,7 +34,7 @@ from llamapar.place.stage_map import Stage
 from llamapar.records.tables import Record
 from llamapar.records.trace import PHASES
 
-from .sharing import ONCE, ParameterTraffic
+from .sharing import ONCE, ParameterTraffic, Row
 
 _ATTENTION = ("column input", "wq", "wk", "wv", "K and V", "wo", "row output")
 _MLP = ("column input", "w1", "w3", "w2", "row output")
@@ -136,12 +136,24 @@ class Traffic(Record):
         return self.title, head, rows, ", ".join(f"{axis} {n:,} B" for axis, n in self.by_axis.items())
 
 
-@named()
-def traffic(
+@dataclass(frozen=True)
+class Sending:
+    """What each part of a program sends on a rank: part → (phase, axis, kind, count, bytes of each).
+
+    table: the pipeline's schedule, None where the whole model is one stage.
+    """
+
+    program: str
+    rank: int
+    cut: Cut
+    table: Schedule | None
+    rows: Mapping[str, Sequence[Row]]
+
+
+def sending(
     program: str,
     model: ModelLike,
     layout: LayoutLike,
-    *,
     seq_len: int,
     global_batch: int | None = None,
     dtype: str = "float32",
@@ -153,15 +165,8 @@ def traffic(
     nc: int | None = None,
     reshard_after_forward: bool = True,
     rank: int = 0,
-) -> Traffic:
-    """What a rank sends in a forward and backward of `program`, one of PARTS; arguments as in `run`.
-
-    global_batch: sequences over all dp ways, by default one each and micro-batch. Where shards are even every
-    rank of a stage sends as much. micro_batches: "llama" is then the pipeline of `schedule`, of which `rank`
-    has its own stages; without them it is all stages, one after another, and pp sends nothing. "step" always
-    is a pipeline, with the norm and the update after it, and its gradients are in float32 at least.
-    LayoutError for bad input, and where heads, batch or seq_len do not divide.
-    """
+) -> Sending:
+    """What the parts of a program send; arguments and errors of `traffic`."""
     m, lay, rule = find_model(model), Layout.of(layout), padding_rule(padding)
     one_of("program", program, PARTS)
     table = None
@@ -173,11 +178,7 @@ def traffic(
         table, lay = of_layout(schedule, lay, micro_batches, nc, global_batch)
     shapes = {p.key: p for p in m.parameters()}
     cut = Cut(m, lay, rule, flag("kv_replication", kv_replication))
-    if table is None:
-        works = [_Work(_parts(program, cut), {"forward": 1, "backward": 1, "gradients": 1, ONCE: 1})]
-    else:
-        works = _works(cut, table, lay.coord_of(rank).pp, trains)
-    if any(work.parts["K and V"] for work in works) and cut.heads.reason:
+    if "K and V" in PARTS[program] + PARTS["block"] * (program in WHOLE) and cut.heads.reason:
         whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
         raise LayoutError(cut.heads.reason, "a rank computes with whole heads", whole_heads, "tp")
     item = BYTES[OPTIONS["dtype"].chosen(dtype)]
@@ -224,6 +225,43 @@ def traffic(
     ]
     if cut.shards.cuts("gradients") and cut.shards.ranks > 1:
         rows["sum of squares"].append(("update", cut.shards.axis, "all_reduce", 1, wide))
+    return Sending(program, rank, cut, table, rows)
+
+
+@named()
+def traffic(
+    program: str,
+    model: ModelLike,
+    layout: LayoutLike,
+    *,
+    seq_len: int,
+    global_batch: int | None = None,
+    dtype: str = "float32",
+    kv_replication: bool = False,
+    padding: str | Padding | None = None,
+    cp_method: str = "all_gather",
+    schedule: str | Schedule = "1f1b",
+    micro_batches: int | None = None,
+    nc: int | None = None,
+    reshard_after_forward: bool = True,
+    rank: int = 0,
+) -> Traffic:
+    """What a rank sends in a forward and backward of `program`, one of PARTS; arguments as in `run`.
+
+    global_batch: sequences over all dp ways, by default one each and micro-batch. Where shards are even every
+    rank of a stage sends as much. micro_batches: "llama" is then the pipeline of `schedule`, of which `rank`
+    has its own stages; without them it is all stages, one after another, and pp sends nothing. "step" always
+    is a pipeline, with the norm and the update after it, and its gradients are in float32 at least.
+    LayoutError for bad input, and where heads, batch or seq_len do not divide.
+    """
+    sent = sending(
+        program, model, layout, seq_len, global_batch, dtype, kv_replication, padding, cp_method,
+        schedule, micro_batches, nc, reshard_after_forward, rank,
+    )  # fmt: skip
+    m, lay, table, rows = sent.cut.model, sent.cut.layout, sent.table, sent.rows
+    works = [_Work(_parts(program, sent.cut), {"forward": 1, "backward": 1, "gradients": 1, ONCE: 1})]
+    if table is not None:
+        works = _works(sent.cut, table, lay.coord_of(rank).pp, program == "step")
     found = Counter[tuple[str, str, str, str, int]]()
     for work in works:
         for part, times in work.parts.items():

@@ -1,0 +1,110 @@
+"""The order of what a rank sends: each collective of a Llama step with the layer and the part it belongs to.
+
+Sizes and kinds are those of `wire`, the passes those of the schedule. The order holds along each axis: what
+the same layer sends over another axis may come before or after, so that each group is compared by itself.
+After the passes the layers are not told apart, for nothing but habit orders their gradients. Left out: sends
+between stages. Not in the programs' order: gradients that are reduced in the middle of a backward (ZeRO 3
+without a pipeline), and those of several stages on a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from llamapar.place.stage_map import Stage
+from llamapar.records.trace import PHASES
+
+from .wire import PARTS, Sending
+
+ATTENTION = PARTS["block"].index("row output") + 1
+"""Parts of a block up to the end of its attention."""
+
+FORWARD, BACKWARD, GRADIENTS, UPDATE = PHASES
+
+_ENDS = {
+    "tok_embeddings": "the embedding",
+    "row output": "the embedding",
+    "norm": "the last norm",
+    "loss": "the loss",
+}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A collective and what it belongs to. layer, micro_batch: None outside of any; bytes as in a trace."""
+
+    axis: str
+    kind: str
+    bytes: int
+    phase: str
+    part: str
+    layer: int | None = None
+    micro_batch: int | None = None
+
+    def __str__(self) -> str:
+        part = self.part if self.layer is None else f"layer {self.layer}'s {self.part}"
+        ends = "" if self.micro_batch is None else f", micro-batch {self.micro_batch}"
+        phase = f", {self.phase}" if self.phase in (FORWARD, BACKWARD) else ""
+        return f"{part}{phase}{ends}"
+
+
+def order(sent: Sending) -> tuple[Sent, ...]:
+    """What a rank sends in a step, in order along each axis."""
+    if sent.table is None:
+        whole = Stage(0, 0, range(sent.cut.model.n_layers), embedding=True, head=True)
+        return tuple(
+            _sized(
+                sent, [*_pass(sent, whole, True), *_pass(sent, whole, False), *_of_parameters(sent, [whole])]
+            )
+        )
+    pp_rank = sent.cut.layout.coord_of(sent.rank).pp
+    stages = {stage.stage: stage for stage in sent.cut.stages_of(sent.table, pp_rank)}
+    found = list[Sent]()
+    for kind, number, micro_batch in sent.table.ranks[pp_rank]:
+        stage = stages[number]
+        if not (kind == "I" and stage.embedding):  # tokens have no gradient
+            passed = _pass(sent, stage, kind == "F")
+            found += [replace(one, micro_batch=micro_batch) for one in passed]
+    found += _of_parameters(sent, list(stages.values()))
+    if sent.program == "step":
+        found += _rows(sent, "sum of squares", UPDATE, "the norm of the gradients")
+        found += _of_parameters(sent, list(stages.values()), UPDATE)
+    return tuple(_sized(sent, found))
+
+
+def _sized(sent: Sending, found: Sequence[Sent]) -> Iterator[Sent]:
+    return (one for one in found if sent.cut.layout.size(one.axis) > 1 and one.axis != "pp")
+
+
+def _rows(sent: Sending, key: str, phase: str, part: str, layer: int | None = None) -> Iterator[Sent]:
+    for when, axis, kind, count, size in sent.rows[key]:
+        if when == phase:
+            yield from [Sent(axis, kind, size, phase, part, layer)] * count
+
+
+def _pass(sent: Sending, stage: Stage, forward: bool) -> list[Sent]:
+    """One micro-batch through a stage; backward everything comes in the opposite order."""
+    same = sent.cut.model.tied and stage.embedding
+    head = ("norm", "column input", "the same as head" if same else "output", "loss")
+    keys: list[tuple[str, str, int | None]] = []
+    if stage.embedding:
+        keys += [(key, _ENDS[key], None) for key in ("tok_embeddings", "row output")]
+    for layer in stage.layers:
+        for i, key in enumerate(PARTS["block"]):
+            keys.append((key, "attention" if i < ATTENTION else "MLP", layer))
+    if stage.head:
+        keys += [(key, _ENDS.get(key, "the output layer"), None) for key in head]
+    phase = FORWARD if forward else BACKWARD
+    found = [_rows(sent, key, phase, part, layer) for key, part, layer in keys[:: 1 if forward else -1]]
+    return [one for rows in found for one in rows]
+
+
+def _of_parameters(sent: Sending, stages: Sequence[Stage], phase: str = GRADIENTS) -> list[Sent]:
+    """What the parameters of the stages send after the passes, in the order of the model's."""
+    layers = {layer for stage in stages for layer in stage.layers}
+    first, last = any(stage.embedding for stage in stages), any(stage.head for stage in stages)
+    ends = {"tok_embeddings": first, "norm": last, "output": last}
+    own = (p for p in sent.cut.model.parameters() if (ends[p.key] if p.layer is None else p.layer in layers))
+    what = "the gradients" if phase == GRADIENTS else "the weights"
+    return [one for p in own for one in _rows(sent, p.key, phase, what)]
