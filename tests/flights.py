@@ -2,7 +2,9 @@
 
 import base64
 import gzip
+import itertools
 import json
+import random
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,12 +14,21 @@ from typing import Any
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis.flight.dumps import Dump, Folder, of_bytes
 
-FILE = Path(__file__).parent / "oracles" / "flights.jsonl.gz"
+ORACLES = Path(__file__).parent / "oracles"
 
 
 def hangs() -> list[dict[str, Any]]:
     """The cases of make_flights.py with what is known of each."""
-    return [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).splitlines()]
+    return _rows("flights.jsonl.gz")
+
+
+def positions() -> list[dict[str, Any]]:
+    """Those of make_positions.py, with the layer and the part before which a rank stopped."""
+    return [row | {"form": "pickle"} for row in _rows("positions.jsonl.gz")]
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress((ORACLES / name).read_bytes()).splitlines()]
 
 
 def files(row: dict[str, Any]) -> list[tuple[str, bytes]]:
@@ -61,27 +72,61 @@ def dump(
     return {"version": version, "pg_config": config, "pg_status": {}, "entries": entries}
 
 
-def many(row: dict[str, Any], ranks: int) -> Folder:
-    """A genuine hang on so many ranks: the replica that has no culprit stands for all that are added.
+def spare(row: dict[str, Any]) -> list[int]:
+    """Replicas of a hang, by number, of which every rank left a whole dump and none has the fault."""
+    grid = _grid(row["degrees"])
+    off = {*row["ranks"], *row["cut"], row["then"] if row.get("then") is not None else -1}
+    whole = {int(rank) for rank in row["dumps"]} - off
+    replicas = range(row["degrees"].get("dp", 0))
+    return [i for i in replicas if {rank for rank, at in grid.items() if at["dp"] == i} <= whole]
 
-    Only of layouts of dp and tp, dp the slower.
+
+def many(row: dict[str, Any], ranks: int, seed: int = 0) -> tuple[Folder, set[int], Layout]:
+    """A genuine hang on so many ranks, the ranks with the fault, and the layout.
+
+    The replicas that are added are copies of those that have no fault, drawn. Needs one: see `spare`.
     """
-    tp = row["degrees"].get("tp", 1)
-    known = folder(row)
-    dp = row["degrees"]["dp"]
-    spare = next(i for i in range(dp) if not {i * tp + t for t in range(tp)} & {*row["ranks"], *known.broken})
-    dumps = dict(known.dumps)
-    for rank in range(dp * tp, ranks):
-        model = known.dumps.get(spare * tp + rank % tp)
-        if model is not None:
-            dumps[rank] = _moved(model, rank, f"replica {rank // tp}")
-    return Folder(dumps, known.broken)
+    draw, known, old = random.Random(seed), folder(row), _grid(row["degrees"])
+    degrees = {**row["degrees"]}
+    degrees["dp"] = ranks // (len(old) // degrees["dp"])
+    place = {tuple(at.values()): rank for rank, at in _grid(degrees).items()}
+    axes = {
+        name: _across(name, known, old) for name in {c.group for d in known.dumps.values() for c in d.calls}
+    }
+    moved = {rank: place[tuple(at.values())] for rank, at in old.items()}
+    dumps = {moved[rank]: replace(one, rank=moved[rank]) for rank, one in known.dumps.items()}
+    models = spare(row)
+    for replica in range(row["degrees"]["dp"], degrees["dp"]):
+        model = draw.choice(models)
+        for rank, at in old.items():
+            if at["dp"] == model:
+                new = place[tuple({**at, "dp": replica}.values())]
+                dumps[new] = _moved(known.dumps[rank], new, f"replica {replica}", axes)
+    broken = {moved[rank]: why for rank, why in known.broken.items()}
+    order = "-".join(dict.fromkeys([*reversed(degrees), "tp", "cp", "pp", "dp"]))
+    layout = Layout.of({**degrees, "order": order})
+    return Folder(dict(sorted(dumps.items())), broken), {moved[rank] for rank in row["ranks"]}, layout
 
 
-def _moved(dump: Dump, rank: int, name: str) -> Dump:
-    """The dump of another replica: its group of tensor parallelism is another."""
+def _grid(degrees: dict[str, int]) -> dict[int, dict[str, int]]:
+    """Rank → its place on each axis; the axes are slowest first."""
+    places = itertools.product(*(range(n) for n in degrees.values()))
+    return {rank: dict(zip(degrees, at, strict=True)) for rank, at in enumerate(places)}
+
+
+def _across(group: str, known: Folder, grid: dict[int, dict[str, int]]) -> bool:
+    """Whether a group lies across replicas: such a one has more members, the others are made again."""
+    calls = [(rank, call) for rank, one in known.dumps.items() for call in one.calls if call.group == group]
+    ranks = {rank for rank, _ in calls}
+    if len(ranks) > 1:
+        return len({grid[rank]["dp"] for rank in ranks}) > 1
+    return any(word in calls[0][1].label.lower() for word in ("dp", "data", "default"))
+
+
+def _moved(dump: Dump, rank: int, name: str, across: dict[str, bool]) -> Dump:
+    """The dump of another replica, whose own groups are others."""
     made = {
-        id(call): call._replace(group=name) if "tp" in call.label or "TENSOR" in call.label else call
+        id(call): call if across[call.group] else call._replace(group=f"{call.group} of {name}")
         for call in dump.calls
     }
     return replace(dump, rank=rank, calls=[made[id(call)] for call in dump.calls])

@@ -8,20 +8,21 @@ padding would make these numbers come out, by the placement table and the framew
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llamapar.describe.arguments import keywords, named
-from llamapar.describe.layout import AXES
 from llamapar.errors import LlamaparError, shown
 
 from .hypothesis import Level
 from .known import ARGUMENTS, Known
 from .result import Diagnosis, Explanation, Said
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
+
+if TYPE_CHECKING:  # what reads records is imported when the first come
+    from .flight.dumps import Folder
 
 _LONGEST = 2**16
 """Characters of an exception's own words that are read."""
@@ -34,7 +35,7 @@ def explain(
     layout: Any = None,
     framework: str | None = None,
     *,
-    flight: str | Path | Iterable[str | Path] | None = None,
+    flight: str | Path | Iterable[str | Path] | Folder | None = None,
     context: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> Explanation:
@@ -48,7 +49,8 @@ def explain(
         ("Llama-2-70b-hf") also does. layout: a Layout or a dict of degrees, in part if need be.
     framework: whose wording and rules to prefer.
     flight: in place of `what`, a folder of torch's flight records of a run that hangs, one file a rank, or
-        some files; read as data, against `layout` or the one that their groups show.
+        some files; read as data, against `layout` or the one that their groups show. With a model whose
+        training step they are of, collectives are told the layer and the part that they belong to.
     facts: what else is known: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its
         name; a change is given as "1->2".
     context: the same, and model, layout and framework, in the names of whoever reports it ("heads",
@@ -87,16 +89,13 @@ def explain(
 
 
 def _of_flight(what: Any, flight: Any, known: Known) -> Explanation:
-    """Flight records alone; the layout is the one that is known, where every rank of it is."""
+    """Flight records alone."""
     if what is not None:
         raise LlamaparError("a text and flight records were given; one is explained", "", (), "flight")
     from .flight.answer import explain_flight
+    from .flight.dumps import Folder, read
 
-    degrees = {axis: number for axis in AXES if (number := known.get(axis))}
-    world = known.get("world")
-    if degrees and world and "dp" not in degrees:
-        degrees["dp"] = max(1, world // math.prod(degrees.values()))
-    return explain_flight(flight, known.layout or degrees or None)
+    return explain_flight(flight if isinstance(flight, Folder) else read(flight), known)
 
 
 def _as_text(line: Any) -> str:

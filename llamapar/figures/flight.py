@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llamapar.diagnosis.flight.hang import named
+from llamapar.diagnosis.flight.groups import named
 from llamapar.diagnosis.flight.verdict import Standing
 
 from . import parts, style
@@ -95,4 +95,4 @@ def _hover(record: Standing, rank: int, at: int) -> str:
     where = record.hang.groups[call.group].where(record.layout)
     sizes = f"{[list(size) for size in call.inputs]} to {[list(size) for size in call.outputs]}"
     text = f"rank {rank} · {where}: {call.op} #{dump.numbers[at]}, {sizes} {', '.join(call.dtypes)}"
-    return f"{text} · {dump.places[at]}" if dump.places[at] else text
+    return " · ".join(filter(None, [text, record.hang.belongs(rank, at), dump.places[at]]))

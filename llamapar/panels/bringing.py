@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import Values
+from llamapar.diagnosis.flight.dumps import Folder, of_bytes
 from llamapar.errors import LlamaparError, shown
 from llamapar.frameworks import padding_rule
 from llamapar.frameworks.settings import Settings, read_settings
@@ -16,6 +18,9 @@ from llamapar.records.tables import Plain
 
 from .controls import LAYOUT
 from .line import PLAIN
+
+MOST_DUMPS = 6 * 2**20
+"""Bytes of the flight records of a drop: a message to a kernel holds 10 MiB, base64 takes a third more."""
 
 
 def read(files: object) -> Settings:
@@ -32,6 +37,15 @@ def read(files: object) -> Settings:
     if not texts:
         raise LlamaparError("no file and no text of settings", field="config")
     return settings_of(Files(texts), {})
+
+
+def flight(content: Values) -> Folder:
+    """Flight records as [name, base64] each. Raises LlamaparError for more than fit into a message."""
+    if content["bytes"] > MOST_DUMPS:
+        what = f"{content['bytes']:,} bytes of flight records, at most {MOST_DUMPS:,} travel from the browser"
+        raise LlamaparError(what, "", ["clinic(flight=FOLDER) in a cell", "llamapar explain --flight FOLDER"])
+    pairs = ((str(name), base64.b64decode(str(text))) for name, text in content["files"])
+    return of_bytes(pairs)
 
 
 def controls_of(settings: Settings) -> Values:

@@ -10,6 +10,35 @@ function cut(text) {
   return [`${text.slice(0, MOST / 3)}\n${text.slice((-MOST / 3) * 2)}`, note];
 }
 
+// -- flight records -----------------------------------------------------------------------------
+// A dump is a pickle or torch's JSON in a file whose name ends in its rank; where one is among the files, all
+// so named are dumps, for one may be cut off or empty. They travel as they are, as base64.
+
+const MOST_DUMPS = 6 << 20; // bytes of them all: a message of Jupyter's holds 10 MiB
+
+const numbered = (file) => /\d\D*$/.test(file.name.replace(/\.\w+$/, ""));
+
+async function isDump(file) {
+  if (!numbered(file)) return false;
+  const start = new Uint8Array(await file.slice(0, 64).arrayBuffer());
+  return start[0] === 0x80 || /^\s*\{\s*"(comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status)"/.test(new TextDecoder().decode(start));
+}
+
+const encoded = (file) => new Promise((resolve, reject) => {
+  const reader = new FileReader();
+  reader.onload = () => resolve([file.name, reader.result.split(",")[1] ?? ""]);
+  reader.onerror = () => reject(reader.error);
+  reader.readAsDataURL(file);
+});
+
+async function readRun(files, ask) {
+  const found = (await Promise.all(files.map(isDump))).some(Boolean);
+  const dumps = found ? files.filter(numbered) : [];
+  const bytes = dumps.reduce((sum, file) => sum + file.size, 0);
+  if (found) ask({ kind: "flight", bytes, files: bytes > MOST_DUMPS ? [] : await Promise.all(dumps.map(encoded)) });
+  await readFiles(files.filter((file) => !dumps.includes(file)), ask);
+}
+
 // What an answer asks for: a box for each fact that a field knows, its name for another.
 function asked(asks, send) {
   if (!asks.length) return null;
@@ -35,24 +64,29 @@ function diagnosisCard(one, index, fix, send) {
 }
 
 function render({ model, el }) {
-  const panel = buildPanel({ model, el }, "lp-clinic", null);
+  const picked = make("pre", { class: "lp-picked", hidden: true, "aria-live": "polite" });
+  const pick = ({ points: [point] }) => { // what the pointer says of a call, to stay and to be copied
+    picked.textContent = plain(point.hovertext ?? "").replaceAll(" · ", "\n");
+    picked.hidden = !picked.textContent;
+  };
+  const panel = buildPanel({ model, el }, "lp-clinic", pick);
   const { uid, payload, send, ask, figure, status, cards, controls } = panel;
   const fix = (diagnosis, k) => ask({ kind: "fix", diagnosis, fix: k });
   const box = make("textarea", { class: "lp-box", id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off", wrap: "off" });
-  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, and the run's settings");
+  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, the run's settings, or a folder of flight records");
   const left = make("div", { class: "lp-why", hidden: true });
   const line = make("pre", {});
   const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });
   const open = button("open the Explorer on it", { hidden: true, onclick: () => ask({ kind: "open" }) });
   const asSettings = button("read the text as settings", { onclick: () => { if (box.value.trim()) ask({ kind: "settings", files: [["", box.value]] }); } });
-  const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask), asSettings), told, open);
+  const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask, readRun), asSettings), told, open);
   panel.columns.prepend(drop);
   takeDrops(drop, ask, (file) => { // a log goes into the box
     const log = /\.(log|txt|out|err)$/i.test(file.name);
     if (log) file.text().then((text) => { commit(text); });
     return log;
-  });
-  panel.main.append(panel.note, status, line, cards, figure.node);
+  }, readRun);
+  panel.main.append(panel.note, status, line, cards, figure.node, picked);
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(below);
 
@@ -82,6 +116,7 @@ function render({ model, el }) {
     const now = payload();
     figure.draw(now); // first: plotly measures the page, which the rest of this then changes, once
     figure.node.classList.toggle("lp-none", !now.figure);
+    refill(picked, now.seq, () => { picked.hidden = true; return []; });
     controls.show(now.values);
     for (const row of controls.column.querySelectorAll("[data-control]")) row.dataset.origin = now.origins[row.dataset.control] ?? "";
     status.textContent = now.status;

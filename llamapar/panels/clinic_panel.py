@@ -1,4 +1,4 @@
-"""The clinic: paste an error, see what it means, press a fix.
+"""The clinic: paste an error, or drop the flight records of a hang, see what it means, press a fix.
 
 A box for the text, and beside it what is known of model and layout: what the text states, what its numbers
 imply, and what the reader types, which wins. `Visit` holds all of it without a widget; a text is data, never
@@ -21,6 +21,8 @@ from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
+from llamapar.diagnosis.flight.dumps import Folder
+from llamapar.diagnosis.flight.dumps import read as read_dumps
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
@@ -29,6 +31,7 @@ from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import Settings
 from llamapar.rules.search import Fix
 
+from .bringing import flight
 from .controls import CLINIC, DIMS, MORE
 from .explorer_panel import Explorer
 from .page import Page, nth, plain, source
@@ -42,7 +45,7 @@ _SEARCHED = 200_000
 
 _FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *DIMS, *MORE)
 _COUNTS = frozenset(_FIELDS) - {"model", "framework"}
-_EMPTY = {"text": "", **dict.fromkeys(_FIELDS)}
+_EMPTY = {"text": "", "flight": None, **dict.fromkeys(_FIELDS)}
 TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
 BROUGHT = "your files"
 """Where a field's value is from."""
@@ -68,9 +71,10 @@ def _names() -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Visit:
-    """A text and what the reader typed besides, by field; own: a model of their own."""
+    """A text, or flight records, and what the reader typed besides, by field; own: a model of their own."""
 
     text: str = ""
+    flight: Folder | None = None
     typed: Values = field(default_factory=dict)
     own: ModelConfig | None = None
     settings: Settings | None = None
@@ -88,7 +92,13 @@ class Visit:
                 own = None if value is None or isinstance(value, str) else find_model(value)
             if value not in (None, "") and not (name == "model" and own):
                 typed[name] = read_typed(name, value) if name in _COUNTS else value
-        return replace(self, text=text.encode("utf-8", "replace").decode(), typed=typed, own=own)
+        flight = None if changes.get("text") else self.flight
+        text = text.encode("utf-8", "replace").decode()
+        return replace(self, text=text, flight=flight, typed=typed, own=own)
+
+    def fly(self, flight: Folder) -> Visit:
+        """With flight records in place of a text."""
+        return replace(self, text="", flight=flight)
 
     def load(self, model: ModelConfig) -> Visit:
         """With a model of the reader's own."""
@@ -147,7 +157,11 @@ class Visit:
     @cached_property
     def _explained(self) -> tuple[Explanation, LlamaparError | None]:
         try:
+            if self.flight is not None:
+                return explain(flight=self.flight, **self._known[0]), None
             return explain(self.text, **self._known[0]) if self.text.strip() else NOTHING, None
+        except LlamaparError as refused:
+            return Explanation(UNKNOWN, refused.what, ()), refused
         except Exception as fault:  # one of ours must not take the text away
             what = f"the text could not be explained: {type(fault).__name__}: {fault}"
             return Explanation(UNKNOWN, what, ()), LlamaparError(what)
@@ -245,15 +259,16 @@ class Clinic(Page[Visit]):
 
     @named(keywords(_EMPTY))
     def __init__(self, **values: object) -> None:
-        super().__init__(Visit().change(values))
+        super().__init__(_changed(Visit(), values))
 
     @named(keywords(_EMPTY))
     def set(self, **values: object) -> None:
         """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None empties.
 
-        Raises LayoutError for a field that is not there.
+        flight: in place of a text, a folder of torch's flight records, or some files. Raises LayoutError for
+        a field that is not there.
         """
-        self._show(lambda visit: visit.change(values))
+        self._show(lambda visit: _changed(visit, values))
 
     @property
     def explanation(self) -> Explanation:
@@ -294,6 +309,9 @@ class Clinic(Page[Visit]):
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "fix" and current:
             self.open_fix(int(content["fix"]), int(content["diagnosis"]))
+        elif kind == "flight":
+            folder = flight(content)
+            self._show(lambda visit: visit.fly(folder))
         elif kind == "open":
             self.open_files()
 
@@ -302,6 +320,13 @@ class Clinic(Page[Visit]):
 def clinic(text: str = "", **values: object) -> Clinic:
     """A Clinic with a text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
     return Clinic(text=text, **values)
+
+
+def _changed(visit: Visit, values: Values) -> Visit:
+    """With what is given from code, where flight records are named by their folder."""
+    fields = {name: value for name, value in values.items() if name != "flight"}
+    visit = visit.change(fields)
+    return visit if values.get("flight") is None else visit.fly(read_dumps(values["flight"]))
 
 
 def _cut(text: str) -> str:

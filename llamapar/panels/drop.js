@@ -4,26 +4,40 @@
 
 const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused
 
-const readFiles = async (files, ask) => ask({ kind: "settings", files: await Promise.all([...files].map(async (file) =>
+const readFiles = async (files, ask) => files.length && ask({ kind: "settings", files: await Promise.all([...files].map(async (file) =>
   [file.name, file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : await file.text()])) });
 
-// Takes what is dropped on a node; `own` may take a file for itself.
-function takeDrops(node, ask, own = () => false) {
+// The files of a drop, those of a dropped folder among them.
+async function dropped(transfer) {
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter((entry) => entry?.isDirectory);
+  const names = new Set(entries.map((entry) => entry.name));
+  const files = [...transfer.files].filter((file) => !names.has(file.name));
+  for (const entry of entries) {
+    const reader = entry.createReader();
+    const some = () => new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
+    for (let found = await some(); found.length; found = await some()) { // a hundred at a time
+      const inside = found.filter((one) => one.isFile);
+      files.push(...await Promise.all(inside.map((one) => new Promise((resolve, reject) => { one.file(resolve, reject); }))));
+    }
+  }
+  return files;
+}
+
+// Takes what is dropped on a node; `read` takes files, `own` may take a file for itself.
+function takeDrops(node, ask, own = () => false, read = readFiles) {
   node.addEventListener("dragover", (event) => { event.preventDefault(); node.classList.add("lp-over"); });
   node.addEventListener("dragleave", () => node.classList.remove("lp-over"));
   node.addEventListener("drop", (event) => {
-    const files = [...(event.dataTransfer?.files ?? [])];
     node.classList.remove("lp-over");
-    if (!files.length) return; // a text: the box takes it
+    if (!event.dataTransfer?.files.length) return; // a text: the box takes it
     event.preventDefault();
-    const rest = files.filter((file) => !own(file));
-    if (rest.length) readFiles(rest, ask);
+    dropped(event.dataTransfer).then((files) => read(files.filter((file) => !own(file)), ask));
   });
 }
 
-function buildFiles(uid, ask) {
+function buildFiles(uid, ask, read = readFiles) {
   const input = make("input", { type: "file", multiple: true, id: `${uid}-files`, "aria-label": "settings and launch scripts" });
-  input.addEventListener("change", async () => { await readFiles(input.files, ask); input.value = ""; });
+  input.addEventListener("change", async () => { await read([...input.files], ask); input.value = ""; });
   return make("div", { class: "lp-file" }, input);
 }
 

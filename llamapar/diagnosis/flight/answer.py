@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.layout import AXES, Layout
 from llamapar.diagnosis.known import Known
 from llamapar.diagnosis.result import Diagnosis, Explanation
 from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING, UNKNOWN
 
 from . import dumps
-from .hang import named
+from .groups import named
+from .program import Program
 from .verdict import Standing, standing
 
 CATEGORY = "rank_mapping_hang"
@@ -31,9 +33,18 @@ ADVICE = {
 }
 
 
-def explain_flight(path: object, layout: LayoutLike | None = None) -> Explanation:
-    """What hung, from a folder of flight records or some files; see `diagnosis.explain`."""
-    return explained(standing(dumps.read(path), None if layout is None else Layout.of(layout)))
+def explain_flight(folder: dumps.Folder, known: Known) -> Explanation:
+    """What hung, from flight records; see `diagnosis.explain`.
+
+    known: the layout, where every rank of it is, and the model, by which collectives are told their layer.
+    """
+    degrees = {axis: number for axis in AXES if (number := known.get(axis))}
+    world = known.get("world")
+    if degrees and world and "dp" not in degrees:
+        degrees["dp"] = max(1, world // math.prod(degrees.values()))
+    layout = known.layout or (Layout.of(degrees) if degrees else None)
+    program = None if known.model is None else Program(known.model, known.numbers)
+    return explained(standing(folder, layout, program))
 
 
 def explained(found: Standing) -> Explanation:

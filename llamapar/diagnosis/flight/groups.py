@@ -47,6 +47,11 @@ class Group:
             return self.axes or self.label
         return f"stride {_stride(self.ranks)}"
 
+    def along(self, layout: Layout) -> str:
+        """Its axes; of the group of all ranks the only axis that there is."""
+        alone = [axis for axis in AXES if layout.size(axis) == layout.world > 1]
+        return alone[0] if self.axes == ALL and alone else self.axes
+
     def where(self, layout: Layout | None) -> str:
         """ "tp group of dp 3, pp 1", or its ranks."""
         if self.axes == ALL:
@@ -170,3 +175,19 @@ def _found(groups: Iterable[Group], top: int) -> Layout | None:
     fits = all(set(group.ranks) <= set(layout.group(group.axes, group.ranks[0])) for group in named
                if max(group.ranks) < layout.world)  # fmt: skip
     return layout if named and fits and top < layout.world < 2 * (top + 1) else None
+
+
+def named(layout: Layout | None, ranks: Iterable[int], axes: str = "") -> str:
+    """ "rank 29 (tp 5)", "ranks 0, 2"."""
+    ranks = list(ranks)
+    text = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}"
+    if len(ranks) > 8:
+        text += f" and {len(ranks) - 8} more"
+    own = axes.split("-") if layout is not None and len(ranks) == 1 and axes else []
+    if layout is not None and own:
+        coord = layout.coord_of(ranks[0])
+        shown = [
+            axis for axis in reversed(layout.axes) if layout.size(axis) > 1 and (axis in own or axes == "all")
+        ]
+        text += f" ({', '.join(f'{axis} {getattr(coord, axis)}' for axis in shown)})"
+    return text

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from llamapar.count.order import Sent
 from llamapar.describe.layout import Layout
 
 from .dumps import Call, Dump, Folder
 from .groups import Group
+from .program import Program
 
 AHEAD = 64
 """Calls within which one that a rank makes too early is looked for in the other ranks' order."""
@@ -78,15 +80,42 @@ class Lateness:
 
 @dataclass(frozen=True, eq=False)
 class Hang:
-    """The dumps of a run, its groups by name, and its layout where that is known."""
+    """The dumps of a run, its groups by name, and its layout and program where these are known."""
 
     folder: Folder
     groups: Mapping[str, Group]
     layout: Layout | None
+    program: Program | None = None
 
     @property
     def dumps(self) -> Mapping[int, Dump]:
         return self.folder.dumps
+
+    def belongs(self, rank: int, at: int) -> str:
+        """ "layer 17's MLP, forward", where the program is known to the call; else ""."""
+        key = (rank, at)
+        if key not in self._belongs:
+            call = self.dumps[rank].calls[at]
+            known = self.program is not None and self.layout is not None and call.ends is None
+            self._belongs[key] = str((known and self._belonging(rank, at)) or "")
+        return self._belongs[key]
+
+    @cached_property
+    def _belongs(self) -> dict[tuple[int, int], str]:
+        return {}
+
+    def _belonging(self, rank: int, at: int) -> Sent | None:
+        assert self.program is not None
+        assert self.layout is not None
+        dump = self.dumps[rank]
+        along: dict[str, list[int]] = {}
+        for i, call in enumerate(dump.calls):
+            if call.ends is None:
+                along.setdefault(self.groups[call.group].along(self.layout), []).append(i)
+        axis = self.groups[dump.calls[at].group].along(self.layout)
+        calls = {name: [dump.calls[i] for i in places] for name, places in along.items()}
+        lines = [dump.places[i] for i in along[axis]]
+        return self.program.belonging(self.layout, rank, axis, calls, lines, along[axis].index(at))
 
     def absent(self, group: str, number: int) -> tuple[int, ...]:
         """Members of a group that never entered a collective of it, as far as their dumps tell."""
@@ -355,19 +384,3 @@ def _first_split(rows: Mapping[int, Sequence[int]], start: int) -> tuple[int, li
         if len(row) > at:
             classes.setdefault(row[at], []).append(rank)
     return at, list(classes.values())
-
-
-def named(layout: Layout | None, ranks: Iterable[int], axes: str = "") -> str:
-    """ "rank 29 (tp 5)", "ranks 0, 2"."""
-    ranks = list(ranks)
-    text = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}"
-    if len(ranks) > 8:
-        text += f" and {len(ranks) - 8} more"
-    own = axes.split("-") if layout is not None and len(ranks) == 1 and axes else []
-    if layout is not None and own:
-        coord = layout.coord_of(ranks[0])
-        shown = [
-            axis for axis in reversed(layout.axes) if layout.size(axis) > 1 and (axis in own or axes == "all")
-        ]
-        text += f" ({', '.join(f'{axis} {getattr(coord, axis)}' for axis in shown)})"
-    return text

@@ -9,8 +9,9 @@ from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, WEAK, Level
 from llamapar.records.tables import Plain, Record
 
 from .dumps import Call, Folder
-from .groups import Group, matched
-from .hang import Hang, Parting, named
+from .groups import Group, matched, named
+from .hang import Hang, Parting
+from .program import Program
 
 DID = {
     "size": "has other sizes or dtypes: {mine} where {others} {call} {usual}",
@@ -89,10 +90,10 @@ class Standing(Record):
         }  # fmt: skip
 
 
-def standing(folder: Folder, layout: Layout | None = None) -> Standing:
-    """What hung, and where every rank stands."""
+def standing(folder: Folder, layout: Layout | None = None, program: Program | None = None) -> Standing:
+    """What hung, and where every rank stands. program: by which collectives are told what they belong to."""
     groups, layout = matched(folder, layout)
-    hang = Hang(folder, groups, layout)
+    hang = Hang(folder, groups, layout, program)
     if not hang.waits:
         return Standing(hang, "none", (), WEAK, _silence(hang))
     parted = hang.parted
@@ -117,10 +118,10 @@ def _title(hang: Hang, group: Group, ranks: tuple[int, ...]) -> str:
 
 
 def _text(hang: Hang, rank: int, at: int) -> str:
-    dump = hang.dumps[rank]
-    return f"{dump.calls[at].op} #{dump.numbers[at]}" + (
-        f", {dump.calls[at].shape}" if dump.calls[at].shape else ""
-    )
+    dump, belongs = hang.dumps[rank], hang.belongs(rank, at)
+    text = f"{dump.calls[at].op} #{dump.numbers[at]}"
+    text += f", {dump.calls[at].shape}" if dump.calls[at].shape else ""
+    return f"{text} ({belongs})" if belongs else text
 
 
 def _before(hang: Hang, rank: int, at: int) -> str:
