@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
+from flights import files, hangs
 from inputs import KV, TITAN
 
 pytestmark = pytest.mark.browser
@@ -194,3 +195,22 @@ def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:
     expect(clinic(notebook).locator("textarea")).to_have_value("embed_tokens.weight is [16064, 8192]")
     expect(field(notebook, "tp")).to_have_attribute("data-origin", "yours")
     expect(title(notebook)).to_contain_text("vocabulary over tp=8, multiple of 64·tp")
+
+
+def test_flight_records_are_brought_and_a_call_is_pressed(notebook: Notebook) -> None:
+    """Pickles and JSON as files, one of them empty: the culprit, its picture, and a call's shapes to stay."""
+    row = next(row for row in hangs() if row["name"] == "skip-2")
+    brought = [{"name": name, "mimeType": "", "buffer": data} for name, data in files(row)]
+    panel = clinic(notebook)
+    panel.locator("input[type=file][multiple]").set_input_files(brought)
+    expect(panel.locator("[data-category]").first).to_contain_text(f"rank {row['ranks'][0]} (")
+    bar = panel.locator(".lp-plot .barlayer .point path").first
+    bar.wait_for()
+    box = bar.bounding_box()
+    assert box is not None
+    notebook.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    notebook.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(panel.locator(".lp-picked")).to_contain_text("group of")
+    empty = [{"name": "rank_1", "mimeType": "", "buffer": b""}]
+    panel.locator("input[type=file][multiple]").set_input_files([brought[0], *empty])
+    expect(panel.locator(".lp-picked")).to_be_hidden()
