@@ -290,6 +290,8 @@ def test_folders_without_dumps(tmp_path: Path) -> None:
         lp.explain(flight=tmp_path)
     with pytest.raises(lp.LlamaparError, match=r"No such file or directory"):
         lp.explain(flight=tmp_path / "none")
+    with pytest.raises(lp.LlamaparError, match=r"^no flight records\n"):
+        lp.explain(flight=[])
     with pytest.raises(lp.LlamaparError, match=r"a text and flight records were given"):
         lp.explain("text", flight=tmp_path)
 

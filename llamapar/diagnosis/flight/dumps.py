@@ -204,6 +204,8 @@ def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
                 dumps[rank] = _dump(rank, plain(data, name), name, known)
         except CutOff as problem:
             broken[rank] = str(problem)
+    if not names:
+        raise LlamaparError("no flight records", "", ["one file a rank"], "flight")
     return Folder(dict(sorted(dumps.items())), dict(sorted(broken.items())))
 
 
