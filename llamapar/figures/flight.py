@@ -39,13 +39,9 @@ def picture(record: Standing) -> tuple[Spec, str]:
             bar = Bar(row, place, place + _SHARE, _hover(record, rank, at))
             group = record.hang.groups[record.hang.dumps[rank].calls[at].group]
             (waiting if at in open_calls else done.setdefault(_look(group.axes), [])).append(bar)
-    data = [
-        parts.bars(
-            done[look], len(ranks), {"color": style.COLOURS.get(look, style.PAD)}, **parts.legend(look)
-        )
-        for look in (*style.COLOURS, OTHER)
-        if look in done
-    ]
+    colours = {**style.COLOURS, OTHER: style.PAD}
+    seen = ((done.get(look, []), {"color": colour}, look) for look, colour in colours.items())
+    data = parts.looks(seen, len(ranks))
     data += [parts.missing(waiting, len(ranks), "waits there")] if waiting else []
     marks = [(row, rank) for row, rank in enumerate(ranks) if rank in record.ranks]
     if marks:
