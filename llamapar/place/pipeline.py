@@ -266,9 +266,9 @@ class Timeline(Record):
         """What every rank does at a time, and what it waits for. Raises LayoutError past the end."""
         return Moment(self, real("time", time, 0.0, self.end))
 
-    def beside(self, other: Timeline) -> Timelines:
-        """Both, to be seen on one time axis."""
-        return Timelines((self, other))
+    def beside(self, *others: Timeline) -> Timelines:
+        """This one and others, to be seen one below the other on one time axis."""
+        return Timelines((self, *others))
 
     @property
     def title(self) -> str:
