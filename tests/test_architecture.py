@@ -34,7 +34,7 @@ ROOMS = {
     "records": room(785),  # equations are records too
     "describe": room(2545),  # the table of options and the table of dtypes among them
     "frameworks": room(6450, "yaml"),  # rules and habits of ten; readers of settings and logs
-    "place": room(1965),  # documents and rings of a sequence among them
+    "place": room(1970),  # documents and rings of a sequence among them
     "count": room(2100),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
@@ -45,8 +45,8 @@ ROOMS = {
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5600, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(3485, "plotly"),  # a layer by steps, documents among them
-    "panels": room(3890, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
+    "figures": room(3490, "plotly"),  # a layer by steps, documents among them
+    "panels": room(3895, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1510),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
     "__main__": room(30),

@@ -180,7 +180,9 @@ def test_the_pipeline_tab_draws_the_schedule_of_the_controls() -> None:
     panel.set(beside="gpipe")
     breadth = lp.schedule("looped-bfs", pp=16, virtual_stages=2, micro_batches=40).timeline()
     assert panel.payload["figure"] == lp.view(longer.beside(breadth)).spec
-    panel.set(beside="", time=12)
+    panel.set(time=12)
+    assert panel.payload["figure"] == lp.view(longer.beside(breadth).at(12)).spec
+    panel.set(beside="")
     assert panel.payload["summary"] == lp.view(longer.at(12)).summary
     panel.set(time=10**9)
     assert panel.payload["summary"] == lp.view(longer.at(longer.end)).summary

@@ -206,7 +206,16 @@ def test_a_timeline_in_a_narrow_terminal() -> None:
 
 def test_two_timelines_on_one_axis() -> None:
     one, other = (lp.schedule(name, pp=2, micro_batches=2).timeline() for name in ("gpipe", "1f1b"))
-    assert one.beside(other).text() == f"{one.text()}\n\n{other.text()}"
+    both = one.beside(other)
+    assert both.text() == f"{one.text()}\n\n{other.text()}"
+    assert both.at(4).text() == f"{both.text()}\n\n{one.at(4)}\n\n{other.at(4)}"
+
+
+def test_a_cursor_past_the_shorter_of_two_stands_at_its_end() -> None:
+    short, long = (lp.schedule("1f1b", pp=2, micro_batches=many).timeline() for many in (2, 4))
+    assert [moment.time for moment in short.beside(long).at(long.end).moments] == [short.end, long.end]
+    with pytest.raises(lp.LayoutError, match=f"time={long.end + 1}"):
+        short.beside(long).at(long.end + 1)
 
 
 def test_a_table_as_text() -> None:

@@ -75,11 +75,14 @@ def picture(record: Schedule | Timeline | Timelines | Moment) -> tuple[Spec, str
     if isinstance(record, Schedule):
         record = record.timeline()
     if isinstance(record, Moment):
-        return _drawn([record.timeline], record)
-    return _drawn(list(record.timelines) if isinstance(record, Timelines) else [record])
+        return _drawn([record.timeline], [record])
+    if isinstance(record, Timelines):
+        return _drawn(record.timelines, record.moments)
+    return _drawn([record])
 
 
-def _drawn(lines: Sequence[Timeline], moment: Moment | None = None) -> tuple[Spec, str]:
+def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[Spec, str]:
+    """moments: one of each line, or none."""
     end = max(line.end for line in lines) or 1.0
     rows = [Rows(line.schedule.pp, DRAWN) for line in lines]
     drawn, step = sum(len(each.drawn) for each in rows), min(map(_unit, lines))
@@ -115,10 +118,12 @@ def _drawn(lines: Sequence[Timeline], moment: Moment | None = None) -> tuple[Spe
         **axes,
     )
     layout["annotations"] = [] if len(lines) == 1 else _names(lines, axes)
-    if moment is not None:
-        layout["shapes"] = [parts.rule("x", moment.time, color=style.WARN)]
-        layout["annotations"] += _cursor(moment, rows[0], end)
-    return {"data": data, "layout": layout}, _summary(lines, rows, moment)
+    if moments:
+        cursor = max(moment.time for moment in moments)
+        layout["shapes"] = [parts.rule("x", cursor, color=style.WARN)]
+        for i, (moment, each) in enumerate(zip(moments, rows, strict=True)):
+            layout["annotations"] += _cursor(moment, each, cursor, end, _axis("y", 2 * i))
+    return {"data": data, "layout": layout}, _summary(lines, rows, moments)
 
 
 def _axis(name: str, i: int) -> str:
@@ -279,18 +284,23 @@ def _names(lines: Sequence[Timeline], axes: Spec) -> list[Spec]:
     return found
 
 
-def _cursor(moment: Moment, rows: Rows, end: float) -> list[Spec]:
+def _cursor(moment: Moment, rows: Rows, time: float, end: float, axis: str) -> list[Spec]:
     """Beside the cursor what each rank runs, or waits for."""
-    side = "left" if moment.time < end / 2 else "right"
-    look = {"xanchor": side, "bgcolor": "rgba(51,51,51,0.88)", "font": {"size": 11, "color": "#FFFFFF"}}
+    side = "left" if time < end / 2 else "right"
+    look = {
+        "yref": axis,
+        "xanchor": side,
+        "bgcolor": "rgba(51,51,51,0.88)",
+        "font": {"size": 11, "color": "#FFFFFF"},
+    }
     found = []
     for rank in rows.drawn if len(rows.drawn) <= 16 else []:
         words = " ".join(filter(None, moment.doing(rank)))
-        found.append(parts.label(words, moment.time, rows.place(rank), borderpad=0, **look))
+        found.append(parts.label(words, time, rows.place(rank), borderpad=0, **look))
     return found
 
 
-def _summary(lines: Sequence[Timeline], rows: Sequence[Rows], moment: Moment | None) -> str:
+def _summary(lines: Sequence[Timeline], rows: Sequence[Rows], moments: Sequence[Moment]) -> str:
     """Exact numbers of each rank."""
     found = []
     for line, each in zip(lines, rows, strict=True):
@@ -304,6 +314,4 @@ def _summary(lines: Sequence[Timeline], rows: Sequence[Rows], moment: Moment | N
             )
 
         found.append(parts.lines(line.title, f"  {_note(line)}", each.listing(of)))
-    if moment is not None:
-        found.append(str(moment))
-    return "\n".join(found)
+    return "\n".join([*found, *map(str, moments)])

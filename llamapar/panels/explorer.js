@@ -79,13 +79,13 @@ function drawRemedies(box, { offered, payload, apply }) {
 function render({ model, el }) {
   const panel = buildPanel({ model, el }, "lp-explorer", (event) => {
     const { x, y, data, pointNumber, customdata } = event.points[0];
-    const { tab, beside, rank, tp, cp, pp, dp } = payload().values;
+    const { tab, rank, tp, cp, pp, dp } = payload().values;
     // of a tile, the rank that stands in it as this one does in its own; the last where there are fewer
     const there = Number(x) + Number(y) + (data.type === "heatmap" ? rank % data.dx : 0);
     if (tab === "ranks") send({ rank: customdata ?? Math.min(there, tp * cp * pp * dp - 1) });
     if (tab === "plan" && data.mode === "markers" && event.points[0].curveNumber === 1) ask({ kind: "adopt", place: pointNumber });
     if (tab === "layer") send({ step: Math.round(Number(y)) });
-    if (tab === "pipeline" && !beside) send({ time: Math.floor(Number(x)) });
+    if (tab === "pipeline") send({ time: Math.floor(Number(x)) });
   });
   const { payload, send, ask, figure, status, listen } = panel;
   const opened = new Set(); // what the reader unfolded

@@ -25,7 +25,7 @@ from llamapar.frameworks.export import as_cli
 from llamapar.frameworks.settings import Settings
 from llamapar.place import heads, stages, vocab
 from llamapar.place.orders import ORDERS
-from llamapar.place.pipeline import Timeline
+from llamapar.place.pipeline import Timeline, Timelines
 from llamapar.place.schedule import schedule_of
 from llamapar.records.tables import Record, plural
 from llamapar.rules.capacity import account, load
@@ -67,10 +67,11 @@ def pipeline(report: Report, values: Values) -> Record:
         nc = values["nc"] if name == "flexible" else None
         return schedule_of(name, pp, v, many, nc).timeline()
 
-    first = timeline(one_of("schedule", values["schedule"], ORDERS))
+    shown: Timeline | Timelines
+    shown = first = timeline(one_of("schedule", values["schedule"], ORDERS))
     if values["beside"]:
-        return first.beside(timeline(one_of("beside", values["beside"], ORDERS)))
-    return first if values["time"] is None else first.at(min(values["time"], first.end))
+        shown = first.beside(timeline(one_of("beside", values["beside"], ORDERS)))
+    return shown if values["time"] is None else shown.at(min(values["time"], shown.end))
 
 
 RECORDS: dict[str, Callable[[Report, Values], Record]] = {

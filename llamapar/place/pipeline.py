@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from string import ascii_lowercase
@@ -339,12 +339,29 @@ class Timeline(Record):
 
 @dataclass(frozen=True, repr=False)
 class Timelines(Record):
-    """Timelines of several schedules, on one time axis."""
+    """Timelines of several schedules, on one time axis. time: where the cursor stands, or None."""
 
     timelines: tuple[Timeline, ...]
+    time: float | None = None
+
+    @property
+    def end(self) -> float:
+        """Of the longest."""
+        return max(one.end for one in self.timelines)
+
+    def at(self, time: float) -> Timelines:
+        """The same with a cursor. Raises LayoutError past the end of the longest."""
+        return replace(self, time=real("time", time, 0.0, self.end))
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """What each is at where the cursor stands, or at its end before that; () without a cursor."""
+        time = self.time
+        return () if time is None else tuple(one.at(min(time, one.end)) for one in self.timelines)
 
     def text(self, width: int | None = None) -> str:
-        return "\n\n".join(one.text(width) for one in self.timelines)
+        drawn = [one.text(width) for one in self.timelines]
+        return "\n\n".join([*drawn, *map(str, self.moments)])
 
 
 @dataclass(frozen=True, repr=False)
