@@ -19,6 +19,7 @@ from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, p
 from llamapar.cli.main import main
 from llamapar.diagnosis.flight import answer, dumps, inert, verdict
 from llamapar.diagnosis.flight.verdict import Standing
+from llamapar.diagnosis.known import Known
 
 CASES = hangs()
 PASSED = {"order-0", "order-1", "order-3", "branch-1", "truncated-3"} | {
@@ -100,6 +101,14 @@ def test_the_culprit_is_found_among_1024_ranks(kind: str) -> None:
         assert set(found.ranks) == ranks
         assert found.layout is not None
         assert found.layout.world == 1024
+
+
+@pytest.mark.parametrize(("fault", "may_go_on"), [("late", True), ("skip", False)])
+def test_a_rank_that_has_not_come_yet_is_told_with_a_doubt(fault: str, may_go_on: bool) -> None:
+    made = multiplied(16, 40, culprit=5, fault=fault)
+    folder = dumps.of_bytes((f"nccl_trace_rank_{r}", json.dumps(d).encode()) for r, d in made)
+    doubt = "written while the run still went on, the records would look the same"
+    assert (doubt in answer.explain_flight(folder, Known()).note) == may_go_on
 
 
 @pytest.mark.parametrize("fault", ["late", "skip"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from llamapar.describe.layout import AXES, Layout
 from llamapar.diagnosis.known import Known
@@ -32,6 +33,11 @@ ADVICE = {
     "tie": "which of the two sides is meant to call what",
 }
 
+ABSENT = ("late", "slow", "gone")
+"""Kinds in which a rank has not come: nothing but its standing still tells a hang from a run that goes on."""
+
+GOING_ON = "written while the run still went on, the records would look the same"
+
 
 def explain_flight(folder: dumps.Folder, known: Known) -> Explanation:
     """What hung, from flight records; see `diagnosis.explain`.
@@ -44,7 +50,11 @@ def explain_flight(folder: dumps.Folder, known: Known) -> Explanation:
         degrees["dp"] = max(1, world // math.prod(degrees.values()))
     layout = known.layout or (Layout.of(degrees) if degrees else None)
     program = None if known.model is None else Program(known.model, known.numbers)
-    return explained(standing(folder, layout, program))
+    found = standing(folder, layout, program)
+    answer = explained(found)
+    if found.kind not in ABSENT:
+        return answer
+    return replace(answer, note="; ".join(filter(None, [answer.note, GOING_ON])))
 
 
 def explained(found: Standing) -> Explanation:
