@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from llamapar.describe.options import offer
 from llamapar.place.orders import ORDERS
-from llamapar.place.pipeline import flying_at_peak
 from llamapar.place.schedule import row_of
+from llamapar.place.walk import flying_at_peak
 
 SCHEDULES = tuple(ORDERS)
 """Those of `lp.schedule`. Over several stages a rank 1f1b is interleaved, and gpipe looped breadth-first."""

@@ -15,7 +15,7 @@ from llamapar.errors import LayoutError, one_of, real, shown
 from llamapar.records.tables import Plain, Record, cut, fold, plural
 
 from .orders import ORDERS, Action
-from .walk import WORDS, Result, Walk, needs, problem_of, result_of, walk
+from .walk import WORDS, Result, Walk, flying, flying_at_peak, needs, problem_of, result_of, walk
 
 LONGEST = 1e9
 """Most of a duration, in whatever unit."""
@@ -28,27 +28,6 @@ def rank_of(stage: int, pp: int, placement: str = "loop") -> int:
     """The PP rank that holds a stage: around again in a loop, or in a V back the way it came."""
     lap, place = divmod(stage, pp)
     return pp - 1 - place if placement == "v" and lap % 2 else place
-
-
-def flying(row: Sequence[Action]) -> list[int]:
-    """Chunks in flight on a rank while each operation of its row runs."""
-    now, counts = 0, list[int]()
-    for kind, _, _ in row:
-        now += kind == "F"
-        counts.append(now)
-        now -= kind in "BW"
-    return counts
-
-
-def flying_at_peak(row: Sequence[Action], stages: Sequence[int]) -> tuple[int, ...]:
-    """Chunks in flight of each of a rank's stages, when its row first has the most of them."""
-    counts = flying(row)
-    past = counts.index(max(counts)) + 1
-    now = dict.fromkeys(stages, 0)
-    for place, (kind, stage, _) in enumerate(row[:past], 1):
-        now[stage] += kind == "F"
-        now[stage] -= kind in "BW" and place < past
-    return tuple(now[stage] for stage in stages)
 
 
 @dataclass(frozen=True, repr=False)

@@ -194,3 +194,24 @@ def _waits(
 
 def _refusal(what: str, why: str) -> LayoutError:
     return LayoutError(what, why, field="ranks")
+
+
+def flying(row: Sequence[Action]) -> list[int]:
+    """Chunks in flight on a rank while each operation of its row runs."""
+    now, counts = 0, list[int]()
+    for kind, _, _ in row:
+        now += kind == "F"
+        counts.append(now)
+        now -= kind in "BW"
+    return counts
+
+
+def flying_at_peak(row: Sequence[Action], stages: Sequence[int]) -> tuple[int, ...]:
+    """Chunks in flight of each of a rank's stages, when its row first has the most of them."""
+    counts = flying(row)
+    past = counts.index(max(counts)) + 1
+    now = dict.fromkeys(stages, 0)
+    for place, (kind, stage, _) in enumerate(row[:past], 1):
+        now[stage] += kind == "F"
+        now[stage] -= kind in "BW" and place < past
+    return tuple(now[stage] for stage in stages)
