@@ -17,19 +17,13 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import psutil
-from playwright.sync_api import BrowserContext, Page, sync_playwright
+from playwright.sync_api import sync_playwright
 
-from browser.lab import FLAGS, find_chromium
-from browser.test_site import served
+from browser.test_site import opened, served, visiting
 from test_site import building
 
-WAIT = 120_000  # ms
 WANTED = {
     "picture, cold": 3.0,
     "picture, third visit": 1.0,
@@ -74,44 +68,6 @@ MOVES = """async (moves) => {
 marks the frame in which its new picture stands. The first four warm up."""
 
 
-@contextmanager
-def visiting(profile: Path) -> Iterator[tuple[BrowserContext, Callable[[], float]]]:
-    """A browser on a profile, and its processor seconds so far."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch_persistent_context(
-            profile, executable_path=find_chromium(), args=FLAGS, viewport={"width": 1280, "height": 900}
-        )
-        (first,) = [one for one in psutil.Process().children(recursive=True) if is_first(one, profile)]
-        try:
-            yield browser, lambda: sum(map(seconds, [first, *first.children(recursive=True)]))
-        finally:
-            browser.close()
-
-
-def is_first(process: psutil.Process, profile: Path) -> bool:
-    """Whether it is the browser's own process, which started the others."""
-    words = process.cmdline()
-    return f"--user-data-dir={profile}" in words and not any(word.startswith("--type=") for word in words)
-
-
-def seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def opened(page: Page, address: str) -> dict[str, float]:
-    """Seconds from the start of navigation to each mark of the page."""
-    page.goto(address)
-    page.wait_for_function("() => document.documentElement.dataset.python", timeout=WAIT)
-    said = page.locator("#python").text_content()
-    if said != "Python is ready":
-        raise SystemExit(f"the page says: {said}")
-    found: list[Any] = page.evaluate(
-        "() => performance.getEntriesByType('mark').map(({ name, startTime }) => [name, startTime / 1000])"
-    )
-    return dict(found)
-
-
 def visits(
     address: str, count: int, moves: int, tabs: list[str]
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], set[str]]:
@@ -125,9 +81,9 @@ def visits(
             elsewhere.add(url)
 
     for _ in range(count):
-        with tempfile.TemporaryDirectory() as profile:
+        with tempfile.TemporaryDirectory() as profile, sync_playwright() as playwright:
             for visit in ("cold", "second visit", "third visit"):
-                with visiting(Path(profile)) as (browser, spent):
+                with visiting(playwright.chromium, Path(profile)) as (browser, spent):
                     page = browser.new_page()
                     page.on("request", lambda request: watch(request.url))
                     time.sleep(1)  # the browser's own start

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from llamapar.panels.clinic_panel import LIMIT, Visit
 from llamapar.panels.controls import CLINIC as SCHEMA
 from llamapar.panels.page import plain
 from llamapar.rules.search import Fix
+from soon import within
 from wire import deliver, press, receive, unpacked
 
 CASES = [
@@ -323,9 +323,8 @@ def test_a_fault_of_ours_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_any_text_is_answered_soon_and_kept(text: str) -> None:
     panel = lp.clinic()
-    begun = time.monotonic()
-    receive(panel, kind="set", changes={"text": text})
-    assert time.monotonic() - begun < 2
+    with within(2):
+        receive(panel, kind="set", changes={"text": text})
     assert panel._state.text == text.encode("utf-8", "replace").decode()
     assert len(panel.text) <= max(len(text), LIMIT)
     assert_shows(panel)
@@ -336,9 +335,8 @@ def test_a_long_log_is_read_whole_and_shown_in_part() -> None:
     log = noise * 60_000 + TITAN + noise * 60_000
     assert len(log) > 60 * LIMIT
     panel = lp.clinic()
-    begun = time.monotonic()
-    panel.set(text=log)
-    assert time.monotonic() - begun < 5  # some 0.5 s; the machine may be busy
+    with within(3):  # some 0.5 s
+        panel.set(text=log)
     assert panel.explanation.best.category == "kv_heads_lt_tp"
     assert panel.payload["line"] == KV
     assert len(panel.text) <= LIMIT

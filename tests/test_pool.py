@@ -442,7 +442,7 @@ def test_a_rank_that_never_returns_is_given_up_though_none_waits(times: range) -
         ranks = pool(3)
         old, started = pids(ranks), time.monotonic()
         error = failure(ranks, sleep, timeout=0.8)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         *lines, spinning, last = str(error).splitlines()
         assert lines == [
             "time-out: no rank made progress for 0.8 s",

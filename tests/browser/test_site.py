@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, BrowserType, Page, expect
 
+from browser.lab import FLAGS, find_chromium
 from test_site import building
 
 pytestmark = [pytest.mark.browser, pytest.mark.deep]
 
 WAIT = 60_000  # ms: the machine may be busy, so that budgets are of processor time
+COLD, SETTLED = 15, 5  # processor seconds of all the browser's processes until Python is ready
 MESSAGE = "n_kv_heads (8) must be divisible by tp (16)"
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
@@ -56,6 +59,41 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(str(missing))
     with served(root) as found:
         yield f"{found}below/site/"
+
+
+@contextmanager
+def visiting(kind: BrowserType, profile: Path) -> Iterator[tuple[BrowserContext, Callable[[], float]]]:
+    """A browser on a profile, and its processor seconds so far."""
+    browser = kind.launch_persistent_context(
+        profile, executable_path=find_chromium(), args=FLAGS, viewport={"width": 1280, "height": 900}
+    )
+    (first,) = [one for one in psutil.Process().children(recursive=True) if is_first(one, profile)]
+    try:
+        yield browser, lambda: sum(map(seconds, [first, *first.children(recursive=True)]))
+    finally:
+        browser.close()
+
+
+def is_first(process: psutil.Process, profile: Path) -> bool:
+    """Whether it is the browser's own process, which started the others."""
+    words = process.cmdline()
+    return f"--user-data-dir={profile}" in words and not any(word.startswith("--type=") for word in words)
+
+
+def seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def opened(page: Page, address: str) -> dict[str, float]:
+    """Seconds from the start of navigation to each mark of the page."""
+    page.goto(address)
+    page.wait_for_function("() => document.documentElement.dataset.python", timeout=WAIT)
+    expect(page.locator("#python")).to_have_text("Python is ready")
+    found: list[Any] = page.evaluate(
+        "() => performance.getEntriesByType('mark').map(({ name, startTime }) => [name, startTime / 1000])"
+    )
+    return dict(found)
 
 
 class Watched:
@@ -131,6 +169,20 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     own = (address, "data:", "blob:")
     assert [url for url in watched.asked if not url.startswith(own)] == []
     assert watched.errors == []
+
+
+def test_a_visit_costs_little_processor_time(browser: Browser, address: str, tmp_path: Path) -> None:
+    """The third visit finds what two others left in the browser's profile."""
+    spent = []
+    for _ in range(3):
+        with visiting(browser.browser_type, tmp_path) as (visitor, processor_seconds):
+            page = visitor.new_page()
+            page.wait_for_timeout(1000)  # the browser's own start
+            before = processor_seconds()
+            assert set(opened(page, f"{address}explorer.html")) >= {"picture", "python"}
+            spent.append(processor_seconds() - before)
+    assert spent[0] < COLD
+    assert spent[2] < SETTLED
 
 
 def test_opened_as_a_file_a_page_says_what_it_needs(browser: Browser, tmp_path: Path) -> None:
