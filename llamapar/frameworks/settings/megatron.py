@@ -121,6 +121,8 @@ def _read_stages(source: Source) -> None:
             draft.derive("virtual_stages", stages // pp, f"{stages} stages of {layout.path} over {pp}")
         else:
             draft.missing("virtual_stages", f"{layout.path} {layout.value}")
+    elif source.get("num-layers-per-virtual-pipeline-stage") is None:
+        draft.derive("virtual_stages", 1, "no flag says more")
     if (draft.number("virtual_stages") or 1) > 1:
         draft.derive("schedule", "interleaved", "several stages on a rank")
     if pp and pp > 1 and n_layers:

@@ -1,8 +1,7 @@
-"""GPT-NeoX's YAML, MaxText's key=value command, ColossalAI's command and plugin.
+"""MaxText's key=value command, ColossalAI's command and plugin.
 
-EleutherAI/gpt-neox @ea7aefd8f8 (megatron/model/transformer.py for the gated width); AI-Hypercomputer/maxtext
-src/maxtext/configs/base.yml @e591f30cbb; ColossalAI colossalai/booster/plugin/hybrid_parallel_plugin.py and
-examples/language/llama/benchmark.py @4f9953be33.
+AI-Hypercomputer/maxtext src/maxtext/configs/base.yml @e591f30cbb; ColossalAI
+colossalai/booster/plugin/hybrid_parallel_plugin.py and examples/language/llama/benchmark.py @4f9953be33.
 """
 
 from __future__ import annotations
@@ -14,88 +13,7 @@ import re
 from .documents import Document, Entry
 from .draft import Contradiction, Draft, Source, count, number, scalar, stage, truth
 from .files import Files
-from .hugging_face import take_dtype
 from .shell import Word
-
-# -- GPT-NeoX --------------------------------------------------------------------------------------
-
-
-def is_neox(files: Files) -> bool:
-    """Whether a YAML is GPT-NeoX's."""
-    return files.with_key("pipe_parallel_size", "pipe-parallel-size") is not None
-
-
-_NEOX = ("pipe_parallel_size", "pipe-parallel-size", "zero_optimization", "seq_length", "seq-length")
-_NEOX_DTYPES = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-
-
-def read_neox(files: Files, draft: Draft) -> None:
-    """Fills the draft from one of GPT-NeoX's files, or from several merged in their order."""
-    named = {
-        name: document
-        for name, document in files.documents.items()
-        if document.get(*_NEOX) or any(document.under("zero_optimization"))
-    }
-    name = next(iter(named), next(iter(files.documents)))
-    document = Document(name, tuple(e for held in named.values() for e in held.entries))
-
-    def get(*keys: str) -> Entry | None:
-        return document.get(*keys, *(key.replace("_", "-") for key in keys))
-
-    source = Source(name, get, draft, "GPT-NeoX")
-    source.take("tp", "model_parallel_size", default=1)
-    source.parse("pp", "pipe_parallel_size", lambda value: 1 if value == 0 else count(value), 1)
-    draft.derive("virtual_stages", 1, "GPT-NeoX has none")
-    draft.derive("cp", 1, "not set")
-    draft.derive("dp_replicate", 1, "ZeRO shares over all of dp")
-    source.parse("sequence_parallel", "sequence_parallel", truth, False)
-    source.parse("zero", "zero_optimization.stage", stage, None)
-    if "zero" not in draft.facts:
-        draft.missing("zero", "GPT-NeoX merges files; zero_optimization is not in this one")
-    source.take("seq_len", "seq_length")
-    for field, key in (
-        ("micro_batch", "train_micro_batch_size_per_gpu"),
-        ("micro_batches", "gradient_accumulation_steps"),
-        ("global_batch", "train_batch_size"),
-    ):
-        if source.count(key):
-            source.take(field, key)
-    source.padding("make_vocab_size_divisible_by", 128)
-    source.parse("dtype", "precision", lambda value: _NEOX_DTYPES.get(str(value)), None)
-    if source.get("precision") is None:
-        take_dtype(source, "{}.enabled")
-    source.switch("recompute", "checkpoint_activations", "full", "none")
-    _neox_model(source)
-    files.take_world(draft)
-
-
-def _neox_model(source: Source) -> None:
-    draft = source.draft
-    for field, key in (
-        ("n_layers", "num_layers"),
-        ("dim", "hidden_size"),
-        ("n_heads", "num_attention_heads"),
-        ("max_seq_len", "max_position_embeddings"),
-    ):
-        source.take(field, key)
-    dim, heads = draft.number("dim"), draft.number("n_heads")
-    source.take("n_kv_heads", "num_kv_heads")
-    if heads:
-        draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
-    inner = source.count("intermediate_size") or (4 * dim if dim else None)
-    if inner and source.text("activation") == "swiglu":
-        each = source.count("mlp_multiple_of") or 1
-        gated = math.ceil(int(inner * 2 / 3) / (2 * each)) * each
-        how = f"{inner} is not the gated width: two thirds, up to a multiple of 2·{each}, halved"
-        draft.derive("ffn_dim", gated, how)
-    elif inner:
-        draft.derive("ffn_dim", inner, "intermediate_size")
-        draft.refuse("an MLP without a gate (no swiglu)")
-    source.parse("rope_theta", "rotary_emb_base", count, 10000)
-    source.put("tied", True, "no_weight_tying")
-    source.switch("tied", "no_weight_tying", False, True)
-    draft.missing("vocab_size", "from the tokenizer")
-
 
 # -- MaxText ---------------------------------------------------------------------------------------
 
@@ -261,6 +179,9 @@ def _read_training(source: Source) -> None:
     if dtype := source.get("mixed-precision"):
         draft.put("dtype", str(dtype.value), source.origin(dtype))
     source.take("seq_len", "max-length", "max-len")
+    source.take("micro_batches", "accumulation-steps")
+    if plugin is not None and scalar(plugin.value) != "3d":
+        source.take("micro_batch", "batch-size")
 
 
 def _read_command(files: Files, draft: Draft) -> None:
@@ -300,6 +221,8 @@ def _read_benchmark(source: Source) -> None:
     source.take("batch_per_dp", "b", "batch-size")
     if draft.number("pp") == 1 and (batch := draft.number("batch_per_dp")):
         draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
+    elif kind == "3d":
+        source.take("micro_batch", "mbs", default=1)
     config = source.get("c", "config")
     size = str(config.value) if config else "7b"
     name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size

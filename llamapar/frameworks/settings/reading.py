@@ -18,7 +18,19 @@ from llamapar.describe.options import OPTIONS
 from llamapar.errors import LayoutError, LlamaparError, one_of, printable, shown, whole
 from llamapar.records.tables import Plain, Record
 
-from . import bridge, finetuning, hugging_face, log, megatron, nanotron, nemo, others, serving, torchtitan
+from . import (
+    bridge,
+    finetuning,
+    hugging_face,
+    log,
+    megatron,
+    nanotron,
+    nemo,
+    neox,
+    others,
+    serving,
+    torchtitan,
+)
 from .arithmetic import question_name, settle
 from .documents import MOST_BYTES, Entry
 from .draft import DIMS, JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, section_of
@@ -57,7 +69,7 @@ FORMATS = (
     Format("NeMo", "megatron-lm", nemo.recognised, nemo.read),
     Format("nanotron", "nanotron", nanotron.is_nanotron, nanotron.read_nanotron),
     Format("picotron", "picotron", nanotron.is_picotron, nanotron.read_picotron),
-    Format("GPT-NeoX", None, others.is_neox, others.read_neox),
+    Format("GPT-NeoX", None, neox.recognised, neox.read),
     Format("LLaMA-Factory", "transformers", finetuning.is_llamafactory, finetuning.read_llamafactory),
     Format("Axolotl", "transformers", finetuning.is_axolotl, finetuning.read_axolotl),
     Format("torchtune", None, finetuning.is_torchtune, finetuning.read_torchtune),
