@@ -244,6 +244,10 @@ def test_a_heredoc_and_its_variables_are_read() -> None:
         ("#SBATCH -N 2\n#SBATCH --gres=gpu:mi250:8\nsrun python t.py", 16, 8),
         ("mpirun -np 64 --npernode 8 python t.py", 64, 8),
         ("deepspeed --num_gpus 4 t.py", 4, 4),
+        ("deepspeed --include localhost:0,1,2,3 t.py", 4, 4),
+        ("deepspeed --include a:0,1@b:4,5 t.py", 4, 2),
+        ("deepspeed --include a:0,1@b:4 t.py", 3, None),
+        ("deepspeed --include worker t.py", None, None),
         ("accelerate launch --num_processes 16 --num_machines 2 t.py", 16, 8),
         ("torchrun --nproc_per_node auto t.py", None, None),
         ("torchrun $ARGS t.py", None, None),
@@ -309,7 +313,77 @@ def test_without_a_pipeline_colossalais_batch_is_its_micro_batch() -> None:
     text = "colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py -c 70b -g -b 4"
     assert lp.read_settings(text=text).job["micro_batch"] == 4
     staged = lp.read_settings(text=f"{text} -p 3d --pp 2")
-    assert (staged.job.get("micro_batch"), staged.job["batch_per_dp"]) == (None, 4)
+    assert (staged.job.get("micro_batch"), staged.job["batch_per_dp"]) == (1, 4)  # --mbs is one unless said
+
+
+NEOX = "pipe_parallel_size: 1\nnum_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nseq_length: 2048\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "width"),
+    [
+        ("", 16384),
+        ("activation: swiglu", 5461),
+        ("activation: swiglu\nmlp_multiple_of: 256", 5632),
+        ("activation: swiglu\nintermediate_size: 32768\nmlp_multiple_of: 256", 11008),
+        ("activation: geglu\nexpansion_factor: 3.0", 4096),
+        ("activation: silu\nmlp_type: llama", 11008),
+        ("activation: silu\nmlp_type: llama\nintermediate_size: 14336", 14336),
+        ("activation: swiglu\nintermediate_size: wide", None),
+    ],
+)
+def test_gpt_neox_has_its_own_rule_for_the_mlps_width(said: str, width: int | None) -> None:
+    settings = lp.read_settings(text=f"{NEOX}{said}\n")
+    assert settings.model.get("ffn_dim") == width
+
+
+def test_gpt_neox_accumulates_once_unless_said() -> None:
+    settings = lp.read_settings(
+        text=f"{NEOX}train_micro_batch_size_per_gpu: 4\nmodel_parallel_size: 2\nglobal_num_gpus: 16\n"
+    )
+    assert [settings.job[name] for name in ("gpus", "micro_batches", "global_batch")] == [16, 1, 32]
+    assert "micro_batches" not in lp.read_settings(text=NEOX).job
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (
+            "a.yaml",
+            "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 2048\ndeepspeed: deepspeed/zero3.json\n",
+        ),
+        ("a.yaml", "model_name_or_path: a/b\nfinetuning_type: full\ndeepspeed: examples/ds_z3_config.json\n"),
+        ("a.sh", "torchrun t.py --per_device_train_batch_size 1 --deepspeed configs/zero3.json\n"),
+    ],
+)
+def test_the_stage_of_zero_is_read_in_deepspeeds_file_and_not_in_its_name(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    (tmp_path / file).write_text(text)
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 2}}')
+    alone = lp.read_settings(tmp_path / file)
+    assert "zero" not in alone.layout
+    assert "which is not among these files" in alone.unknown["zero"]
+    assert lp.read_settings(tmp_path / file, tmp_path / "zero3.json").layout["zero"] == 2
+
+
+def test_accelerates_file_and_a_recipe_beside_a_launch_are_read(tmp_path: Path) -> None:
+    (tmp_path / "zero3.yaml").write_text(
+        "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\nmixed_precision: bf16\n"
+        "num_machines: 2\nnum_processes: 16\n"
+    )
+    (tmp_path / "recipe.yaml").write_text(
+        "model_name_or_path: meta-llama/Llama-3.1-8B\nper_device_train_batch_size: 4\nmax_seq_length: 2048\n"
+    )
+    launch = "accelerate launch --config_file zero3.yaml sft.py --config recipe.yaml"
+    files = [tmp_path / "zero3.yaml", tmp_path / "recipe.yaml"]
+    settings = lp.read_settings(*files, text=launch)
+    assert (settings.layout["zero"], settings.layout["dp"], settings.job["global_batch"]) == (3, 16, 64)
+    fewer = lp.read_settings(*files, text=launch.replace("sft.py", "--num_processes 8 sft.py"))
+    assert (fewer.job["gpus"], fewer.job["global_batch"]) == (8, 32)
+    alone = lp.read_settings(files[1])
+    assert "zero" in alone.unknown
+    assert "gpus" in alone.unknown
 
 
 def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> None:

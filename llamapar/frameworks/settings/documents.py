@@ -239,7 +239,7 @@ def read_document(name: str, text: str) -> Document:
     ending = name.rpartition(".")[2].lower()
     if ending == "toml":
         return read_toml(name, text)
-    if ending == "json":
+    if ending in ("json", "conf"):
         return read_json(name, text)
     if ending in ("yaml", "yml"):
         return read_yaml(name, text)

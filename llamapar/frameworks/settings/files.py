@@ -37,6 +37,7 @@ class Files:
             name: read_document(name, text).overridden(said)
             for name, text in self.texts.items()
             if name.rpartition(".")[2].lower() in _DOCUMENTS
+            or (name.endswith(".conf") and text.lstrip().startswith("{"))
         }
         logs = {name: read_log(name, text) for name, text in self.texts.items() if is_log(text)}
         return read | {name: log for name, log in logs.items() if name not in read and log.entries}

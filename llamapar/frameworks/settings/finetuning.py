@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import re
 
-from .documents import Entry
 from .draft import Draft, Source, truth
 from .files import Files
-from .hugging_face import fill_one_way, take_dtype, take_hub_model, take_sharding
+from .hugging_face import (
+    fill_one_way,
+    sharded,
+    take_deepspeed_file,
+    take_dtype,
+    take_hub_model,
+    take_sharding,
+)
 
 
 def is_axolotl(files: Files) -> bool:
@@ -43,10 +49,7 @@ def read_axolotl(files: Files, draft: Draft) -> None:
     fill_one_way(draft, "pp")
     deepspeed = source.get("deepspeed")
     if deepspeed is not None and deepspeed.value:
-        if stage := _stage(deepspeed):
-            source.put("zero", int(stage), "deepspeed")
-        else:
-            draft.missing("zero", f"in {deepspeed.value}, which is not among these files")
+        take_deepspeed_file(files, draft, deepspeed)
     elif any(entry for key in ("fsdp", "fsdp_config") for entry in document.under(key)):
         take_sharding(source, "fsdp")
     else:
@@ -54,12 +57,6 @@ def read_axolotl(files: Files, draft: Draft) -> None:
     take_dtype(source)
     source.switch("recompute", "gradient_checkpointing", "full", "none")
     _refuse_adapters(source)
-
-
-def _stage(entry: Entry) -> str:
-    """ZeRO's stage that the name of a DeepSpeed file says; "" where it says none."""
-    found = re.search(r"z(?:ero)?_?([0-3])", str(entry.value))
-    return found[1] if found else ""
 
 
 def _refuse_adapters(source: Source) -> None:
@@ -104,9 +101,11 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
     source.parse("sequence_parallel", "sequence_parallel", truth, False)
     draft.derive("dp_replicate", 1, "shared over all of dp")
     source.switch("zero", "use_distributed_optimizer", 1, 0)
-    deepspeed = source.get("deepspeed")
-    if deepspeed is not None and (stage := _stage(deepspeed)):
-        source.put("zero", int(stage), "deepspeed")
+    words = [str(entry.value) for entry in found[1].entries if re.match(r"fsdp(\[|$)", entry.path)]
+    if words:
+        draft.derive("zero", sharded(" ".join(words)), f"fsdp: {' '.join(words)}")
+    draft.unless_said("zero", 0, "DDP, unless fsdp or deepspeed")
+    take_deepspeed_file(files, draft, source.get("deepspeed"))
     if again := source.text("recompute_granularity"):
         source.put("recompute", again, "recompute_granularity")
     take_dtype(source)

@@ -71,6 +71,12 @@ def read_accelerate(files: Files, draft: Draft) -> None:
     if found is None:
         _read_accelerate_launch(files, draft)
         return
+    _take_accelerate(found, draft)
+    fill_one_way(draft, "tp", "cp", "pp")
+
+
+def _take_accelerate(found: tuple[str, Document], draft: Draft) -> None:
+    """What Accelerate's own file says: ranks, degrees, ZeRO and dtype."""
     name, document = found
     source = Source(name, document.get, draft)
     source.take("gpus", "num_processes")
@@ -86,11 +92,10 @@ def read_accelerate(files: Files, draft: Draft) -> None:
         _take_out(draft, ways)
     if source.get(f"{prefix}_dp_shard_size") is None and any(document.under("parallelism_config")):
         draft.derive("dp_shard", 1, "the default of parallelism_config")
-    fill_one_way(draft, "tp", "cp", "pp")
     take_sharding(source)
-    precision = source.text("mixed_precision")
-    if precision not in ("", "no", "none"):
-        source.put("dtype", precision, "mixed_precision")
+    if source.count("deepspeed_config.gradient_accumulation_steps"):
+        source.take("micro_batches", "deepspeed_config.gradient_accumulation_steps")
+    _take_precision(source, "mixed_precision")
     source.switch("recompute", "fsdp_config.fsdp_activation_checkpointing", "full", "none")
 
 
@@ -101,6 +106,11 @@ def _take_out(draft: Draft, ways: int) -> None:
     if shard is not None and gpus is not None and isinstance(gpus.value, int):
         draft.derive("dp", replicate * shard, f"{replicate} replicas · {shard} shards")
         draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
+
+
+def _take_precision(source: Source, key: str) -> None:
+    if (precision := source.text(key)) not in ("", "no", "none"):
+        source.put("dtype", precision, key)
 
 
 _STRATEGIES = {"full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 0, "3": 0, "hybrid_shard": 3}
@@ -181,42 +191,80 @@ def read_distributed(files: Files, draft: Draft) -> None:
 # -- Trainer ---------------------------------------------------------------------------------------
 
 _FSDP = (("shard_grad_op", 2), ("no_shard", 0))
+
+
+def sharded(text: str) -> int:
+    """ZeRO's stage by the words of TrainingArguments.fsdp."""
+    return next((stage for word, stage in _FSDP if word in text), 3)
+
+
 _TRAINER = ("per-device-train-batch-size", "gradient-accumulation-steps", "model-name-or-path")
 
 
 def is_trainer(files: Files) -> bool:
-    """Whether a command has the Trainer's arguments."""
-    return files.flags(_TRAINER[0], _TRAINER[1]) is not None
+    """Whether a command, or a YAML, has the Trainer's arguments."""
+    return files.flags(*_TRAINER[:2]) is not None or _recipe(files) is not None
+
+
+def _recipe(files: Files) -> tuple[str, Document] | None:
+    """A YAML with TrainingArguments, as TRL's scripts take by --config."""
+    return files.with_key("per_device_train_batch_size")
 
 
 def read_trainer(files: Files, draft: Draft) -> None:
-    """Fills the draft from a command with TrainingArguments, and a DeepSpeed JSON beside it."""
-    found = files.flags(*_TRAINER)
-    assert found is not None
-    source = Source(found[0], found[1].get, draft, "TrainingArguments")
+    """Fills the draft from TrainingArguments, and from Accelerate's or DeepSpeed's file beside them."""
+    accelerate = files.with_key("distributed_type")
+    if accelerate is not None:
+        _take_accelerate(accelerate, draft)
+    source = _arguments(files, draft)
     files.take_world(draft)
     take_hub_model(source, "model-name-or-path", "model-name")
     source.take("micro_batch", "per-device-train-batch-size", default=8)
     source.take("micro_batches", "gradient-accumulation-steps", default=1)
     source.take("seq_len", "model-max-length", "max-seq-length", "max-length", "block-size")
+    _take_precision(source, "mixed-precision")
     take_dtype(source)
     source.switch("recompute", "gradient-checkpointing", "full", "none")
     fsdp, text = source.get("fsdp"), source.text("fsdp")
     named = source.get("deepspeed")
     if fsdp is not None:
-        source.put("zero", next((n for word, n in _FSDP if word in text), 3), "fsdp")
+        source.put("zero", sharded(text), "fsdp")
         if "offload" in text:
             draft.ignored.append(f"offload ({source.origin(fsdp)}): parameters wait on the host")
+    elif accelerate is not None:
+        source.get("config-file")
     elif other := source.get("config-file", "deepspeed-config-file", "use-deepspeed", "use-fsdp"):
         draft.missing("zero", f"{other.path} {other.value} says it, which is not among these files")
+    elif named is None and not files.scripts:
+        draft.missing("zero", "the launch says it, which is not among these files")
     elif named is None:
         draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
-    deepspeed = files.with_key("zero_optimization", "train_micro_batch_size_per_gpu")
-    if deepspeed is not None:
-        _take_deepspeed(Source(deepspeed[0], deepspeed[1].get, draft))
-    elif named is not None:
-        draft.missing("zero", f"in {named.value}, which is not among these files")
+    take_deepspeed_file(files, draft, named)
     fill_one_way(draft, "tp", "cp", "pp")
+
+
+def _arguments(files: Files, draft: Draft) -> Source:
+    """The arguments of the command, or, where it has none, of the YAML."""
+    found = files.flags(*_TRAINER)
+    if found is not None:
+        return Source(found[0], found[1].get, draft, "TrainingArguments")
+    recipe = _recipe(files)
+    assert recipe is not None
+    name, document = recipe
+
+    def look(*keys: str) -> Entry | None:
+        return document.get(*(key.replace("-", "_") for key in keys))
+
+    return Source(name, look, draft, "TrainingArguments")
+
+
+def take_deepspeed_file(files: Files, draft: Draft, named: Entry | None) -> None:
+    """DeepSpeed's JSON where it is given; of one that is only named ZeRO's stage stays open."""
+    found = files.with_key("zero_optimization", "train_micro_batch_size_per_gpu")
+    if found is not None:
+        _take_deepspeed(Source(found[0], found[1].get, draft))
+    elif named is not None and named.value:
+        draft.missing("zero", f"in {named.value}, which is not among these files")
 
 
 # -- DeepSpeed -------------------------------------------------------------------------------------

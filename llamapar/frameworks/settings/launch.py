@@ -96,8 +96,17 @@ def _mpi(who: str, flags: Flags, line: int) -> Launch:
     return Launch(who, flags.get("np", "n"), each)
 
 
+def _slots(text: str) -> list[int]:
+    """GPUs of each node of `--include host:0,1@other:0,1`; none where a node's are not said."""
+    nodes = [re.fullmatch(r"[^:@]+:(\d+(?:,\d+)*)", node) for node in text.split("@")]
+    return [node[1].count(",") + 1 for node in nodes if node] if all(nodes) else []
+
+
 def _deepspeed(who: str, flags: Flags, line: int) -> Launch:
     each = flags.get("num-gpus")
+    chosen = flags.get("include", "i")
+    if chosen is not None and (slots := _slots(str(chosen.value))):
+        return Launch(who, Entry(chosen.path, sum(slots), chosen.line), None, Entry("", len(slots), 0))
     nodes = flags.get("num-nodes") or (None if flags.get("hostfile") else Entry("--num_nodes", 1, line))
     return Launch(who, None, each, nodes)
 
