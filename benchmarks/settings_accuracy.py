@@ -4,8 +4,8 @@
 
 Sets: the 71 files that the readers were written with, and 113 that they met once they were written (first
 sight, 2026-11-22: 1,771 of 1,958 fields right, 20 sure and wrong, 212 of 216 unknown kept; mended since).
-With FOLDER, which holds a clone of each repository as OWNER/NAME, also 46 whose labels were committed before
-any reader saw them, in two halves: mended with the first, never with the second.
+With FOLDER, which holds a clone of each repository as OWNER/NAME, also 46 and 59 whose labels were committed
+before any reader saw them, in two halves: mended with the first, never with the second.
 Doubtful rows are counted apart. A field is confidently wrong when it is wrong, and neither marked unknown nor
 contradicted.
 """
@@ -32,7 +32,7 @@ def _sets(clones: Path | None) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
                 title = path.stem + " (doubtful)" * doubtful
                 yield title, [row for row in held if bool(row["doubtful"]) is doubtful]
         elif clones is not None:
-            held = [*unseen(clones).values()]
+            held = [*unseen(path.name, clones).values()]
             for half in ("first", "second"):
                 yield f"{path.stem} ({half} half)", [row for row in held if row["half"] == half]
 

@@ -2,9 +2,9 @@
 
 run_configs.jsonl: 71 public files and launch scripts, each with its repository, path, commit and licence,
 which the readers were written with; run_configs_gathered.jsonl: 113 more, labelled by reading before any
-was tried; run_configs_unseen.jsonl: 46 more, whose labels were committed before any was tried, in two halves
-by the hash of the text. Their texts are not carried here: `unseen` reads them from clones; `corrected` says
-which labels were found wrong after the first score. A field that is not in `expect` is not judged; one in
+was tried; run_configs_unseen.jsonl and run_configs_unseen_again.jsonl: 46 and 59 more, whose labels were
+committed before any was tried, in two halves by the hash of the text. Their texts are not carried here:
+`unseen` reads them from clones; `corrected` says which labels were found wrong after the first score. A field that is not in `expect` is not judged; one in
 `unknown` has to stay open; `doubtful` rows are counted apart.
 """
 
@@ -35,15 +35,19 @@ def cases(name: str = "run_configs.jsonl") -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in rows}
 
 
-def unseen(clones: Path) -> dict[str, dict[str, Any]]:
-    """The rows of the unseen set with their texts. clones: a folder with a clone of each OWNER/NAME."""
-    rows = cases("run_configs_unseen.jsonl")
+def unseen(name: str, clones: Path) -> dict[str, dict[str, Any]]:
+    """The rows of an unseen set with their texts. clones: a folder with a clone of each OWNER/NAME.
+
+    A row's `also` names other rows, or files of its own.
+    """
+    rows = cases(name)
     texts = {name: _text(row["source"], clones) for name, row in rows.items()}
     filled = dict[str, dict[str, Any]]()
     for name, row in rows.items():
         first, last = row.get("lines", (1, None))
         text = "".join(texts[name].splitlines(keepends=True)[first - 1 : last])
-        also = [{"source": rows[other]["source"], "text": texts[other]} for other in row["also"]]
+        beside = [rows[other] if isinstance(other, str) else other for other in row["also"]]
+        also = [{"source": part["source"], "text": _text(part["source"], clones)} for part in beside]
         filled[name] = {**row, "text": text, "also": also}
     return filled
 

@@ -54,10 +54,17 @@ def test_most_fields_of_gathered_files_are_read() -> None:
     assert total.filled == []
 
 
-def test_unseen_files_are_labelled_without_their_texts() -> None:
-    rows = cases("run_configs_unseen.jsonl")
-    assert len(rows) == 46
-    known = {(row["source"]["repo"], row["source"]["path"]) for row in (CASES | GATHERED).values()}
+@pytest.mark.parametrize(
+    ("name", "files", "seen"),
+    [
+        ("run_configs_unseen.jsonl", 46, {}),
+        ("run_configs_unseen_again.jsonl", 59, cases("run_configs_unseen.jsonl")),
+    ],
+)
+def test_unseen_files_are_labelled_without_their_texts(name: str, files: int, seen: dict[str, Any]) -> None:
+    rows = cases(name)
+    assert len(rows) == files
+    known = {(row["source"]["repo"], row["source"]["path"]) for row in (CASES | GATHERED | seen).values()}
     for row in rows.values():
         source = row["source"]
         assert (len(source["commit"]), len(source["sha256"]), "text" in row) == (40, 64, False)
