@@ -387,10 +387,45 @@ def test_accelerates_file_and_a_recipe_beside_a_launch_are_read(tmp_path: Path) 
     settings = lp.read_settings(*files, text=launch)
     assert (settings.layout["zero"], settings.layout["dp"], settings.job["global_batch"]) == (3, 16, 64)
     fewer = lp.read_settings(*files, text=launch.replace("sft.py", "--num_processes 8 sft.py"))
-    assert (fewer.job["gpus"], fewer.job["global_batch"]) == (8, 32)
+    assert [fewer.job[name] for name in ("gpus", "gpus_per_node", "global_batch")] == [8, 4, 32]
     alone = lp.read_settings(files[1])
     assert "zero" in alone.unknown
     assert "gpus" in alone.unknown
+
+
+LLAMA_70B = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --tensor-model-parallel-size 8"
+
+
+def test_a_default_does_not_count_where_a_forks_own_key_may_say_it() -> None:
+    plain = lp.read_settings(text=f"torchrun --nproc-per-node 8 p.py {LLAMA_70B}")
+    assert (plain.layout["zero"], plain.model["n_kv_heads"]) == (0, 64)
+    other = lp.read_settings(
+        text=f"torchrun --nproc-per-node 8 p.py {LLAMA_70B} --my-distributed-optimizer --kv-head-count 8"
+    )
+    assert "zero" not in other.layout
+    assert other.unknown["zero"] == "--my-distributed-optimizer True (text.sh:1) may say it"
+    assert other.unknown["n_kv_heads"] == "--kv-head-count 8 (text.sh:1) may say it"
+    shared = lp.read_settings(text=f"torchrun p.py {LLAMA_70B} --overlapped-distributed-optimizer")
+    assert shared.layout["zero"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "stage"),
+    [("[full_shard, auto_wrap]", 3), ("[auto_wrap, shard_grad_op]", 2), ("no_shard", 0), ("", 0)],
+)
+def test_llama_factorys_fsdp_is_a_word_or_a_list(fsdp: str, stage: int) -> None:
+    text = f"model_name_or_path: a/b\nfinetuning_type: full\ncutoff_len: 512\nfsdp: {fsdp}\n"
+    assert lp.read_settings(text=text).layout["zero"] == stage
+
+
+def test_llama_factorys_arguments_may_stand_on_the_command_line() -> None:
+    settings = lp.read_settings(
+        text="torchrun --nproc_per_node 4 src/train.py --stage sft --finetuning_type full --cutoff_len 4096 "
+        "--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --deepspeed ds_z3_config.json"
+    )
+    assert settings.format == "LLaMA-Factory"
+    assert [settings.job[name] for name in ("gpus", "seq_len", "global_batch")] == [4, 4096, 128]
+    assert "zero" in settings.unknown
 
 
 def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> None:

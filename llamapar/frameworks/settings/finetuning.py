@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 
+from .documents import Document
 from .draft import Draft, Source, truth
 from .files import Files
+from .flags import Flags
 from .hugging_face import (
+    either,
     fill_one_way,
     sharded,
     take_deepspeed_file,
@@ -72,7 +75,12 @@ def _refuse_adapters(source: Source) -> None:
 
 def is_llamafactory(files: Files) -> bool:
     """Whether a YAML, or a command, is LLaMA-Factory's."""
-    return files.with_key("cutoff_len", "finetuning_type") is not None or files.has_word("llamafactory-cli")
+    return _llamafactory(files) is not None or files.has_word("llamafactory-cli")
+
+
+def _llamafactory(files: Files) -> tuple[str, Flags | Document] | None:
+    keys = ("cutoff_len", "finetuning_type")
+    return files.with_key(*keys) or files.flags(*keys)
 
 
 def read_llamafactory(files: Files, draft: Draft) -> None:
@@ -86,13 +94,13 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
         draft.put("gpus_per_node", each, launch.origin(per_node))
     elif "gpus" not in draft.facts:
         draft.unknown.setdefault("gpus", "NPROC_PER_NODE is not said: the GPUs that are found")
-    found = files.with_key("cutoff_len", "finetuning_type")
+    found = _llamafactory(files)
     if found is None:
         draft.unknown.setdefault("model", "in the YAML that the command names")
         fill_one_way(draft, "tp", "cp", "pp")
         draft.fills = "dp"
         return
-    source = Source(found[0], found[1].get, draft, "LLaMA-Factory")
+    source = either(found, draft, "LLaMA-Factory")
     source.take("seq_len", "cutoff_len", default=2048)
     source.take("micro_batch", "per_device_train_batch_size", default=8)
     source.take("micro_batches", "gradient_accumulation_steps", default=1)
@@ -101,9 +109,9 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
     source.parse("sequence_parallel", "sequence_parallel", truth, False)
     draft.derive("dp_replicate", 1, "shared over all of dp")
     source.switch("zero", "use_distributed_optimizer", 1, 0)
-    words = [str(entry.value) for entry in found[1].entries if re.match(r"fsdp(\[|$)", entry.path)]
-    if words:
-        draft.derive("zero", sharded(" ".join(words)), f"fsdp: {' '.join(words)}")
+    words = [entry for n in range(4) if (entry := source.get(f"fsdp[{n}]" if n else "fsdp", "fsdp[0]"))]
+    if words and words[0].value:
+        draft.put("zero", sharded(" ".join(str(word.value) for word in words)), source.origin(words[0]))
     draft.unless_said("zero", 0, "DDP, unless fsdp or deepspeed")
     take_deepspeed_file(files, draft, source.get("deepspeed"))
     if again := source.text("recompute_granularity"):

@@ -13,6 +13,7 @@ from llamapar.describe.families import HF_SIZES
 from .documents import Document, Entry
 from .draft import MODEL, Contradiction, Draft, Fact, Source, count, section_of, stage, truth
 from .files import Files
+from .flags import Flags
 from .python_source import keyword_literals
 
 _DEGREES = ("tp", "cp", "dp_replicate", "dp_shard")
@@ -80,9 +81,7 @@ def _take_accelerate(found: tuple[str, Document], draft: Draft) -> None:
     name, document = found
     source = Source(name, document.get, draft)
     source.take("gpus", "num_processes")
-    nodes, ranks = source.count("num_machines"), draft.number("gpus")
-    if nodes and ranks and ranks % nodes == 0:
-        draft.derive("gpus_per_node", ranks // nodes, f"num_processes {ranks} / num_machines {nodes}")
+    _spread(source)
     prefix = "parallelism_config.parallelism_config"
     for axis in _DEGREES:
         source.take(axis, f"{prefix}_{axis}_size")
@@ -97,6 +96,14 @@ def _take_accelerate(found: tuple[str, Document], draft: Draft) -> None:
         source.take("micro_batches", "deepspeed_config.gradient_accumulation_steps")
     _take_precision(source, "mixed_precision")
     source.switch("recompute", "fsdp_config.fsdp_activation_checkpointing", "full", "none")
+
+
+def _spread(source: Source) -> None:
+    """The ranks of a node."""
+    nodes, ranks = source.count("num_machines"), source.draft.number("gpus")
+    if nodes and ranks and ranks % nodes == 0:
+        how = f"num_processes {ranks} / num_machines {nodes}"
+        source.draft.derive("gpus_per_node", ranks // nodes, how)
 
 
 def _take_out(draft: Draft, ways: int) -> None:
@@ -217,11 +224,14 @@ def read_trainer(files: Files, draft: Draft) -> None:
     if accelerate is not None:
         _take_accelerate(accelerate, draft)
     source = _arguments(files, draft)
+    before = dict(draft.facts)
     files.take_world(draft)
+    if accelerate is not None and draft.facts.get("gpus_per_node") is before.get("gpus_per_node"):
+        _spread(Source(accelerate[0], accelerate[1].get, draft))  # the command says another number of ranks
     take_hub_model(source, "model-name-or-path", "model-name")
     source.take("micro_batch", "per-device-train-batch-size", default=8)
     source.take("micro_batches", "gradient-accumulation-steps", default=1)
-    source.take("seq_len", "model-max-length", "max-seq-length", "max-length", "block-size")
+    source.take("seq_len", "model-max-length", "max-seq-length", "max-seq-len", "max-length", "block-size")
     _take_precision(source, "mixed-precision")
     take_dtype(source)
     source.switch("recompute", "gradient-checkpointing", "full", "none")
@@ -245,17 +255,20 @@ def read_trainer(files: Files, draft: Draft) -> None:
 
 def _arguments(files: Files, draft: Draft) -> Source:
     """The arguments of the command, or, where it has none, of the YAML."""
-    found = files.flags(*_TRAINER)
-    if found is not None:
-        return Source(found[0], found[1].get, draft, "TrainingArguments")
-    recipe = _recipe(files)
-    assert recipe is not None
-    name, document = recipe
+    found = files.flags(*_TRAINER) or _recipe(files)
+    assert found is not None
+    return either(found, draft, "TrainingArguments")
+
+
+def either(found: tuple[str, Flags | Document], draft: Draft, by: str) -> Source:
+    """Arguments that stand in a command with dashes, in a file with underscores."""
+    name, held = found
+    old, new = ("-", "_") if isinstance(held, Document) else ("_", "-")
 
     def look(*keys: str) -> Entry | None:
-        return document.get(*(key.replace("-", "_") for key in keys))
+        return held.get(*(key.replace(old, new) for key in keys))
 
-    return Source(name, look, draft, "TrainingArguments")
+    return Source(name, look, draft, by)
 
 
 def take_deepspeed_file(files: Files, draft: Draft, named: Entry | None) -> None:

@@ -100,6 +100,8 @@ def _read_zero(source: Source) -> None:
         source.parse("zero", strategy, lambda value: SHARDED.get(str(value)), 0)
     else:
         shares = "use-distributed-optimizer"
+        if source.get("overlapped-distributed-optimizer"):  # alibaba/Megatron-LLaMA, arguments.py:1007
+            shares = "overlapped-distributed-optimizer"
         source.put("zero", int(source.on(shares)), shares)
 
 

@@ -56,6 +56,9 @@ def _read_nanotron_model(source: Source, document: Document) -> None:
         draft.covered = False
         draft.refuse("MoE", source.origin(experts[0]))
         return
+    if not any(document.under(prefix)) and source.get("model.n_layer") is not None:
+        _read_older(source)
+        return
     for field, key in _MODEL.items():
         source.take(field, f"{prefix}.{key}")
     if heads := draft.number("n_heads"):
@@ -69,6 +72,16 @@ def _read_nanotron_model(source: Source, document: Document) -> None:
     source.switch("qkv_bias", f"{prefix}.attention_bias")
     if source.get("parallelism.dp") is not None and "gpus" not in draft.facts:
         draft.unknown.setdefault("gpus_per_node", "no launch says how many GPUs a node has")
+
+
+def _read_older(source: Source) -> None:
+    """GPT-BigCode's dims straight under `model`, as in 2023 (loubnabnl/nanotron-smol-cluster)."""
+    older = _MODEL | {"n_layers": "n_layer", "ffn_dim": "n_inner"}
+    del older["n_kv_heads"]
+    for field, key in older.items():
+        source.take(field, f"model.{key}")
+    source.refuse("GPT-BigCode's blocks", "model.n_layer")
+    source.draft.covered = False
 
 
 _PICOTRON_MARKS = ("out-dir", "exp-name", "tp", "dp")

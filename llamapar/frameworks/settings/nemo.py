@@ -103,7 +103,7 @@ def _read_model(source: Source) -> None:
     source.take("ffn_dim", "ffn_hidden_size")
     if dim:
         draft.unless_said("ffn_dim", 4 * dim, "4 · hidden_size, unless said")
-    source.take("n_kv_heads", "num_query_groups")
+    source.take("n_kv_heads", "num_query_groups", "num_kv_heads")  # aws-neuron/neuronx-nemo-megatron's
     if heads:
         draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
     source.parse("rope_theta", "rotary_base", count, 10000)

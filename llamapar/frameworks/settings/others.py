@@ -182,6 +182,7 @@ def _read_training(source: Source) -> None:
     source.take("micro_batches", "accumulation-steps")
     if plugin is not None and scalar(plugin.value) != "3d":
         source.take("micro_batch", "batch-size")
+    source.take("micro_batch", "per-device-train-batch-size")
 
 
 def _read_command(files: Files, draft: Draft) -> None:

@@ -295,6 +295,7 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     found.read(files, draft)
     unread = [*files.unread(draft)]
     _question_spelling(draft, unread)
+    _question_silence(draft, unread)
     _take_known(draft, known)
     settle(draft)
     for name in files.texts:
@@ -314,6 +315,24 @@ def _question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> Non
         draft.notes.append(said)
         for field in {draft.defaulted[key]: None for key in meant if key in draft.defaulted}:
             draft.missing(field, said)
+
+
+_TELLING = {
+    "n_kv_heads": re.compile(r"kv_?head|query_?group|proj_?group"),
+    "zero": re.compile(r"distributed_?optimizer|zero_?stage"),
+}
+"""Words in keys of forks that say what is else taken for granted."""
+
+
+def _question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
+    """A default counts where nothing is said, and a key that nobody here knows may say it."""
+    for name, entry in unread:
+        key = entry.path.rpartition(".")[2].replace("-", "_").lower()
+        for field, words in _TELLING.items():
+            fact = draft.facts.get(field)
+            silent = fact is not None and not fact.origin.line and entry.value not in (None, False, 0)
+            if silent and words.search(key):
+                draft.missing(field, f"{entry.path} {entry.value} ({name}:{entry.line}) may say it")
 
 
 def _bare(key: str) -> str:
