@@ -393,6 +393,35 @@ def test_accelerates_file_and_a_recipe_beside_a_launch_are_read(tmp_path: Path) 
     assert "gpus" in alone.unknown
 
 
+def test_a_comment_behind_a_backslash_ends_the_command() -> None:
+    script = """deepspeed --include localhost:0,1 train.py \\
+    # how much at once
+    --per_device_train_batch_size 14 \\
+    # how it is shared
+    --deepspeed configs/zero2.json
+"""
+    settings = lp.read_settings(text=script)
+    assert [settings.job[name] for name in ("gpus", "micro_batch")] == [2, 14]
+    assert "zero" in settings.unknown
+    assert [str(told) for told in settings.contradictions] == [
+        "launch: --per_device_train_batch_size or nothing: the comment above text.sh:3 ends the command: "
+        "it gets no --per_device_train_batch_size, nor what follows"
+    ]
+    whole = lp.read_settings(text=re.sub(r"    #.*\n", "", script))
+    assert whole.contradictions == ()
+
+
+def test_a_script_that_starts_nothing_leaves_the_rest_of_the_layout_open() -> None:
+    arguments = "MODEL_ARGS=(\n--num-layers 32\n--hidden-size 4096\n--num-attention-heads 32\n--swiglu\n)\n"
+    part = lp.read_settings(text=arguments)
+    assert (part.model["n_layers"], part.layout.get("tp"), part.layout.get("zero")) == (32, None, None)
+    assert part.unknown["tp"] == "the script that uses these arguments may say it"
+    whole = lp.read_settings(
+        text=arguments + "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]}\n"
+    )
+    assert [whole.layout[name] for name in ("tp", "pp", "dp", "zero")] == [1, 1, 8, 0]
+
+
 LLAMA_70B = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --tensor-model-parallel-size 8"
 
 
@@ -405,8 +434,10 @@ def test_a_default_does_not_count_where_a_forks_own_key_may_say_it() -> None:
     assert "zero" not in other.layout
     assert other.unknown["zero"] == "--my-distributed-optimizer True (text.sh:1) may say it"
     assert other.unknown["n_kv_heads"] == "--kv-head-count 8 (text.sh:1) may say it"
-    shared = lp.read_settings(text=f"torchrun p.py {LLAMA_70B} --overlapped-distributed-optimizer")
-    assert shared.layout["zero"] == 1
+    own = f"torchrun p.py {LLAMA_70B} --overlapped-distributed-optimizer --causal-lm --RMSNorm"
+    shared = lp.read_settings(text=own)
+    assert (shared.layout["zero"], shared.model["tied"]) == (1, False)
+    assert not any("LayerNorm" in what for what in shared.not_covered)
 
 
 @pytest.mark.parametrize(
@@ -562,9 +593,9 @@ def _stands(value: object, line: str) -> bool:
     return re.search(rf"(?<![\d.]){value}(?![\d.]\d)(?!\d)", line.replace("_", "")) is not None
 
 
-def _numbers(settings: lp.Settings) -> dict[str, tuple[int, str]]:
-    """Every whole number that is read without a doubt, with its source."""
-    told = {*settings.unknown, *(c.field for c in settings.contradictions)}
+def _numbers(settings: lp.Settings, doubted: bool = False) -> dict[str, tuple[int, str]]:
+    """Every whole number that is read without a doubt, or with one too, with its source."""
+    told = set[str]() if doubted else {*settings.unknown, *(c.field for c in settings.contradictions)}
     held = {"model": settings.model, "layout": settings.layout, "job": settings.job}
     return {
         field: (value, settings.sources[f"{section}.{field}"])
@@ -598,6 +629,7 @@ def test_no_mutation_makes_a_number_that_no_line_says(counts: Any) -> None:
     while sum(tried.values()) < counts(100, 2000, 10_000):
         row = draw.choice(rows)
         files, before = files_of(row), _numbers(made[row["id"]])
+        had = _numbers(made[row["id"]], doubted=True)
         lines = _lines(files)
         direct = [f for f, (n, source) in before.items() if _stands(n, _cited(lines, source) or "")]
         if not direct:
@@ -617,7 +649,7 @@ def test_no_mutation_makes_a_number_that_no_line_says(counts: Any) -> None:
         if kind == "neutral":
             assert after == before, row["id"]
         for other, (number, said) in after.items():
-            if before.get(other, (None, ""))[0] == number:
+            if had.get(other, (None, ""))[0] == number:
                 continue
             line = _cited(lines, said)
             spoilt = kind == "value" and other == field and line is None and said.endswith("default")

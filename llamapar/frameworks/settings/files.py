@@ -9,7 +9,7 @@ from functools import cached_property
 
 from .documents import OVERRIDE, Document, Entry, Scalar, read_document
 from .draft import Contradiction, Draft, Source
-from .flags import Flags, flags_of, program_words
+from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
 from .log import is_log, read_log
 from .python_source import read_python
@@ -137,6 +137,20 @@ class Files:
         held += [(name, entry) for name, flags in self.commands.items() for entry in flags.entries.values()]
         seen = {(name, path) for name, path, _ in draft.asked}
         yield from ((name, entry) for name, entry in held if (name, entry.path) not in seen)
+
+    def tell_cut_off(self, draft: Draft) -> None:
+        """Arguments behind a comment, which ends the command that they were meant for."""
+        for name, script in self.scripts.items():
+            lines = [line.strip() for line in self.texts[name].splitlines()]
+            cut = [c.words[0] for c in script.commands if is_cut_off(c.words)]
+            behind = [w for w in cut if 2 < w.line <= len(lines) and lines[w.line - 2].startswith("#")]
+            if behind and any(lines[at - 1].endswith("\\") for at in range(1, behind[0].line - 1)):
+                first = behind[0]
+                why = (
+                    f"the comment above {name}:{first.line} ends the command: "
+                    f"it gets no {first.text}, nor what follows"
+                )
+                draft.contradictions.append(Contradiction("launch", (first.text, "nothing"), why))
 
     def tell_repeated(self, draft: Draft) -> None:
         """Keys that stand twice, of which the last counts."""

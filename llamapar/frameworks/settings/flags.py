@@ -78,6 +78,8 @@ def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
         )
 
     found = [c.words for c in script.commands if c.words[0].text != "echo" and carries(c.words)]
+    if any(is_cut_off(words) for words in found):
+        found = [c.words for c in script.commands if is_cut_off(c.words) or c.words in found]
     if not found:
         found = [words for words in script.variables.values() if carries(words)]
         found += (
@@ -91,6 +93,23 @@ def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
             else []
         )
     return tuple(word for words in found for word in words)
+
+
+_PROGRAM = re.compile(r"(?:^|/)(?:torchrun|srun|mpirun|deepspeed|pretrain\w*)$|\.(?:py|sh)$")
+
+
+def runs_something(script: Script) -> bool:
+    """Whether a script starts a program, or is the arguments of one; not so one that only sets variables."""
+    commands = [c.words for c in script.commands if c.words[0].text not in ("source", ".", "echo")]
+    held = [*commands, *script.variables.values()]
+    return any(map(is_cut_off, commands)) or any(
+        _PROGRAM.search(word.text) for words in held for word in pieces(words)
+    )
+
+
+def is_cut_off(words: Sequence[Word]) -> bool:
+    """Whether a command begins with an argument: what it was meant for has ended above."""
+    return words[0].text.startswith("--")
 
 
 def command_with(scripts: Iterable[tuple[str, Script]], name: re.Pattern[str]) -> tuple[str, Command] | None:

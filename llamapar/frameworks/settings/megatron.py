@@ -11,7 +11,7 @@ import re
 from .documents import Entry
 from .draft import Draft, Source, number, stage
 from .files import Files
-from .flags import Flags, is_known
+from .flags import Flags, is_known, runs_something
 
 MARKS = ("tensor-model-parallel-size", "num-layers", "pipeline-model-parallel-size", "num-attention-heads")
 BY = "Megatron-LM (arguments.py@d98e8a64dd)"
@@ -59,6 +59,9 @@ def read(files: Files, draft: Draft) -> None:
         source.take("gpus", "world-size")
         source.take("dp", "data-parallel-size")
     files.take_world(draft)
+    degrees = source.get("tensor-model-parallel-size", "pipeline-model-parallel-size")
+    if degrees is None and name in files.scripts and not runs_something(files.scripts[name]):
+        _leave_to_caller(draft)
     if source.on("use-checkpoint-args"):
         _leave_to_checkpoint(source)
 
@@ -197,7 +200,8 @@ def _read_model(source: Source) -> None:
         base = int(value) if float(value).is_integer() else value
         draft.put("rope_theta", base, source.origin(theta))
     untied = "untie-embeddings-and-output-weights"
-    source.put("tied", not source.on(untied), untied)
+    own = source.on("causal-lm")  # a head of its own in alibaba/Megatron-LLaMA, model/llama_model.py:80
+    source.put("tied", not source.on(untied) and not own, "causal-lm" if own else untied)
     source.padding("make-vocab-size-divisible-by", 128)
     if is_known(source.get("vocab-size")):
         source.take("vocab_size", "vocab-size")
@@ -244,7 +248,7 @@ def _refuse_other_models(source: Source) -> None:
     other = list[str]()
     if not source.on("swiglu", "xielu"):
         other.append("GELU (no --swiglu)")
-    if source.text("normalization") != "rmsnorm":
+    if source.text("normalization") != "rmsnorm" and not source.on("RMSNorm"):
         other.append("LayerNorm (no --normalization RMSNorm)")
     rotary = source.text("position-embedding-type") in ("rope", "rotary")
     if not (rotary or source.on("use-rotary-position-embeddings")):
@@ -253,6 +257,17 @@ def _refuse_other_models(source: Source) -> None:
         draft.refuse(what)
     if len(other) > 1:
         draft.covered = False
+
+
+_CALLERS = ("tp", "pp", "cp", "zero", "sequence_parallel", "virtual_stages", "recompute")
+
+
+def _leave_to_caller(draft: Draft) -> None:
+    """A script that starts nothing holds arguments for another one, which may say the layout."""
+    for field in _CALLERS:
+        fact = draft.facts.get(field)
+        if fact is not None and not fact.origin.line:
+            draft.missing(field, "the script that uses these arguments may say it")
 
 
 def _leave_to_checkpoint(source: Source) -> None:

@@ -106,6 +106,8 @@ def _read_model(source: Source) -> None:
     source.take("n_kv_heads", "num_query_groups", "num_kv_heads")  # aws-neuron/neuronx-nemo-megatron's
     if heads:
         draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
+    if dim is None and source.get("restore_from_path"):
+        return  # all of it is in the .nemo file
     source.parse("rope_theta", "rotary_base", count, 10000)
     tied = "share_embeddings_and_output_weights"
     source.parse("tied", tied, truth, True)

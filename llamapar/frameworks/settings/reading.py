@@ -292,6 +292,7 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
         )
     draft = Draft(found.name)
     files.tell_repeated(draft)
+    files.tell_cut_off(draft)
     found.read(files, draft)
     unread = [*files.unread(draft)]
     _question_spelling(draft, unread)
