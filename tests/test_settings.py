@@ -59,6 +59,7 @@ def test_most_fields_of_gathered_files_are_read() -> None:
     [
         ("run_configs_unseen.jsonl", 46, {}),
         ("run_configs_unseen_again.jsonl", 59, cases("run_configs_unseen.jsonl")),
+        ("run_configs_unseen_scripts.jsonl", 9, cases("run_configs_unseen_again.jsonl")),
     ],
 )
 def test_unseen_files_are_labelled_without_their_texts(name: str, files: int, seen: dict[str, Any]) -> None:
