@@ -3,9 +3,10 @@
 run_configs.jsonl: 71 public files and launch scripts, each with its repository, path, commit and licence,
 which the readers were written with; run_configs_gathered.jsonl: 113 more, labelled by reading before any
 was tried; run_configs_unseen.jsonl, run_configs_unseen_again.jsonl and run_configs_unseen_scripts.jsonl: 46,
-59 and 9 more, whose labels were committed before any was tried, in two halves by the hash of the text. Their texts are not carried here:
-`unseen` reads them from clones; `corrected` says which labels were found wrong after the first score. A field
-that is not in `expect` is not judged; one in `unknown` has to stay open; `doubtful` rows are counted apart.
+59 and 9 more, whose labels were committed before any was tried, in two halves by the hash of the text. Their
+texts are not carried here: `unseen` reads them from clones; `corrected` says which labels were found wrong
+after the first score. A field that is not in `expect` is not judged; one in `unknown` has to stay open;
+`doubtful` rows are counted apart.
 """
 
 from __future__ import annotations

@@ -426,6 +426,15 @@ def test_a_script_that_starts_nothing_leaves_the_rest_of_the_layout_open() -> No
 LLAMA_70B = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --tensor-model-parallel-size 8"
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "vocab"),
+    [("", 32000), ("--tokenizer-type NullTokenizer", 32000), ("--tokenizer-type Llama2Tokenizer", None)],
+)
+def test_a_vocabulary_counts_where_the_tokenizer_reads_it(tokenizer: str, vocab: int | None) -> None:
+    settings = lp.read_settings(text=f"torchrun p.py {LLAMA_70B} --vocab-size 32000 {tokenizer}")
+    assert settings.model.get("vocab_size") == vocab
+
+
 def test_a_default_does_not_count_where_a_forks_own_key_may_say_it() -> None:
     plain = lp.read_settings(text=f"torchrun --nproc-per-node 8 p.py {LLAMA_70B}")
     assert (plain.layout["zero"], plain.model["n_kv_heads"]) == (0, 64)

@@ -203,13 +203,26 @@ def _read_model(source: Source) -> None:
     own = source.on("causal-lm")  # a head of its own in alibaba/Megatron-LLaMA, model/llama_model.py:80
     source.put("tied", not source.on(untied) and not own, "causal-lm" if own else untied)
     source.padding("make-vocab-size-divisible-by", 128)
-    if is_known(source.get("vocab-size")):
-        source.take("vocab_size", "vocab-size")
-    else:
-        draft.missing("vocab_size", "from the tokenizer")
+    _read_vocabulary(source)
     if extra := source.get("extra-vocab-size"):
         draft.ignored.append(f"{extra.path} {extra.value}: added to the tokenizer's in a fork")
     _refuse_other_models(source)
+
+
+_COUNTED = ("", "nulltokenizer", "nullmultimodaltokenizer", "tiktokenizer")
+"""Tokenizers that take --vocab-size, as megatron/training/tokenizer/tokenizer.py has them in krafton-ai/Megatron-Dion
+@2d0d2518d6; the others have their own size."""
+
+
+def _read_vocabulary(source: Source) -> None:
+    said, kind = source.get("vocab-size"), source.get("tokenizer-type")
+    if is_known(said) and source.text("tokenizer-type") in _COUNTED:
+        source.take("vocab_size", "vocab-size")
+    elif said is not None and kind is not None:
+        why = f"from the tokenizer; {kind.value} does not read {said.path} {said.value}"
+        source.draft.missing("vocab_size", why)
+    else:
+        source.draft.missing("vocab_size", "from the tokenizer")
 
 
 def _read_kv_heads(source: Source, heads: int | None) -> None:
