@@ -210,8 +210,8 @@ def _read_model(source: Source) -> None:
 
 
 _COUNTED = ("", "nulltokenizer", "nullmultimodaltokenizer", "tiktokenizer")
-"""Tokenizers that take --vocab-size, as megatron/training/tokenizer/tokenizer.py has them in krafton-ai/Megatron-Dion
-@2d0d2518d6; the others have their own size."""
+"""Tokenizers that take --vocab-size (megatron/training/tokenizer/tokenizer.py in krafton-ai/Megatron-Dion
+@2d0d2518d6); the others have their own size."""
 
 
 def _read_vocabulary(source: Source) -> None:
