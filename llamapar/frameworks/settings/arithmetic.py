@@ -55,6 +55,9 @@ def _settle_ranks(draft: Draft) -> None:
         draft.missing("dp", f"GPUs / (tp·cp·pp = {words})")
         draft.unknown.setdefault("gpus", "no launch says how many")
         dp = None
+    if replicate is None and "dp_replicate" in draft.unknown:
+        draft.facts.pop("dp_shard", None)
+        return
     if replicate is None:
         replicate = 1
         draft.derive("dp_replicate", 1, "no replicas said")

@@ -219,7 +219,8 @@ def _from_node(name: str, root: object, loader: object) -> Document:
         elif isinstance(node, yaml.SequenceNode):
             waiting += [(f"{path}[{n}]", inner, depth + 1) for n, inner in reversed([*enumerate(node.value)])]
         elif isinstance(node, yaml.ScalarNode):
-            value = loader.construct_object(node)  # type: ignore[attr-defined]
+            own = node.tag.startswith("!")  # of the program that reads the file, as !include
+            value = f"{node.tag} {node.value}" if own else loader.construct_object(node)  # type: ignore[attr-defined]
             held = value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
             entry = Entry(path, held, node.start_mark.line + 1)
             above = _above(path)
