@@ -33,7 +33,7 @@ ROOMS = {
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(785),  # equations are records too
     "describe": room(2545),  # the table of options and the table of dtypes among them
-    "frameworks": room(6450, "yaml"),  # rules and habits of ten; readers of settings and logs
+    "frameworks": room(6825, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(1970),  # documents and rings of a sequence among them
     "count": room(2100),  # moments of a step, modes, and what a counter may show
     "rules": room(
