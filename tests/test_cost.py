@@ -171,7 +171,9 @@ def test_zero_2_reduces_once_where_all_forwards_come_first() -> None:
 
 
 def test_document_masks_make_attention_uneven() -> None:
-    assert paper(imbalance=1.44).seconds["attention"] == pytest.approx(1.44 * paper().seconds["attention"])
+    whole = paper().seconds["attention"]
+    for share in (1.44, 0.25):
+        assert paper(imbalance=share).seconds["attention"] == pytest.approx(share * whole)
 
 
 def test_the_papers_arguments_come_with_their_numbers() -> None:
@@ -209,6 +211,10 @@ def test_every_gpu_is_told_with_its_source() -> None:
         assert 0 < gpu.gemm <= 1, gpu.name
         assert 0 < gpu.attention <= 1, gpu.name
     assert hardware("h100-96gb").throttle == pytest.approx(5 / 7)
+
+
+def test_less_power_leaves_what_was_published() -> None:
+    assert hardware("h100-96gb").bfloat16 * hardware("h100-96gb").capped == pytest.approx(800e12, rel=1e-3)
 
 
 NCCL = """\

@@ -180,7 +180,12 @@ _TABLE = (
     Option("precision", str, "bfloat16", "of the layers' matmuls: {choices}"),
     Option("flash", str, "fa3", "attention's kernel: {choices}"),
     Option("overlap_tp", bool, False, "collectives of tensor parallelism run beside matmuls"),
-    Option("imbalance", float, 1.0, "attention of the busiest rank over the mean, by document masks"),
+    Option(
+        "imbalance",
+        float,
+        1.0,
+        "attention of the busiest rank over an even share of whole sequences, by document masks",
+    ),
     Option("profile", str, None, "numbers that were fitted to a trainer's published runs: {choices}"),
     Option("flops", str, "causal", "FLOPs that MFU counts: {choices}"),
     Option("explain", bool, False, "the Llama 3 papers' arguments for a layout too, with these numbers"),

@@ -200,7 +200,8 @@ def cost(
         "eager".
     flash: attention's kernel: "fa3" (or cuDNN's; on other GPUs their own), "fa2", or "unfused".
     overlap_tp: collectives of tensor parallelism run beside matmuls, half of their time is then left.
-    imbalance: attention of the busiest rank over the mean, as document masks bring it about.
+    imbalance: attention of the busiest rank over an even share of whole sequences: above 1 where document
+        masks make ranks uneven, below where documents are shorter than sequences.
     profile: a trainer of `llamapar.timing.profiles`, whose fitted numbers are added as a term of their own.
     flops: which FLOPs MFU counts: "causal" attention, "full", or causal and what is "recomputed".
 
@@ -230,7 +231,7 @@ def cost(
         habits_of(judge).selective,
         flag("overlap_tp", overlap_tp),
         OPTIONS["cp_method"].chosen(cp_method),
-        imbalance=real("imbalance", imbalance, 1.0, MOST_UNEVEN),
+        imbalance=real("imbalance", imbalance, 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=flag("float8_all_gather", float8_all_gather),
         cast=DELAYED if judge and judge.name in DELAYS else DYNAMIC,
     ).fitted(profile)

@@ -36,7 +36,7 @@ class Conditions:
     precision: of the layers' matmuls, "bfloat16" or "float8". kernels: "fused", as torch.compile and
     Transformer Engine make them, or "eager". flash: a kernel of FLASH, or "fa3". recompute: as in `memory`;
     selective: what of a layer that means, by `Habits`. overlap_tp: collectives of TP run beside matmuls.
-    imbalance: the most work of attention that a rank has, over the mean, as document masks bring it about.
+    imbalance: the most work of attention that a rank has, over an even share of whole causal sequences.
     low_gather: ZeRO 3 gathers weights in float8. cast: bytes that casting a number to float8 moves,
     DYNAMIC or DELAYED. slower, host: a Profile's.
     """
@@ -65,35 +65,28 @@ class Conditions:
     @property
     def matmul_rate(self) -> float:
         """FLOP/s of the layers' matmuls."""
-        low = self.precision == "float8"
-        best = self.gpu.gemm_float8 if low else self.gpu.gemm
-        return self.gpu.peak(self.precision) * best * self.gpu.throttle * SUSTAINED
+        return self.gpu.sustains(self.precision)
 
     @property
     def head_rate(self) -> float:
         """FLOP/s of the head's, which stays in bfloat16."""
-        return self.gpu.bfloat16 * self.gpu.gemm * self.gpu.throttle * SUSTAINED
+        return self.gpu.sustains("bfloat16")
 
     @property
     def flash_shares(self) -> tuple[float, float]:
         """Share of the peak that attention reaches, forward and backward."""
-        shares = FLASH.get(self.flash, (self.gpu.attention, self.gpu.attention_backward))
-        return shares[0] * self.gpu.throttle, shares[1] * self.gpu.throttle
+        if self.flash in FLASH:
+            forward, backward = FLASH[self.flash]
+            return forward * self.gpu.throttle, backward * self.gpu.throttle
+        return self.gpu.attention * self.gpu.capped, self.gpu.attention_backward * self.gpu.capped
 
-
-SUSTAINED = 0.89
-"""Share of the best shape's rate that the matmuls of a training step sustain. 70B with TP 8 on H100 of 500 W
-(torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md) makes 597 tokens/s a GPU in bfloat16 and
-810 in float8, which these formulas give with 0.90 and 0.91 of it; with TP's collectives beside matmuls, 652,
-0.89.
-Those runs are not among the rows that predictions are held against."""
 
 STREAM = 0.9
 """Share of the memory's rate that kernels reach (assumed)."""
 
 FLASH = {"fa2": (0.37, 0.31), "unfused": (0.0, 0.0)}
 """Kernel → its shares of an H100's peak where they are not the GPU's own: FlashAttention-2 reaches 370 and
-some 310 TFLOP/s (arXiv:2407.08608 figures 5 and 6)."""
+some 310 TFLOP/s (arXiv:2407.08608 figures 5 and 6), less power in proportion (assumed)."""
 
 EXPOSED = 0.5
 """Share of TP's time that is left where it is overlapped. Measured on 70B, TP 8, bfloat16 on H100 of 500 W:

@@ -28,17 +28,11 @@ class Profile:
 
 
 PROFILES = {
-    "meta-llama3": Profile(
-        1.17,
-        0.0,
-        "Llama 3 405B at 8,192 tokens, table 4 of arXiv:2407.21783, rows 1 and 2",
-        "row 3, 131,072 tokens: 36.3 % MFU for 38.4 %",
-    ),
     "nanotron": Profile(
-        1.33,
+        1.25,
         0.0015,
         "Ultra-Scale Playbook's benchmarks: of the half seen, one stage, TP to 8 and 256 GPUs, 66 rows",
-        "the other half, 79 rows: median 11.2 %, nine of ten within 29.6 %",
+        "the other half, 79 rows: median 11.6 %, nine of ten within 30.4 %",
     ),
 }
 """Trainer → its profile on H100 of 700 W."""
