@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,39 +76,72 @@ class Walk:
             ends.append(start + durations[stage][kind])
         return starts, ends
 
+    def ends(self, durations: Sequence[Mapping[str, float]], p2p: float) -> tuple[float, float]:
+        """When all is done, with transfers that take no time and with those that take p2p, as in `times`."""
+        bare, sent = [0.0], [0.0]
+        for before, other, stage, kind in self.turns:
+            takes = durations[stage][kind]
+            at_once, later = bare[before], sent[before]
+            if other:
+                if bare[other] > at_once:
+                    at_once = bare[other]
+                if sent[other] + p2p > later:
+                    later = sent[other] + p2p
+            bare.append(at_once + takes)
+            sent.append(later + takes)
+        return max(bare), max(sent)
+
+
+FAR = 1 << 32
+"""More than a pipeline's micro-batches: what a forward leaves is stage · FAR + micro_batch in a walk, what
+its backward leaves is the complement of that. Integers are looked up faster than a Result."""
+
 
 def walk(rows: Rows, stages: int) -> Walk:
-    """Each rank runs its row in order, an operation as soon as what it needs is there."""
+    """Each rank runs its row in order, an operation as soon as what it needs is there (`needs`)."""
     last = stages - 1
-    made: dict[Result, tuple[int, int]] = {}
-    waiting: defaultdict[Result, list[int]] = defaultdict(list)
+    made: dict[int, int] = {}
+    waiting: dict[int, list[int]] = {}
+    ran_by = [-1]
     walked = Walk([], [[] for _ in rows])
-    turns = walked.turns
+    turns, missing = walked.turns, walked.missing
     ready = list(range(len(rows)))
     while ready:
         rank = ready.pop()
         row, numbers = rows[rank], walked.rows[rank]
-        walked.missing.pop(rank, None)
+        missing.pop(rank, None)
         before = numbers[-1] if numbers else 0
         for place in range(len(numbers), len(row)):
-            action, other = row[place], 0
-            for need in needs(action, last):
-                if need not in made:
-                    waiting[need].append(rank)
-                    walked.missing[rank] = need
+            kind, stage, micro_batch = row[place]
+            own = stage * FAR + micro_batch
+            needed: tuple[int, ...]
+            if kind == "F":
+                needed = (own - FAR,) if stage else ()
+            elif kind == "W":
+                needed = (~own,)
+            else:
+                own = ~own
+                needed = (~own,) if stage == last else (~own, own - FAR)
+            other = 0
+            for need in needed:
+                turn = made.get(need)
+                if turn is None:
+                    waiting.setdefault(need, []).append(rank)
+                    missing[rank] = (need >= 0, *divmod(max(need, ~need), FAR))
                     break
-                number, sender = made[need]
-                other = other if sender == rank else number
-            if rank in walked.missing:
-                break
-            turns.append((before, other, action.stage, action.kind))
-            before = len(turns)
-            numbers.append(before)
-            if action.kind != "W":
-                result = result_of(action)
-                made[result] = (before, rank)
-                if result in waiting:
-                    ready += waiting.pop(result)
+                if ran_by[turn] != rank:
+                    other = turn
+            else:
+                turns.append((before, other, stage, kind))
+                ran_by.append(rank)
+                before = len(turns)
+                numbers.append(before)
+                if kind != "W":
+                    made[own] = before
+                    if own in waiting:
+                        ready += waiting.pop(own)
+                continue
+            break
     return walked
 
 

@@ -238,7 +238,7 @@ def _pipeline(
     lay = job.layout
     p2p = sent_to_next(how, job.model, lay, tokens)
     shape = (job.schedule, lay.pp, lay.virtual_stages, many, nc)
-    bare, sent = (_end(*shape, ranks.durations, each) for each in (0.0, p2p))
+    bare, sent = _ends(*shape, ranks.durations, p2p)
     source = f"the timeline of {table_of(*shape).title}"
     return [
         Term("bubble", "end - busy", {"end": bare, "busy": many * ranks.busy}, source),
@@ -247,7 +247,7 @@ def _pipeline(
 
 
 @lru_cache(maxsize=256)
-def _end(
+def _ends(
     name: str,
     pp: int,
     virtual_stages: int,
@@ -255,7 +255,10 @@ def _end(
     nc: int | None,
     durations: tuple[tuple[float, float], ...],
     p2p: float,
-) -> float:
-    """When the last rank of a schedule is done, remembered: ZeRO's stages differ in other terms alone."""
+) -> tuple[float, float]:
+    """When the last rank of a schedule is done, without transfers and with them.
+
+    It is remembered: ZeRO's stages differ in other terms alone.
+    """
     kinds = [{"F": forward, "B": back, "I": back / 2, "W": back / 2} for forward, back in durations]
-    return max(table_of(name, pp, virtual_stages, many, nc).walked.times(kinds, p2p)[1])
+    return table_of(name, pp, virtual_stages, many, nc).walked.ends(kinds, p2p)
