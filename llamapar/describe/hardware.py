@@ -85,7 +85,7 @@ POWER = 0.63
 _MAMF = "matmuls: stas00/ml-engineering, compute/accelerator/README.md, maximum achievable matmul FLOPS"
 _FA3 = "attention: arXiv:2407.08608 figures 5 and 6, head_dim 128"
 _FA2 = "attention: arXiv:2307.08691 figures 4 to 6, 50 to 73 % of an A100's peak"
-_NVIDIA = "peaks and rates: NVIDIA's data sheet"
+_NVIDIA = "peaks and rates: NVIDIA's, where they were read: docs/time.md"
 _H100 = "; ".join([_NVIDIA, _MAMF, _FA3])
 
 
@@ -145,8 +145,8 @@ _ROWS = (
         750,
         (0.514, 0.514),
         (0.30, 0.25),
-        f"peaks and rates: AMD's data sheet; {_MAMF}, float8 as bfloat16 (assumed); attention: half of an"
-        " H100's share (assumed)",
+        f"peaks and rates: AMD's, where they were read: docs/time.md; {_MAMF}, float8 as bfloat16 (assumed);"
+        " attention: half of an H100's share (assumed)",
         192 * 2**30,
     ),
 )
