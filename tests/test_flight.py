@@ -357,6 +357,38 @@ def test_a_hang_has_a_picture(tmp_path: Path) -> None:
     )
 
 
+def test_a_call_of_the_picture_has_its_whole_stack(tmp_path: Path) -> None:
+    row = next(row for row in CASES if row["name"] == "raises-0")
+    view = lp.view(lp.explain(flight=written(row, tmp_path)))
+    waits = next(trace for trace in view.spec["data"] if trace["name"] == "waits there")
+    stacks = view.spec["layout"]["meta"]["stacks"]
+    frames = stacks[waits["customdata"][0]]
+    assert frames[0].startswith("line ")
+    assert frames[0].endswith(" of torch/distributed/distributed_c10d.py, in all_gather")
+    assert [re.sub(r".*/", "", frame) for frame in frames[2:5]] == [
+        *("make_flights.py, in do", "make_flights.py, in call", "make_flights.py, in step"),
+    ]
+    assert frames[-1].endswith("make_flights.py, in <module>")
+    assert len(set(map(tuple, stacks))) == len(stacks)
+
+
+def test_stacks_are_bounded_and_their_names_are_no_markup() -> None:
+    frame = {"filename": "/home/<b>.py", "name": "<img src=x>" * 99, "line": 7}
+    deep = [frame | {"line": i} for i in range(1000)]
+    rows = [[entry(1, ("0", "default_pg"), "barrier", 1, [1], frames=f, **OPEN)] for f in ([frame], deep)]
+    made = {rank: dump(one, {"0": [0, 1, 2]}) for rank, one in enumerate(rows)}
+    found = dumps.of_bytes((f"rank_{r}", torchs_pickle(d)) for r, d in made.items())
+    (short,), (long,) = found.dumps[0].stacks, found.dumps[1].stacks
+    assert short.line == f"line 7 of <b>.py, in {frame['name'][:100]}"  # type: ignore[index]
+    assert short.frames == (f"line 7 of /home/<b>.py, in {frame['name'][:100]}",)  # type: ignore[index]
+    assert len(long.frames) == dumps.MAX_FRAMES + 1
+    assert long.frames[-1] == "and 936 more"
+    view = lp.view(answer.explained(verdict.standing(found)))
+    hover = [text for trace in view.spec["data"] for text in trace["hovertext"]]
+    assert any("&lt;b&gt;.py" in text for text in hover)
+    assert not any("<" in text for text in hover)
+
+
 def dropped(clinic: lp.Clinic, sent: list[tuple[str, bytes]], size: int = 0) -> dict[str, Any] | None:
     """What is refused of files that the page sends."""
     answers: list[Any] = []

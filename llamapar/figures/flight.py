@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from llamapar.diagnosis.flight.dumps import Stack
 from llamapar.diagnosis.flight.groups import named
 from llamapar.diagnosis.flight.verdict import Standing
 
@@ -14,6 +18,9 @@ CALLS = 16
 
 RANKS = 32
 """Most ranks drawn: the culprits, those of their group, and the first of the others."""
+
+STACKS = 64
+"""Most different stacks that travel with a picture: those of calls that wait, then of others."""
 
 OTHER = "other groups"
 
@@ -30,6 +37,7 @@ def picture(record: Standing) -> tuple[Spec, str]:
     first = max(0, last - CALLS)
     done: dict[str, list[Bar]] = {}
     waiting: list[Bar] = []
+    stacks: dict[tuple[float, float], Stack] = {}
     for row, rank in enumerate(ranks):
         if rank not in begins:
             continue
@@ -37,12 +45,14 @@ def picture(record: Standing) -> tuple[Spec, str]:
         for place in range(first, ends[rank]):
             at = begins[rank] + place
             bar = Bar(row, place, place + _SHARE, _hover(record, rank, at))
+            stacks[bar.row, bar.start] = record.hang.dumps[rank].stacks[at]
             group = record.hang.groups[record.hang.dumps[rank].calls[at].group]
             (waiting if at in open_calls else done.setdefault(_look(group.axes), [])).append(bar)
     colours = {**style.COLOURS, OTHER: style.PAD}
     seen = ((done.get(look, []), {"color": colour}, look) for look, colour in colours.items())
     data = parts.looks(seen, len(ranks))
     data += [parts.missing(waiting, len(ranks), "waits there")] if waiting else []
+    frames = _frames(data, stacks)
     marks = [(row, rank) for row, rank in enumerate(ranks) if rank in record.ranks]
     if marks:
         places = [_place(record, rank, begins, ends, last) + _SHARE / 2 for _, rank in marks]
@@ -63,8 +73,20 @@ def picture(record: Standing) -> tuple[Spec, str]:
         yaxis=parts.downward(
             parts.axis("rank", [-0.5, len(ranks) - 0.5], **parts.ticks(range(len(ranks)), ranks))
         ),
+        meta={"stacks": frames},
     )
     return {"data": data, "layout": layout}, f"{record.cause}\n{record}"
+
+
+def _frames(traces: Sequence[Spec], stacks: Mapping[tuple[float, float], Stack]) -> list[list[str]]:
+    """The stacks of drawn calls, each once; the bars get the numbers of theirs, of those that wait first."""
+    numbers: dict[Stack, int] = {}
+    for trace in reversed(traces):
+        of_bars = (stacks[place] for place in zip(trace["y"], trace["base"], strict=True))
+        trace["customdata"] = [
+            numbers.setdefault(stack, len(numbers)) if stack.frames else None for stack in of_bars
+        ]
+    return [list(stack.frames) for stack in [*numbers][:STACKS]]
 
 
 def _drawn(record: Standing) -> list[int]:
@@ -91,4 +113,5 @@ def _hover(record: Standing, rank: int, at: int) -> str:
     where = record.hang.groups[call.group].where(record.layout)
     sizes = f"{[list(size) for size in call.inputs]} to {[list(size) for size in call.outputs]}"
     text = f"rank {rank} · {where}: {call.op} #{dump.numbers[at]}, {sizes} {', '.join(call.dtypes)}"
-    return " · ".join(filter(None, [text, record.hang.belongs(rank, at), dump.places[at]]))
+    said = " · ".join(filter(None, [text, record.hang.belongs(rank, at), dump.stacks[at].line]))
+    return escape(said, quote=False)

@@ -64,10 +64,13 @@ function diagnosisCard(one, index, fix, send) {
 }
 
 function render({ model, el }) {
-  const picked = make("pre", { class: "lp-picked", hidden: true, "aria-live": "polite" });
-  const pick = ({ points: [point] }) => { // what the pointer says of a call, to stay and to be copied
-    picked.textContent = plain(point.hovertext ?? "").replaceAll(" · ", "\n");
-    picked.hidden = !picked.textContent;
+  const picked = make("div", { class: "lp-picked", hidden: true, "aria-live": "polite" });
+  const pick = ({ points: [point] }) => { // what the pointer says of a call, to stay and to be copied, and its stack
+    const said = plain(point.hovertext ?? "").replaceAll(" · ", "\n");
+    const stack = panel.payload().figure?.layout.meta?.stacks?.[point.customdata] ?? [];
+    const title = `the whole stack: ${stack.length} frames, the innermost first`;
+    picked.replaceChildren(make("pre", {}, said), ...(stack.length ? [fold(title, {}, make("pre", {}, stack.join("\n")))] : []));
+    picked.hidden = !said;
   };
   const panel = buildPanel({ model, el }, "lp-clinic", pick);
   const { uid, payload, send, ask, figure, status, cards, controls } = panel;

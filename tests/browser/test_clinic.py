@@ -197,9 +197,9 @@ def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:
     expect(title(notebook)).to_contain_text("vocabulary over tp=8, multiple of 64·tp")
 
 
-def test_flight_records_are_brought_and_a_call_is_pressed(notebook: Notebook) -> None:
-    """Pickles and JSON as files, one of them empty: the culprit, its picture, and a call's shapes to stay."""
-    row = next(row for row in hangs() if row["name"] == "skip-2")
+def test_flight_records_are_brought_and_a_call_is_pressed(notebook: Notebook, tmp_path: Path) -> None:
+    """Pickles as files, one of them empty: the culprit, its picture, a call's shapes and stack to stay."""
+    row = next(row for row in hangs() if row["name"] == "raises-0")
     brought = [{"name": name, "mimeType": "", "buffer": data} for name, data in files(row)]
     panel = clinic(notebook)
     panel.locator("input[type=file][multiple]").set_input_files(brought)
@@ -210,7 +210,14 @@ def test_flight_records_are_brought_and_a_call_is_pressed(notebook: Notebook) ->
     assert box is not None
     notebook.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     notebook.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    expect(panel.locator(".lp-picked")).to_contain_text("group of")
+    picked = panel.locator(".lp-picked")
+    expect(picked.locator("pre").first).to_contain_text("group of")
+    stack = picked.locator("details pre")
+    expect(stack).to_be_hidden()
+    picked.locator("summary").click()
+    expect(stack).to_contain_text("torch/distributed/distributed_c10d.py, in all_")
+    expect(stack).to_contain_text("make_flights.py, in <module>")
+    notebook.screenshot(tmp_path / "stack.png")
     empty = [{"name": "rank_1", "mimeType": "", "buffer": b""}]
     panel.locator("input[type=file][multiple]").set_input_files([brought[0], *empty])
     expect(panel.locator(".lp-picked")).to_be_hidden()

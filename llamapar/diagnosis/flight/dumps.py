@@ -30,6 +30,9 @@ MAX_ENTRIES = 100_000
 MAX_BATCH = 1024
 """Most entries among which the calls of one batch are looked for."""
 
+MAX_FRAMES = 64
+"""Most frames of a call's stack that are kept, the innermost ones."""
+
 MAX_RANKS = 2**16
 """Most dumps of one folder."""
 
@@ -88,12 +91,23 @@ _SHORT = {
 }
 
 
+class Stack(NamedTuple):
+    """From where a call was made. line: of the innermost frame that is not torch's or Python's, "" without
+    one. frames: all, the innermost first."""
+
+    line: str = ""
+    frames: tuple[str, ...] = ()
+
+
+NO_STACK = Stack()
+
+
 @dataclass(frozen=True, eq=False)
 class Dump:
     """What one rank left: its calls in order, in columns.
 
     numbers: of each call within its group. done: 1 where it has ended. created: when it was called, ns.
-    places: the line of code, "" where no frames were kept. members: ranks of a group, where they are told.
+    stacks: empty where no frames were kept. members: ranks of a group, where they are told.
     lost: calls before the first that the ring buffer no longer holds.
     """
 
@@ -102,7 +116,7 @@ class Dump:
     numbers: array[int]
     done: bytearray
     created: array[int]
-    places: list[str]
+    stacks: list[Stack]
     members: Mapping[str, tuple[int, ...]]
     lost: int
 
@@ -217,7 +231,8 @@ class _Known:
 
     def __init__(self) -> None:
         self.calls: dict[object, Call] = {}
-        self.places: dict[object, str] = {}
+        self.frames: dict[object, tuple[str, str]] = {}
+        self.stacks: dict[Stack, Stack] = {}
 
     def call(self, entry: Plain) -> Call:
         """The call of an entry; TypeError, ValueError or LookupError where a field is not as torch has it."""
@@ -244,20 +259,33 @@ class _Known:
             found = self.calls[key] = call
         return found
 
-    def place(self, frames: object) -> str:
-        """The line of the innermost frame that is not torch's or Python's."""
-        if not isinstance(frames, list):
-            return ""
-        for frame in frames[:64]:
-            file, line, name = frame["filename"], frame["line"], frame["name"]
-            key = (file, line)
-            if key not in self.places:
-                own = not (_LIBRARIES.search(file) or file.startswith("<"))
-                name_of = "a cell" if "/ipykernel_" in file else Path(file).name[:100]
-                self.places[key] = f"line {int(line)} of {name_of}, in {name[:100]}" if own else ""
-            if self.places[key]:
-                return self.places[key]
-        return ""
+    def stack(self, frames: object, seen: dict[tuple[int, ...], Stack]) -> Stack:
+        """Of an entry's frames. seen: those of the same dump, in which equal frames are one object."""
+        if not isinstance(frames, list) or not frames:
+            return NO_STACK
+        kept = frames[:MAX_FRAMES]
+        key = tuple(map(id, kept))
+        if key not in seen:
+            each = [self.frame(frame) for frame in kept]
+            texts = tuple(text for text, _ in each)
+            if len(frames) > len(kept):
+                texts += (f"and {len(frames) - len(kept):,} more",)
+            stack = Stack(next((line for _, line in each if line), ""), texts)
+            seen[key] = self.stacks.setdefault(stack, stack)
+        return seen[key]
+
+    def frame(self, frame: Plain) -> tuple[str, str]:
+        """A frame as text, and the line of code unless it is a library's."""
+        file, line, name = frame["filename"], frame["line"], frame["name"]
+        if not (type(file) is type(name) is str and type(line) is int):
+            raise TypeError
+        key = (file, line, name)
+        if key not in self.frames:
+            parts = ["a cell"] if "/ipykernel_" in file else file.split("/")
+            whole, short = (f"line {line} of {'/'.join(parts[-n:])[-100:]}, in {name[:100]}" for n in (3, 1))
+            own = not (_LIBRARIES.search(file) or file.startswith("<"))
+            self.frames[key] = whole, short if own else ""
+        return self.frames[key]
 
 
 _LIBRARIES = re.compile(r"/site-packages/torch/|/llamapar/(spmd|execution)/|/lib/python3[^/]*/[^/]*$")
@@ -275,7 +303,7 @@ def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
         raise refused(where, "its entries are no list")
     if len(entries) > MAX_ENTRIES:
         raise refused(where, f"{len(entries):,} entries, at most {MAX_ENTRIES:,} are read")
-    calls, places = list[Call](), list[str]()
+    calls, stacks, seen = list[Call](), list[Stack](), dict[tuple[int, ...], Stack]()
     numbers, created, done = array("q"), array("q"), bytearray()
     try:
         for entry in entries:
@@ -284,7 +312,7 @@ def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
             numbers.append(entry["p2p_seq_id"] if point else entry["collective_seq_id"])
             done.append(bool(entry.get("retired")) or entry.get("state") == "completed")
             created.append(entry.get("time_created_ns") or 0)
-            places.append(known.place(entry["frames"]) if "frames" in entry else "")
+            stacks.append(known.stack(entry["frames"], seen) if "frames" in entry else NO_STACK)
         _settle_batches(calls, numbers, done)
         first = entries[0].get("record_id", 0) if entries else 0
         members = _members(value.get("pg_config"))
@@ -292,7 +320,7 @@ def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
             raise TypeError
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError):
         raise refused(where, f"entry {len(calls)} lacks a field, or has it in another form") from None
-    return Dump(rank, calls, numbers, done, created, places, members, first)
+    return Dump(rank, calls, numbers, done, created, stacks, members, first)
 
 
 def _settle_batches(calls: Sequence[Call], numbers: Sequence[int], done: bytearray) -> None:

@@ -114,7 +114,7 @@ class Hang:
                 along.setdefault(self.groups[call.group].along(self.layout), []).append(i)
         axis = self.groups[dump.calls[at].group].along(self.layout)
         calls = {name: [dump.calls[i] for i in places] for name, places in along.items()}
-        lines = [dump.places[i] for i in along[axis]]
+        lines = [dump.stacks[i].line for i in along[axis]]
         return self.program.belonging(self.layout, rank, axis, calls, lines, along[axis].index(at))
 
     def absent(self, group: str, number: int) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ class Standing(Record):
             state = "is in it with all others" if alike else "is in it, and others call something else"
             state = f"waits for {named(None, absent)}" if absent else state
         where = self.hang.groups[call.group].where(self.layout)
-        return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.places[at]
+        return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.stacks[at].line
 
     @property
     def every(self) -> list[int]:
@@ -154,7 +154,7 @@ def _parting(hang: Hang, parted: Parting) -> Standing:
             "usual": f"{usual} of their {here.kind} group",
         }
     done = DID[parted.kind].format_map(words)
-    line = hang.dumps[one].places[parted.ranks[one]]
+    line = hang.dumps[one].stacks[parted.ranks[one]].line
     text = f"{_title(hang, here, ranks)} {done}" + (f" ({line})" if line else "")
     text += _before(hang, one, parted.ranks[one])
     if parted.tied:
