@@ -294,6 +294,13 @@ def test_a_rank_that_comes_twice(tmp_path: Path) -> None:
         lp.explain(flight=tmp_path)
 
 
+def test_logs_and_hidden_files_beside_dumps_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "rank_0").write_text(json.dumps(GOOD))
+    for name in (".rank_0.swp", "stderr_0.log", "rank_0.TXT"):
+        (tmp_path / name).write_text("no dump")
+    assert [*dumps.read(tmp_path).dumps] == [0]
+
+
 def test_folders_without_dumps(tmp_path: Path) -> None:
     with pytest.raises(lp.LlamaparError, match=r"0 files that end in a rank's number"):
         lp.explain(flight=tmp_path)

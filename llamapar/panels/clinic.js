@@ -16,12 +16,14 @@ function cut(text) {
 
 const MOST_DUMPS = 6 << 20; // bytes of them all: a message of Jupyter's holds 10 MiB
 
-const numbered = (file) => /\d\D*$/.test(file.name.replace(/\.\w+$/, ""));
+const isLog = (file) => /\.(log|txt|out|err)$/i.test(file.name);
+const numbered = (file) => !isLog(file) && !file.name.startsWith(".") && /\d\D*$/.test(file.name.replace(/\.\w+$/, ""));
 
 async function isDump(file) {
   if (!numbered(file)) return false;
   const start = new Uint8Array(await file.slice(0, 64).arrayBuffer());
-  return start[0] === 0x80 || /^\s*\{\s*"(comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status)"/.test(new TextDecoder().decode(start));
+  const known = /^\s*\{\s*"(comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status|version"\s*:\s*"\d\.\d)/;
+  return start[0] === 0x80 || known.test(new TextDecoder().decode(start));
 }
 
 const encoded = (file) => new Promise((resolve, reject) => {
@@ -31,12 +33,14 @@ const encoded = (file) => new Promise((resolve, reject) => {
   reader.readAsDataURL(file);
 });
 
-async function readRun(files, ask) {
+// Dumps, logs and settings, as they come; a log goes into the box by `log`, unless there are dumps.
+async function readRun(files, ask, log) {
   const found = (await Promise.all(files.map(isDump))).some(Boolean);
   const dumps = found ? files.filter(numbered) : [];
   const bytes = dumps.reduce((sum, file) => sum + file.size, 0);
   if (found) ask({ kind: "flight", bytes, files: bytes > MOST_DUMPS ? [] : await Promise.all(dumps.map(encoded)) });
-  await readFiles(files.filter((file) => !dumps.includes(file)), ask);
+  else files.filter(isLog).forEach((file) => file.text().then(log));
+  await readFiles(files.filter((file) => !dumps.includes(file) && !isLog(file)), ask);
 }
 
 // What an answer asks for: a box for each fact that a field knows, its name for another.
@@ -82,13 +86,13 @@ function render({ model, el }) {
   const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });
   const open = button("open the Explorer on it", { hidden: true, onclick: () => ask({ kind: "open" }) });
   const asSettings = button("read the text as settings", { onclick: () => { if (box.value.trim()) ask({ kind: "settings", files: [["", box.value]] }); } });
-  const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask, readRun), asSettings), told, open);
+  const read = (files) => readRun(files, ask, (text) => { // as if pasted: the box shows what fits
+    if (text.length <= model.get("limit")) box.value = text;
+    commit(text);
+  });
+  const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask, read), asSettings), told, open);
   panel.columns.prepend(drop);
-  takeDrops(drop, ask, (file) => { // a log goes into the box
-    const log = /\.(log|txt|out|err)$/i.test(file.name);
-    if (log) file.text().then((text) => { commit(text); });
-    return log;
-  }, readRun);
+  takeDrops(drop, ask, read);
   panel.main.append(panel.note, status, line, cards, figure.node, picked);
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(below);

@@ -16,22 +16,23 @@ async function dropped(transfer) {
     const reader = entry.createReader();
     const some = () => new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
     for (let found = await some(); found.length; found = await some()) { // a hundred at a time
-      const inside = found.filter((one) => one.isFile);
+      const inside = found.filter((one) => one.isFile && !one.name.startsWith("."));
       files.push(...await Promise.all(inside.map((one) => new Promise((resolve, reject) => { one.file(resolve, reject); }))));
     }
   }
   return files;
 }
 
-// Takes what is dropped on a node; `read` takes files, `own` may take a file for itself.
-function takeDrops(node, ask, own = () => false, read = readFiles) {
+// Takes what is dropped on a node; `read` takes files. Where a folder holds none, or cannot be read, the kernel says so.
+function takeDrops(node, ask, read = readFiles) {
   node.addEventListener("dragover", (event) => { event.preventDefault(); node.classList.add("lp-over"); });
   node.addEventListener("dragleave", () => node.classList.remove("lp-over"));
   node.addEventListener("drop", (event) => {
     node.classList.remove("lp-over");
     if (!event.dataTransfer?.files.length) return; // a text: the box takes it
     event.preventDefault();
-    dropped(event.dataTransfer).then((files) => read(files.filter((file) => !own(file)), ask));
+    const none = () => ask({ kind: "settings", files: [] });
+    dropped(event.dataTransfer).then((files) => (files.length ? read(files, ask) : none())).catch(none);
   });
 }
 

@@ -160,11 +160,14 @@ class Folder:
 # -- files -----------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"(\d{1,8})\D*$")
+_BESIDE = re.compile(r"^\.|\.(log|txt|out|err)$", re.IGNORECASE)
+"""Names of files that lie beside dumps and are none: hidden ones, and a rank's log."""
 
 
 def read(path: object) -> Folder:
     """The dumps of a folder, or of some files: the last number of a file's name is the rank.
 
+    Of a folder, hidden files and logs are left out.
     A dump that is cut off or damaged is told in `broken`. Raises LlamaparError for a rank that comes twice,
     for what no flight record is, and for a folder without dumps.
     """
@@ -179,7 +182,7 @@ def read(path: object) -> Folder:
         raise LlamaparError(
             f"{shown(str(path), 200)}: {words}", "", ["a folder of dumps"], "flight"
         ) from None
-    dumps = [file for file in files if _NUMBER.search(file.stem) and not file.name.startswith(".")]
+    dumps = [file for file in files if _NUMBER.search(file.stem) and not _BESIDE.search(file.name)]
     if not dumps or len(dumps) > MAX_RANKS:
         what = f"{shown(str(path), 200)}: {len(dumps):,} files that end in a rank's number"
         why = f"a dump is one file a rank, such as nccl_trace_rank_3; at most {MAX_RANKS:,} are read"
