@@ -22,9 +22,9 @@ def hangs() -> list[dict[str, Any]]:
     return _rows("flights.jsonl.gz")
 
 
-def positions() -> list[dict[str, Any]]:
+def positions(name: str = "positions.jsonl.gz") -> list[dict[str, Any]]:
     """Those of make_positions.py, with the layer and the part before which a rank stopped."""
-    return [row | {"form": "pickle"} for row in _rows("positions.jsonl.gz")]
+    return [row | {"form": "pickle"} for row in _rows(name)]
 
 
 def _rows(name: str) -> list[dict[str, Any]]:

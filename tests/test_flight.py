@@ -23,7 +23,14 @@ from llamapar.diagnosis.known import Known
 
 CASES = hangs()
 PASSED = {"order-0", "order-1", "order-3", "branch-1", "truncated-3"} | {
-    *("again-branch-1", "again-size-2", "again-truncated-3", "fresh-layers-0", "fresh-saves-1"),
+    *(
+        "again-branch-1",
+        "again-size-2",
+        "again-truncated-3",
+        "fresh-layers-0",
+        "fresh-saves-1",
+        "later-drops-1",
+    ),
 }
 """Faults that gloo let pass: nothing hung."""
 
@@ -201,6 +208,42 @@ def test_a_stopped_rank_is_told_the_layer_and_the_part() -> None:
         told.setdefault(row["kind"], []).append(named[1] is not None)
     assert all(told["as it is"])
     assert not any(any(told[kind]) for kind in told.keys() - {"as it is"})
+
+
+QUICK = {2, 6, 9, 11, 14, 23, 30}
+"""Of the stops in whole steps those that every run of the tests looks at."""
+
+
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.soak)])
+def test_stops_in_the_first_steps_and_under_schedules_are_told(quick: bool) -> None:
+    """Of jobs that are known; whatever is said is true, of look-alikes too."""
+    told: dict[str, list[bool]] = {}
+    for row in positions("positions_steps.jsonl.gz"):
+        if quick and row["number"] not in QUICK:
+            continue
+        job = dict(row["known"])
+        model = lp.model("tiny").replace(n_layers=job.pop("n_layers"))
+        layer, part, phase = row["truth"]
+        truth = part if layer is None else f"layer {layer}'s {part}"
+        truth += f", {phase}" if phase in ("forward", "backward") else ""
+        for known in (job | {"schedule": row["schedule"]}, *([] if quick else [job, {}])):
+            found = lp.explain(flight=folder(row), model=model, layout=row["degrees"], **known).flight
+            assert found is not None
+            assert row["culprit"] in found.ranks
+            assert found.ranks == (row["culprit"],) or found.level < lp.Level.LIKELY
+            words = re.search(r"never entered \S+ #\d+, \[.*?\] \w+(?: \((.*?)\))?; ranks? ", found.cause)
+            assert words is not None
+            assert words[1] is None or re.sub(r", micro-batch \d+$", "", words[1]) == truth, row["number"]
+            told.setdefault(row["kind"] if known else "nothing known", []).append(words[1] is not None)
+    right = told["as it is"] + told["gradients"]
+    assert sum(right) >= 0.75 * len(right)
+    assert not any(told["recomputes"] + told.get("twice forward", []))
+
+
+def test_a_schedule_that_nobody_knows_is_refused() -> None:
+    row = next(iter(positions()))
+    with pytest.raises(lp.LayoutError, match=r"schedule='2f2b' is not known"):
+        lp.explain(flight=folder(row), model="tiny", schedule="2f2b")
 
 
 # -- what is no flight record ----------------------------------------------------------------------

@@ -18,6 +18,9 @@ RUNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("step", {"pp": 2, "cp": 2, "tp": 2}, {"micro_batches": 4, "schedule": "gpipe"}),
     ("step", {"tp": 2, "dp": 2, "zero": 1}, {"micro_batches": 2}),
     ("llama", {"tp": 2, "pp": 2}, {"micro_batches": 4, "schedule": "interleaved-zero-bubble"}),
+    ("step", {"tp": 2, "pp": 2, "dp": 2}, {"micro_batches": 4, "schedule": "interleaved-1f1b"}),
+    ("step", {"tp": 2, "pp": 2, "dp": 2, "zero": 2}, {"micro_batches": 4, "schedule": "zbv"}),
+    ("step", {"tp": 2, "pp": 2, "zero": 1}, {"micro_batches": 4, "schedule": "looped-bfs"}),
 ]
 
 

@@ -71,13 +71,14 @@ def _known(given: Given) -> Values:
     known: Values = {"context": None if given["context"] is None else _context(given["context"])}
     if given.files:
         settings = read_settings(*given.files, overrides=given["overrides"])
-        known["context"] = settings.known() | (known["context"] or {})
+        schedule = {name: value for name, value in settings.facts().items() if name == "schedule"}
+        known["context"] = settings.known() | schedule | (known["context"] or {})
         known |= {} if settings.framework is None else {"framework": settings.framework}
     for name, value in given.of(*AXES, *_FACTS).items():
         known[name] = whole(name, value, 1, OPTIONS[name].most)
     if given["model"] is not None:
         known["model"] = _model(given["model"])
-    return known | given.of("framework")
+    return known | given.of("framework", "schedule")
 
 
 def _context(text: str) -> Values:
@@ -204,7 +205,7 @@ EXPLAIN = Command(
     _answer,
     "the cause of an error message, a traceback, a log or a wrong shape",
     "explain",
-    ("model", *AXES, *_FACTS, "framework", "context", "file", "flight", "config", "launch"),
+    ("model", *AXES, *_FACTS, "schedule", "framework", "context", "file", "flight", "config", "launch"),
     "llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n"
     "  llamapar explain --file train.log --model llama3-70b --tp 16\n"
     "  llamapar explain --file train.log --config train.toml --launch run.slurm\n"
@@ -217,6 +218,7 @@ EXPLAIN = Command(
         "model": f"{OPTIONS['model'].help}, or a public model's name",
         **{axis: f"{AXIS_TITLES[axis]} ranks, where known" for axis in AXES},
         "virtual_stages": "pipeline stages on a rank, where known",
+        "schedule": "of the pipeline, by which a flight record's collectives are told their layer",
         "framework": "whose words these are: any that `llamapar check` knows",
     },
 )

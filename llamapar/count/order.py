@@ -4,7 +4,7 @@ Sizes and kinds are those of `wire`, the passes those of the schedule. The order
 the same layer sends over another axis may come before or after, so that each group is compared by itself.
 After the passes the layers are not told apart, for nothing but habit orders their gradients. Left out: sends
 between stages. Not in the programs' order: gradients that are reduced in the middle of a backward (ZeRO 3
-without a pipeline), and those of several stages on a rank.
+without a pipeline).
 """
 
 from __future__ import annotations
@@ -66,10 +66,12 @@ def order(sent: Sending) -> tuple[Sent, ...]:
         if not (kind == "I" and stage.embedding):  # tokens have no gradient
             passed = _pass(sent, stage, kind == "F")
             found += [replace(one, micro_batch=micro_batch) for one in passed]
-    found += _of_parameters(sent, list(stages.values()))
+    backward = dict.fromkeys(number for kind, number, _ in sent.table.ranks[pp_rank] if kind in "BW")
+    late = [stages[number] for number in backward]  # sums of gradients lie as they were begun
+    found += _of_parameters(sent, late)
     if sent.program == "step":
         found += _rows(sent, "sum of squares", UPDATE, "the norm of the gradients")
-        found += _of_parameters(sent, list(stages.values()), UPDATE)
+        found += _of_parameters(sent, late, UPDATE)
     return tuple(_sized(sent, found))
 
 
@@ -101,10 +103,12 @@ def _pass(sent: Sending, stage: Stage, forward: bool) -> list[Sent]:
 
 
 def _of_parameters(sent: Sending, stages: Sequence[Stage], phase: str = GRADIENTS) -> list[Sent]:
-    """What the parameters of the stages send after the passes, in the order of the model's."""
-    layers = {layer for stage in stages for layer in stage.layers}
-    first, last = any(stage.embedding for stage in stages), any(stage.head for stage in stages)
-    ends = {"tok_embeddings": first, "norm": last, "output": last}
-    own = (p for p in sent.cut.model.parameters() if (ends[p.key] if p.layer is None else p.layer in layers))
+    """What the parameters of the stages send after the passes, of each in the order of the model's."""
     what = "the gradients" if phase == GRADIENTS else "the weights"
-    return [one for p in own for one in _rows(sent, p.key, phase, what)]
+    found = list[Sent]()
+    for stage in stages:
+        ends = {"tok_embeddings": stage.embedding, "norm": stage.head, "output": stage.head}
+        for p in sent.cut.model.parameters():
+            if ends[p.key] if p.layer is None else p.layer in stage.layers:
+                found += _rows(sent, p.key, phase, what)
+    return found

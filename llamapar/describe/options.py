@@ -223,7 +223,7 @@ OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "plan": {"gpu": DEFAULT_GPU},
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "inside": _TIMED,
-    "explain": dict.fromkeys((*AXES, "virtual_stages", "zero")),
+    "explain": dict.fromkeys((*AXES, "virtual_stages", "zero", "schedule")),
     "loading": {"seq_len": 4096},
     "memory": _MEMORY,
     "reconcile": _MEMORY,

@@ -28,7 +28,7 @@ _LONGEST = 2**16
 """Characters of an exception's own words that are read."""
 
 
-@named(keywords(dict.fromkeys(ARGUMENTS.values())))
+@named(keywords(dict.fromkeys((*ARGUMENTS.values(), "schedule"))))
 def explain(
     what: Any = None,
     model: Any = None,
@@ -51,6 +51,7 @@ def explain(
     flight: in place of `what`, a folder of torch's flight records of a run that hangs, one file a rank, or
         some files; read as data, against `layout` or the one that their groups show. With a model whose
         training step they are of, collectives are told the layer and the part that they belong to.
+        Where seq_len, global_batch and of a pipeline the schedule are given, in the first steps too.
     facts: what else is known: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its
         name; a change is given as "1->2".
     context: the same, and model, layout and framework, in the names of whoever reports it ("heads",

@@ -93,7 +93,7 @@ class Known:
     """Facts beside the text; every one may be missing.
 
     numbers: facts by name. changes: facts that differ between two sides ("1->2").
-    name: the model's name where it is told in words.
+    name: the model's name where it is told in words. schedule: of the pipeline, "" where it is not told.
     """
 
     model: ModelConfig | None = None
@@ -102,6 +102,7 @@ class Known:
     framework: Framework | None = None
     layout: Layout | None = None
     name: str = ""
+    schedule: str = ""
 
     @classmethod
     def of(cls, model: Any, layout: Any, framework: Any, context: Mapping[str, Any]) -> Known:
@@ -128,7 +129,7 @@ class Known:
                 numbers[fact] = value
         judge = find_framework(framework) if framework is not None else None
         config, name = _model(model)
-        return cls(config, numbers, changes, judge, layout, name)
+        return cls(config, numbers, changes, judge, layout, name, str(context.get("schedule") or ""))
 
     def also(self, facts: Mapping[str, int]) -> Known:
         """With facts that the text states where nothing else was given."""

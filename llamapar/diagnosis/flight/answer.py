@@ -49,7 +49,7 @@ def explain_flight(folder: dumps.Folder, known: Known) -> Explanation:
     if degrees and world and "dp" not in degrees:
         degrees["dp"] = max(1, world // math.prod(degrees.values()))
     layout = known.layout or (Layout.of(degrees) if degrees else None)
-    program = None if known.model is None else Program(known.model, known.numbers)
+    program = None if known.model is None else Program(known.model, known.numbers, known.schedule)
     found = standing(folder, layout, program)
     answer = explained(found)
     if found.kind not in ABSENT:

@@ -90,8 +90,10 @@ def matched(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group], La
             f"the layout {layout} has {layout.world} ranks, and there is a rank {top}", "", (), "layout"
         )
     found = _found(seen.values(), top)
-    if layout is None or (found and all(found.size(axis) == layout.size(axis) for axis in AXES)):
-        layout = found  # the same degrees, in the order in which the ranks really lie
+    if layout is None:
+        layout = found
+    elif found and all(found.size(axis) == layout.size(axis) for axis in AXES):
+        layout = layout.replace(order=found.order)  # in which the ranks really lie
     world = layout.world if layout else top + 1
     if layout is None:  # without names of axes, the ranks still lie in a grid
         plain = [
