@@ -87,7 +87,7 @@ class Rank:
     """One rank of a case: the program, with the fault in it."""
 
     def __init__(self, case: Case, rank: int, group: dict):
-        self.case, self.rank, self.group, self.calls, self.held = case, rank, group, 0, None
+        self.case, self.rank, self.group, self.calls, self.held, self.root = case, rank, group, 0, None, 0
         grid = torch.arange(case.world).view([n for _, n in case.degrees])
         place = (grid == rank).nonzero()[0].tolist()
         coord = dict(zip([name for name, _ in case.degrees], place, strict=True))
@@ -99,8 +99,9 @@ class Rank:
             return
         here = self.rank in case.ranks and self.calls == case.at
         self.calls += 1
-        if here and case.fault in FAULTS | FRESH:
-            (FAULTS | FRESH)[case.fault](self, axis, op, size)
+        fault = (FAULTS | FRESH | LATER).get(case.fault) if here else None
+        if fault is not None:
+            fault(self, axis, op, size)
             return
         if case.fault == "slow" and self.rank in case.ranks:
             time.sleep(0.35)
@@ -117,7 +118,13 @@ class Rank:
         elif op == "all_gather":
             dist.all_gather([torch.ones_like(x) for _ in range(group.size())], x, group=group)
         elif op == "broadcast":
-            dist.broadcast(x, dist.get_global_rank(group, 0), group=group)
+            dist.broadcast(x, dist.get_global_rank(group, self.root), group=group)
+        elif op == "reduce_scatter":
+            dist.reduce_scatter_tensor(x, torch.ones(size[0] * group.size(), *size[1:]), group=group)
+        elif op == "all_gather_into":
+            dist.all_gather_into_tensor(torch.ones(size[0] * group.size(), *size[1:]), x, group=group)
+        elif op == "all_to_all":
+            dist.all_to_all_single(torch.ones_like(x), x, group=group)
         else:
             dist.barrier(group=group)
 
@@ -130,19 +137,30 @@ class Rank:
             many -= 1
         faulty = self.rank in case.ranks
         layers = case.layers - (case.fault == "layers" and faulty)
-        for _ in range(many):
-            self.call("dp", "all_gather", (3,))  # a shard of the weights, as ZeRO-3 gathers it
+        if case.fault == "evaluates" and faulty:
+            self.blocks(layers)
+        for number in range(many):
+            into = "_into" if case.fault == "shards" else ""
+            self.call("dp", f"all_gather{into}", (3,))  # a shard of the weights, as ZeRO-3 gathers it
             self.hop()
-            for _ in range(layers):
-                self.call("tp", "all_gather", (4 + self.longer, 8))
-                self.call("cp", "all_gather", (2 + self.longer, 8))
-                self.call("tp", "all_reduce", (4 + self.longer, 16))
+            if case.fault == "experts":
+                for axis in ("dp", "tp", "cp"):
+                    self.call(axis, "all_to_all", (len(self.group) * 24, 8))
+            self.blocks(layers - (case.fault == "drops" and faulty and number == 1))
             self.call("cp", "all_reduce", (6,))
         if self.rank == case.then:
             os.kill(os.getpid(), signal.SIGKILL)
+        if case.fault == "not a number" and faulty:
+            return
         for bucket in () if case.fault == "overflow" and faulty else (32, 24):
-            self.call("dp", "all_reduce", (bucket,))
+            self.call("dp", "reduce_scatter" if case.fault == "shards" else "all_reduce", (bucket,))
         self.call("world", "all_reduce", (1,))
+
+    def blocks(self, layers: int) -> None:
+        for _ in range(layers):
+            self.call("tp", "all_gather", (4 + self.longer, 8))
+            self.call("cp", "all_gather", (2 + self.longer, 8))
+            self.call("tp", "all_reduce", (4 + self.longer, 16))
 
     def hop(self) -> None:
         """To the next stage. Crossing: the last stage sends back before it takes what is sent to it.
@@ -225,6 +243,32 @@ def _stopped(rank: Rank, *_: object) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def _objects(rank: Rank, *call: object) -> None:
+    dist.all_gather_object([None] * dist.get_world_size(), {"loss": 1.0})  # one rank logs with all
+    rank.do(*call)
+
+
+def _tells(rank: Rank, *call: object) -> None:
+    dist.broadcast_object_list([{"stop": False}], rank.rank)
+    rank.do(*call)
+
+
+def _makes_group(rank: Rank, *call: object) -> None:
+    dist.new_group(list(range(rank.case.world)))
+    rank.do(*call)
+
+
+def _root(rank: Rank, *call: object) -> None:
+    rank.root = 1
+    rank.do(*call)
+    rank.root = 0
+
+
+def _exits(rank: Rank, *_: object) -> None:
+    dist.destroy_process_group()
+    os._exit(0)
+
+
 FAULTS = {
     "skip": _skip,
     "size": _size,
@@ -252,6 +296,20 @@ FRESH = {
 }
 ALSO = ("layers", "overflow")
 """Mistakes of other kinds, raised when the analysis was done; those of ALSO are in the program."""
+
+
+LATER = {
+    "objects": _objects,
+    "tells": _tells,
+    "makes a group": _makes_group,
+    "root": _root,
+    "exits": _exits,
+    "shards": _size,
+    "experts": _skip,
+    "replica leaves": _leaves,
+}
+ALSO_LATER = ("evaluates", "drops", "not a number")
+"""Mistakes of kinds that neither the analysis nor those before were made with; the last: in the program."""
 
 
 # -- running ---------------------------------------------------------------------------------------
@@ -307,7 +365,7 @@ def _rank(case: Case, rank: int, folder: str) -> None:
         except Retried:
             _healthy(case, rank, groups)
         else:
-            if case.fault in ALSO:  # the others go on to the next step
+            if case.fault in ALSO + ALSO_LATER:  # the others go on to the next step
                 _healthy(case, rank, groups)
     time.sleep(1000)
 
@@ -352,7 +410,40 @@ def cases() -> list[Case]:
         *_drawn(random.Random(20), range(6)),
         *(replace(case, name=f"again-{case.name}") for case in again),
         *_fresh(random.Random(20261123)),
+        *_later(random.Random(7)),
     ]
+
+
+def _later(draw: random.Random) -> list[Case]:
+    """Two of each of the kinds that came last, on four to eight ranks."""
+    shapes = [
+        (("dp", 2), ("tp", 4)),
+        (("dp", 3), ("tp", 2)),
+        (("dp", 4), ("tp", 2)),
+        (("dp", 2), ("cp", 2), ("tp", 2)),
+        (("dp", 6),),
+        (("pp", 2), ("dp", 2), ("tp", 2)),
+        (("dp", 7),),
+    ]
+    made = []
+    for turn in range(2):
+        for number, fault in enumerate([*LATER, *ALSO_LATER]):
+            degrees = shapes[(turn * 3 + number * 5) % len(shapes)]
+            if fault == "root":  # of the pipeline's broadcasts
+                degrees = shapes[5]
+            while fault == "replica leaves" and (dict(degrees)["dp"] < 3 or len(degrees) < 2):
+                degrees = shapes[(shapes.index(degrees) + 1) % len(shapes)]
+            grid = torch.arange(int(torch.tensor([n for _, n in degrees]).prod())).view(
+                [n for _, n in degrees]
+            )
+            rank, at = draw.randrange(grid.numel()), draw.randrange(1, 7)
+            ranks = (rank,)
+            if fault == "replica leaves":
+                ranks = tuple(grid[draw.randrange(len(grid))].flatten().tolist())
+            at = {"replica leaves": 0, "shards": 0, "experts": 1, "root": 1}.get(fault, at)
+            form, groups = draw.choice(["json", "pickle"]), draw.choice(["mesh", "mesh", "megatron", "none"])
+            made.append(Case(f"later-{fault}-{turn}", degrees, fault, ranks, at, form, groups))
+    return made
 
 
 def _fresh(draw: random.Random) -> list[Case]:

@@ -31,7 +31,7 @@ BEFORE = 32
 OFTEN = 0.8
 """Share of them in which a slow rank comes last."""
 
-_ONE_WAY = frozenset(("broadcast", "scatter", "gather", "reduce"))
+ONE_WAY = frozenset(("broadcast", "scatter", "gather", "reduce"))
 """Operations that some members may leave before all have come."""
 
 LAG = 0.25
@@ -168,7 +168,7 @@ class Hang:
         if not self.absent(call.group, number):
             return False
         entered = self.entered(call.group, number)
-        return call.op in _ONE_WAY or all(i == len(self.dumps[r]) - 1 for r, i in entered.items())
+        return call.op in ONE_WAY or all(i == len(self.dumps[r]) - 1 for r, i in entered.items())
 
     @cached_property
     def _ended(self) -> bool:

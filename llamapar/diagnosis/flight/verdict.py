@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llamapar.describe.layout import Layout
@@ -10,7 +11,7 @@ from llamapar.records.tables import Plain, Record
 
 from .dumps import Call, Folder
 from .groups import Group, matched, named
-from .hang import Hang, Parting
+from .hang import ONE_WAY, Hang, Parting
 from .program import Program
 
 DID = {
@@ -97,13 +98,21 @@ def standing(folder: Folder, layout: Layout | None = None, program: Program | No
     if not hang.waits:
         return Standing(hang, "none", (), WEAK, _silence(hang))
     parted = hang.parted
-    if parted is not None and not parted.tied:
+    if parted is not None and (not parted.tied or _clash(hang, parted)):
         return _parting(hang, parted)
     if hang.free:
         return _not_come(hang, parted)
     if parted is not None:
         return _parting(hang, parted)
     return _around(hang)
+
+
+def _clash(hang: Hang, parted: Parting) -> bool:
+    """Whether two sides met in one collective with different calls: there it went wrong, whoever waits."""
+    met = set()
+    for rank, at in (*parted.ranks.items(), *parted.others.items()):
+        met.add((hang.dumps[rank].calls[at].group, hang.dumps[rank].numbers[at]))
+    return len(met) == 1 and parted.call.ends is None
 
 
 def _silence(hang: Hang) -> str:
@@ -202,10 +211,22 @@ def _not_come(hang: Hang, parted: Parting | None) -> Standing:
             text += "; it is in no collective: it computes, waits outside of them, raised, or has ended"
         unseen = not all(group.whole for group in hang.groups.values())
         lost = set(range(max(hang.dumps))) - hang.dumps.keys()
-        if parted is not None or len(ranks) > len(hang.waits) or (unseen and lost):
+        if (
+            parted is not None
+            or len(ranks) > len(hang.waits)
+            or (unseen and lost)
+            or _unseen_sends(hang, ranks)
+        ):
             level = POSSIBLE
     text += _before(hang, first.rank, first.at)
     return Standing(hang, kind, ranks, level, text, group, call, number)
+
+
+def _unseen_sends(hang: Hang, ranks: Iterable[int]) -> bool:
+    """Whether ranks of several stages are free where no send is noted: one may be in a receive of another."""
+    if hang.layout is None or len({hang.layout.coord_of(rank).pp for rank in ranks}) < 2:
+        return False
+    return not any(call.ends for dump in hang.dumps.values() for call in dump.calls)
 
 
 def _without(hang: Hang) -> tuple[int, ...]:
@@ -219,6 +240,12 @@ def _around(hang: Hang) -> Standing:
     """Everybody waits for somebody who waits, and no rank differs from its peers."""
     waits = [wait for each in hang.waits.values() for wait in each]
     first = min(waits, key=lambda wait: (not wait.absent, hang.dumps[wait.rank].created[wait.at]))
+    last, met = first, {first.rank}
+    while onward := [r for r in last.absent if r in hang.waits and r not in met]:
+        met.add(onward[0])
+        last = hang.waits[onward[0]][0]
+    if not last.absent:  # in the end all wait for one that all have entered
+        first = last
     call = hang.dumps[first.rank].calls[first.at]
     group = hang.groups[call.group]
     where, text = group.where(hang.layout), _text(hang, first.rank, first.at)
@@ -226,6 +253,8 @@ def _around(hang: Hang) -> Standing:
         all_of = "every rank" if group.whole and hang.layout else "every rank that left a dump"
         words = f"{where}: {all_of} has entered {text}, in the same form: "
         words += "the network or a GPU, or a rank without a dump, rather than the program"
+        if call.op in ONE_WAY:
+            words += "; or its ranks do not name the same root, which no record holds"
         return Standing(hang, "inside", (), POSSIBLE, words, group, call)
     other = next((hang.waits[rank][0] for rank in first.absent if rank in hang.waits), None)
     one = named(hang.layout, [first.rank], group.axes)
