@@ -159,6 +159,150 @@ def test_a_batch_of_sends_has_the_state_of_its_end(ended: bool) -> None:
     assert (found.kind, found.ranks) == (("none", ()) if ended else ("late", (0,)))
 
 
+# Of NCCL's calls what torch's own tests say: those of rank 0 and of rank 1 as (operation, sizes that go in,
+# that come out, dtype), torch's verdict, and ours, of two ranks of which neither is the larger side.
+# Sources: pytorch/pytorch test/distributed/flight_recorder/test_fr_analysis.py at
+# cbbdb8ae8843168a54322a87640072a3091534b8 (pairs of events); the same file in ROCm/pytorch at
+# 407564617cf1e846e62c82bfe58168726cb8e3d4 (uneven all-gather, gather).
+REDUCED = ("all_reduce", [[4, 4]], [[4, 4]], "Float")
+TORCHS = {
+    "alike": (REDUCED, REDUCED, "FULLY_MATCHED", "has entered all_reduce #1"),
+    "operation": (
+        REDUCED,
+        ("all_gather", [[4, 4]], [[4, 4]], "Float"),
+        "COLLECTIVE_TYPE_MISMATCH",
+        "called all_reduce #1, [4, 4] fp32 where the other rank calls all_gather #1",
+    ),
+    "size in": (
+        REDUCED,
+        ("all_reduce", [[5, 4]], [[4, 4]], "Float"),
+        "SIZE_OR_SYNTAX_MISMATCH",
+        "sizes or dtypes: all_reduce #1, [4, 4] fp32 where the other rank calls all_reduce #1, [5, 4]",
+    ),
+    "size out": (
+        REDUCED,
+        ("all_reduce", [[4, 4]], [[5, 4]], "Float"),
+        "SIZE_OR_SYNTAX_MISMATCH",
+        "has other sizes or dtypes",
+    ),
+    "dtype": (
+        REDUCED,
+        ("all_reduce", [[4, 4]], [[4, 4]], "Half"),
+        "COLLECTIVE_DTYPE_MISMATCH",
+        "sizes or dtypes: all_reduce #1, [4, 4] fp32 where the other rank calls all_reduce #1, [4, 4] fp16",
+    ),
+    "gather": (
+        ("gather", [[4, 4]], [[4, 4], [4, 4]], "Float"),
+        ("gather", [[4, 4]], [[]], "Float"),
+        "FULLY_MATCHED",
+        "has entered gather #1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(name: str) -> None:
+    from torch.distributed.flight_recorder.components.utils import match_one_event
+
+    *calls, theirs, ours = TORCHS[name]
+    rows = [
+        entry(
+            0, ("0", "default_pg"), op, 1, [], input_sizes=into, output_sizes=out,
+            input_dtypes=[dtype], output_dtypes=[dtype], **OPEN,
+        )
+        for op, into, out, dtype in calls
+    ]  # fmt: skip
+    assert match_one_event(*rows, {"0": {0, 1}}, "0").state.name == theirs
+    made = {f"trace_{rank}": torchs_pickle(dump([row], {"0": [0, 1]})) for rank, row in enumerate(rows)}
+    found = verdict.standing(dumps.of_bytes(made.items()))
+    assert found.ranks == ()  # of two ranks neither is the larger side
+    assert ours in found.cause
+
+
+def test_the_crash_of_torchs_tutorial() -> None:
+    """Rank 0 calls an all-reduce of [4, 5] besides, on NCCL. torch's analyzer names the last, which rank 1
+    has not joined; the first at which the two differ comes two before. Source: pytorch/tutorials
+    unstable_source/flight_recorder_tutorial.rst at 29bf2b8020e7babf1fd1d86661f18e64cd0a2b88."""
+
+    def called(rank: int, line: int, number: int, size: list[int], **more: Any) -> dict[str, Any]:
+        frames = [
+            ("all_reduce", "/home/cpio/local/pytorch/torch/distributed/distributed_c10d.py", 2696),
+            ("wrapper", "/home/cpio/local/pytorch/torch/distributed/c10d_logger.py", 83),
+            ("<module>", "/home/cpio/test/crash.py", line),
+        ]
+        stack = [{"name": name, "filename": file, "line": at} for name, file, at in frames]
+        names = {"input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+        return entry(
+            number - 1, ("0", "default_pg"), "all_reduce", number, size, frames=stack, **names, **more
+        )
+
+    a, b = [3, 4], [4, 5]
+    rows = {
+        0: [
+            called(0, 23, 1, a),
+            called(0, 23, 2, a),
+            called(0, 29, 3, b),
+            called(0, 44, 4, a),
+            called(0, 44, 5, a),
+        ],
+        1: [called(1, 23, 1, a), called(1, 23, 2, a), called(1, 44, 3, a), called(1, 44, 4, a)],
+    }
+    rows[0][-1] |= {"state": "scheduled", "retired": False}
+    made = {f"trace_{r}": torchs_pickle(dump(own, {"0": [0, 1]}, "2.5")) for r, own in rows.items()}
+    found = verdict.standing(dumps.of_bytes(made.items()))
+    assert (found.kind, found.ranks, found.level) == ("tie", (), lp.Level.POSSIBLE)
+    assert "all_reduce #3, [4, 5] fp32" in found.cause
+    assert "last common: all_reduce #2, [3, 4] fp32 of the group of all ranks" in found.cause
+    stack = found.hang.dumps[0].stacks[2]
+    assert stack.frames[-1] == "line 29 of cpio/test/crash.py, in <module>"
+
+
+def test_what_is_read_is_what_torchs_sources_write() -> None:
+    import torch
+
+    folder = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
+    keys = re.findall(r'DEFINE_CONSTANT\(\w+_key, "(\w+)"\)', (folder / "FlightRecorder.hpp").read_text())
+    assert 'DEFINE_CONSTANT(version_val, "2.10")' in (folder / "FlightRecorder.hpp").read_text()
+    own = {
+        *entry(0, ("0", ""), "barrier", 1, [1]),
+        *dump([], {}),
+        "frames",
+        "name",
+        "filename",
+        "line",
+        "ranks",
+    }
+    written = {*keys, *re.findall(r'"(\w+)"', (folder / "FlightRecorderDetail.hpp").read_text())}
+    assert own - written == set()
+
+
+def test_the_entry_that_torchs_tutorial_shows() -> None:
+    """What NCCL wrote in test_short_pickle, word for word, of version 2.5; the second entry is cut there."""
+    frames = [
+        {"name": "test_short_pickle", "filename": "pytorch/test/distributed/test_c10d_nccl.py", "line": 3647},
+        {
+            "name": "spawn_main",
+            "filename": ".conda/envs/pytorch-3.10/lib/python3.10/multiprocessing/spawn.py",
+            "line": 116,
+        },
+        {"name": "<module>", "filename": "<string>", "line": 1},
+    ]
+    genuine = {
+        "frames": frames, "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"),
+        "collective_seq_id": 1, "p2p_seq_id": 0, "op_id": 1, "profiling_name": "nccl:all_reduce",
+        "time_created_ns": 1724779239936775119, "input_sizes": [[3, 4]], "input_dtypes": ["Float"],
+        "output_sizes": [[3, 4]], "output_dtypes": ["Float"], "state": "completed",
+        "time_discovered_started_ns": None, "time_discovered_completed_ns": 1724779239975811724,
+        "retired": True, "timeout_ms": 600000, "is_p2p": False,
+    }  # fmt: skip
+    one = dumps.of_bytes([("nccl_trace_rank_0", torchs_pickle(dump([genuine], {"0": [0, 1]}, "2.5")))]).dumps[
+        0
+    ]
+    assert (str(one.calls[0]), one.numbers[0], one.done[0]) == ("all_reduce, [3, 4] fp32", 1, 1)
+    assert one.stacks[0].line == "line 3647 of test_c10d_nccl.py, in test_short_pickle"
+    assert one.members == {"0": (0, 1)}
+
+
 def test_a_ring_buffer_that_lost_its_beginning() -> None:
     """Buffers that begin at different calls: nobody is blamed for what is no longer there."""
     made = []
