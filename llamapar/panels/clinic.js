@@ -72,8 +72,8 @@ function render({ model, el }) {
   const pick = ({ points: [point] }) => { // what the pointer says of a call, to stay and to be copied, and its stack
     const said = plain(point.hovertext ?? "").replaceAll(" · ", "\n");
     const stack = panel.payload().figure?.layout.meta?.stacks?.[point.customdata] ?? [];
-    const title = `the whole stack: ${stack.length} frames, the innermost first`;
-    picked.replaceChildren(make("pre", {}, said), ...(stack.length ? [fold(title, {}, make("pre", {}, stack.join("\n")))] : []));
+    const whole = fold(`the whole stack: ${stack.length} frames, the innermost first`, {}, make("pre", {}, stack.join("\n")));
+    picked.replaceChildren(make("pre", {}, said), ...(stack.length ? [whole] : []));
     picked.hidden = !said;
   };
   const panel = buildPanel({ model, el }, "lp-clinic", pick);
@@ -86,10 +86,8 @@ function render({ model, el }) {
   const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });
   const open = button("open the Explorer on it", { hidden: true, onclick: () => ask({ kind: "open" }) });
   const asSettings = button("read the text as settings", { onclick: () => { if (box.value.trim()) ask({ kind: "settings", files: [["", box.value]] }); } });
-  const read = (files) => readRun(files, ask, (text) => { // as if pasted: the box shows what fits
-    if (text.length <= model.get("limit")) box.value = text;
-    commit(text);
-  });
+  const paste = (text) => { if (text.length <= model.get("limit")) box.value = text; commit(text); };
+  const read = (files) => readRun(files, ask, paste);
   const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask, read), asSettings), told, open);
   panel.columns.prepend(drop);
   takeDrops(drop, ask, read);

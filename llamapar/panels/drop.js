@@ -31,8 +31,7 @@ function takeDrops(node, ask, read = readFiles) {
     node.classList.remove("lp-over");
     if (!event.dataTransfer?.files.length) return; // a text: the box takes it
     event.preventDefault();
-    const none = () => ask({ kind: "settings", files: [] });
-    dropped(event.dataTransfer).then((files) => (files.length ? read(files, ask) : none())).catch(none);
+    dropped(event.dataTransfer).catch(() => []).then((files) => (files.length ? read(files, ask) : ask({ kind: "settings", files })));
   });
 }
 

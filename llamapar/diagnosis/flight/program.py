@@ -16,7 +16,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -83,15 +83,8 @@ class Program:
         if read is None:
             read = self._read[rank, axis] = self._compared(layout, rank, axis, calls)
         recorded, each = read
-        found = [
-            sent
-            for expected, _, ends in each
-            for sent in _told(expected, _since(ends, expected, len(recorded), at), lines, at)
-        ] or [
-            sent
-            for expected, keys, _ in each
-            for sent in _told(expected, _place(recorded, keys, at), lines, at)
-        ]
+        found = _told(((e, _since(ends, e, len(recorded), at)) for e, _, ends in each), lines, at)
+        found = found or _told(((e, _place(recorded, keys, at)) for e, keys, _ in each), lines, at)
         if len({(sent.phase, sent.part, sent.layer) for sent in found}) != 1:
             return None
         return max(found, key=lambda sent: sent.micro_batch is not None)
@@ -155,13 +148,12 @@ class Program:
     def _sendings(self, layout: Layout, rank: int, dtype: str, tokens: int, many: int) -> Iterator[Sending]:
         """The steps that there may be: each kind, and each schedule that is another one on the rank."""
         pp_rank, seen = layout.coord_of(rank).pp, set[object]()
-        schedules = [self.schedule] if self.schedule else ALONE if layout.pp == 1 else [*ORDERS]
-        for sp, program, count, schedule in itertools.product(
-            (True, False) if layout.tp > 1 else (False,),
-            ("step", "llama"),
-            {many, 1} - {0},
-            schedules,
-        ):
+        schedules = [self.schedule] if self.schedule else ORDERS
+        kinds = itertools.product(
+            (True, False)[layout.tp == 1 :], ("step", "llama"), {many, 1} - {0},
+            schedules if layout.pp > 1 else ALONE,
+        )  # fmt: skip
+        for sp, program, count, schedule in kinds:
             asked = layout.replace(sequence_parallel=sp, zero=self.numbers.get("zero", layout.zero))
             with suppress(LlamaparError):
                 sent = sending(
@@ -169,12 +161,8 @@ class Program:
                     layout.tp > self.model.n_kv_heads, schedule=schedule, micro_batches=count, rank=rank,
                 )  # fmt: skip
                 assert sent.table is not None
-                key = (
-                    sp,
-                    program,
-                    tuple(sent.table.ranks[pp_rank]),
-                    tuple(sent.cut.stages_of(sent.table, pp_rank)),
-                )
+                stages = tuple(sent.cut.stages_of(sent.table, pp_rank))
+                key = (sp, program, tuple(sent.table.ranks[pp_rank]), stages)
                 if key not in seen:
                     seen.add(key)
                     yield sent
@@ -247,8 +235,8 @@ def _place(recorded: Sequence[Key], expected: Sequence[Key], at: int) -> int | N
     return found[0] if len(found) == 1 else None
 
 
-def _told(expected: Expected, place: int | None, lines: Sequence[str], at: int) -> list[Sent]:
-    return [] if place is None or not _same_line(lines, at, expected, place) else [expected.sent[place]]
+def _told(places: Iterable[tuple[Expected, int | None]], lines: Sequence[str], at: int) -> list[Sent]:
+    return [e.sent[p] for e, p in places if p is not None and _same_line(lines, at, e, p)]
 
 
 def _same_line(lines: Sequence[str], at: int, expected: Expected, place: int) -> bool:
