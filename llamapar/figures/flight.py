@@ -28,8 +28,11 @@ _SHARE = 0.86
 """Part of its place that the bar of a call takes."""
 
 
-def picture(record: Standing) -> tuple[Spec, str]:
-    """A row a rank, a bar a call, in the order of the program; a hollow bar is one that has not ended."""
+def picture(record: Standing, with_stacks: bool = False) -> tuple[Spec, str]:
+    """A row a rank, a bar a call, in the order of the program; a hollow bar is one that has not ended.
+
+    with_stacks: what a panel shows of a call that is pressed; they differ from one machine to the next.
+    """
     ranks = _drawn(record)
     begins = record.hang.starts([rank for rank in ranks if rank in record.hang.dumps])
     ends = {rank: len(record.hang.dumps[rank]) - at for rank, at in begins.items()}
@@ -52,7 +55,7 @@ def picture(record: Standing) -> tuple[Spec, str]:
     seen = ((done.get(look, []), {"color": colour}, look) for look, colour in colours.items())
     data = parts.looks(seen, len(ranks))
     data += [parts.missing(waiting, len(ranks), "waits there")] if waiting else []
-    frames = _frames(data, stacks)
+    more: Spec = {"meta": {"stacks": _frames(data, stacks)}} if with_stacks else {}
     marks = [(row, rank) for row, rank in enumerate(ranks) if rank in record.ranks]
     if marks:
         places = [_place(record, rank, begins, ends, last) + _SHARE / 2 for _, rank in marks]
@@ -73,7 +76,7 @@ def picture(record: Standing) -> tuple[Spec, str]:
         yaxis=parts.downward(
             parts.axis("rank", [-0.5, len(ranks) - 0.5], **parts.ticks(range(len(ranks)), ranks))
         ),
-        meta={"stacks": frames},
+        **more,
     )
     return {"data": data, "layout": layout}, f"{record.cause}\n{record}"
 

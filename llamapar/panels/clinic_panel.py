@@ -26,6 +26,7 @@ from llamapar.diagnosis.flight.dumps import read as read_dumps
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
+from llamapar.figures.flight import picture as hang_picture
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import Settings
@@ -208,6 +209,14 @@ class Visit:
             return LlamaparError(f"the picture failed: {type(fault).__name__}: {fault}")
 
     @property
+    def _figure(self) -> Values | None:
+        """The picture as the page draws it: of flight records with the stacks of their calls."""
+        if not isinstance(self.picture, View):
+            return None
+        standing = self.explanation.flight
+        return self.picture.spec if standing is None else hang_picture(standing, with_stacks=True)[0]
+
+    @property
     def status(self) -> str:
         """One line: the verdict."""
         return NOTHING.reason if self.explanation is NOTHING else self.explanation.summary
@@ -234,7 +243,7 @@ class Visit:
             "line": explained.line[:300],
             "problem": card(problem, _FIELDS) if problem else None,
             "diagnoses": [_diagnosis(one) for one in explained.diagnoses],
-            "figure": drawn.spec if isinstance(drawn, View) else None,
+            "figure": self._figure,
             "summary": drawn.summary if isinstance(drawn, View) else "",
             "reason": "" if isinstance(drawn, View) else drawn.what,
         }
