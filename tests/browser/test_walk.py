@@ -1,0 +1,81 @@
+"""A new user walks through the course: each cell run, guess made, fold opened, picture and control moved."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser.lab import PROJECT, Lab, Notebook
+from browser.panel import Panel
+from browser.walk import Walk, acts, controls
+from llamapar.panels.controls import CLINIC
+
+pytestmark = pytest.mark.browser
+
+NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+IN_THE_SOAK = "00_start_here"
+UNANSWERED = re.compile(r'(predict\(\s*"(?:[^"\\]|\\.)*",\s*)None\b')
+GUESSES = ("0", "2", "8.5", "True", '"yes"', "[1, 2]")
+WIDGETS = "__import__('ipywidgets').widgets.widget._instances.values()"
+LAST = f"[each for each in {WIDGETS} if type(each).__name__ == 'KIND'][-1]"
+SET_SOURCE = "cells[given[0]].sharedModel.setSource(given[1]);"
+
+
+def walked(path: Path) -> Any:
+    """A notebook as a parameter of `make deep`; the first one is walked in `make soak`, too."""
+    marks = [pytest.mark.deep, *([pytest.mark.soak] if path.stem == IN_THE_SOAK else [])]
+    return pytest.param(path, marks=marks, id=path.stem)
+
+
+def look(notebook: Notebook, index: int) -> int:
+    """Open what is folded in a cell, point at what is drawn there; how many moves that were."""
+    cell = notebook.cell(index)
+    folds = cell.locator(".jp-RenderedHTML details > summary, .jp-RenderedMarkdown details > summary")
+    for fold in folds.all():
+        if fold.is_visible():
+            fold.click()
+    pictures = cell.locator(".jp-RenderedPlotly .nsewdrag:visible")
+    for picture in pictures.all():
+        picture.hover(force=True)
+    return folds.count() + pictures.count()
+
+
+def walk_panel(notebook: Notebook, index: int, draw: random.Random) -> int:
+    """Everything once in the panel of a cell; how many moves that were."""
+    explorer = notebook.cell(index).locator(".lp-explorer").count()
+    notebook.cell(index).locator(".llamapar").first.wait_for()
+    if explorer:
+        notebook.cell(index).locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+    kind = "Explorer" if explorer else "Clinic"
+    panel = Panel(notebook, index, LAST.replace("KIND", kind))
+    panel.settle()
+    walk = Walk(panel, draw.randrange(2**32))
+    for act in acts() if explorer else controls(CLINIC):
+        walk.act(act)
+    panel.kernel("PANEL.cancel()" if explorer else "")
+    return walk.moves
+
+
+@pytest.mark.parametrize("path", [walked(path) for path in NOTEBOOKS])
+def test_a_new_user_walks_a_notebook(lab: Lab, path: Path) -> None:
+    draw = random.Random(path.stem)
+    moves, begun = 0, time.monotonic()
+    with lab.open(path, height=1200) as notebook:
+        sources = notebook.cells()
+        for index, source in enumerate(sources):
+            guessed = UNANSWERED.sub(lambda found: found[1] + draw.choice(GUESSES), source)
+            if guessed != source:
+                notebook._ask(SET_SOURCE, [index, guessed])
+            notebook.run(index)
+            moves += 1 + (guessed != source) + look(notebook, index)
+            if notebook.cell(index).locator(".llamapar").count():
+                moves += walk_panel(notebook, index, draw)
+        assert notebook.dialogs() == []
+        assert notebook.popups() == []
+        assert notebook.console_errors() == []
+    print(f"{path.stem}: {moves} moves in {time.monotonic() - begun:.0f} s")

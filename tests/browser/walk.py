@@ -1,0 +1,222 @@
+"""A hand that moves at random, by a seed: what a kernel changes, and what a person does in a panel."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+from playwright.sync_api import Locator
+
+from browser.panel import Panel
+from inputs import TEN_KV_HEADS
+from llamapar.describe.jobs import JOBS
+from llamapar.panels.controls import EXPLORER, TABS
+from test_bringing import FILES
+
+CONFIG = {"name": "config.json", "mimeType": "application/json"}
+GOOD_CONFIG = {**CONFIG, "buffer": json.dumps(TEN_KV_HEADS).encode()}
+BAD_CONFIG = {**CONFIG, "buffer": b"{"}
+SETTINGS = {**CONFIG, "name": "train.toml", "buffer": FILES[0][1].encode()}
+
+# -- what the kernel changes -----------------------------------------------------------------------
+
+KERNEL = {
+    "set": "PANEL.set(tp=DRAWN, cp=OTHER)",
+    "wrong": "PANEL.set(tp=0)",
+    "model": "PANEL.set(preset='llama3.1-8b', tp=DRAWN, pp=1, dp=OTHER)",
+    "job": "PANEL.set(job='PUBLISHED')",
+    "load": f"PANEL.load({TEN_KV_HEADS!r})",
+    "files": f"from llamapar.panels.bringing import read\nPANEL.bring(read({FILES!r}))",
+    "line": "PANEL.restore('llamapar check llama3-70b --tp 8 --pp 4 --dp DRAWN --seq-len 8192')",
+    "fix": "PANEL.set(tp=16); PANEL.apply_fix(0, 0)",
+    "remedy": "PANEL.set(tab='memory', micro_batch=2); PANEL.apply_remedy(0)",
+    "steps": "PANEL.pin(); PANEL.set(tp=DRAWN); PANEL.undo(); PANEL.swap(); PANEL.redo()",
+    "reset": "PANEL.set(dp=OTHER); PANEL.reset()",
+}
+"""By its kind, as code; what stands in capitals is drawn."""
+
+# -- what a hand does ------------------------------------------------------------------------------
+
+Draw = random.Random
+NUMBERS = ("", *(str(2**k) for k in range(8)), "3", "12", "0", "-1", "2.5", "8k", "1,024", "x", "9" * 20)
+TEXTS = ("", "8192", "1000, 5000, 2192", "x, y", "0")
+LINES = ("llamapar check llama3-8b --tp 4 --dp 2", "lp.check('tiny', tp=2)", "no line at all", "")
+KEYS = ("ArrowRight", "ArrowLeft", "Home", "End", "PageUp")
+
+
+def slide(box: Locator, draw: Draw) -> None:
+    box.press(draw.choice(KEYS))
+
+
+def type_in(box: Locator, draw: Draw) -> None:
+    box.fill(draw.choice(TEXTS if box.get_attribute("list") else NUMBERS))
+    box.press(draw.choice(("Enter", "Tab")))
+
+
+def choose(box: Locator, draw: Draw) -> None:
+    box.select_option(index=draw.randrange(box.locator("option").count()))
+
+
+def tick(box: Locator, _: Draw) -> None:
+    box.click()
+
+
+def load(box: Locator, draw: Draw) -> None:
+    box.set_input_files(draw.choice((GOOD_CONFIG, BAD_CONFIG)))
+
+
+KINDS: dict[str, list[tuple[str, Callable[[Locator, Draw], None]]]] = {
+    "axis": [("input[type=range]", slide), ("input[type=text]", type_in)],
+    "int": [("input[type=text]", type_in)],
+    "text": [("input[type=text]", type_in)],
+    "choice": [("select", choose)],
+    "bool": [("input", tick)],
+    "file": [("input", load)],
+}
+Act = tuple[str, str, str, Callable[[Panel, Locator, Draw], None]]
+"""What it is called, the tab that it needs or "", where it is done, and how."""
+
+
+def controls(schema: list[dict[str, Any]]) -> Iterator[Act]:
+    """Every control in each group that shows it."""
+    for group in schema:
+        for spec in group["controls"]:
+            for element, touch in KINDS[spec["kind"]]:
+                row = f"[data-control={spec['name']}]:has([id$='-{group['group']}-{spec['name']}']) {element}"
+                name = f"{group['group']}: {spec['name']} {touch.__name__}"
+                yield name, str(group.get("tab", "")), row, lambda _, box, draw, touch=touch: touch(box, draw)  # type: ignore[misc]
+
+
+PRESSED: Counter[str] = Counter()
+"""How often each button was, over all walks of a process: the least pressed one is next."""
+
+BUTTONS = """(root) => [...root.querySelectorAll("button:not([role=tab])")].map((node, k) => [k,
+    node.offsetParent && !node.disabled && !node.closest("[inert]"),
+    node.dataset.step ?? node.dataset.opens ?? (node.title || node.textContent)]).filter((one) => one[1])"""
+
+
+def press(panel: Panel, root: Locator, draw: Draw) -> None:
+    """The button that was pressed least of those that can be."""
+    there = [(PRESSED[what], draw.random(), k, what) for k, _, what in root.evaluate(BUTTONS)]
+    _, _, at, what = min(there)
+    PRESSED[what] += 1
+    root.locator("button:not([role=tab])").nth(at).click()
+
+
+def unfold(panel: Panel, root: Locator, draw: Draw) -> None:
+    """Any fold beside the controls, opened or shut."""
+    folds = root.locator(".lp-main summary:visible")
+    if folds.count():
+        folds.nth(draw.randrange(folds.count())).click()
+
+
+def point(panel: Panel, root: Locator, draw: Draw) -> None:
+    """A place in the picture, looked at and clicked."""
+    axes = root.locator(".lp-plot .nsewdrag:visible")
+    if not axes.count():  # refused, or not run
+        return
+    drawn = axes.nth(draw.randrange(axes.count()))
+    box = drawn.bounding_box()
+    assert box is not None
+    place = {"x": box["width"] * draw.random(), "y": box["height"] * draw.random()}
+    drawn.hover(position=place, force=True)  # type: ignore[arg-type]
+    drawn.click(position=place, force=True)  # type: ignore[arg-type]
+
+
+def bring(panel: Panel, chooser: Locator, draw: Draw) -> None:
+    chooser.set_input_files(draw.choice((SETTINGS, BAD_CONFIG)))
+
+
+def paste(panel: Panel, box: Locator, draw: Draw) -> None:
+    box.fill(draw.choice((FILES[0][1], "x", "")))
+    panel.root.get_by_role("button", name="Read", exact=True).click()
+
+
+def restore(panel: Panel, box: Locator, draw: Draw) -> None:
+    box.fill(draw.choice(LINES))
+    box.press("Enter")
+    box.blur()
+
+
+def walk_tabs(panel: Panel, tab: Locator, draw: Draw) -> None:
+    tab.press(draw.choice(KEYS[:2]))
+
+
+def acts() -> list[Act]:
+    """All that a hand can do in an Explorer."""
+    others: list[Act] = [
+        ("own files", "", ".lp-own input[type=file]", bring),
+        ("own text", "", ".lp-own textarea", paste),
+        ("line", "", ".lp-state", restore),
+        ("keys in the tabs", "", ".lp-tabs [aria-selected=true]", walk_tabs),
+    ]
+    for tab in TABS:
+        others += [(f"{act.__name__} in {tab}", tab, "", act) for act in (press, press, unfold, point)]
+    return [*controls(EXPLORER), *others]
+
+
+# -- the walk --------------------------------------------------------------------------------------
+
+
+class Walk:
+    """Moves in a panel, each followed by a look at whether page and kernel agree."""
+
+    def __init__(self, panel: Panel, seed: int) -> None:
+        self.panel, self.draw = panel, random.Random(seed)
+        self.moves, self.seconds = 0, 0.0
+        self.slowest = (0.0, "")
+        self.before: list[str] = []
+        """What was done since the panel last stood as at first."""
+
+    def move(self, what: str, do: Callable[[], object]) -> None:
+        """One move, and what must hold after any."""
+        self.before.append(what)
+        begun = time.monotonic()
+        try:
+            do()
+            self.panel.settle()
+            refused = self.panel.answer.inner_text()
+            assert "no answer" not in refused, refused
+            assert "not done" not in refused, refused
+        except Exception as failed:
+            raise AssertionError(f"move {self.moves}, {' → '.join(self.before)}: {failed}") from failed
+        self.moves += 1
+        took = time.monotonic() - begun
+        self.seconds += took
+        self.slowest = max(self.slowest, (took, what))
+
+    def change(self, kind: str) -> None:
+        """As a cell does; a change that is refused leaves all as it was."""
+        code = KERNEL[kind].replace("PUBLISHED", self.draw.choice(("", *JOBS)))
+        for name in ("DRAWN", "OTHER"):
+            code = code.replace(name, str(2 ** self.draw.randrange(5)))
+        self.move(kind, lambda: self.panel.kernel(code))
+
+    def act(self, act: Act) -> None:
+        name, tab, where, do = act
+        if tab and self.panel.value("tab") != tab:
+            self.move(f"tab {tab}", self.panel.root.locator(f".lp-tabs [data-tab={tab}]").click)
+        place = self.panel.root.locator(where).first if where else self.panel.root
+        self.move(name, lambda: do(self.panel, place, self.draw))
+
+    def go(self, moves: int) -> None:
+        """Every act after every change of the kernel, in an order of the seed's, until so many were made."""
+        pairs = list(product(KERNEL, acts()))
+        self.draw.shuffle(pairs)
+        for change, act in pairs:
+            if self.moves >= moves:
+                break
+            if self.draw.random() < 0.5:
+                self.panel.kernel("PANEL.cancel()\nPANEL.set(**start)")
+                self.before.clear()
+            self.change(change)
+            self.act(act)
+
+    def __str__(self) -> str:
+        seconds, what = self.slowest
+        return f"{self.moves} moves in {self.seconds:.0f} s; the slowest, {what}, {seconds:.1f} s"
