@@ -217,6 +217,8 @@ def test_a_line_brings_a_job_back(preset: str, soak: bool) -> None:
         ("--typ 8", "option='typ' is not known"),
         ("--model 'x", "the line cannot be read: No closing quotation"),
         ("llamapar check", "'llamapar check' sets nothing"),
+        ("llamapar check llama3-8b --tp 4 --cp", "'llama3-8b' is one word too many"),
+        ("llamapar check --model lama3-8b --tp 4", "'lama3-8b' is neither a preset nor a file"),
     ],
 )
 def test_a_line_that_says_nothing_is_refused(line: str, told: str) -> None:
@@ -225,3 +227,20 @@ def test_a_line_that_says_nothing_is_refused(line: str, told: str) -> None:
     assert problem is not None
     assert told in problem["what"]
     assert panel.layout == lp.explorer().layout
+
+
+@pytest.mark.parametrize(
+    ("line", "mended"),
+    [
+        ("llamapar check llama3-8b --tp 4", "llamapar check --model llama3-8b --tp 4"),
+        ("llamapar check --model=lama3-8b --tp 4", "llamapar check --model=llama3-8b --tp 4"),
+        ("--model llama3-8b --tp 4 --seqlen 4096", "--model llama3-8b --tp 4 --seq-len 4096"),
+    ],
+)
+def test_a_word_too_many_or_misspelt_is_mended_by_a_button(line: str, mended: str) -> None:
+    panel = lp.explorer()
+    problem = receive(panel, kind="restore", text=line)
+    assert problem is not None
+    assert problem["choose"][0] == [mended, {"line": mended}]
+    assert receive(panel, kind="restore", text=mended) is None
+    assert (panel.model.name, panel.layout.tp) == ("llama3-8b", 4)

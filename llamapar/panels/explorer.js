@@ -103,8 +103,8 @@ function render({ model, el }) {
     next.focus();
     next.click();
   });
-  const run = buildRun(ask);
-  const plan = buildPlan(ask);
+  const run = buildRun(ask, send);
+  const plan = buildPlan(ask, send);
   const steps = buildSteps(panel.uid, send);
   const strip = buildAnswers(send, ask);
   const own = buildDrop(panel.uid, ask);

@@ -33,16 +33,22 @@ def read_line(text: str) -> tuple[ModelConfig | None, Values]:
         words = shlex.split(text, comments=True)
     except ValueError as problem:
         raise LlamaparError(f"the line cannot be read: {problem}", field="line") from None
-    while words and not words[0].startswith("--"):
-        words.pop(0)
-    if not words:
+    if words[:1] == ["llamapar"]:
+        words = words[1 if words[1:] and words[1].startswith("--") else 2 :]
+    if not any(word.startswith("--") for word in words):
         raise LlamaparError(f"{shown(text)} sets nothing", "", ["--model llama3.1-8b --tp 8"], "line")
     model, values = None, Values()
     while words:
         name, equals, value = words.pop(0).partition("=")
+        if not name.startswith("--"):
+            meant = [text.replace(name, f"--model {name}", 1)] if "--model" not in text else []
+            raise LlamaparError(f"{shown(name)} is one word too many", "", meant, "line")
         field = name.removeprefix("--").replace("-", "_")
         off = field.startswith("no_")
-        field = one_of("option", field.removeprefix("no_"), ("model", *DEFAULTS), LlamaparError)
+        try:
+            field = one_of("option", field.removeprefix("no_"), ("model", *DEFAULTS), LlamaparError)
+        except LlamaparError as problem:
+            raise _mended(problem, text, name, "--") from None
         if field in OPTIONS and OPTIONS[field].kind is bool:
             values[field] = not off
             continue
@@ -51,10 +57,20 @@ def read_line(text: str) -> tuple[ModelConfig | None, Values]:
                 raise LlamaparError(f"{name} has no value", field="line")
             value = words.pop(0)
         if field == "model":
-            model = find_model(parse_object(value, "--model") if value.startswith("{") else value)
+            try:
+                model = find_model(parse_object(value, "--model") if value.startswith("{") else value)
+            except LlamaparError as problem:
+                raise _mended(problem, text, value) from None
         else:
             values[field] = _value(field, value)
     return model, values
+
+
+def _mended(problem: LlamaparError, text: str, wrong: str, before: str = "") -> LlamaparError:
+    """The problem of a word, whose choices are the whole line with another word in its place."""
+    words = [before + str(choice).replace("_", "-" if before else "_") for choice in problem.choices]
+    lines = [text.replace(wrong, word, 1) for word in words if wrong]
+    return type(problem)(problem.what, problem.why, lines, "line")
 
 
 def _value(field: str, text: str) -> object:

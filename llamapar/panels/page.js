@@ -59,7 +59,7 @@ function buildSender(model, refused) {
   let count = 0;
   let awaited = null; // the id of the message on its way
   let timer = 0;
-  const showProblem = (problem) => note.replaceChildren(...(problem ? [problemCard(problem)] : []));
+  const showProblem = (problem) => note.replaceChildren(...(problem ? [problemCard(problem, ({ line }) => put({ kind: "restore", text: line }))] : []));
   const flush = () => {
     clearTimeout(timer);
     awaited = null;

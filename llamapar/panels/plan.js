@@ -4,7 +4,7 @@
 
 const LISTED = 20; // layouts that can be chosen without a mouse
 
-function buildPlan(ask) {
+function buildPlan(ask, send) {
   const again = button("Search again", { onclick: () => ask({ kind: "search" }) });
   const stop = button("Stop", { title: "with the best so far", onclick: () => ask({ kind: "cancel" }) });
   const bar = make("progress", { max: 1, "aria-label": "progress of the search" });
@@ -29,7 +29,7 @@ function buildPlan(ask) {
     bar.hidden = !on;
     if (planned.fraction == null) bar.removeAttribute("value"); else bar.value = planned.fraction;
     far.textContent = planned.far ?? "";
-    refill(cards, planned.problem, () => (planned.problem ? [problemCard(planned.problem)] : []));
+    refill(cards, planned.problem, () => (planned.problem ? [problemCard(planned.problem, send)] : []));
   }
   return { head, draw };
 }

@@ -14,7 +14,7 @@ function runTable({ name, title, head, rows, wrong }) {
 }
 
 // head stands above the figure, tables below it; draw fills both.
-function buildRun(ask) {
+function buildRun(ask, send) {
   const start = button("Run", { class: "lp-start", onclick: () => ask({ kind: "run" }) });
   const stop = button("Cancel", { onclick: () => ask({ kind: "cancel" }) });
   const bar = make("progress", { max: 1, "aria-label": "progress of the run" });
@@ -50,7 +50,7 @@ function buildRun(ask) {
     verdict.textContent = result ? result.verdict : STATES[running.state] ?? "";
     verdict.dataset.ok = result ? (result.ok ? "yes" : "no") : "";
     verdict.hidden = !verdict.textContent;
-    cards.replaceChildren(...[...(result?.cards ?? []), ...(running.problem ? [running.problem] : [])].map(problemCard));
+    cards.replaceChildren(...[...(result?.cards ?? []), ...(running.problem ? [running.problem] : [])].map((problem) => problemCard(problem, send)));
     notes.replaceChildren(...(result ? result.notes : running.notes).map((text) => make("li", {}, text)));
     tables.replaceChildren(...(result ? result.tables : []).map(runTable));
     for (const box of tables.querySelectorAll(".lp-scroll")) {

@@ -19,7 +19,7 @@ from llamapar.figures import View, view
 from llamapar.records.tables import Plain, Record, plural
 from llamapar.records.trace import PHASES, Tape, Trace, count, grouped, some
 
-from .controls import ENGINES
+from .controls import DEFAULTS, ENGINES
 
 if TYPE_CHECKING:
     from llamapar.execution.result import RunResult
@@ -150,8 +150,14 @@ def expected(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
 
 
 def card(problem: LlamaparError, controls: Container[str] = ()) -> Plain:
-    """A problem as plain values. choose: (text, what its button sets: {} where no control has the field)."""
-    choices = [(str(choice), _settings(choice, controls)) for choice in problem.choices]
+    """A problem as plain values. choose: (text, what its button sets: {} where no control has the field).
+
+    A problem of a line of text is mended by another line.
+    """
+    choices = [
+        (str(choice), {"line": str(choice)} if problem.field == "line" else _settings(choice, controls))
+        for choice in problem.choices
+    ]
     return {"what": problem.what, "why": problem.why, "choose": choices}
 
 
@@ -227,7 +233,7 @@ class Run:
             "fraction": self.fraction,
             "expects": self.expects,
             "left": "" if self.left is None else about(self.left),
-            "problem": card(self.problem) if self.problem else None,
+            "problem": card(self.problem, DEFAULTS) if self.problem else None,
             "result": self._result(self.result) if self.result else None,
         }
 

@@ -22,6 +22,7 @@ from llamapar.timing.plan import Plan, plan, searching
 
 from .answers import batched, method, timed
 from .background import Background
+from .controls import DEFAULTS
 from .runs import CANCELLED, DONE, FAILED, RUNNING, card
 
 SHOWN = 120
@@ -148,7 +149,7 @@ def as_dict(now: Search, marks: list[Mark]) -> Plain:
         "title": now.question.title,
         "far": far,
         "fraction": now.passing / SHOWN if now.judged else None,
-        "problem": card(now.problem) if now.problem else None,
+        "problem": card(now.problem, DEFAULTS) if now.problem else None,
         "figure": drawn.spec if drawn else None,
         "summary": drawn.summary if drawn else "",
     }
