@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -42,10 +43,17 @@ def command(root: Path, ip: str, notebook: str | None, options: list[str]) -> li
     """The JupyterLab command line; `notebook` is a path below `root`."""
     page = "/lab" if notebook is None else f"/lab/tree/{notebook}"
     words = [sys.executable, "-m", "jupyterlab", f"--ServerApp.ip={ip}"]
-    words += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url={page}"]
+    words += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url={page}", "--LabApp.custom_css=True"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         words.append("--allow-root")  # containers: JupyterLab otherwise refuses to start as root
     return words + options
+
+
+def dress(state: Path) -> None:
+    """Put the project's style sheet where JupyterLab looks for one."""
+    folder = state / "config" / "custom"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(PROJECT / "jupyter" / "custom.css", folder / "custom.css")
 
 
 def main() -> None:
@@ -60,6 +68,7 @@ def main() -> None:
     if known.notebook is not None and not (root / known.notebook).is_file():
         parser.error(f"there is no notebook {known.notebook} in {root}")
     words = command(root, known.ip, known.notebook, options)
+    dress(known.state.resolve())
     os.execve(words[0], words, environment(known.state.resolve()))
 
 

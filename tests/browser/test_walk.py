@@ -55,9 +55,14 @@ def walk_panel(notebook: Notebook, index: int, draw: random.Random) -> int:
     panel = Panel(notebook, index, LAST.replace("KIND", kind))
     panel.settle()
     walk = Walk(panel, draw.randrange(2**32))
+    at_first = panel.kept()["values"]
     for act in acts() if explorer else controls(CLINIC):
         walk.act(act)
-    panel.kernel("PANEL.cancel()" if explorer else "")
+    if explorer:  # as the notebook had it, for its next cell; and then its first "try"
+        walk.move("back", lambda: panel.kernel(f"PANEL.cancel()\nPANEL.set(**{at_first!r})"))
+        fix = panel.root.get_by_title(re.compile("apply this fix|make this change"))
+        if fix.count():
+            walk.move("try", fix.first.click)
     return walk.moves
 
 
