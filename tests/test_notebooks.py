@@ -33,6 +33,8 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from reading import reading
+
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 PATHS = sorted(FOLDER.glob("*.ipynb"))
 KIB = 1024
@@ -175,6 +177,13 @@ def test_the_course_has_its_order() -> None:
     page = (FOLDER.parent / "docs" / "course.md").read_text()
     listed = re.findall(r"\]\(\.\./notebooks/(\w+)\.ipynb\) \|", page)
     assert listed == [path.stem for path in PATHS]
+
+
+def test_minutes_of_the_course_are_those_estimated() -> None:
+    page = (FOLDER.parent / "docs" / "course.md").read_text()
+    for path in PATHS:
+        (stated,) = re.findall(rf"/{path.name}\) \|.*\| (\d+) \|", page)
+        assert abs(int(stated) - reading(path).minutes) <= 2, f"{path.stem}: {reading(path)}"
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

@@ -1,0 +1,75 @@
+"""How long a notebook takes: an estimate from its words, lines of code, guesses and exercises.
+
+Words at 200 a minute: adults read English non-fiction silently at 238 on average, most of them between 175
+and 300 (Brysbaert 2019, doi:10.1016/j.jml.2019.104047), and this is technical prose. The other paces are
+assumptions of ours, stated here: nobody was timed. Puzzles, at which one may sit for long, are counted apart.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+WORDS_A_MINUTE = 200
+SECONDS_A_LINE, SECONDS_AN_OUTPUT_LINE = 3, 1
+"""Of code, which is read, and of printed output, which is looked at."""
+
+SECONDS_A_PICTURE = 20
+SECONDS_A_GUESS = 15
+SECONDS_AN_EXERCISE = 90
+SECONDS_TO_RUN = 60
+"""What the notebooks promise at most."""
+
+_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
+_LINK = re.compile(r"\]\([^)]*\)")
+_GUESS = re.compile(r'\bpredict\(\s*"(?:[^"\\]|\\.)*",\s*None\b')
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a notebook asks of its reader."""
+
+    words: int
+    code_lines: int
+    output_lines: int
+    pictures: int
+    guesses: int
+    exercises: int
+    puzzles: int
+
+    @property
+    def minutes(self) -> float:
+        """Without its puzzles."""
+        seconds = (
+            self.code_lines * SECONDS_A_LINE
+            + self.output_lines * SECONDS_AN_OUTPUT_LINE
+            + self.pictures * SECONDS_A_PICTURE
+            + self.guesses * SECONDS_A_GUESS
+            + self.exercises * SECONDS_AN_EXERCISE
+            + SECONDS_TO_RUN
+        )
+        return self.words / WORDS_A_MINUTE + seconds / 60
+
+
+def reading(path: Path) -> Reading:
+    """Of a notebook, with what is folded left out."""
+    cells = nbformat.read(path, 4).cells
+    prose = " ".join(_LINK.sub("]", _FOLDED.sub("", c.source)) for c in cells if c.cell_type == "markdown")
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    tags = [set(cell.metadata.get("tags", [])) for cell in code]
+    outputs = [output for cell in code for output in cell.outputs]
+    shown = [output.get("data") or {"text/plain": output.get("text", "")} for output in outputs]
+    pictures = sum("image/png" in data for data in shown)
+    printed = [str(data.get("text/plain", "")) for data in shown if "image/png" not in data]
+    return Reading(
+        words=len(prose.split()),
+        code_lines=sum(len(cell.source.splitlines()) for cell in code),
+        output_lines=sum(len(text.splitlines()) for text in printed),
+        pictures=pictures,
+        guesses=sum(bool(_GUESS.search(cell.source)) for cell in code),
+        exercises=sum("exercise" in found and "puzzle" not in found for found in tags),
+        puzzles=sum("puzzle" in found for found in tags),
+    )
