@@ -1,0 +1,137 @@
+"""Author's tool: every notebook, every tab of the Explorer and the clinic, at three widths, light and dark.
+
+PYTHONPATH=tests .venv/bin/python tools/screens.py [NAME ...]
+
+NAME is a notebook's, `explorer` or `clinic`; without one it takes all. What a window shows, however long,
+stands in columns: readable in build/screens/NAME-THEME-WIDTH.png, and all widths side by side, small enough
+to be kept, in docs/screens/NAME-THEME.webp. Needs Pillow, which nothing else here does: pip install pillow.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+try:
+    from PIL import Image
+except ImportError:
+    raise SystemExit("tools/screens.py writes WebP with Pillow: pip install pillow") from None
+
+if TYPE_CHECKING:
+    from browser.lab import Notebook
+
+PROJECT = Path(__file__).resolve().parent.parent
+KEPT, READABLE = PROJECT / "docs" / "screens", PROJECT / "build" / "screens"
+NOTEBOOKS = {path.stem: path for path in sorted((PROJECT / "notebooks").glob("*.ipynb"))}
+PANELS = {
+    "explorer": "lp.explorer(zero=1)",
+    "clinic": "lp.clinic('n_kv_heads (8) must be divisible by tp (16)', model='llama3-70b')",
+}
+WIDTHS = (1280, 820, 390)
+THEMES = ("light", "dark")
+COLUMN = 3200
+"""Pixels of a window after which a sheet's next column begins."""
+
+SCALE, SMALL, QUALITY = 0.5, 0.25, 40
+"""Of a readable sheet and of a kept one to the window, and of WebP: all together below 6 MB."""
+
+GAP = 8
+
+FLOW = """async (outer, top) => {
+    if (top != null) outer.scrollTop = top;
+    await new Promise(done => setTimeout(done, 500));
+    return [outer.scrollTop, outer.clientHeight, outer.scrollHeight];
+}"""
+"""JupyterLab draws a cell when it comes into view."""
+
+
+def columns(notebook: Notebook) -> Iterator[Image.Image]:
+    """A notebook from its first line to its last."""
+    outer = notebook.page.locator(".jp-WindowedPanel-outer").first
+    outer.evaluate(FLOW, 0)
+    seen = 0
+    while True:
+        top, height, total = outer.evaluate(FLOW, seen)
+        image = Image.open(io.BytesIO(outer.screenshot())).convert("RGB")
+        image = image.crop((0, seen - top, image.width, min(image.height, total - top)))
+        if any(
+            low != high for low, high in image.getextrema()
+        ):  # JupyterLab's blank space below the last cell
+            yield image
+        seen = top + height
+        if seen >= total - 1:
+            return
+
+
+def tabs(notebook: Notebook) -> Iterator[Image.Image]:
+    """A panel, in each of its tabs."""
+    panel = notebook.page.locator(".llamapar").first
+    panel.locator(".main-svg").first.wait_for(state="attached")
+    found = panel.get_by_role("tab").all()
+    for tab in found or [None]:
+        if tab:
+            tab.click()
+            notebook.run(1)  # waits for a search
+        notebook.page.wait_for_timeout(700)
+        yield Image.open(io.BytesIO(panel.screenshot())).convert("RGB")
+
+
+def sheet(images: list[Image.Image], scale: float, most: int) -> Image.Image:
+    """Images beside each other, smaller, in rows of at most so many pixels."""
+    made = [image.resize((int(image.width * scale), int(image.height * scale))) for image in images]
+    rows: list[list[Image.Image]] = [[]]
+    for one in made:
+        if rows[-1] and sum(each.width + GAP for each in rows[-1]) + one.width > most:
+            rows.append([])
+        rows[-1].append(one)
+    heights = [max(each.height for each in row) for row in rows]
+    width = max(sum(each.width + GAP for each in row) for row in rows)
+    whole = Image.new("RGB", (width, sum(heights) + GAP * len(rows)), "#888888")
+    for row, top in zip(rows, accumulate(heights, lambda a, b: a + b + GAP, initial=0), strict=False):
+        for one, left in zip(row, accumulate((each.width + GAP for each in row), initial=0), strict=False):
+            whole.paste(one, (left, top))
+    return whole
+
+
+def take(notebook: Notebook, name: str) -> None:
+    taken: dict[str, list[Image.Image]] = {theme: [] for theme in THEMES}
+    for theme in THEMES:
+        notebook.set_theme(theme)  # type: ignore[arg-type]
+        for width in WIDTHS:
+            notebook.page.set_viewport_size({"width": width, "height": COLUMN})
+            notebook.page.evaluate("window.jupyterapp.shell.collapseLeft()")
+            notebook.page.wait_for_timeout(300)
+            images = [*(tabs if name in PANELS else columns)(notebook)]
+            sheet(images, SCALE, 2000).save(READABLE / f"{name}-{theme}-{width}.png")
+            taken[theme] += images
+        path = KEPT / f"{name}-{theme}.webp"
+        sheet(taken[theme], SMALL, 3000).save(path, quality=QUALITY, method=6)
+        print(f"{path.name}: {len(taken[theme])} columns, {path.stat().st_size // 1024} KiB", flush=True)
+
+
+def main(names: list[str]) -> None:
+    from browser.lab import Lab, scratch_notebook
+
+    for folder in (KEPT, READABLE):
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, Lab() as lab:
+        for name in names or [*NOTEBOOKS, *PANELS]:
+            cell = f"import llamapar as lp\npanel = {PANELS.get(name)}\npanel"
+            path = NOTEBOOKS.get(name) or scratch_notebook(
+                Path(folder) / f"{name}.ipynb", cell, "panel.snapshot();"
+            )
+            with lab.open(path, width=WIDTHS[0], height=COLUMN) as notebook:
+                if name in PANELS:
+                    notebook.run(0)
+                take(notebook, name)
+    total = sum(path.stat().st_size for path in KEPT.glob("*.webp"))
+    print(f"{total / 1e6:.1f} MB in {KEPT.relative_to(PROJECT)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
