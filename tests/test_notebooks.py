@@ -182,7 +182,7 @@ def test_the_course_has_its_order() -> None:
 def test_minutes_of_the_course_are_those_estimated() -> None:
     page = (FOLDER.parent / "docs" / "course.md").read_text()
     for path in PATHS:
-        (stated,) = re.findall(rf"/{path.name}\) \|.*\| (\d+) \|", page)
+        (stated,) = re.findall(rf"/{path.name}\) \|.*\| `(\d+)` \|", page)
         assert abs(int(stated) - reading(path).minutes) <= 2, f"{path.stem}: {reading(path)}"
 
 

@@ -1,6 +1,6 @@
 """Author's tool: the seconds from a fresh clone to the first slider that moves, phase by phase.
 
-PYTHONPATH=tests .venv/bin/python tools/first_slider.py [REPOSITORY] [FOLDER]
+python3 tools/first_slider.py [REPOSITORY] [FOLDER]
 
 Clones REPOSITORY (this one) to FOLDER (a new one), makes the environment there as `make lab` does, opens the
 first notebook in JupyterLab and Chromium, runs its first cell and presses a key on TP's slider. pip's cache

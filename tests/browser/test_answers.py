@@ -216,6 +216,15 @@ def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
     expect(explorer.root.get_by_role("status")).to_contain_text("llama3.1-8b tp=8")
 
 
+def test_a_line_with_a_word_too_many_is_mended_by_its_button(explorer: Panel) -> None:
+    line = explorer.root.locator(".lp-state")
+    line.fill("llamapar check llama3-8b --tp 4 --dp 2")
+    line.blur()
+    explorer.answer.get_by_role("button", name="--model llama3-8b --tp 4").click()
+    explorer.settle("preset", lambda preset: preset == "llama3-8b")
+    expect(explorer.answer).to_be_empty()
+
+
 def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
     explorer.kernel("panel.set(tab='memory')")
     explorer.control("micro_batch").fill("2")
