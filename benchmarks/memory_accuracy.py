@@ -349,6 +349,8 @@ def trainer_of(row: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
 
 def stages_of(row: Mapping[str, Any], trainer: str | None, pp: int) -> list[int | None]:
     """Whose PP rank's counter the row shows; None: that of the one that needs most."""
+    if row.get("pp_rank") is not None:
+        return [row["pp_rank"]]
     if trainer == "nanotron":
         return [0]  # rank 0 writes its counter down
     if "LAST rank" in str(row.get("counted")):
@@ -409,6 +411,8 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
         "kernels": kernels(row, trainer),
         "dtype": DTYPES.get(str(row.get("precision") or "").lower(), ("bfloat16",)),
     }
+    if row.get("grad_dtype"):
+        options["grad_dtype"] = row["grad_dtype"]
     if options["master_weights"] is False:
         options["grad_dtype"] = open_options["dtype"][0]
     words = f"{row.get('peak_mem_unit') or ''} {row.get('counter') or ''}"
