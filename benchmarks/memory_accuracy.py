@@ -98,6 +98,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 TRAINERS = {
     "torchtitan": "torchtitan",
     "nanotron": "nanotron",
+    "megatron-deepspeed": "megatron-deepspeed",
     "megatron": "megatron-lm",
     "deepspeed": "deepspeed",
     "hf trainer": "transformers",
@@ -152,6 +153,13 @@ def nanotron_split(m: lp.ModelConfig, pp: int) -> list[int]:
         if cost > total * (stage + 1) / pp and stage < pp - 1:
             stage += 1
     return counts
+
+
+def split_of(m: lp.ModelConfig, trainer: str | None, pp: int) -> list[int] | str | None:
+    """A trainer's layers per stage; None where its source or its habits tell."""
+    if trainer == "megatron-deepspeed":  # PipelineModule's partition_method "type:transformer"
+        return "equal"
+    return nanotron_split(m, pp) if trainer == "nanotron" else None
 
 
 class Unsaid(Exception):
@@ -399,7 +407,7 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
         "grad_buckets": trainer == "nanotron",
         "master_weights": row.get("master_weights", True),
         "float8_all_gather": "all-gather" in str(row.get("float8") or ""),
-        "layer_split": nanotron_split(m, ways["pp"]) if trainer == "nanotron" else known.get("split"),
+        "layer_split": split_of(m, trainer, ways["pp"]) or known.get("split"),
         "schedule": "gpipe" if "all-forward" in str(row.get("schedule") or "").lower() else "1f1b",
         "kv_replication": True,
         "framework": trainer,

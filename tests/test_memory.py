@@ -275,6 +275,25 @@ def test_deepspeed_gathers_a_billion_parameters_and_reduces_in_buckets() -> None
     )
 
 
+def test_deepspeeds_step_copies_a_ranks_own_gradients() -> None:
+    n = lp.model("llama3.2-1b").n_params
+    for zero, dp in ((1, 4), (2, 4), (1, 1)):
+        layout = lp.Layout(dp=dp, zero=zero)
+        options = {"seq_len": 256, "recompute": "full", "framework": "deepspeed"}
+        found = lp.memory("llama3.2-1b", layout, **options)
+        at_step = dp == 1  # there all gradients are its own, and twice in the step
+        terms, others = (
+            [t.name for t in found.worst.terms],
+            {t.name: t.bytes for t in (*found.worst.terms, *found.worst.apart)},
+        )
+        assert others["gradients of the step"] == 6 * n // dp
+        assert ("gradients of the step" in terms, "gradients" in terms) == (at_step, not at_step)
+        assert others.get("reduction buckets", 0) == (0 if dp == 1 else 10**9)  # one of 5e8, in bfloat16
+    for framework, zero in (("deepspeed", 3), ("megatron-lm", 1)):
+        found = lp.memory(B8, lp.Layout(dp=8, zero=zero), seq_len=512, framework=framework)
+        assert not any("step" in t.name for t in (*found.worst.terms, *found.worst.apart))
+
+
 def test_float8_all_gather_halves_the_matrices_of_layers() -> None:
     m, layout = lp.model(B8), lp.Layout(dp=8, zero=3)
     plain, eight = (worst(m, layout, float8_all_gather=on) for on in (False, True))

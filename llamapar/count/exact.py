@@ -31,6 +31,7 @@ _FLOAT8 = (
 )
 
 STEP_COPY = "optimizer's copy"
+STEP_GRADIENTS = "gradients of the step"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
         "item": item,
         "grad": grad,
         "wide": max(item, 4) if account.master_weights else item,
-        "bucket": habits.bucket,
+        "bucket": habits.bucket if fsdp or habits.overlaps else habits.bucket // 2,
     }
     inputs["buckets"] = item if account.grad_buckets and shard * layout.dp_replicate > 1 else 0
     source = _FSDP if fsdp else _ZERO
@@ -78,6 +79,8 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
     ]
     if habits.bucket and shard > 1:
         rows.append(("reduction buckets", "bucket * item", habits.source("bucket")))
+    if habits.step_gradients and layout.zero in (1, 2):
+        rows.append((STEP_GRADIENTS, "own * (item + wide)", habits.source("step_gradients")))
     if habits.step_copy:
         rows.append((STEP_COPY, "own * wide", habits.source("step_copy")))
     return [Term(name, formula, inputs, why) for name, formula, why in rows]
@@ -213,12 +216,14 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
     def without(*names: str) -> list[Term]:
         return [t for t in terms if t.name not in names and t.name.partition(":")[0] not in names]
 
-    begins = [STEP_COPY]
+    begins, steps = [STEP_COPY, STEP_GRADIENTS], [*passing, *kept]
+    if any(t.name == STEP_GRADIENTS for t in terms):
+        steps += ["gradients", "reduction buckets"]
     if head:
         begins.append("gradients in flight")  # the logits are there until the head's backward
     if not gradients_stay:
         begins.append("gradients")
-    return [without(*begins), without(STEP_COPY, *kept), without(*passing, *kept)]
+    return [without(*begins), without(STEP_COPY, STEP_GRADIENTS, *kept), without(*steps)]
 
 
 def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True) -> list[Breakdown]:

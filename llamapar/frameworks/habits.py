@@ -66,7 +66,10 @@ class Habits:
     selective: what "selective" recomputation computes again: "matmuls", every second of them and norms, or
         "attention" alone, of which flash attention keeps nothing more anyway.
     grads_in_dtype: sums of gradients are in the dtype of parameters, not in float32.
+    step_gradients: under ZeRO 1 and 2 the optimizer's step flattens a rank's own gradients and copies them into
+        float32; all others and the reduction's buffers are gone by then.
     bucket: numbers in the buffers of a gradient reduction.
+    overlaps: whether those are two, of which one is reduced while the other fills, below ZeRO 3 too.
     live: most parameters that ZeRO 3 keeps gathered; 0: those of two layers.
     merged_qkv: without GQA Q stays a view of the merged Q, K and V, beside K and V of their own; of several
         sequences the output of attention is transposed by a copy (flash-attn's rotary works in place on Q).
@@ -82,7 +85,9 @@ class Habits:
     tp_loss: str | None = None
     selective: str = "matmuls"
     grads_in_dtype: bool = False
+    step_gradients: bool = False
     bucket: int = 0
+    overlaps: bool = True
     live: int = 0
     merged_qkv: bool = False
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -212,19 +217,29 @@ HABITS: dict[str, Habits] = {
         loss="torch",
         tp_loss="in_place",
         grads_in_dtype=True,
+        step_gradients=True,
         bucket=10**9,
+        overlaps=False,
         live=10**9,
         sources={
             "live": Source(_DEEPSPEED, "deepspeed/runtime/zero/config.py:227", _DEEPSPEED_AT),
             "grads_in_dtype": Source(_DEEPSPEED, "deepspeed/runtime/zero/stage_1_and_2.py", _DEEPSPEED_AT),
+            "step_gradients": Source(
+                _DEEPSPEED,
+                "deepspeed/runtime/zero/stage_1_and_2.py:829-835; "
+                "deepspeed/runtime/zero/stage_1_and_2.py:2346-2383",
+                _DEEPSPEED_AT,
+            ),
             "bucket": Source(
                 _DEEPSPEED,
-                "deepspeed/runtime/zero/config.py:113; deepspeed/runtime/zero/stage_1_and_2.py:869",
+                "deepspeed/runtime/zero/config.py:113; deepspeed/runtime/zero/config.py:383-385; "
+                "deepspeed/runtime/zero/stage_1_and_2.py:869",
                 _DEEPSPEED_AT,
             ),
         },
     ),
 }
+HABITS["megatron-deepspeed"] = replace(HABITS["deepspeed"], loss="in_place", selective="attention")
 """Trainer → its habits: a framework's name, or that of a library that trains on top of others."""
 
 

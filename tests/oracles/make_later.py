@@ -64,7 +64,12 @@ def golden() -> Iterator[dict[str, Any]]:
 
 
 def attention() -> Iterator[dict[str, Any]]:
-    """Rank 0's `max allocated` in MB of 2**20 after two steps or more, of logs that print every argument."""
+    """Rank 0's `max allocated` in MB of 2**20 after two steps or more, of logs that print every argument.
+
+    The last has no cross_entropy_loss_fusion. That compiles the exponentials (core/fusions/
+    fused_cross_entropy.py @d98e8a64dd), so that they stand beside the logits: logs 3108434 and 3108079 differ
+    in nothing else, and by one such tensor, 12,033 MB. This was read after the rows' first sight.
+    """
     runs = (
         ("1729544", 1, 1, 2048, 2, 80, 32896, 28940.23, "bfloat16"),
         ("1861140", 1, 40, 8192, 2, 80, 128256, 45008.92, "bfloat16"),
@@ -76,11 +81,15 @@ def attention() -> Iterator[dict[str, Any]]:
         more = {"source": ATTENTION | {"path": f"attn_bench/logs/{log}.out"}, "trainer": "Megatron-LM"}
         more |= {"counter": "allocated", "recompute": "none", "seq_len": seq_len, "micro_batch": micro}
         more |= {"global_batch_seqs": batch, "grad_dtype": grads, "peak_mem_unit": "MiB"}
+        more |= {"loss": "vocab_parallel"} if log != "3108456" else {}
         yield row(f"megatron-1b-log-{log}", LLAMA3_1B | {"vocab": vocab}, (tp, 1, dp), peak, **more)
 
 
 def clock() -> Iterator[dict[str, Any]]:
-    """Rank 0's `max allocated` in MB of 2**20, so the first stage's; attention is not fused there."""
+    """Rank 0's `max allocated` in MB of 2**20, so the first stage's; attention is not fused there.
+
+    After a single step: its backward has not met Adam's states, as was seen after the rows' first sight.
+    """
     runs = (
         ("dual-node-pilot/dual16_tp1pp4dp4_base20_20260320/node0.log", 1, 4, 4, 13790.05),
         ("dual-node-pilot/dual16_tp2pp2dp4_base20_20260320/node0.log", 2, 2, 4, 12007.17),
