@@ -167,7 +167,8 @@ class Memory(Record):
         """Bytes of the accounts at both ends of what is not known, as a counter of COUNTERS has them.
 
         None: which counter is not known. stage: whose PP rank; by default the one that needs most. torch's
-        allocator may keep what every moment of a step took; other counters see the worst moment.
+        allocator may keep what every moment of a step took; other counters see the worst moment. A counter of
+        the whole GPU sees OUTSIDE too.
         """
         found = []
         for stages in (self.lighter() if self.lighter else self.stages, self.stages):
@@ -176,11 +177,14 @@ class Memory(Record):
         least, most = (one.total_bytes - one.bytes(CONTEXT_TERM) for one in found)
         if counter != "allocated":
             most += sum(term.bytes for term in found[1].apart)
-        return least - found[0].bytes(ALLOCATOR_TERM) + CUBLAS, most
+        least += CUBLAS - found[0].bytes(ALLOCATOR_TERM)
+        if counter == "device":
+            least, most = least + round(OUTSIDE[0]), most + round(OUTSIDE[1])
+        return least, most
 
     def counted(self, counter: str | None = None, stage: int | None = None) -> tuple[int, int]:
         """What a measurement may show, in bytes, at least and at most: `ends` and how far they may be off."""
-        low, high = self.ends(counter, stage)
+        low, high = self.ends("reserved" if counter == "device" else counter, stage)
         least, most = low * (1 - MARGIN), high * (1 + MARGIN)
         if counter != "allocated":
             most = max(most, self.ends("allocated", stage)[1] * RESERVED)

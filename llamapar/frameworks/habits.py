@@ -66,8 +66,8 @@ class Habits:
     selective: what "selective" recomputation computes again: "matmuls", every second of them and norms, or
         "attention" alone, of which flash attention keeps nothing more anyway.
     grads_in_dtype: sums of gradients are in the dtype of parameters, not in float32.
-    step_gradients: under ZeRO 1 and 2 the optimizer's step flattens a rank's own gradients and copies them into
-        float32; all others and the reduction's buffers are gone by then.
+    step_gradients: under ZeRO 1 and 2 the optimizer's step flattens a rank's own gradients and copies them
+        into float32; all others and the reduction's buffers are gone by then.
     bucket: numbers in the buffers of a gradient reduction.
     overlaps: whether those are two, of which one is reduced while the other fills, below ZeRO 3 too.
     live: most parameters that ZeRO 3 keeps gathered; 0: those of two layers.
