@@ -32,21 +32,21 @@ ROOMS = {
     "interrupts": room(95),
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(785),  # equations are records too
-    "describe": room(2545),  # the table of options and the table of dtypes among them
-    "frameworks": room(6825, "yaml"),  # rules and habits of ten; readers of settings and logs
-    "place": room(1970),  # documents and rings of a sequence among them
-    "count": room(2100),  # moments of a step, modes, and what a counter may show
+    "describe": room(2585),  # the table of options and the table of dtypes among them
+    "frameworks": room(6840, "yaml"),  # rules and habits of ten; readers of settings and logs
+    "place": room(2005),  # documents and rings of a sequence among them
+    "count": room(2115),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
     "timing": room(2170),  # a step's time by terms, profiles, and the search for layouts
-    "diagnosis": room(6150),  # a reader for each cause; every cut of known sizes; flight records
+    "diagnosis": room(6320),  # a reader for each cause; every cut of known sizes; flight records
     "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5600, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(3490, "plotly"),  # a layer by steps, documents among them
-    "panels": room(3895, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
+    "figures": room(3515, "plotly"),  # a layer by steps, documents among them
+    "panels": room(3935, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1510),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
     "__main__": room(30),

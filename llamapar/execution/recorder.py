@@ -285,8 +285,8 @@ def record(mesh: DeviceMesh | None = None) -> Iterator[Recording]:
     the DeviceMesh's name of the group. A mesh axis of all ranks is torch's default group, named "world"
     unless `mesh` is given.
     """
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    recorder = Recorder(rank)
+    world = dist.group.WORLD if dist.is_initialized() else None
+    recorder = Recorder(world.rank() if world is not None else 0)  # get_rank() may be of LocalTensors
     if mesh is not None:
         recorder.axes = compat.axis_names(mesh)
     with recorder:
