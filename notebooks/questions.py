@@ -35,9 +35,9 @@ class Quiz:
         """Prints the question and what the answer is worth: not answered yet (None), a hint, or right."""
         question = self.question(name)
         for line in question.text.splitlines():
-            print(textwrap.fill(line, 96))
+            print(textwrap.fill(line, 72))
         if question.choices:
-            print("Choose:", " | ".join(question.choices))
+            print(textwrap.fill(f"Choose: {' | '.join(question.choices)}", 72))
         if answer is None:
             print("→ not answered yet")
             return
