@@ -43,7 +43,7 @@ ROOMS = {
     "diagnosis": room(6320),  # a reader for each cause; every cut of known sizes; flight records
     "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
-    "execution": room(5600, "torch", "cloudpickle"),  # training steps, their bits, and flight records
+    "execution": room(5690, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
     "figures": room(3515, "plotly"),  # a layer by steps, documents among them
     "panels": room(3935, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from itertools import count
 from typing import Any
 
 import pytest
@@ -519,11 +521,50 @@ def test_a_local_run_is_cancelled_wherever_it_is(soak: bool) -> None:
     assert lp.run("mlp", MODEL, Layout(tp=2, cp=2)).ok
 
 
+def twice(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+    return x * 2
+
+
+def endless(setting: Any, x: Tensor) -> Tensor:
+    while True:
+        x = x + 1
+
+
+def test_one_process_is_given_up_with_the_ranks() -> None:
+    """It computes while they do: its numbers are of no use once a rank has raised, or the run is stopped."""
+
+    def raises(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+        raise ValueError("here")
+
+    before = threading.active_count()
+    result = lp.run(raises, MODEL, Layout(tp=2), engine="processes", reference=endless)
+    assert [str(error) for error in result.errors.values()] == ["here", "here"]
+    assert threading.active_count() == before
+
+
+@pytest.mark.soak
+def test_one_process_is_given_up_with_a_run_that_is_cancelled() -> None:
+    before, asked = threading.active_count(), count()
+    options: dict[str, Any] = {"engine": "processes", "reference": endless, "backward": False}
+    with pytest.raises(Cancelled, match=r"^the run was cancelled"):
+        lp.run(twice, MODEL, Layout(tp=2), cancel=lambda: next(asked) > 40, **options)
+    assert threading.active_count() == before
+
+
+def test_what_one_process_raises_is_told() -> None:
+    def wrong(setting: Any, x: Tensor) -> Tensor:
+        raise ValueError("of the reference")
+
+    for engine in ENGINES:
+        with pytest.raises(ValueError, match=r"^of the reference$"):
+            lp.run(twice, MODEL, Layout(tp=2), engine=engine, reference=wrong, backward=False)
+
+
 def test_the_cancelling_question_is_asked_where_an_error_is_safe() -> None:
     sizes = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_contiguous", "dim")
-    assert not any(record._makes_tensors(getattr(torch.ops.aten, name).default) for name in sizes)
+    assert not any(record._known(getattr(torch.ops.aten, name).default).ticks for name in sizes)
     for operation in (torch.ops.aten.mm.default, torch.ops.aten.split.Tensor, torch.ops.aten.add_.Tensor):
-        assert record._makes_tensors(operation)
+        assert record._known(operation).ticks
 
 
 def test_without_a_backward_there_are_outputs_alone() -> None:

@@ -41,7 +41,8 @@ from .engines import local as local_engine
 from .engines.local import LocalRanks
 from .result import RunResult, compared
 from .scheduling import pipeline
-from .watch import Watch, few_threads
+from .unsharded import Meanwhile, Unsharded, unsharded
+from .watch import few_threads
 
 ENGINES = ("local", "processes", "torchrun", "dry")
 CP_METHODS = ("all_gather", "ring")
@@ -236,12 +237,16 @@ def run(
 
     cancelled = cancel or (lambda: False)
 
-    def result(reports: list[RankReport], given_up: Callable[[], bool] = cancelled) -> RunResult:
+    def result(
+        reports: list[RankReport],
+        given_up: Callable[[], bool] = cancelled,
+        alone: Callable[[Callable[[], None]], Unsharded] | None = None,
+    ) -> RunResult:
         made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
         if made.errors or task.program.reference is None:
             return made
-        with Watch(_ticker(given_up)):
-            made = compared(made)
+        tick = _ticker(given_up)
+        made = compared(made, alone(tick) if alone is not None else unsharded(task, tick), tick)
         if task.fault is None or not made.ok:
             return made
         fault = FAULTS[task.fault]
@@ -257,7 +262,8 @@ def run(
             return cancelled()
 
         if engine == "processes":
-            return result(processes.run(task, used, backend, timeout, given_up), given_up)
+            with Meanwhile(task) as alone:
+                return result(processes.run(task, used, backend, timeout, given_up), given_up, alone.wait)
         return result(local_engine.run(task, used, _ticker(given_up)), given_up)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -56,22 +56,34 @@ _ATTENTION = (
 """torch's attention kernels: q, k, v [batch, heads, seq, head_dim] first, whether causal by name."""
 
 
+class _Known(NamedTuple):
+    """What is known of an operation, whatever its arguments.
+
+    ticks: whether it returns tensors and waits for nobody; C++ asks for sizes where an exception ends the
+    process. sends: the kind of a collective, and which argument is its input.
+    """
+
+    name: str
+    ticks: bool
+    sends: tuple[str, int] | None
+    waits: bool
+    attends: bool
+
+
 @cache
-def _makes_tensors(func: OpOverload) -> bool:
-    """Whether an operation returns tensors. C++ asks for sizes where an exception ends the process."""
-    return any("Tensor" in str(made.type) for made in func._schema.returns)
+def _known(func: OpOverload) -> _Known:
+    name, functional = func.overloadpacket.__name__, func.namespace == "_c10d_functional"
+    sends = _CALLS.get(name) if func.namespace == "c10d" else None
+    if functional and name in _FUNCTIONAL:
+        sends = _FUNCTIONAL[name], 0
+    makes_tensors = any("Tensor" in str(made.type) for made in func._schema.returns)
+    waits = functional and name == "wait_tensor"
+    return _Known(name, makes_tensors and name != "wait_tensor", sends, waits, name in _ATTENTION)
 
 
-def _collective(func: OpOverload, args: Arguments) -> tuple[str, object, dist.ProcessGroup] | None:
-    """Kind, input and group of a collective; None for any other operation."""
-    name = func.overloadpacket.__name__
-    if func.namespace == "_c10d_functional" and name in _FUNCTIONAL:
-        return _FUNCTIONAL[name], args[0], compat.group_named(args[-1])
-    if func.namespace == "c10d" and name in _CALLS:
-        kind, at = _CALLS[name]
-        group = next(a for a in args if isinstance(a, torch.ScriptObject))
-        return kind, args[at], compat.group_named(group)
-    return None
+def _group_of(args: Arguments) -> dist.ProcessGroup:
+    """The group of a collective: functional ones have its name last, torch.distributed's an object of it."""
+    return compat.group_named(next((a for a in args if isinstance(a, torch.ScriptObject)), args[-1]))
 
 
 class Recorder(TorchDispatchMode):
@@ -116,7 +128,12 @@ class Recorder(TorchDispatchMode):
     def traces(self) -> dict[int, Trace]:
         """rank → what it did so far."""
         return {
-            r: Trace(self._place(r), tuple(self._events[r]), tuple(self._attention[r]), frozenset(shapes))
+            r: Trace(
+                self._place(r),
+                tuple(self._events[r]),
+                tuple(self._attention[r]),
+                frozenset(map(tuple, shapes)),
+            )
             for r, shapes in self._shapes.items()
         }
 
@@ -128,43 +145,44 @@ class Recorder(TorchDispatchMode):
         self, func: OpOverload, types: object, args: Arguments = (), kwargs: Plain | None = None
     ) -> object:
         kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        waits = func.namespace == "_c10d_functional" and name == "wait_tensor"
-        if self.tick is not None and name != "wait_tensor" and _makes_tensors(func):
+        name, ticks, sends, waits, attends = _known(func)
+        if ticks and self.tick is not None:
             self.tick()
-        collective = _collective(func, args)
-        if collective is not None:
-            self._add_event(*collective)  # it returns at once; the rank waits in what comes next
-        else:
-            self._set_note(*(self._last if waits else ("", None)))
+        if sends is not None:
+            kind, at = sends
+            self._add_event(kind, args[at], _group_of(args))  # it returns; the rank waits in what comes next
+        elif waits:
+            self._set_note(*self._last)
+        elif self._noted:
+            self._set_note("")
         try:
             # on the meta device torch's wait makes a copy, which no device does
             out = args[0] if waits and self.ledger is not None else func(*args, **kwargs)
         except Exception:
-            if collective is None and not waits:
+            if sends is None and not waits:
                 self.errors = self._each_error(func, args, kwargs)
             raise
         if waits:
             self._set_note("")
-        elif name in _ATTENTION:
+        elif attends:
             self._add_attention(args, kwargs)
         for made in (out,) if isinstance(out, Tensor) else tree_leaves(out):  # quicker where it is one
             if isinstance(made, Tensor):
                 if self.ledger is not None:
                     self.ledger.made(made, name)
                 for r, own in self._parts(made):
-                    self._shapes[r].add(tuple(own.shape))
+                    self._shapes[r].add(own.shape)
         return out
 
-    def _parts(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def _parts(self, t: Tensor) -> Iterable[tuple[int, Tensor]]:
         """(rank, its tensor): of a LocalTensor all, else the acting rank's."""
         local = compat.by_rank(t)
         if local is not None:
-            yield from ((r, own) for r, own in local.items() if r in self._shapes)
-        elif len(self.ranks) == 1:
-            yield self.ranks[0], t
-        elif (acting := compat.acting_rank.get()) is not None:
-            yield acting, t
+            return [(r, own) for r, own in local.items() if r in self._shapes]
+        if len(self.ranks) == 1:
+            return ((self.ranks[0], t),)
+        acting = compat.acting_rank.get()
+        return () if acting is None else ((acting, t),)
 
     def _each_error(self, func: OpOverload, args: Arguments, kwargs: Plain) -> dict[int, Exception]:
         """rank → its own error, where an operation on LocalTensors failed on some ranks."""

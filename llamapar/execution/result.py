@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,7 +21,9 @@ from llamapar.spmd.training import Training
 from . import tape as tapes
 from .answers import PeerError
 from .body import RankReport, Results, Task, Work, inputs, piece, reference, uncut, unpiped
-from .stepping import LIKE, Step, allowed, curve_of, reference_steps
+from .stepping import LIKE, Step, allowed, curve_of
+from .unsharded import Unsharded
+from .watch import Watch
 
 BLOWN_UP = (
     "updated weights: AdamW's first step is lr·g/(|g| + 1e-8), so a gradient's rounding of 1e-15 may be "
@@ -218,33 +221,40 @@ class RunResult(Record):
         return html_table(title, head, rows) + paragraphs(foot)
 
 
-def compared(result: RunResult) -> RunResult:
-    """The result with its errors: name → worst of any rank, against its piece of the reference's."""
+def compared(result: RunResult, alone: Unsharded, tick: Callable[[], None]) -> RunResult:
+    """The result with its errors: name → worst of any rank, against its piece of one process's.
+
+    tick: called before each tensor, and what it raises stops it.
+    """
     task, reports, training = result.task, result.reports, result.task.setting.training
-    steps = list(reference_steps(task)) if training is not None else []
-    one = steps[0].made if steps else reference(task)
+    one = alone.made
     output_errors: dict[str, float] = {}
     gradient_errors: dict[str, float] = {}
+    sides = ((output_errors, one.outputs), (gradient_errors, one.gradients))
+    scales = [{name: _scale(t) for name, t in wholes.items()} for _, wholes in sides]
     for report in reports:
         coord = task.setting.layout.coord_of(report.rank)._asdict()
-        sides = (
-            (output_errors, one.outputs, report.outputs),
-            (gradient_errors, one.gradients, report.gradients),
-        )
-        for errors, wholes, own in sides:
+        for (errors, wholes), scale, own in zip(
+            sides, scales, (report.outputs, report.gradients), strict=True
+        ):
             for name, whole_one in wholes.items():
+                tick()
+                if not task.setting.holds(name, coord["pp"]):
+                    continue
                 expected = piece(task, name, whole_one, coord)
                 if expected is not None and errors is gradient_errors:
                     expected = task.setting.gradient(name, expected, coord)
-                if expected is not None and task.setting.holds(name, coord["pp"]):
-                    errors[name] = max(errors.get(name, 0.0), _distance(own.get(name), expected, whole_one))
+                if expected is not None:
+                    apart = _distance(own.get(name), expected, scale[name])
+                    errors[name] = max(errors.get(name, 0.0), apart)
     found = replace(result, output_errors=output_errors, gradient_errors=gradient_errors)
     if training is not None:
-        found = _with_steps(found, training, steps)
+        found = _with_steps(found, training, alone.steps)
     worst = max((e for _, errors in found._errors for e in errors.values()), default=0.0)
     if task.setting.dtype != "bfloat16" or not found.tolerance < worst < 1:
         return found
-    off = _rounding(task, one)
+    with Watch(tick):
+        off = _rounding(task, one)
     note = f"one process in bfloat16 is off by {off:.0e} of itself in float64: a layout may be, the other way"
     return replace(found, rounding=off, notes=(*found.notes, note))
 
@@ -258,10 +268,10 @@ def _rounding(task: Task, one: Results) -> float:
     given = {n: t.double() if t.is_floating_point() else t for n, t in inputs(task, uncut).items()}
     exact = reference(replace(task, setting=replace(task.setting, dtype="float64"), given=given))
     pairs = ((one.outputs, exact.outputs), (one.gradients, exact.gradients))
-    return max(_distance(own[name], t, t) for own, whole in pairs for name, t in whole.items())
+    return max(_distance(own[name], t, _scale(t)) for own, whole in pairs for name, t in whole.items())
 
 
-def _with_steps(result: RunResult, training: Training, steps: list[Step]) -> RunResult:
+def _with_steps(result: RunResult, training: Training, steps: Sequence[Step]) -> RunResult:
     """The result with the errors of the norm and of the updated weights, and with the curve."""
     setting, reports, first = result.task.setting, result.reports, steps[0]
     output_errors = dict(result.output_errors)
@@ -276,17 +286,17 @@ def _with_steps(result: RunResult, training: Training, steps: list[Step]) -> Run
 
     for report in reports:
         coord = setting.layout.coord_of(report.rank)._asdict()
-        note(output_errors, "norm", _distance(report.curve["norms"][:1], one_norm, one_norm))
+        note(output_errors, "norm", _distance(report.curve["norms"][:1], one_norm, _scale(one_norm)))
         for name in first.states.keys() & report.first.keys():
             wholes = first.states[name].master.to(setting.torch_dtype), limits[name]
             expected, limit = (setting.held(name, t, coord, "parameters") for t in wholes)
             own = report.first[name]
-            note(weight_errors, name, _distance(own, expected, wholes[0]))
+            note(weight_errors, name, _distance(own, expected, _scale(wholes[0])))
             if own.shape != expected.shape or not bool(((own - expected).abs() <= limit).all()):
                 beyond.add(name)
             mean = first.states[name].exp_avg
             expected = setting.held(name, mean, coord, "optimizer state")
-            note(mean_errors, name, _distance(report.first[f"exp_avg.{name}"], expected, mean))
+            note(mean_errors, name, _distance(report.first[f"exp_avg.{name}"], expected, _scale(mean)))
     names = tuple(name for name in first.states if name in beyond)
     return replace(
         result,
@@ -298,11 +308,16 @@ def _with_steps(result: RunResult, training: Training, steps: list[Step]) -> Run
     )
 
 
-def _distance(own: Tensor | None, expected: Tensor, whole_one: Tensor) -> float:
-    """max|own - expected| / max|whole|; infinite where there is none, or of another shape."""
-    if own is None or own.shape != expected.shape or not torch.isfinite(own).all():
+def _scale(whole_one: Tensor) -> float:
+    """max|whole|, what differences are measured by."""
+    return (whole_one.double().abs().max().item() if whole_one.numel() else 0.0) or 1.0
+
+
+def _distance(own: Tensor | None, expected: Tensor, scale: float) -> float:
+    """max|own - expected| / scale; infinite for none, for another shape, and where a number is not finite."""
+    if own is None or own.shape != expected.shape:
         return float("inf")
     if not own.numel():
         return 0.0
-    scale = whole_one.double().abs().max().item() or 1.0
-    return (own.double() - expected.double()).abs().max().item() / scale
+    apart = (own.double() - expected.double()).abs().max().item()
+    return apart / scale if math.isfinite(apart) else float("inf")

@@ -15,7 +15,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.rope import RopeScaling
 from llamapar.spmd import collectives
 from llamapar.spmd.compat import each_rank
-from llamapar.spmd.setting import Setting
+from llamapar.spmd.setting import Setting, at_least_float32
 
 
 def column_input(x: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
@@ -45,7 +45,7 @@ def split_heads(x: Tensor, head_dim: int) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight, in float32 at least (Llama: arXiv:2302.13971, section 2.2)."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = x.to(at_least_float32(x.dtype))
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
 
 
@@ -54,8 +54,8 @@ def rope_frequencies(model: ModelConfig, device: torch.device) -> Tensor:
 
     llama-models, models/llama3/model.py `precompute_freqs_cis` and `apply_scaling`, @a9c89c4.
     """
-    exponents = torch.arange(0, model.head_dim, 2, device=device).double() / model.head_dim
-    frequencies = 1.0 / model.rope_theta**exponents
+    dims = torch.arange(0, -model.head_dim, -2, dtype=torch.float64, device=device)
+    frequencies = model.rope_theta ** (dims / model.head_dim)
     scaling = model.rope_scaling
     if not isinstance(scaling, RopeScaling):
         return frequencies
@@ -72,9 +72,9 @@ def rope_frequencies(model: ModelConfig, device: torch.device) -> Tensor:
 
 def rope(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
     """Turn each pair of dims of x [batch, seq, heads, head_dim] by its position [seq] (arXiv:2104.09864)."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    angles = positions.unsqueeze(-1).to(wide) * rope_frequencies(model, x.device).to(wide)
-    cos, sin = (t.unsqueeze(1) for t in (angles.cos(), angles.sin()))  # [seq, 1, head_dim/2]
+    wide = at_least_float32(x.dtype)
+    angles = positions.to(wide).view(-1, 1, 1) * rope_frequencies(model, x.device).to(wide)
+    cos, sin = angles.cos(), angles.sin()  # [seq, 1, head_dim/2]
     even, odd = x.to(wide).unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
     return turned.flatten(-2).to(x.dtype)

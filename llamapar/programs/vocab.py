@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.spmd import collectives
-from llamapar.spmd.setting import Setting
+from llamapar.spmd.setting import Setting, at_least_float32
 
 from .parts import column_input, row_output, row_range
 
@@ -35,7 +35,7 @@ def loss(mesh: DeviceMesh, setting: Setting, x: Tensor, output: Tensor, targets:
 
 def cross_entropy(logits: Tensor, targets: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """[batch]: log of the sum of exponentials minus the target's logit, no rank seeing all columns."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = logits.to(at_least_float32(logits.dtype))
     first, past = row_range(mesh, setting, logits.device)
     columns = first + torch.arange(logits.shape[-1], device=logits.device)
     if not setting.pads_in_softmax:
@@ -52,5 +52,5 @@ def cross_entropy(logits: Tensor, targets: Tensor, mesh: DeviceMesh, setting: Se
 def loss_reference(setting: Setting, x: Tensor, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """The same on one device, over the real vocabulary, by torch's cross_entropy."""
     logits = x @ output.mT
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    wide = logits.to(at_least_float32(logits.dtype))
     return {"loss": F.cross_entropy(wide.transpose(1, 2), targets, reduction="none").mean(1)}

@@ -109,20 +109,22 @@ def _sent(op: Callable[..., Tensor], t: Tensor, mesh: DeviceMesh, axis: str, *de
     """What a collective makes of `t`; by way of host memory where gloo has none for CUDA tensors."""
     group = mesh.get_group(axis)
     by_host = t.is_cuda and dist.get_backend(group) == "gloo"
-    made: Tensor = _ops.wait_tensor(op(t.cpu() if by_host else t, *details, group.group_name))
+    made: Tensor = _ops.wait_tensor.default(op(t.cpu() if by_host else t, *details, group.group_name))
     return made.to(t.device) if by_host else made
 
 
 def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tensor:
     """Sum (or "max") of `t` over the axis, on every rank."""
     name = mesh.get_group(axis).group_name
-    return _ops.wait_tensor(_ops.all_reduce(t.contiguous(), op, name))  # gloo takes CUDA tensors here
+    return _ops.wait_tensor.default(
+        _ops.all_reduce.default(t.contiguous(), op, name)
+    )  # gloo takes CUDA tensors here
 
 
 def all_gather(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """The ranks' tensors joined along `dim`, in the order of the axis; all must have one shape."""
     moved = t.movedim(dim, 0).contiguous()
-    return _sent(_ops.all_gather_into_tensor, moved, mesh, axis, size(mesh, axis)).movedim(0, dim)
+    return _sent(_ops.all_gather_into_tensor.default, moved, mesh, axis, size(mesh, axis)).movedim(0, dim)
 
 
 def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
@@ -134,7 +136,7 @@ def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
             f"every rank keeps {t.shape[dim]}/{ranks} of it",
         )
     moved = t.movedim(dim, 0).contiguous()
-    return _sent(_ops.reduce_scatter_tensor, moved, mesh, axis, "sum", ranks).movedim(0, dim)
+    return _sent(_ops.reduce_scatter_tensor.default, moved, mesh, axis, "sum", ranks).movedim(0, dim)
 
 
 def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
@@ -147,7 +149,7 @@ def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
 
     received, sent = splits(-1), splits(1)
     flat = t.contiguous().flatten()
-    return _sent(_ops.all_to_all_single, flat, mesh, axis, received, sent).view(t.shape)
+    return _sent(_ops.all_to_all_single.default, flat, mesh, axis, received, sent).view(t.shape)
 
 
 # -- rank by rank ------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from llamapar.errors import LayoutError, whole
 from llamapar.records.trace import causal_pairs
 
 from .compat import Coord, Own
+from .setting import at_least_float32
 
 # -- which keys a rank's queries need --------------------------------------------------------------
 
@@ -278,7 +279,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: _Plan) -> Tensor:
         ctx.plan = plan
-        exact = torch.promote_types(q.dtype, torch.float32)  # bf16 and fp16 are merged in float32
+        exact = at_least_float32(q.dtype)  # bf16 and fp16 are merged in float32
         out = torch.zeros_like(q, dtype=exact, memory_format=torch.contiguous_format)
         lse = torch.full_like(q[..., 0].transpose(1, 2), -torch.inf, dtype=exact)
         now = k, v

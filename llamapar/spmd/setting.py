@@ -35,6 +35,11 @@ TIED = "tok_embeddings.weight"
 """What the first stage and the last share in a tied model."""
 
 
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to add up in: torch.promote_types of it and float32, without an operation."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting(Cut):
     """What the programs read besides tensors: the cut, and the step that is run under it.
@@ -69,7 +74,7 @@ class Setting(Cut):
     @property
     def sum_dtype(self) -> torch.dtype:
         """Of sums of gradients: in training float32 at least, else as the parameters."""
-        wide = torch.promote_types(self.torch_dtype, torch.float32)
+        wide = at_least_float32(self.torch_dtype)
         return wide if self.training is not None else self.torch_dtype
 
     # -- a pipeline ----------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""What one process makes of a task, which a run is compared with; made while ranks of processes run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .answers import Cancelled
+from .body import Results, Task, reference
+from .stepping import Step, reference_steps
+from .watch import Watch
+
+POLL = 0.02  # seconds between two looks at whether the run is to be stopped
+
+
+class Unsharded(NamedTuple):
+    """One process's outputs and gradients, of the first of its training steps, and those steps."""
+
+    made: Results
+    steps: tuple[Step, ...] = ()
+
+
+def unsharded(task: Task, tick: Callable[[], None]) -> Unsharded:
+    """By the program's reference. tick: called at each operation, and what it raises stops it."""
+    with Watch(tick):
+        if task.setting.training is None:
+            return Unsharded(reference(task))
+        steps = tuple(reference_steps(task))
+        return Unsharded(steps[0].made, steps)
+
+
+class Meanwhile:
+    """The same in a thread of its own, begun where the block begins and given up where it ends."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._left = False
+        self._found: Unsharded | BaseException | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Meanwhile:
+        if self.task.program.reference is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._left = True
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def wait(self, tick: Callable[[], None]) -> Unsharded:
+        """What came of it, or what it raised. tick: called while it is waited for."""
+        while self._thread.is_alive():
+            tick()
+            self._thread.join(POLL)
+        assert self._found is not None
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found
+
+    def _work(self) -> None:
+        try:
+            self._found = unsharded(self.task, self._tick)
+        except BaseException as error:  # told where it is asked for
+            self._found = error
+
+    def _tick(self) -> None:
+        if self._left:
+            raise Cancelled("the run has ended")
