@@ -42,7 +42,6 @@ TARGETS: dict[str, Callable[[], Any]] = {
     },
     # 02_attention_heads
     "ranks with KV head 5": lambda: lp.heads("llama3.1-405b", {"tp": 32}, kv_replication=True).shared()[5],
-    "size of K in the message": lambda: 4096 * len(lp.heads("llama3-70b", {"tp": 32}).rank(0).kv_rows),
     # 03_vocab_embedding
     "pad rows by rank": lambda: {
         share.rank: share.pads
@@ -55,11 +54,7 @@ TARGETS: dict[str, Callable[[], Any]] = {
         if not lp.vocab("llama3.1-70b", {"tp": 16}, padding=lp.Padding(2**k, per_tp=True)).pad_rows
     ),
     # 04_context_parallel
-    "pieces of rank 2": lambda: [chunk.start for chunk in lp.sequence({"cp": 8}, 4096).rank(2).chunks],
     "last over first": lambda: round(_pairs_in_order(7) / _pairs_in_order(0), 1),
-    "bytes of K and V": lambda: lp.traffic(
-        "attention", "llama3-8b", lp.Layout(tp=4, cp=8), seq_len=65536, dtype="bfloat16"
-    ).bytes("cp", "forward"),
     # 05_data_parallel
     "slices of a norm": lambda: [
         len(lp.zero("llama3-8b", lp.Layout(dp=3, zero=3), parameter="norm").rows("parameters", place))
