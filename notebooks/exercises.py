@@ -48,11 +48,6 @@ TARGETS: dict[str, Callable[[], Any]] = {
         for share in lp.vocab("llama3.1-70b", {"tp": 64}, padding="megatron-lm").ranks
         if share.pads
     },
-    "setting without pads": lambda: max(
-        2**k
-        for k in range(10)
-        if not lp.vocab("llama3.1-70b", {"tp": 16}, padding=lp.Padding(2**k, per_tp=True)).pad_rows
-    ),
     # 04_context_parallel
     "last over first": lambda: round(_pairs_in_order(7) / _pairs_in_order(0), 1),
     # 05_data_parallel
