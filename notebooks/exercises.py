@@ -57,14 +57,6 @@ TARGETS: dict[str, Callable[[], Any]] = {
     ],
     "ranks that share": lambda: lp.zero("llama3-8b", lp.Layout(tp=8, cp=4, pp=2, dp=8, dp_replicate=2)).ways,
     # 06_pipeline
-    "micro-batches for 5 %": lambda: next(
-        m
-        for m in range(16, 1024, 16)
-        if lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=m).timeline().bubble <= 0.05
-    ),
-    "chunks of nc 8": lambda: list(
-        lp.schedule("flexible", pp=4, virtual_stages=2, micro_batches=16, nc=8).in_flight
-    ),
     "chunks of a schedule of your own": lambda: lp.schedule("1f1b", pp=2, micro_batches=3).in_flight,
     # 07_memory
     "own bytes under ZeRO 3": lambda: lp.memory(
