@@ -179,11 +179,13 @@ def test_the_course_has_its_order() -> None:
     assert listed == [path.stem for path in PATHS]
 
 
-def test_minutes_of_the_course_are_those_estimated() -> None:
+def test_minutes_of_the_course_are_those_estimated_and_at_most_twenty() -> None:
     page = (FOLDER.parent / "docs" / "course.md").read_text()
     for path in PATHS:
         (stated,) = re.findall(rf"/{path.name}\) \|.*\| `(\d+)` \|", page)
-        assert abs(int(stated) - reading(path).minutes) <= 2, f"{path.stem}: {reading(path)}"
+        minutes = reading(path).minutes
+        assert abs(int(stated) - minutes) <= 2, f"{path.stem}: {reading(path)}"
+        assert round(minutes) <= 20, f"{path.stem}: {minutes:.1f} minutes, {reading(path)}"
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
