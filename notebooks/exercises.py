@@ -237,7 +237,9 @@ def predict(question: str, guess: object, truth: object, shows: object = None) -
         return
     entry = keep("predictions", question, prediction.right, _words(guess))
     display(prediction.verdict(str(entry["guess"])))
-    if prediction.record is not None:
+    if isinstance(prediction.record, str):
+        print(prediction.record)  # line by line; display would quote it
+    elif prediction.record is not None:
         display(prediction.record)
 
 

@@ -100,6 +100,13 @@ def test_the_first_guess_stands(predict: Callable[..., list[Any]], file: Path) -
     assert json.loads(file.read_text())["predictions"] == {"how many?": {"right": False, "guess": "4"}}
 
 
+def test_words_behind_a_guess_are_printed_line_by_line(
+    predict: Callable[..., list[Any]], file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(predict("does it run?", True, False, shows="it waits\n  why  for another")) == 1
+    assert capsys.readouterr().out == "it waits\n  why  for another\n"
+
+
 def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
     predict: Callable[..., list[Any]], file: Path
 ) -> None:
