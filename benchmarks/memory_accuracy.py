@@ -96,6 +96,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Part of a row's id or source → what its rows leave open."""
 
 TRAINERS = {
+    "internevo": "internevo",
     "torchtitan": "torchtitan",
     "nanotron": "nanotron",
     "megatron-deepspeed": "megatron-deepspeed",
@@ -107,6 +108,9 @@ TRAINERS = {
     "atorch fsdp": "transformers",
 }
 """Word of a row's trainer → whose habits it has: a library that trains with Hugging Face's loop has its."""
+
+WITHOUT_SP = ("deepspeed", "internevo")
+"""Trainers without sequence parallelism, unless a row says otherwise."""
 
 HUGGING_FACE = ("transformers", "deepspeed")
 """Trainers whose models are Hugging Face's code, of a version that rows do not tell."""
@@ -256,11 +260,20 @@ def zero_of(row: Mapping[str, Any], known: Mapping[str, Any], pp: int) -> int:
     return 1 if stage == 3 and pp > 1 else stage
 
 
-def recomputations(row: Mapping[str, Any], default: str | None) -> tuple[str, ...]:
-    """A row's words for recomputation as ours; both ends where neither it nor its source tells."""
+def recomputations(
+    row: Mapping[str, Any], default: str | None, trainer: str | None = None
+) -> tuple[str, ...]:
+    """A row's words for recomputation as ours; both ends where neither it nor its source tells.
+
+    torchtitan's graph trainer makes all else "selective" (experiments/graph_trainer/configs.py:111-115).
+    """
     value = row.get("recompute")
+    if value is None and trainer == "graph_trainer":
+        return ("selective",)
     if value is None and (default is None or "recompute" in row.get("unknown", ())):
         return ("full", "none")
+    if "graph default sac" in str(value).lower():
+        return ("selective",)
     words = ("full" if value is True else "none" if value is False else str(value or default)).lower()
     if "mlp" in words or "layernorm" in words:
         return ("full", "none")  # parts of a layer that no mode of ours names
@@ -273,21 +286,50 @@ def losses(row: Mapping[str, Any], trainer: str | None) -> tuple[str | None, ...
     """A row's cross-entropy; both ends where a trainer's settings or its date leave it open."""
     if row.get("loss"):
         return (row["loss"],)
-    titan = "torchtitan" in str(row.get("trainer")).lower()
+    titan = trainer == "torchtitan" or "torchtitan" in str(row.get("trainer")).lower()
     if not titan:
         return (None, "shifted") if trainer in HUGGING_FACE else (None,)
-    ways: tuple[str | None, ...] = (None, "compiled") if row.get("compile") is None else (None,)
-    if row.get("compile") is True:  # the loss too, since early 2025
-        ways = ("compiled",)
-    source = row.get("source")
-    date = str(source.get("date", "")) if isinstance(source, Mapping) else ""
+    date, compiled = date_of(row), compiled_of(row)
+    if trainer == "graph_trainer":  # its loss is a part of the graph, of which Inductor may take regions
+        compiled = None
+    if date and date < HELD_UNTIL:
+        return ("held",)
+    if compiled is False or any(start <= date < end for start, end in LOSS_UNCOMPILED):
+        return (None,)
+    ways: tuple[str | None, ...] = ("compiled",) if compiled else (None, "compiled")
     return ("chunked", *ways) if date >= CHUNKED_SINCE else ways
 
 
+def date_of(row: Mapping[str, Any]) -> str:
+    """The day that a row's source tells, or the month that its name does; "" where neither does."""
+    source = row.get("source")
+    told_by = str(source.get("date", "")) if isinstance(source, Mapping) else ""
+    named = re.search(r"-(20\d\d)(\d\d)-", str(row.get("id")))
+    return told_by or (f"{named[1]}-{named[2]}-31" if named else "")
+
+
+def compiled_of(row: Mapping[str, Any]) -> bool | None:
+    """Whether layers were compiled, as the row or its name tells."""
+    said = row.get("compile")
+    name = str(row.get("id"))
+    if said is None and ("+compile" in name or name.endswith("-FSDP")):
+        return "+compile" in name
+    return said
+
+
 def kernels(row: Mapping[str, Any], trainer: str | None) -> tuple[str, ...]:
-    """Hugging Face's modeling_llama.py has norms and rope in plain torch; kernels may stand in for them."""
+    """Norms and rope in plain torch: Hugging Face's and an uncompiled torchtitan's; kernels may stand in."""
     plain = trainer in HUGGING_FACE and not re.search("foak|liger", str(row.get("id")))
+    plain = plain or (trainer == "torchtitan" and compiled_of(row) is False)
     return ("fused", "eager") if plain else ("fused",)
+
+
+def float8_gathers(row: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Whether weights are gathered in float8; both where a row has float8 and does not tell."""
+    words = f"{row.get('float8') or ''} {row.get('precision') or ''}".lower()
+    if "all-gather" in words:
+        return (True,)
+    return (False, True) if "float8 linear" in words or words.strip() == "float8" else (False,)
 
 
 def unit_factors(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -343,6 +385,13 @@ Under torch.autocast matmuls and what they keep are in bfloat16; parameters, whi
 the residual stream and norms stay in float32 (pytorch/pytorch, docs/source/amp.rst): both ends.
 """
 
+HELD_UNTIL = "2024-06-12"
+"""torchtitan's train.py held the logits through the backward until e29b6b4d4."""
+
+LOSS_UNCOMPILED = (("2024", "2024-10-22"), ("2024-12-18", "2025-02-20"))
+"""From a day to before another: torchtitan's loss was not compiled, whatever its layers (e10cb9494,
+e8977b007, d1f62be73)."""
+
 CHUNKED_SINCE = "2026-04-27"
 """torchtitan's configurations cut the loss into chunks from 786e26f8e on; a later date may tell of either."""
 
@@ -350,8 +399,8 @@ CHUNKED_SINCE = "2026-04-27"
 def trainer_of(row: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
     """Whose habits the row's run had; None where its trainer is none that is known."""
     words = str(row.get("trainer") or "").lower()
-    if "whole-graph" in words:  # its passes decide what is kept, not the trainer's settings
-        return None
+    if "whole-graph" in words:
+        return "graph_trainer"
     return next((name for word, name in TRAINERS.items() if word in words), known.get("trainer"))
 
 
@@ -398,7 +447,7 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
         dp_replicate=number(row, "dp_replicate") or 1,
         virtual_stages=virtual,
         zero=zero,
-        sequence_parallel=row.get("sequence_parallel", False if trainer == "deepspeed" else None),
+        sequence_parallel=row.get("sequence_parallel", False if trainer in WITHOUT_SP else None),
     )
     options: dict[str, Any] = {
         "seq_len": seq_len,
@@ -406,7 +455,6 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
         "global_batch": batch,
         "grad_buckets": trainer == "nanotron",
         "master_weights": row.get("master_weights", True),
-        "float8_all_gather": "all-gather" in str(row.get("float8") or ""),
         "layer_split": split_of(m, trainer, ways["pp"]) or known.get("split"),
         "schedule": "gpipe" if "all-forward" in str(row.get("schedule") or "").lower() else "1f1b",
         "kv_replication": True,
@@ -414,8 +462,9 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
         "padding": "none" if trainer == "megatron-lm" and m.vocab_size % 128 else None,
     }
     open_options = {
-        "recompute": recomputations(row, known.get("recompute")),
+        "recompute": recomputations(row, known.get("recompute"), trainer),
         "loss": losses(row, trainer),
+        "float8_all_gather": float8_gathers(row),
         "kernels": kernels(row, trainer),
         "dtype": DTYPES.get(str(row.get("precision") or "").lower(), ("bfloat16",)),
     }

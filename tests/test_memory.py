@@ -251,6 +251,7 @@ def test_what_a_trainer_keeps() -> None:
         ("in_place", 6),
         ("torch", 12),
         ("shifted", 16),
+        ("held", 16),
         ("loss_parallel", 16),
         ("compiled", 4),
     ],
@@ -258,6 +259,42 @@ def test_what_a_trainer_keeps() -> None:
 def test_losses(loss: str, bytes_a_logit: int) -> None:
     assert worst(B8, {}, loss=loss).bytes("logits and loss") == bytes_a_logit * 8192 * 128256
     assert worst(B8, {}, loss="chunked").bytes("logits and loss") == 0
+
+
+def test_internevos_step_holds_three_copies_of_a_ranks_parameters() -> None:
+    """A float32 gradient, and two in Adam; without FSDP the sixteen-bit gradients are gone by then."""
+    for layout, mine in ((lp.Layout(zero=1), 1), (lp.Layout(dp=8, zero=3), 8)):
+        options: dict[str, Any] = {"seq_len": 512, "recompute": "full", "framework": "internevo"}
+        found = lp.memory(B8, layout, **options).worst
+        own = lp.model(B8).n_params // mine
+        assert found.bytes("gradients") == 0
+        assert found.bytes("gradients of the step") == own * (4 if layout.zero == 1 else 6)
+        assert found.bytes("optimizer's copy") == 2 * 4 * own
+
+
+def test_a_graph_of_the_whole_step_computes_again_what_is_elementwise() -> None:
+    """The inputs of norms, and outputs of matmuls and attention, are kept."""
+    options: dict[str, Any] = {"seq_len": 8192, "framework": "graph_trainer"}
+    found = lp.memory(B8, lp.Layout(dp=8, zero=3), **options, recompute="selective")
+    q, k, ffn = 4096, 1024, 14336
+    a_token = 2 * (2 * 4096 + 2 * q + 2 * k + 2 * ffn) + 4 * (2 + 32)
+    assert sum(found.worst.bytes(f"activations: {p}") for p in ("norms", "attention", "MLP")) == (
+        32 * 8192 * a_token
+    )
+    every = lp.memory(B8, lp.Layout(dp=8, zero=3), **options, recompute="none")
+    assert (every.low_bytes, found.high_bytes) == (found.high_bytes, found.low_bytes)
+    assert every.high_bytes > found.high_bytes
+
+
+def test_beside_the_logits_the_last_layer_alone_is_gathered() -> None:
+    options: dict[str, Any] = {"seq_len": 8192, "framework": "torchtitan"}
+    found = lp.memory(B8, lp.Layout(dp=8, zero=3), **options).worst
+    layer = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096
+    ends = 2 * 128256 * 4096 + 4096
+    assert found.bytes("gathered parameters") == 2 * (layer + ends)
+    assert "gathered parameters" not in {t.name for t in found.apart}
+    later = lp.memory(B8, lp.Layout(dp=8, zero=3), **options, loss="chunked").worst
+    assert later.bytes("gathered parameters") == 2 * (2 * layer + ends)
 
 
 def test_deepspeed_gathers_a_billion_parameters_and_reduces_in_buckets() -> None:

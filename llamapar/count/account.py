@@ -75,8 +75,8 @@ def memory(
         unless it is said or the framework's.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
     loss: of `llamapar.frameworks.habits.LOSSES`: "vocab_parallel", "in_place", "torch" for
-        torch.nn.functional.cross_entropy, "shifted" for that of older transformers, "loss_parallel" for
-        DTensor's, "compiled" or "chunked".
+        torch.nn.functional.cross_entropy, "shifted" for that of older transformers, "held" where a script
+        keeps the logits through the backward, "loss_parallel" for DTensor's, "compiled" or "chunked".
     grad_buckets: gradients of a micro-batch are kept in dtype beside their sums, as in torch's DDP.
     master_weights: float32 ones and float32 states, beside parameters of fewer bits.
     float8_all_gather: ZeRO 3 gathers the weights of layers in float8, as torchao's FSDP2 extension does.
@@ -119,6 +119,7 @@ def memory(
     if loss is not None:
         habits = replace(habits, loss=loss, tp_loss=None)
     if accounting == "exact":
+        habits, mode = habits.under(recompute)
         item_grads = dtype if habits.grads_in_dtype else "float32"
         sizes = partial(
             Sizes,
@@ -135,7 +136,7 @@ def memory(
         )
         account = Account(
             grad_dtype or item_grads,
-            recompute,
+            mode,
             kernels,
             schedule,
             many,

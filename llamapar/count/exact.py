@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llamapar.describe.dtypes import BYTES
 from llamapar.frameworks.habits import LOSSES, Habits
@@ -62,6 +62,8 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
         "grad": grad,
         "wide": max(item, 4) if account.master_weights else item,
         "bucket": habits.bucket if fsdp or habits.overlaps else habits.bucket // 2,
+        "zero": layout.zero,
+        "copies": habits.step_copies or 0,
     }
     inputs["buckets"] = item if account.grad_buckets and shard * layout.dp_replicate > 1 else 0
     source = _FSDP if fsdp else _ZERO
@@ -79,10 +81,10 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
     ]
     if habits.bucket and shard > 1:
         rows.append(("reduction buckets", "bucket * item", habits.source("bucket")))
-    if habits.step_gradients and layout.zero in (1, 2):
-        rows.append((STEP_GRADIENTS, "own * (item + wide)", habits.source("step_gradients")))
-    if habits.step_copy:
-        rows.append((STEP_COPY, "own * wide", habits.source("step_copy")))
+    if habits.step_gradients:
+        rows.append((STEP_GRADIENTS, habits.step_gradients, habits.source("step_gradients")))
+    if habits.step_copies:
+        rows.append((STEP_COPY, "copies * own * wide", habits.source("step_copies")))
     return [Term(name, formula, inputs, why) for name, formula, why in rows]
 
 
@@ -96,12 +98,16 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
     terms = []
     shared = layout.dp_shard * layout.cp > 1
     if layout.zero == 3 and shared:
-        units = "2 * layer_params"
+        inputs["gathered_layers"] = 2
+        units = "gathered_layers * layer_params"
         units += " + embedding_params" * hold.embedding + " + head_params" * hold.head
         source = f"{_FSDP}; the next layer prefetched"
         if account.float8_all_gather:
             inputs["layer_linear"] = sum(part.numel for part in sizes.parts["layer"] if part.matrix)
-            units, source = f"{units} - 2 * layer_linear * (item - 1) / item", f"{source}; {_FLOAT8}"
+            units, source = (
+                f"{units} - gathered_layers * layer_linear * (item - 1) / item",
+                f"{source}; {_FLOAT8}",
+            )
         if habits.live:
             inputs["live"], inputs["all"] = habits.live, sizes.params(hold)
             units, source = "min(live, all)", habits.source("live")
@@ -137,8 +143,6 @@ def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account, habi
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
     inputs["first"], inputs["last"] = flying[0], flying[-1]
     kernels, recompute, normed = account.kernels, account.recompute, sizes.model.qk_norm
-    if recompute == "selective" and habits.selective == "attention":
-        recompute = "none"
     inputs["kept"] = 4 if habits.silu_kept else 3
     again_cheaply = recompute == "none" and not habits.elementwise_kept
     if again_cheaply:
@@ -202,7 +206,8 @@ def breakdown(
         return Breakdown(rank, (*every, *assumed))
     stays = bool(habits.gradients_stay) or account.micro_batches > 1
     worst = max(moments(every, hold.head, stays), key=lambda terms: sum(t.bytes for t in terms))
-    return Breakdown(rank, (*worst, *assumed), tuple(term for term in every if term not in worst))
+    names = {term.name for term in worst}
+    return Breakdown(rank, (*worst, *assumed), tuple(term for term in every if term.name not in names))
 
 
 def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Term]]:
@@ -223,7 +228,17 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
         begins.append("gradients in flight")  # the logits are there until the head's backward
     if not gradients_stay:
         begins.append("gradients")
-    return [without(*begins), without(STEP_COPY, STEP_GRADIENTS, *kept), without(*steps)]
+    loss = without(*begins)
+    if head and not any(term.name == "backward workspace" for term in loss):
+        loss = [_of_the_last_layer(term) for term in loss]
+    return [loss, without(STEP_COPY, STEP_GRADIENTS, *kept), without(*steps)]
+
+
+def _of_the_last_layer(term: Term) -> Term:
+    """Beside the logits the last layer alone is gathered: the one before is prefetched for its backward."""
+    if "gathered_layers" not in term.used:
+        return term
+    return replace(term, inputs={**term.inputs, "gathered_layers": 1})
 
 
 def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True) -> list[Breakdown]:

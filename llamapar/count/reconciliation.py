@@ -23,7 +23,7 @@ GROUPS = {
     "activations": ("activations", "embedding", "logits and loss"),
     "buffers": (
         *("gathered parameters", "gradients in flight", "pipeline buffers", "backward workspace"),
-        *("reduction buckets", "optimizer's copy"),
+        *("reduction buckets", "optimizer's copy", "gradients of the step"),
     ),
     "assumed": ("allocator (assumed)", "CUDA context (assumed)"),
 }

@@ -19,7 +19,13 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gradients": ("#88CCEE", ("gradients", "gradient buckets", "gradients in flight", "reduction buckets")),
     "optimizer": (
         "#44AA99",
-        ("master weights", "optimizer states", "optimizer's copy", "weights and optimizer"),
+        (
+            "master weights",
+            "optimizer states",
+            "optimizer's copy",
+            "gradients of the step",
+            "weights and optimizer",
+        ),
     ),
     "activations": ("#DDCC77", ("activations", "embedding")),
     "logits and loss": ("#CC6677", ("logits and loss",)),

@@ -32,6 +32,12 @@ LOSSES = {
         "transformers models/llama/modeling_llama.py @002272831f, before it shifted labels: a copy of the "
         "float32 logits without the last token, and in the backward their gradient with zeros for it",
     ),
+    "held": (
+        "logits * wide",
+        "2 * logits * wide",
+        "torchtitan train.py before e29b6b4d4: a variable of the loop holds the float32 logits through the "
+        "backward, beside log-softmax's",
+    ),
     "loss_parallel": (
         "0",
         "3 * logits * wide",
@@ -61,13 +67,15 @@ class Habits:
         than computed again.
     gradients_stay: gradients are buffers that stay between steps; else the first micro-batch of a step finds
         none, and they come as activations go.
-    step_copy: the optimizer's step makes a copy of the size of its parameters, as torch's foreach does.
+    step_copies: the optimizer's step makes so many copies of the size of its parameters, as torch's foreach
+        does one.
     loss: one of LOSSES; where tp > 1 `tp_loss`.
-    selective: what "selective" recomputation computes again: "matmuls", every second of them and norms, or
-        "attention" alone, of which flash attention keeps nothing more anyway.
+    selective: what "selective" recomputation computes again: "matmuls", every second of them and norms,
+        "attention" alone, of which flash attention keeps nothing more anyway, or "elementwise", all but
+        matmuls and attention.
     grads_in_dtype: sums of gradients are in the dtype of parameters, not in float32.
-    step_gradients: under ZeRO 1 and 2 the optimizer's step flattens a rank's own gradients and copies them
-        into float32; all others and the reduction's buffers are gone by then.
+    step_gradients: what the optimizer's step makes of a rank's own gradients, as a formula of own, item, wide
+        and zero; all others and the reduction's buffers are gone by then.
     bucket: numbers in the buffers of a gradient reduction.
     overlaps: whether those are two, of which one is reduced while the other fills, below ZeRO 3 too.
     live: most parameters that ZeRO 3 keeps gathered; 0: those of two layers.
@@ -80,12 +88,12 @@ class Habits:
     silu_kept: bool | None = None
     elementwise_kept: bool | None = None
     gradients_stay: bool | None = None
-    step_copy: bool | None = None
+    step_copies: int | None = None
     loss: str | None = None
     tp_loss: str | None = None
     selective: str = "matmuls"
     grads_in_dtype: bool = False
-    step_gradients: bool = False
+    step_gradients: str = ""
     bucket: int = 0
     overlaps: bool = True
     live: int = 0
@@ -101,6 +109,13 @@ class Habits:
         """The choices that are not known."""
         return tuple(name for name in LEAST if getattr(self, name) is None)
 
+    def under(self, recompute: str) -> tuple[Habits, str]:
+        """These, and a mode of recomputation, where "selective" is one of the others with its own choices."""
+        if recompute != "selective" or self.selective == "matmuls":
+            return self, recompute
+        again = {"regather": True, "silu_kept": False, "elementwise_kept": False}
+        return (replace(self, **Values(again)) if self.selective == "elementwise" else self), "none"
+
     def least(self) -> Habits:
         """With every open choice as it takes least memory."""
         return replace(self, **Values({name: LEAST[name] for name in self.open}))
@@ -110,20 +125,20 @@ class Habits:
         return replace(self, **Values({name: MOST[name] for name in self.open}))
 
 
-LEAST: dict[str, bool | str] = {
+LEAST: dict[str, bool | int | str] = {
     "regather": True,
     "silu_kept": False,
     "elementwise_kept": False,
     "gradients_stay": False,
-    "step_copy": False,
+    "step_copies": 0,
     "loss": "in_place",
 }
-MOST: dict[str, bool | str] = {
+MOST: dict[str, bool | int | str] = {
     "regather": False,
     "silu_kept": True,
     "elementwise_kept": True,
     "gradients_stay": True,
-    "step_copy": False,
+    "step_copies": 0,
     "loss": "vocab_parallel",
 }
 """Choice → how it takes least memory, and most. No trainer is taken to copy at the step unless it does, nor
@@ -136,6 +151,7 @@ _MEGATRON, _MEGATRON_AT = "NVIDIA/Megatron-LM", "d98e8a64ddf34856e74b24714e3bedb
 _TITAN, _TITAN_AT = "pytorch/torchtitan", "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a"
 _NANOTRON, _NANOTRON_AT = "huggingface/nanotron", "2411b022a75fb7f7561a1bb4166706da5e1b76de"
 _DEEPSPEED, _DEEPSPEED_AT = "deepspeedai/DeepSpeed", "edaa7221267243c7be7fb49c5d5f5c4fb97b4641"
+_INTERNEVO, _INTERNEVO_AT = "InternLM/InternEvo", "77766933730388101ede10797f5699698c04897a"
 _TORCH, _TORCH_AT = "pytorch/pytorch", "v2.13.0"
 _AUTOGRAD = Source(_TORCH, "torch/nn/functional.py", _TORCH_AT)
 _NONE_AT_FIRST = Source(_TORCH, "torch/optim/optimizer.py", _TORCH_AT)
@@ -145,7 +161,7 @@ HABITS: dict[str, Habits] = {
         regather=True,
         elementwise_kept=True,
         gradients_stay=True,
-        step_copy=False,
+        step_copies=0,
         loss="in_place",
         selective="attention",
         sources={
@@ -164,7 +180,7 @@ HABITS: dict[str, Habits] = {
         silu_kept=True,
         elementwise_kept=True,
         gradients_stay=False,
-        step_copy=False,
+        step_copies=0,
         loss="torch",
         tp_loss="loss_parallel",
         sources={
@@ -178,7 +194,7 @@ HABITS: dict[str, Habits] = {
         silu_kept=True,
         elementwise_kept=True,
         gradients_stay=True,
-        step_copy=False,
+        step_copies=0,
         loss="vocab_parallel",
         merged_qkv=True,
         sources={
@@ -199,12 +215,12 @@ HABITS: dict[str, Habits] = {
         silu_kept=True,
         elementwise_kept=True,
         gradients_stay=False,
-        step_copy=True,
+        step_copies=1,
         loss="torch",
         sources={
             "silu_kept": _AUTOGRAD,
             "gradients_stay": _NONE_AT_FIRST,
-            "step_copy": Source(_TORCH, "torch/optim/adamw.py; torch/optim/adam.py", _TORCH_AT),
+            "step_copies": Source(_TORCH, "torch/optim/adamw.py; torch/optim/adam.py", _TORCH_AT),
             "loss": _AUTOGRAD,
         },
     ),
@@ -213,11 +229,11 @@ HABITS: dict[str, Habits] = {
         silu_kept=True,
         elementwise_kept=True,
         gradients_stay=True,
-        step_copy=False,
+        step_copies=0,
         loss="torch",
         tp_loss="in_place",
         grads_in_dtype=True,
-        step_gradients=True,
+        step_gradients="own * (item + wide) * (0 < zero < 3)",
         bucket=10**9,
         overlaps=False,
         live=10**9,
@@ -239,6 +255,41 @@ HABITS: dict[str, Habits] = {
         },
     ),
 }
+HABITS["internevo"] = Habits(
+    # A flat float32 tensor of a rank's parameters for Adam, which torch 1.13 and 2.0 take the root of and add
+    # eps to in two tensors of that size. FSDP's sixteen-bit gradients stay beside the float32 ones.
+    regather=False,
+    elementwise_kept=True,
+    gradients_stay=False,
+    step_copies=2,
+    loss="in_place",
+    grads_in_dtype=True,
+    step_gradients="own * (wide + item * (zero == 3))",
+    sources={
+        "step_copies": Source(_TORCH, "torch/optim/adamw.py", "v1.13.1"),
+        "step_gradients": Source(
+            _INTERNEVO,
+            "internlm/solver/optimizer/hybrid_zero_optim.py:735-755; "
+            "internlm/solver/optimizer/fsdp_optimizer.py:128-140",
+            _INTERNEVO_AT,
+        ),
+        "loss": Source(_INTERNEVO, "internlm/model/loss.py:29-34", _INTERNEVO_AT),
+    },
+)
+HABITS["graph_trainer"] = replace(
+    HABITS["torchtitan"],
+    regather=None,
+    silu_kept=None,
+    elementwise_kept=None,
+    selective="elementwise",
+    sources={
+        "selective": Source(
+            _TITAN,
+            "torchtitan/experiments/graph_trainer/passes.py:624-720",
+            "a364b4b4fd6ac6ecd23d40c08a21dc7fb824a722",
+        ),
+    },
+)
 HABITS["megatron-deepspeed"] = replace(HABITS["deepspeed"], loss="in_place", selective="attention")
 """Trainer → its habits: a framework's name, or that of a library that trains on top of others."""
 
