@@ -106,6 +106,7 @@ TRAINERS = {
     "trl": "transformers",
     "accelerate": "transformers",
     "atorch fsdp": "transformers",
+    "litgpt": "litgpt",
 }
 """Word of a row's trainer → whose habits it has: a library that trains with Hugging Face's loop has its."""
 
@@ -318,9 +319,9 @@ def compiled_of(row: Mapping[str, Any]) -> bool | None:
 
 
 def kernels(row: Mapping[str, Any], trainer: str | None) -> tuple[str, ...]:
-    """Norms and rope in plain torch: Hugging Face's and an uncompiled torchtitan's; kernels may stand in."""
+    """Norms and rope in plain torch: Hugging Face's, and others' uncompiled; kernels may stand in."""
     plain = trainer in HUGGING_FACE and not re.search("foak|liger", str(row.get("id")))
-    plain = plain or (trainer == "torchtitan" and compiled_of(row) is False)
+    plain = plain or (trainer in ("torchtitan", "litgpt") and compiled_of(row) is False)
     return ("fused", "eager") if plain else ("fused",)
 
 
@@ -388,9 +389,9 @@ the residual stream and norms stay in float32 (pytorch/pytorch, docs/source/amp.
 HELD_UNTIL = "2024-06-12"
 """torchtitan's train.py held the logits through the backward until e29b6b4d4."""
 
-LOSS_UNCOMPILED = (("2024", "2024-10-22"), ("2024-12-18", "2025-02-20"))
+LOSS_UNCOMPILED = (("2024", "2024-10-22"), ("2024-12-18", "2025-04-02"))
 """From a day to before another: torchtitan's loss was not compiled, whatever its layers (e10cb9494,
-e8977b007, d1f62be73)."""
+e8977b007, bbb1b616e)."""
 
 CHUNKED_SINCE = "2026-04-27"
 """torchtitan's configurations cut the loss into chunks from 786e26f8e on; a later date may tell of either."""
@@ -453,7 +454,7 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
         "seq_len": seq_len,
         "micro_batch": micro,
         "global_batch": batch,
-        "grad_buckets": trainer == "nanotron",
+        "grad_buckets": trainer == "nanotron" or (trainer == "litgpt" and not zero),  # torch's DDP
         "master_weights": row.get("master_weights", True),
         "layer_split": split_of(m, trainer, ways["pp"]) or known.get("split"),
         "schedule": "gpipe" if "all-forward" in str(row.get("schedule") or "").lower() else "1f1b",

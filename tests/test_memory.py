@@ -252,6 +252,7 @@ def test_what_a_trainer_keeps() -> None:
         ("torch", 12),
         ("shifted", 16),
         ("held", 16),
+        ("narrow", 6),
         ("loss_parallel", 16),
         ("compiled", 4),
     ],
@@ -297,12 +298,39 @@ def test_beside_the_logits_the_last_layer_alone_is_gathered() -> None:
     assert later.bytes("gathered parameters") == 2 * (2 * layer + ends)
 
 
+def test_deepspeeds_step_under_zero_3_copies_a_group_at_a_time() -> None:
+    own = lp.model("llama3.1-70b").n_params // 8
+    found = lp.memory("llama3.1-70b", lp.Layout(dp=8, zero=3), seq_len=64, framework="deepspeed").worst
+    every = {t.name: t.bytes for t in (*found.terms, *found.apart)}
+    assert every["gradients of the step"] == pytest.approx(2 * own + 6 * 10**9, rel=1e-4)
+    small = lp.memory("llama3.2-3b", lp.Layout(dp=8, zero=3), seq_len=64, framework="deepspeed").worst
+    every = {t.name: t.bytes for t in (*small.terms, *small.apart)}
+    assert every["gradients of the step"] == pytest.approx(lp.model("llama3.2-3b").n_params, rel=1e-4)
+    plain = lp.memory(B8, lp.Layout(dp=8, zero=0), seq_len=64, framework="deepspeed").worst
+    assert plain.bytes("gradients of the step") == 0
+
+
+def test_litgpt_repeats_keys_and_values_for_every_query_head() -> None:
+    options: dict[str, Any] = {"seq_len": 8192, "recompute": "none", "regather": False, "silu_kept": True}
+    plain = worst(B8, {}, **options)
+    repeated = worst(B8, {}, **options, framework="litgpt")
+    more = 32 * 8192 * 2 * 2 * (4096 - 1024)
+    assert repeated.bytes("activations") - plain.bytes("activations") == more
+
+
+def test_weights_that_stay_gathered_in_float8() -> None:
+    """FSDP without resharding, which is ZeRO 2: a byte less for each number of a layer's matrices."""
+    layout = lp.Layout(dp=8, zero=2)
+    plain, eight = (worst(B8, layout, float8_all_gather=on).bytes("parameters") for on in (False, True))
+    assert plain - eight == 32 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336)
+
+
 def test_deepspeed_gathers_a_billion_parameters_and_reduces_in_buckets() -> None:
-    found = lp.memory(B8, lp.Layout(dp=8, zero=3), seq_len=512, framework="deepspeed").worst
+    found = lp.memory(B8, lp.Layout(dp=8, zero=3), seq_len=65536, framework="deepspeed").worst
     assert found.bytes("gathered parameters") == 2 * 10**9
     assert found.bytes("reduction buckets") == 2 * 10**9
     assert found.bytes("gradients") == 2 * lp.model(B8).n_params // 8
-    small = lp.memory("llama3.2-1b", lp.Layout(dp=8, zero=3), seq_len=512, framework="deepspeed").worst
+    small = lp.memory("llama3.2-1b", lp.Layout(dp=8, zero=3), seq_len=65536, framework="deepspeed").worst
     assert small.bytes("gathered parameters") == 2 * 10**9
     assert (
         lp.memory("tiny", lp.Layout(dp=8, zero=3), seq_len=64, framework="deepspeed").worst.bytes(
@@ -326,7 +354,7 @@ def test_deepspeeds_step_copies_a_ranks_own_gradients() -> None:
         assert others["gradients of the step"] == 6 * n // dp
         assert ("gradients of the step" in terms, "gradients" in terms) == (at_step, not at_step)
         assert others.get("reduction buckets", 0) == (0 if dp == 1 else 10**9)  # one of 5e8, in bfloat16
-    for framework, zero in (("deepspeed", 3), ("megatron-lm", 1)):
+    for framework, zero in (("deepspeed", 0), ("megatron-lm", 1)):
         found = lp.memory(B8, lp.Layout(dp=8, zero=zero), seq_len=512, framework=framework)
         assert not any("step" in t.name for t in (*found.worst.terms, *found.worst.apart))
 

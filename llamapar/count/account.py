@@ -76,7 +76,8 @@ def memory(
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
     loss: of `llamapar.frameworks.habits.LOSSES`: "vocab_parallel", "in_place", "torch" for
         torch.nn.functional.cross_entropy, "shifted" for that of older transformers, "held" where a script
-        keeps the logits through the backward, "loss_parallel" for DTensor's, "compiled" or "chunked".
+        keeps the logits through the backward, "narrow" where they stay in dtype, "loss_parallel" for
+        DTensor's, "compiled" or "chunked".
     grad_buckets: gradients of a micro-batch are kept in dtype beside their sums, as in torch's DDP.
     master_weights: float32 ones and float32 states, beside parameters of fewer bits.
     float8_all_gather: ZeRO 3 gathers the weights of layers in float8, as torchao's FSDP2 extension does.

@@ -66,10 +66,13 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
         "copies": habits.step_copies or 0,
     }
     inputs["buckets"] = item if account.grad_buckets and shard * layout.dp_replicate > 1 else 0
-    source = _FSDP if fsdp else _ZERO
+    source, whole, eighth = _FSDP if fsdp else _ZERO, "bytes of the dtype", ""
+    if account.float8_all_gather and layout.zero == 2:  # FSDP's that stay gathered after the forward
+        linear = sum(part.numel for part in sizes.parts["layer"] if part.matrix)
+        inputs["linear"], eighth, whole = sum(hold.layers) * linear, " - linear * (item - 1)", _FLOAT8
     master = item < 4 and not fsdp and account.master_weights
     rows = [
-        ("parameters", "own * wide" if fsdp else "params * item", source if fsdp else "bytes of the dtype"),
+        ("parameters", "own * wide" if fsdp else f"params * item{eighth}", source if fsdp else whole),
         ("gradients", "own * grad" if layout.zero >= 2 else "params * grad", source),
         (
             "gradient buckets",
@@ -81,7 +84,7 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
     ]
     if habits.bucket and shard > 1:
         rows.append(("reduction buckets", "bucket * item", habits.source("bucket")))
-    if habits.step_gradients:
+    if habits.step_gradients and layout.zero:
         rows.append((STEP_GRADIENTS, habits.step_gradients, habits.source("step_gradients")))
     if habits.step_copies:
         rows.append((STEP_COPY, "copies * own * wide", habits.source("step_copies")))
@@ -152,6 +155,8 @@ def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account, habi
     if habits.merged_qkv:
         grouped = sizes.model.n_kv_heads < sizes.model.n_heads
         inputs["copies"] = 2 * inputs["k"] * (not grouped) + inputs["q"] * (sizes.batch > 1)
+    if habits.repeats_kv:
+        inputs["copies"] += 2 * (inputs["q"] - inputs["k"])
     terms = layer_terms(inputs, kernels, recompute, "layers", normed)
     if hold.embedding:
         row = end("embedding", kernels)

@@ -55,7 +55,8 @@ _SAVED: dict[str, tuple[Saved, ...]] = {
             "attention",
             _COLUMN[kernels].format(more=2)
             + " + (2 * q + 2 * keys) * item + lse * wide"
-            + (" + 2 * rope * wide + 2 * 8 * reordered" if kernels == "eager" else " + copies * item"),
+            + (" + 2 * rope * wide + 2 * 8 * reordered" if kernels == "eager" else "")
+            + " + copies * item",
             source,
         ),
         Saved("MLP", _COLUMN[kernels].format(more=1) + _SWIGLU[kernels], source),

@@ -32,6 +32,11 @@ LOSSES = {
         "transformers models/llama/modeling_llama.py @002272831f, before it shifted labels: a copy of the "
         "float32 logits without the last token, and in the backward their gradient with zeros for it",
     ),
+    "narrow": (
+        "logits * (item - wide)",
+        "2 * logits * item",
+        "torch.nn.functional.cross_entropy of logits that stay in dtype, as in litgpt",
+    ),
     "held": (
         "logits * wide",
         "2 * logits * wide",
@@ -81,6 +86,7 @@ class Habits:
     live: most parameters that ZeRO 3 keeps gathered; 0: those of two layers.
     merged_qkv: without GQA Q stays a view of the merged Q, K and V, beside K and V of their own; of several
         sequences the output of attention is transposed by a copy (flash-attn's rotary works in place on Q).
+    repeats_kv: K and V are repeated for every query head before attention, which keeps them so.
     sources: where each of them stands, by the name of the field.
     """
 
@@ -98,6 +104,7 @@ class Habits:
     overlaps: bool = True
     live: int = 0
     merged_qkv: bool = False
+    repeats_kv: bool = False
     sources: Mapping[str, Source] = field(default_factory=dict)
 
     def source(self, name: str) -> str:
@@ -152,6 +159,7 @@ _TITAN, _TITAN_AT = "pytorch/torchtitan", "b5bcd76c66d0acb1a08b176d9639425bc55e0
 _NANOTRON, _NANOTRON_AT = "huggingface/nanotron", "2411b022a75fb7f7561a1bb4166706da5e1b76de"
 _DEEPSPEED, _DEEPSPEED_AT = "deepspeedai/DeepSpeed", "edaa7221267243c7be7fb49c5d5f5c4fb97b4641"
 _INTERNEVO, _INTERNEVO_AT = "InternLM/InternEvo", "77766933730388101ede10797f5699698c04897a"
+_LITGPT, _LITGPT_AT = "Lightning-AI/litgpt", "26857050fe3ff627cd714fe92f5838f51a3d5efa"
 _TORCH, _TORCH_AT = "pytorch/pytorch", "v2.13.0"
 _AUTOGRAD = Source(_TORCH, "torch/nn/functional.py", _TORCH_AT)
 _NONE_AT_FIRST = Source(_TORCH, "torch/optim/optimizer.py", _TORCH_AT)
@@ -233,7 +241,8 @@ HABITS: dict[str, Habits] = {
         loss="torch",
         tp_loss="in_place",
         grads_in_dtype=True,
-        step_gradients="own * (item + wide) * (0 < zero < 3)",
+        # Under ZeRO 3 a group of at most sub_group_size numbers at a time; the others' gradients wait.
+        step_gradients="own * (item + wide) if zero < 3 else own * item + min(own, 10**9) * (item + wide)",
         bucket=10**9,
         overlaps=False,
         live=10**9,
@@ -243,7 +252,8 @@ HABITS: dict[str, Habits] = {
             "step_gradients": Source(
                 _DEEPSPEED,
                 "deepspeed/runtime/zero/stage_1_and_2.py:829-835; "
-                "deepspeed/runtime/zero/stage_1_and_2.py:2346-2383",
+                "deepspeed/runtime/zero/stage_1_and_2.py:2346-2383; "
+                "deepspeed/runtime/zero/stage3.py (_prepare_fp32_grad_for_sub_group)",
                 _DEEPSPEED_AT,
             ),
             "bucket": Source(
@@ -274,6 +284,23 @@ HABITS["internevo"] = Habits(
             _INTERNEVO_AT,
         ),
         "loss": Source(_INTERNEVO, "internlm/model/loss.py:29-34", _INTERNEVO_AT),
+    },
+)
+HABITS["litgpt"] = Habits(
+    regather=False,
+    silu_kept=True,
+    elementwise_kept=None,  # torch.compile decides
+    gradients_stay=False,
+    step_copies=0,
+    loss="narrow",
+    grads_in_dtype=True,
+    repeats_kv=True,
+    sources={
+        "silu_kept": Source(_LITGPT, "litgpt/model.py (LLaMAMLP)", _LITGPT_AT),
+        "gradients_stay": _NONE_AT_FIRST,
+        "step_copies": Source(_LITGPT, "litgpt/pretrain.py:216", _LITGPT_AT),
+        "loss": Source(_LITGPT, "litgpt/utils.py:302-320", _LITGPT_AT),
+        "repeats_kv": Source(_LITGPT, "litgpt/model.py:538-539", _LITGPT_AT),
     },
 )
 HABITS["graph_trainer"] = replace(
