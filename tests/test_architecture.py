@@ -33,9 +33,9 @@ ROOMS = {
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(785),  # equations are records too
     "describe": room(2585),  # the table of options and the table of dtypes among them
-    "frameworks": room(6840, "yaml"),  # rules and habits of ten; readers of settings and logs
+    "frameworks": room(6915, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(2005),  # documents and rings of a sequence among them
-    "count": room(2115),  # moments of a step, modes, and what a counter may show
+    "count": room(2140),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
@@ -45,7 +45,7 @@ ROOMS = {
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5690, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(3515, "plotly"),  # a layer by steps, documents among them
+    "figures": room(3520, "plotly"),  # a layer by steps, documents among them
     "panels": room(3935, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1510),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
