@@ -137,11 +137,14 @@ def layer_terms(
     ]
 
 
-def activations(sizes: Sizes, hold: StageHold, rank: int, account: Account, habits: Habits) -> list[Term]:
-    """What autograd keeps at the peak of a PP rank, the logits, and what the backward needs besides."""
+def activations(
+    sizes: Sizes, hold: StageHold, flying: tuple[int, ...], account: Account, habits: Habits
+) -> list[Term]:
+    """What autograd keeps at the peak of a PP rank, the logits, and what the backward needs besides.
+
+    flying: micro-batches in flight then, of each of its stages.
+    """
     layout = sizes.layout
-    v, many = layout.virtual_stages, account.micro_batches
-    flying = in_flight(account.schedule, rank, layout.pp, v, many, account.nc)
     inputs: dict[str, float] = dict(sizes.activations)
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
     inputs["first"], inputs["last"] = flying[0], flying[-1]
@@ -182,6 +185,7 @@ def breakdown(
     sizes: Sizes,
     hold: StageHold,
     rank: int,
+    flying: tuple[int, ...],
     constant: list[Term],
     account: Account,
     habits: Habits,
@@ -205,7 +209,7 @@ def breakdown(
             "assumption: llamapar.count.exact.CONTEXT",
         ),
     ]
-    every = [*constant, *activations(sizes, hold, rank, account, habits)]
+    every = [*constant, *activations(sizes, hold, flying, account, habits)]
     every = [term for term in every if term.bytes]
     if together:
         return Breakdown(rank, (*every, *assumed))
@@ -247,12 +251,19 @@ def _of_the_last_layer(term: Term) -> Term:
 
 
 def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True) -> list[Breakdown]:
-    """Every PP rank's breakdown."""
+    """Every PP rank's breakdown; of ranks that hold the same with as much in flight it is the same."""
+    layout, many = sizes.layout, account.micro_batches
     constant = {
         hold: [*states(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]
         for hold in set(sizes.stages)
     }
-    return [
-        breakdown(sizes, hold, rank, constant[hold], account, habits, together)
-        for rank, hold in enumerate(sizes.stages)
-    ]
+    found: dict[tuple[StageHold, tuple[int, ...]], Breakdown] = {}
+    every = []
+    for rank, hold in enumerate(sizes.stages):
+        flying = in_flight(account.schedule, rank, layout.pp, layout.virtual_stages, many, account.nc)
+        if (hold, flying) not in found:
+            known = (constant[hold], account, habits, together)
+            found[hold, flying] = breakdown(sizes, hold, rank, flying, *known)
+        same = found[hold, flying]
+        every.append(Breakdown(rank, same.terms, same.apart))
+    return every

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from llamapar.describe.options import offer
-from llamapar.place.orders import ORDERS
-from llamapar.place.schedule import row_of
+from llamapar.place.orders import ALL_FORWARD_FIRST, ORDERS
+from llamapar.place.schedule import own_name, row_of
 from llamapar.place.walk import flying_at_peak
 
 SCHEDULES = tuple(ORDERS)
@@ -20,21 +20,37 @@ def in_flight(
 ) -> tuple[int, ...]:
     """The most micro-batches in flight on each virtual stage of PP rank `rank` at its peak.
 
-    They are counted in the schedule's table. For 1F1B and GPipe, whose tables may be long, formulas say the
-    same: min(pp - rank, micro-batches); interleaved, the first (v - 1)·round + 2(pp - rank - 1) + 1 forwards,
-    which walk through the rank's stages in rounds of pp micro-batches, or of a few more where that makes
-    rounds equal (torch/distributed/pipelining/schedules.py; arXiv:2104.04473 section 2.2).
+    They are what the schedule's table has, but tables may be long, so that formulas say the same: all
+    forwards of schedules that begin with them; of 1F1B min(pp - rank, micro-batches); interleaved, the first
+    (v - 1)·round + 2(pp - rank - 1) + 1 forwards, which walk through the rank's stages in rounds of pp
+    micro-batches, or of a few more where that makes rounds equal (torch/distributed/pipelining/schedules.py;
+    arXiv:2104.04473 section 2.2). Of split backwards a rank frees nothing before its first W, which comes as
+    many backwards later as the rank's number: each has (v - 1)·round + pp forwards. On a V rank 0 keeps
+    2·pp - 1 micro-batches of its first stage and one of its last, every further rank one less and one more;
+    DualPipeV one more of the first.
 
     Raises LayoutError where the schedule is not defined.
     """
     v, m = virtual_stages, micro_batches
-    if nc is not None or schedule not in ("1f1b", "gpipe"):
+    name = own_name(schedule, v)
+    equal = m % max(1, m // pp) == 0
+    if nc is not None:
         return _peak(schedule, rank, pp, v, m, nc)
-    if schedule == "gpipe" or pp == 1:
-        return (m if pp > 1 else min(m, 1),) * v
-    if v == 1:
+    if pp == 1 and schedule in ("1f1b", "gpipe"):
+        return (min(m, 1),) * v
+    if name == "1f1b":
         return (min(pp - rank, m),)
-    return of_first_forwards(pp, v, m, 2 * (pp - rank - 1))
+    if name in ALL_FORWARD_FIRST or (name == "flexible" and m < pp):
+        return (m,) * v
+    if schedule == "1f1b" or (name == "interleaved-1f1b" and equal) or (name == "flexible" and m % pp == 0):
+        return of_first_forwards(pp, v, m, 2 * (pp - rank - 1))
+    if name == "interleaved-zero-bubble" and equal:
+        return of_first_forwards(pp, v, m, pp - 1)
+    if name == "zbv" and v == 2:
+        return min(m, 2 * pp - rank - 1), min(m, rank + 1)
+    if name == "dualpipev" and v == 2 and m >= 2 * pp:
+        return 2 * pp - rank, rank + 1
+    return _peak(schedule, rank, pp, v, m, nc)
 
 
 def of_first_forwards(pp: int, virtual_stages: int, micro_batches: int, hops: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from llamapar.figures.machine import Machine
 from llamapar.frameworks import Framework
 from llamapar.frameworks.habits import habits_of
 from llamapar.place import ranks, sequence
+from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
 from llamapar.rules.capacity import copies_heads, load
@@ -27,7 +28,6 @@ from llamapar.rules.report import Report
 from llamapar.timing.cost import Cost, cost_of
 from llamapar.timing.inside import LayerSteps, inside_of
 from llamapar.timing.layer import Conditions
-from llamapar.timing.step import table_of
 
 MOST_OPERATIONS = 2**14
 """Of a schedule that is timed at each move: some 60 ms of a laptop."""
@@ -155,7 +155,7 @@ def sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffi
     """What a rank sends in a job's step, remembered. Raises LlamaparError."""
     job, lay = whole(job), job.layout
     many = micro_batches_of(job)
-    table = table_of(job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
+    table = schedule_of(job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
     return traffic(
         "llama",
         job.model,

@@ -6,9 +6,10 @@ for Llama 3's, which torch does not have. Pauses are left out: a rank waits for 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain, repeat, zip_longest
 from typing import NamedTuple
 
 
@@ -43,27 +44,32 @@ class Plan:
         """Ranks from this one to the last."""
         return self.pp - 1 - rank
 
-    def in_rounds(self, kind: str, stages: Iterable[int]) -> list[Action]:
+    def in_rounds(self, kind: str, stages: Iterable[int]) -> Row:
         """Operations round by round, within a round stage by stage."""
         many, held = self.micro_batches, list(stages)
-        starts = range(0, many, self.round)
-        rounds = [range(first, min(first + self.round, many)) for first in starts]
-        return [Action(kind, stage, number) for part in rounds for stage in held for number in part]
+        row: Row = []
+        for first in range(0, many, self.round):
+            for stage in held:
+                row += zip(repeat(kind), repeat(stage), range(first, min(first + self.round, many)))
+        return row
 
 
-Row = list[Action]
+Operation = tuple[str, int, int]
+"""An Action as a plain tuple, which is made and thrown away several times as fast."""
+
+Row = list[Operation]
 
 
 def _gpipe(plan: Plan, rank: int) -> Row:
     """All forward, then all backward (arXiv:1811.06965)."""
     each = range(plan.micro_batches)
-    return [Action(kind, rank, number) for kind in "FB" for number in each]
+    return [(kind, rank, number) for kind in "FB" for number in each]
 
 
 def _looped_bfs(plan: Plan, rank: int) -> Row:
     """Breadth first: a stage takes all micro-batches before the rank's next one does (arXiv:2211.05953)."""
-    forward = [Action("F", stage, n) for stage in plan.stages(rank) for n in range(plan.micro_batches)]
-    return forward + [Action("B", stage, n) for _, stage, n in reversed(forward)]
+    forward = [("F", stage, n) for stage in plan.stages(rank) for n in range(plan.micro_batches)]
+    return forward + [("B", stage, n) for _, stage, n in reversed(forward)]
 
 
 def _alternating(plan: Plan, rank: int, warm_up: int, kind: str = "B") -> Row:
@@ -74,15 +80,10 @@ def _alternating(plan: Plan, rank: int, warm_up: int, kind: str = "B") -> Row:
     """
     forward = plan.in_rounds("F", plan.stages(rank))
     backward = plan.in_rounds(kind, reversed(plan.stages(rank)))
-    weights = [Action("W", stage, number) for _, stage, number in backward] if kind == "I" else []
-    warm_up = min(warm_up, len(forward))
-    row = forward[:warm_up]
-    for place, action in enumerate(backward):
-        row += forward[warm_up + place : warm_up + place + 1]
-        row.append(action)
-        if place >= rank:
-            row += weights[place - rank : place - rank + 1]
-    return row + weights[max(0, len(weights) - rank) :]
+    turns: list[Iterable[Operation | None]] = [forward[warm_up:], backward]
+    if kind == "I":
+        turns.append(chain(repeat(None, rank), (("W", stage, number) for _, stage, number in backward)))
+    return forward[:warm_up] + list(filter(None, chain.from_iterable(zip_longest(*turns))))
 
 
 def _one_f_one_b(plan: Plan, rank: int) -> Row:
@@ -115,25 +116,27 @@ def _flexible(plan: Plan, rank: int) -> Row:
 def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int) -> Row:
     """Operations from words such as "F0", the forward of a rank's first stage, each on its next micro-batch.
 
-    W is the weights of the oldest input gradients that wait, W0 of the oldest of the first stage.
+    W is the weights of the oldest input gradients that wait, W0 of the oldest of the first stage; a schedule
+    has words of the one kind or of the other.
     """
     row: Row = []
-    numbers: Counter[tuple[bool, str]] = Counter()
-    waiting: list[tuple[str, int]] = []
+    numbers = {"F0": 0, "F1": 0, "0": 0, "1": 0}
+    waiting: dict[str, deque[tuple[int, int]]] = {"": deque(), "0": deque(), "1": deque()}
     for word in words:
         kind, chunk = word[0], word[1:]
-        if kind == "W":
-            found = next((one for one in waiting if chunk in ("", one[0])), None)
-            if found is None:
-                continue
-            waiting.remove(found)
-            chunk, number = found
+        if kind != "W":
+            counted = word if kind == "F" else chunk
+            one = stages[chunk == "1"], numbers[counted]
+            numbers[counted] += 1
+            if kind == "I":
+                waiting[""].append(one)
+                waiting[chunk].append(one)
+        elif waiting[chunk]:
+            one = waiting[chunk].popleft()
         else:
-            number = numbers[kind == "F", chunk]
-            numbers[kind == "F", chunk] += 1
-            waiting += [(chunk, number)] if kind == "I" else []
-        row.append(Action(kind, stages[int(chunk)], number))
-    return [action for action in row if action.micro_batch < micro_batches]
+            continue
+        row.append((kind, *one))
+    return [each for each in row if each[2] < micro_batches]
 
 
 def _zbv(plan: Plan, rank: int) -> Row:

@@ -95,7 +95,7 @@ class Schedule(Record):
     @cached_property
     def walked(self) -> Walk:
         """An order in which its operations can run, whatever they take."""
-        return walk(self.ranks, self.stages)
+        return walk(self.ranks, self.stages, self.micro_batches)
 
     @property
     def ok(self) -> bool:

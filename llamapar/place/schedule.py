@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 
 from llamapar.describe.arguments import named
 from llamapar.describe.job import only_flexible
@@ -10,8 +11,9 @@ from llamapar.describe.layout import Layout
 from llamapar.errors import MAX_DEGREE, Choice, LayoutError, one_of, whole
 from llamapar.records.tables import plural
 
-from .orders import ORDERS, Action, Order, Plan
+from .orders import ORDERS, Action, Operation, Order, Plan
 from .pipeline import Schedule, rank_of
+from .walk import Walk, walk
 
 __all__ = ["MAX_ACTIONS", "Action", "Schedule", "schedule", "schedule_of"]
 
@@ -27,8 +29,13 @@ def schedule_of(
 ) -> Schedule:
     """The schedule that a layout with virtual stages means by a name: 1f1b over several is interleaved,
     and gpipe looped breadth-first. Raises LayoutError as `schedule` does."""
-    own = SEVERAL.get(name, name) if virtual_stages > 1 else name
+    own = own_name(name, virtual_stages)
     return schedule(own, pp=pp, virtual_stages=virtual_stages, micro_batches=micro_batches, nc=nc)
+
+
+def own_name(name: str, virtual_stages: int) -> str:
+    """What a schedule that a layout names is called with so many stages a rank."""
+    return SEVERAL.get(name, name) if virtual_stages > 1 else name
 
 
 @named()
@@ -44,7 +51,7 @@ def schedule(
     Raises LayoutError, with what would do, where the schedule is not defined.
     """
     order, plan = _planned(name, pp, virtual_stages, micro_batches, nc)
-    rows = tuple(tuple(order.row(plan, rank)) for rank in range(plan.pp))
+    rows = tuple(tuple(starmap(Action, order.row(plan, rank))) for rank in range(plan.pp))
     own = plan.round if name == "flexible" else None
     made = Schedule(name, plan.pp, plan.virtual_stages, plan.micro_batches, order.placement, rows, own)
     if _last_round_is_short(name, plan) and made.problem:
@@ -54,16 +61,31 @@ def schedule(
 
 def row_of(
     name: str, rank: int, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
-) -> tuple[Sequence[Action], list[int]]:
+) -> tuple[Sequence[Operation], list[int]]:
     """A rank's row in the table of `schedule_of`, without the others', and the stages that it holds."""
-    own = SEVERAL.get(name, name) if virtual_stages > 1 else name
+    own = own_name(name, virtual_stages)
     order, plan = _planned(own, pp, virtual_stages, micro_batches, nc)
     if _last_round_is_short(own, plan):  # all of the table says whether it can run
-        row: Sequence[Action] = schedule_of(name, pp, virtual_stages, micro_batches, nc).ranks[rank]
+        row: Sequence[Operation] = schedule_of(name, pp, virtual_stages, micro_batches, nc).ranks[rank]
     else:
         row = order.row(plan, rank)
     stages = range(pp * virtual_stages)
     return row, [stage for stage in stages if rank_of(stage, pp, order.placement) == rank]
+
+
+def walk_of(
+    name: str, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
+) -> tuple[str, Walk]:
+    """The title of `schedule_of`'s table, and an order in which its operations can run.
+
+    They are not made into records, which takes longer than the walk. Raises LayoutError.
+    """
+    own = own_name(name, virtual_stages)
+    order, plan = _planned(own, pp, virtual_stages, micro_batches, nc)
+    if _last_round_is_short(own, plan):
+        return order.title, schedule_of(name, pp, virtual_stages, micro_batches, nc).walked
+    rows = [order.row(plan, rank) for rank in range(pp)]
+    return order.title, walk(rows, pp * virtual_stages, micro_batches)
 
 
 def _planned(

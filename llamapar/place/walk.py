@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llamapar.errors import LayoutError
 from llamapar.records.tables import plural
 
-from .orders import Action
+from .orders import Action, Operation
 
 Rows = Sequence[Sequence[Action]]
 RankOf = Callable[[int], int]
@@ -42,22 +42,26 @@ def needs(action: Action, last: int) -> tuple[Result, ...]:
     return (own,) if stage == last else (own, (False, stage + 1, number))
 
 
-Turn = tuple[int, int, int, str]
-"""An operation as it comes in a walk: (the turn before on its rank, the one elsewhere that it waits for,
-stage, kind). Turns are numbered from 1; 0 is the start."""
-
-
 @dataclass(frozen=True)
 class Walk:
     """An order in which the ranks' operations can run, as far as they come.
 
-    turns: that order, after the start. rows: of each rank the numbers of its turns, fewer than its operations
-    where it is stuck. missing: what a stuck rank waits for.
+    Turns are numbered from 1; 0 is the start. before: of each the turn before on its rank. other: the one on
+    another rank that it waits for, 0 for none. works: 4 times its stage, and the place of its kind in WORDS.
+    rows: of each rank the numbers of its turns, fewer than its operations where it is stuck. missing: what a
+    stuck rank waits for.
     """
 
-    turns: list[Turn]
+    before: list[int]
+    other: list[int]
+    works: list[int]
     rows: list[list[int]]
     missing: dict[int, Result] = field(default_factory=dict)
+
+    def _takes(self, durations: Sequence[Mapping[str, float]]) -> Iterator[float]:
+        """Time of each turn."""
+        every = [of_stage[kind] for of_stage in durations for kind in WORDS]
+        return map(every.__getitem__, self.works)
 
     def times(
         self, durations: Sequence[Mapping[str, float]], p2p: float = 0.0
@@ -68,43 +72,43 @@ class Walk:
         on another rank; nobody is busy meanwhile.
         """
         starts, ends = [0.0], [0.0]
-        for before, other, stage, kind in self.turns:
+        for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
             start = ends[before]
             if other and ends[other] + p2p > start:
                 start = ends[other] + p2p
             starts.append(start)
-            ends.append(start + durations[stage][kind])
+            ends.append(start + takes)
         return starts, ends
 
     def ends(self, durations: Sequence[Mapping[str, float]], p2p: float) -> tuple[float, float]:
         """When all is done, with transfers that take no time and with those that take p2p, as in `times`."""
         bare, sent = [0.0], [0.0]
-        for before, other, stage, kind in self.turns:
-            takes = durations[stage][kind]
+        for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
             at_once, later = bare[before], sent[before]
             if other:
-                if bare[other] > at_once:
-                    at_once = bare[other]
-                if sent[other] + p2p > later:
-                    later = sent[other] + p2p
+                arrived = bare[other]
+                if arrived > at_once:
+                    at_once = arrived
+                arrived = sent[other] + p2p
+                if arrived > later:
+                    later = arrived
             bare.append(at_once + takes)
             sent.append(later + takes)
         return max(bare), max(sent)
 
 
-FAR = 1 << 32
-"""More than a pipeline's micro-batches: what a forward leaves is stage · FAR + micro_batch in a walk, what
-its backward leaves is the complement of that. Integers are looked up faster than a Result."""
+def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -> Walk:
+    """Each rank runs its row in order, an operation as soon as what it needs is there (`needs`).
 
-
-def walk(rows: Rows, stages: int) -> Walk:
-    """Each rank runs its row in order, an operation as soon as what it needs is there (`needs`)."""
+    What a forward leaves is stage · micro_batches + micro_batch here, what its backward leaves is the
+    complement of that: integers are looked up faster than a Result.
+    """
     last = stages - 1
     made: dict[int, int] = {}
     waiting: dict[int, list[int]] = {}
     ran_by = [-1]
-    walked = Walk([], [[] for _ in rows])
-    turns, missing = walked.turns, walked.missing
+    walked = Walk([], [], [], [[] for _ in rows])
+    befores, others, works, missing = walked.before, walked.other, walked.works, walked.missing
     ready = list(range(len(rows)))
     while ready:
         rank = ready.pop()
@@ -113,35 +117,38 @@ def walk(rows: Rows, stages: int) -> Walk:
         before = numbers[-1] if numbers else 0
         for place in range(len(numbers), len(row)):
             kind, stage, micro_batch = row[place]
-            own = stage * FAR + micro_batch
-            needed: tuple[int, ...]
-            if kind == "F":
-                needed = (own - FAR,) if stage else ()
-            elif kind == "W":
-                needed = (~own,)
-            else:
-                own = ~own
-                needed = (~own,) if stage == last else (~own, own - FAR)
+            own = need = stage * micro_batches + micro_batch
             other = 0
-            for need in needed:
-                turn = made.get(need)
-                if turn is None:
-                    waiting.setdefault(need, []).append(rank)
-                    missing[rank] = (need >= 0, *divmod(max(need, ~need), FAR))
-                    break
-                if ran_by[turn] != rank:
-                    other = turn
+            if kind == "F":
+                if stage:
+                    need -= micro_batches
+                    other = made.get(need, -1)
+                work = 4 * stage
+            elif kind == "W":
+                need = ~own
+                other = made.get(need, -1)
+                work = 4 * stage + 3
             else:
-                turns.append((before, other, stage, kind))
-                ran_by.append(rank)
-                before = len(turns)
-                numbers.append(before)
-                if kind != "W":
-                    made[own] = before
-                    if own in waiting:
-                        ready += waiting.pop(own)
-                continue
-            break
+                other = made.get(own, -1)
+                own = ~own
+                if other >= 0 and stage != last:
+                    need = own - micro_batches
+                    other = made.get(need, -1)
+                work = 4 * stage + (1 if kind == "B" else 2)
+            if other < 0:
+                waiting.setdefault(need, []).append(rank)
+                missing[rank] = (need >= 0, *divmod(max(need, ~need), micro_batches))
+                break
+            befores.append(before)
+            others.append(0 if ran_by[other] == rank else other)
+            works.append(work)
+            ran_by.append(rank)
+            before = len(befores)
+            numbers.append(before)
+            if kind != "W":
+                made[own] = before
+                if own in waiting:
+                    ready += waiting.pop(own)
     return walked
 
 
@@ -229,7 +236,7 @@ def _refusal(what: str, why: str) -> LayoutError:
     return LayoutError(what, why, field="ranks")
 
 
-def flying(row: Sequence[Action]) -> list[int]:
+def flying(row: Sequence[Operation]) -> list[int]:
     """Chunks in flight on a rank while each operation of its row runs."""
     now, counts = 0, list[int]()
     for kind, _, _ in row:
@@ -239,7 +246,7 @@ def flying(row: Sequence[Action]) -> list[int]:
     return counts
 
 
-def flying_at_peak(row: Sequence[Action], stages: Sequence[int]) -> tuple[int, ...]:
+def flying_at_peak(row: Sequence[Operation], stages: Sequence[int]) -> tuple[int, ...]:
     """Chunks in flight of each of a rank's stages, when its row first has the most of them."""
     counts = flying(row)
     past = counts.index(max(counts)) + 1

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from llamapar.count.account import memory
-from llamapar.count.schedule import in_flight, of_first_forwards
+from llamapar.count.schedule import in_flight
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, divisors
 from llamapar.describe.models import ModelConfig
@@ -154,21 +154,11 @@ def waits_of(
 
 @lru_cache(maxsize=4096)
 def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[int, ...] | None:
-    """Micro-batches in flight on rank 0's stages; by a formula where there is one, for tables take long.
-
-    None where the schedule is not defined.
-    """
-    if pp > 1 and virtual_stages > 1:
-        if schedule == "interleaved-zero-bubble":
-            return of_first_forwards(pp, virtual_stages, many, pp - 1)
-        schedule = _SHORT.get(schedule, schedule)
+    """Micro-batches in flight on rank 0's stages; None where the schedule is not defined."""
     try:
         return in_flight(schedule, 0, pp, virtual_stages, many)
     except LlamaparError:
         return None
-
-
-_SHORT = {several: name for name, several in SEVERAL.items()}
 
 
 def candidates(job: Job, how: Conditions, gpus: int, split: str, most_tp: int) -> Iterator[Candidate]:
@@ -203,14 +193,8 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
     numel = layer_params(model) / own.tp
     for batch in (n for n in divisors(min(sequences, MOST_MICRO_BATCH)) if sequences % n == 0):
         many = sequences // batch
-        kinds = [
-            (
-                name,
-                kept_bytes(model, own.tp, seq, name, job.kv_replication),
-                *_seconds(how, name, model, own, seq, batch),
-            )
-            for name in RECOMPUTE
-        ]
+        kinds: list[tuple[str, float, float, float, float]] = []
+        exposed: dict[tuple[int, int, str], float] = {}
         for v in _virtual(model, pp, many, job.schedule):
             made = stages_of(model.n_layers, pp, v, split)
             flying = chunks_of(job.schedule, pp, v, many)
@@ -223,7 +207,14 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
                 if least_bytes(made.rank * numel, zero, shards) > room:
                     continue
                 held = least_bytes(sum(made.first) * numel, zero, shards)
-                optimizer = sharing.optimizer(params).value
+                kinds = kinds or [
+                    (
+                        name,
+                        kept_bytes(model, own.tp, seq, name, job.kv_replication),
+                        *_seconds(how, name, model, own, seq, batch),
+                    )
+                    for name in RECOMPUTE
+                ]
                 for name, kept, forward, backward, ends in kinds:
                     if held + chunks * kept > room:
                         continue
@@ -231,7 +222,11 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
                     seconds = many * max(made.rank * each, made.last * each + ends)
                     stage = made.longest * forward, made.longest * backward
                     seconds += waits_of(job.schedule, pp, v, many, *stage)
-                    seconds += sharing.exposed(params, named, (forward, backward)).value + optimizer
+                    alike = zero, made.rank, name
+                    if alike not in exposed:
+                        between = sharing.exposed(params, named, (forward, backward))
+                        exposed[alike] = between.value + sharing.optimizer(params).value
+                    seconds += exposed[alike]
                     yield Candidate(*(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name, job.schedule))
 
 

@@ -13,8 +13,8 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.place.orders import ALL_FORWARD_FIRST, ORDERS
-from llamapar.place.pipeline import Schedule
-from llamapar.place.schedule import schedule_of
+from llamapar.place.schedule import walk_of
+from llamapar.place.walk import Walk
 
 from .layer import HOP, NET_HOP, PARTS, START, STREAM, Conditions, Pass, Ring, layer
 
@@ -82,9 +82,9 @@ def head(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> 
 
 
 @lru_cache(maxsize=16)
-def table_of(name: str, pp: int, virtual_stages: int, many: int, nc: int | None) -> Schedule:
-    """A schedule's table, remembered. It is not checked: every table that `schedule_of` makes can run."""
-    return schedule_of(name, pp, virtual_stages, many, nc)
+def walked(name: str, pp: int, virtual_stages: int, many: int, nc: int | None) -> tuple[str, Walk]:
+    """A schedule's title and its walk. It is not checked: every table that `schedule_of` makes can run."""
+    return walk_of(name, pp, virtual_stages, many, nc)
 
 
 def sent_to_next(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> float:
@@ -239,7 +239,7 @@ def _pipeline(
     p2p = sent_to_next(how, job.model, lay, tokens)
     shape = (job.schedule, lay.pp, lay.virtual_stages, many, nc)
     bare, sent = _ends(*shape, ranks.durations, p2p)
-    source = f"the timeline of {table_of(*shape).title}"
+    source = f"the timeline of {walked(*shape)[0]}"
     return [
         Term("bubble", "end - busy", {"end": bare, "busy": many * ranks.busy}, source),
         Term("exposed P2P", "with_transfers - end", {"with_transfers": sent, "end": bare}, source),
@@ -261,4 +261,4 @@ def _ends(
     It is remembered: ZeRO's stages differ in other terms alone.
     """
     kinds = [{"F": forward, "B": back, "I": back / 2, "W": back / 2} for forward, back in durations]
-    return table_of(name, pp, virtual_stages, many, nc).walked.ends(kinds, p2p)
+    return walked(name, pp, virtual_stages, many, nc)[1].ends(kinds, p2p)
