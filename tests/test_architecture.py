@@ -33,13 +33,13 @@ ROOMS = {
     "errors": room(210),  # choices are records, and every check of a plain value
     "records": room(785),  # equations are records too
     "describe": room(2585),  # the table of options and the table of dtypes among them
-    "frameworks": room(6915, "yaml"),  # rules and habits of ten; readers of settings and logs
-    "place": room(2005),  # documents and rings of a sequence among them
-    "count": room(2140),  # moments of a step, modes, and what a counter may show
+    "frameworks": room(6935, "yaml"),  # rules and habits of ten; readers of settings and logs
+    "place": room(2035),  # documents and rings of a sequence among them
+    "count": room(2165),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
-    "timing": room(2170),  # a step's time by terms, profiles, and the search for layouts
+    "timing": room(2175),  # a step's time by terms, profiles, and the search for layouts
     "diagnosis": room(6320),  # a reader for each cause; every cut of known sizes; flight records
     "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them

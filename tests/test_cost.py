@@ -155,6 +155,24 @@ def test_half_the_tp_brings_what_the_paper_measured() -> None:
     assert half.mfu / whole.mfu == pytest.approx(1.10, abs=0.01)
 
 
+def test_nothing_hides_what_nanotron_sends_under_zero_1() -> None:
+    """Two rings of float32 gradients and one of parameters, however long the backward beside it is."""
+    known: dict[str, Any] = {"seq_len": 4096, "global_batch": 256, "recompute": "none"}
+    model, lay = lp.model("llama3.2-1b"), lp.Layout(dp=64, zero=1)
+    found = lp.cost(model, lay, **known, framework="nanotron")
+    term = next(term for term in found.terms if term.name == "exposed DP")
+    sent = term.inputs["scatter"]
+    assert term.inputs["gather"] == pytest.approx(sent / 2)
+    copies = 6 * model.n_layers * 64
+    assert term.value == pytest.approx(2.5 * sent + 3 * term.inputs["latency"] + copies * 1e-5)
+    assert term.value > 10 * lp.cost(model, lay, **known).seconds["exposed DP"]
+    plain = lay.replace(zero=0)
+    assert (
+        lp.cost(model, plain, **known, framework="nanotron").seconds["exposed DP"]
+        == lp.cost(model, plain, **known).seconds["exposed DP"]
+    )
+
+
 def test_zero_2_reduces_once_where_all_forwards_come_first() -> None:
     """As the paper does with few micro-batches; with 1F1B it reduces after every one of them."""
     lay = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)

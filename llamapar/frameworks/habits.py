@@ -87,6 +87,9 @@ class Habits:
     merged_qkv: without GQA Q stays a view of the merged Q, K and V, beside K and V of their own; of several
         sequences the output of attention is transposed by a copy (flash-attn's rotary works in place on Q).
     repeats_kv: K and V are repeated for every query head before attention, which keeps them so.
+    reduces_after: under ZeRO 1 gradients are reduced whole, in one collective once the last backward has
+        ended, and parameters gathered in one before the next step, which is then copied apart: for every
+        tensor as many pieces as ranks share it. 0, or the tensors of a layer.
     sources: where each of them stands, by the name of the field.
     """
 
@@ -105,6 +108,7 @@ class Habits:
     live: int = 0
     merged_qkv: bool = False
     repeats_kv: bool = False
+    reduces_after: int = 0
     sources: Mapping[str, Source] = field(default_factory=dict)
 
     def source(self, name: str) -> str:
@@ -205,7 +209,16 @@ HABITS: dict[str, Habits] = {
         step_copies=0,
         loss="vocab_parallel",
         merged_qkv=True,
+        reduces_after=6,  # qkv, o, gate and up, down, two norms
         sources={
+            "reduces_after": Source(
+                _NANOTRON,
+                "src/nanotron/trainer.py (sync_gradients_across_dp, reduce_scatter=False); "
+                "src/nanotron/optim/gradient_accumulator.py (one float32 buffer, all_reduce); "
+                "src/nanotron/optim/zero.py (_all_gather_params); src/nanotron/distributed.py "
+                "(all_gather_coalesced)",
+                "069c21cf3cacb90d535d486cb6623e7bf53605e6",
+            ),
             "merged_qkv": Source(
                 _NANOTRON,
                 "src/nanotron/models/llama.py:465-475; src/nanotron/models/llama.py:670",

@@ -234,6 +234,7 @@ def cost(
         imbalance=real("imbalance", imbalance, 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=flag("float8_all_gather", float8_all_gather),
         cast=DELAYED if judge and judge.name in DELAYS else DYNAMIC,
+        reduces_after=habits_of(judge).reduces_after,
     ).fitted(profile)
     split = layer_split or (judge and judge.layer_split) or "balanced ends"
     return cost_of(job, how, split, nc, flops)

@@ -38,7 +38,7 @@ class Conditions:
     selective: what of a layer that means, by `Habits`. overlap_tp: collectives of TP run beside matmuls.
     imbalance: the most work of attention that a rank has, over an even share of whole causal sequences.
     low_gather: ZeRO 3 gathers weights in float8. cast: bytes that casting a number to float8 moves,
-    DYNAMIC or DELAYED. slower, host: a Profile's.
+    DYNAMIC or DELAYED. reduces_after: of Habits. slower, host: a Profile's.
     """
 
     gpu: Gpu
@@ -52,6 +52,7 @@ class Conditions:
     imbalance: float = 1.0
     low_gather: bool = False
     cast: int = 5
+    reduces_after: int = 0
     slower: float = 1.0
     host: float = 0.0
 

@@ -287,6 +287,7 @@ def plan(
         *(found, precision, kernels, flash, "selective", habits_of(judge).selective),
         flag("overlap_tp", overlap_tp),
         cp_method,
+        reduces_after=habits_of(judge).reduces_after,
     ).fitted(profile)
     split = (judge and judge.layer_split) or "balanced ends"
     largest = None if most_tp is None else whole("most_tp", most_tp)

@@ -29,10 +29,10 @@ class Profile:
 
 PROFILES = {
     "nanotron": Profile(
-        1.25,
+        1.14,
         0.0015,
         "Ultra-Scale Playbook's benchmarks: of the half seen, one stage, TP to 8 and 256 GPUs, 66 rows",
-        "the other half, 79 rows: median 11.6 %, nine of ten within 30.4 %",
+        "the other half, 79 rows: median 4.9 %, nine of ten within 17.8 %",
     ),
 }
 """Trainer → its profile on H100 of 700 W."""

@@ -108,7 +108,8 @@ class Sharing:
     """What data parallelism and the optimizer take, by a layout's ranks that share parameters.
 
     shards: ranks among which states lie. scatter, gather: seconds that a parameter's gradient, and itself, is
-    on its way. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP.
+    on its way. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP, or EXPOSED_AFTER.
+    pieces: of a layer's parameters, that are copied one by one then.
     """
 
     shards: int
@@ -117,6 +118,7 @@ class Sharing:
     latency: float
     memory: float
     formula: str
+    pieces: int
 
     @classmethod
     def of(cls, how: Conditions, layout: Layout, schedule: str) -> Sharing:
@@ -128,6 +130,8 @@ class Sharing:
         along = (shards.size - 1) / shards.size / shards.rate(how.gpu)
         once = zero == 2 and schedule in ALL_FORWARD_FIRST  # a stage's gradients are whole before the next's
         formula = EXPOSED_DP[1 if once else zero]
+        if how.reduces_after and zero == 1:
+            formula = EXPOSED_AFTER
         return cls(
             shards.size if zero else 1,
             along * GRAD + between,
@@ -135,6 +139,7 @@ class Sharing:
             shards.latency * (shards.size > 1),
             how.gpu.hbm_rate * STREAM,
             formula if shards.size * copies.size > 1 else "0.0",
+            how.reduces_after * shards.size,
         )
 
     def exposed(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> Term:
@@ -151,6 +156,8 @@ class Sharing:
             "forward": layers * phases[0],
             "backward": layers * phases[1],
             "layers": max(1.0, layers),
+            "pieces": self.pieces,
+            "launch": LAUNCH,
         }
         return Term("exposed DP", self.formula, inputs, _ZERO)
 
@@ -174,6 +181,14 @@ EXPOSED_DP = {
 }
 """ZeRO's stage → what of gradients and parameters on their way is not hidden: the last layer's reduction and
 the first one's gather, and what takes longer than the compute of a micro-batch beside it."""
+
+
+EXPOSED_AFTER = "2 * scatter + gather + 3 * latency + layers * pieces * launch"
+"""The same where nothing of it is hidden, and gradients are reduced whole, which is two rings: `Habits`."""
+
+LAUNCH = 1e-5
+"""Seconds in which the host slices a tensor, views a buffer and copies one to the other: assumed, three calls
+of PyTorch of some 3 microseconds each, which is what the seen rows of 128 ranks leave for it."""
 
 
 @dataclass(frozen=True)
