@@ -203,6 +203,7 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
             chunks = sum(layers * n for layers, n in zip(made.first, flying, strict=True)) * batch / own.cp
             named = {"micro_batches": many, "layers": made.rank}
             params = int(made.rank * numel)
+            alone: dict[str, float] = {}
             for zero, sharing in shared.items():
                 if least_bytes(made.rank * numel, zero, shards) > room:
                     continue
@@ -218,15 +219,16 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
                 for name, kept, forward, backward, ends in kinds:
                     if held + chunks * kept > room:
                         continue
-                    each = forward + backward
-                    seconds = many * max(made.rank * each, made.last * each + ends)
-                    stage = made.longest * forward, made.longest * backward
-                    seconds += waits_of(job.schedule, pp, v, many, *stage)
+                    if name not in alone:
+                        each = forward + backward
+                        stage = made.longest * forward, made.longest * backward
+                        busy = many * max(made.rank * each, made.last * each + ends)
+                        alone[name] = busy + waits_of(job.schedule, pp, v, many, *stage)
                     alike = zero, made.rank, name
                     if alike not in exposed:
                         between = sharing.exposed(params, named, (forward, backward))
                         exposed[alike] = between.value + sharing.optimizer(params).value
-                    seconds += exposed[alike]
+                    seconds = alone[name] + exposed[alike]
                     yield Candidate(*(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name, job.schedule))
 
 
