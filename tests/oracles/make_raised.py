@@ -19,6 +19,9 @@ raised_fourth.jsonl (--recipes raised_fourth.toml --out ...) is a fourth, kept l
 degrees drawn by a seed; it wants also, without their dependencies: ibm-fms==1.13.1 litgpt==0.5.13
 diffusers==0.42.1 tensor_parallel==2.0.0 yunchang==0.6.4 torchmetrics==1.9.0 einops==0.8.2.
 
+raised_fifth.jsonl (--halved --recipes raised_fifth.toml --out ...) is a fifth, in two halves from the start,
+with libraries named above.
+
 A recipe is a piece of a user's code with the fault in it, how it is run, what of the traceback is kept, and
 its labels. They follow from the fault; no answer of `explain` was looked at for them. Cases keep the form of
 wild.jsonl and add: verdict (what can be said from the text alone), decides (facts that would decide where it
@@ -250,7 +253,7 @@ def versioned(library: str) -> str:
     names = {"torch": "torch", "megatron-core": "megatron-core", "python": ""}
     try:
         return f"{library} {version(names.get(library, library)).split('+')[0]}"
-    except PackageNotFoundError:
+    except (PackageNotFoundError, ValueError):  # Python itself has none
         return library
 
 
