@@ -121,6 +121,14 @@ def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     return h if any(map(known.get, (*AXES, "world"))) else replace(h, level=POSSIBLE)
 
 
+def judged(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothesis:
+    """`h` in the light of what is known."""
+    h = h if h.category in saying else acquitted(h, r, known)
+    if h.parallel is None and any((known.get(axis) or 1) > 1 for axis in CATEGORIES[h.category].axes):
+        h = replace(h, parallel=True)
+    return doubted(placeholders(h, known), r, known)
+
+
 def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
     """One hypothesis a category and subtype, with an equation and a blame of its like if it has none."""
     best: dict[tuple[str, str | None], Hypothesis] = {}
@@ -272,17 +280,16 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
         saying = {CODES[code] for code in spoken(r, job, known.framework)}
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # one wording of several rules proves none of them
-    found = [h if h.category in saying else acquitted(h, r, known) for h in hypotheses(r, observed, known)]
-    found = [doubted(placeholders(h, known), r, known) for h in found]
-    parted = r.parallel or PARTED.search(" ".join(r.code[-1:]))
-    near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
-    found += [replace(h, parallel=None) if near else h for h in elsewhere(found, r, known)]
+    found = [judged(h, r, known, saying) for h in hypotheses(r, observed, known)]
     if all(h.level is WEAK for h in found):
         found += explain_spoken(r, known)
-    if all(h.level is WEAK for h in found) and (
-        r.parallel or r.concepts & {*AXES, "world"} or len(r.low.split()) < BARE
-    ):
-        found += unfit(r, known)
+    parted = r.parallel or PARTED.search(" ".join(r.code[-1:]))
+    near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
+    found += [
+        replace(h, parallel=None) if near else placeholders(h, known) for h in elsewhere(found, r, known)
+    ]
+    if all(h.level is WEAK for h in found):
+        found += unfit(r, known, r.parallel or len(r.low.split()) < BARE)
     found += stated(found, r)
     sized = any(isinstance(o, View | Matmul | Pair) for o in observed)  # torch's words: the sizes decide
     missing = (saying if sized else saying | named) - {h.category for h in found}

@@ -18,10 +18,10 @@ from llamapar.records.equations import Comparison, Product, Quotient, Stated
 
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, Hypothesis, Level, found
 from .known import Known, on_a_rank
-from .observations import LABELS, Matmul, Observation, Pair, Split, View
+from .observations import AXES, LABELS, Matmul, Observation, Pair, Split, View
 from .reading import Reading, Shape
 from .weights import key_of, rounded_up
-from .widths import NARROW, explain_narrow
+from .widths import explain_narrow, is_narrow
 
 COLUMNS, TOKENS, SAMPLES = "columns", "tokens", "samples"
 _ANY = frozenset((COLUMNS, TOKENS, SAMPLES))
@@ -81,7 +81,8 @@ class Cut:
         return {share * self.degree for share in self.shares}
 
     def explains(self, a: int, b: int) -> bool:
-        return a != b and {a, b} <= self.shares | self.gathered | {self.whole}
+        taken = {self.whole * self.degree} if self.whole in (a, b) and self.even else set()
+        return a != b and {a, b} <= self.shares | self.gathered | taken | {self.whole}
 
     def tears(self, a: int, b: int) -> bool:
         """Whether both are shares, or one is and the other a unit that it holds no whole number of."""
@@ -273,28 +274,27 @@ def _padded_shares(o: Observation, r: Reading, known: Known) -> Iterator[Hypothe
 _LEAST = 16
 """A size, at least, that two numbers of a text do not have by chance."""
 
+_MOST = 8
+"""Sizes of a text that are tried in pairs, the largest ones."""
+
 
 def explain_spoken(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A text of no relation that is read here: one of its sizes is known, another a rank's part of it."""
-    sizes = {n for shape, _ in r.shapes for n in shape} | {
-        *r.values,
-        *(t.number for t in r.terms if t.number),
-    }
-    for cut, _ in cuts(known):
-        shares = sorted(sizes & cut.shares - {cut.whole}, reverse=True)
-        if cut.whole in sizes and shares and shares[0] >= _LEAST:
-            yield from (
-                _even(cut, shares[0], cut.whole, None, r)
-                if cut.even
-                else _uneven(cut, shares[0], cut.whole, LIKELY, False)
-            )
+    """A text of no relation that is read here: two of its sizes are what a known cut makes."""
+    spoken = {n for shape, _ in r.shapes for n in shape} | {*r.values, *(t.number or 0 for t in r.terms)}
+    sizes = sorted((n for n in spoken if n >= _LEAST), reverse=True)[:_MOST]
+    for big, small in combinations(sizes, 2):
+        if told := explain_forwards(Pair(small, big), r, known):
+            yield from (replace(h, level=min(h.level, POSSIBLE)) for h in told)
             return
 
 
-def unfit(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """What is wrong with the known numbers themselves: every size that its degree does not divide."""
+def unfit(r: Reading, known: Known, spoken: bool) -> Iterator[Hypothesis]:
+    """What is wrong with the known numbers themselves: every size that its degree does not divide. spoken:
+    of ranks; else only what the text, or the line of code that failed, speaks of by an axis or a size."""
     quantised = _QUANTISED.search("\n".join((r.low, *r.code)).lower())
     for cut in [*(groups(known) if quantised else ()), *uneven(known)]:
+        if not (spoken or r.evident & {*AXES, "world", cut.fact.removeprefix("n_")}):
+            continue
         few = cut.fact in _HEADS and cut.count == (known.get("n_kv_heads") or cut.count) < cut.degree
         category = "kv_heads_lt_tp" if few else cut.category
         yield found(category, POSSIBLE, f"{cut} does not divide", Quotient(cut.count, cut.degree))
@@ -302,7 +302,7 @@ def unfit(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesis]:
     """The cuts of known sizes by known degrees of which both sizes of an observation come."""
-    if "lora" in r.evident:
+    if "lora" in r.evident or (isinstance(o, Pair) and key_of(o.name) == "lora"):
         return []
     if isinstance(o, Pair | Matmul):
         runs = list(_of_two_runs(o, known))
@@ -344,7 +344,7 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     # a slice beside the whole is none of two uneven shares, where a size that divides makes both
     uneven = [row for row in rows if not row[0].even and not (even and row[0].whole in row[1:])]
     alike = len({cut.category for cut, _, _ in uneven}) + bool(even) < 2
-    told = [h for cut, a, b in even for h in _even(cut, min(a, b), max(a, b), o, r)]
+    told = [h for cut, a, b in even for h in _even(cut, min(a, b), max(a, b), o, r, known)]
     if uneven:
         level, meet = LIKELY if alike else POSSIBLE, isinstance(o, Pair | Matmul)
         told = [replace(h, level=min(h.level, level)) for h in told]
@@ -362,7 +362,9 @@ def _uneven(cut: Cut, a: int, b: int, level: Level, meet: bool) -> Iterator[Hypo
         yield found("fsdp_uneven", POSSIBLE, cause, numbers)
 
 
-def _even(cut: Cut, small: int, big: int, o: Observation | None, r: Reading) -> Iterator[Hypothesis]:
+def _even(
+    cut: Cut, small: int, big: int, o: Observation | None, r: Reading, known: Known
+) -> Iterator[Hypothesis]:
     k, part, numbers = cut.degree, f"a rank's slice ({cut.axis}={cut.degree})", Quotient(big, cut.degree)
     tokens = cut.fact in ("seq_len", "global_batch")
     if tokens and cut.axis == "cp" and r.positions:
@@ -371,9 +373,10 @@ def _even(cut: Cut, small: int, big: int, o: Observation | None, r: Reading) -> 
         return
     if r.loading and not tokens:
         cause = f"{small} is one of {k} shards of {big} ({cut}): a shard meets the whole weight"
-        yield found("checkpoint_tp_mismatch", LIKELY, cause, numbers)
+        level = LIKELY if r.read else POSSIBLE  # else a mere copy: of a file, or of a tensor of this run
+        yield found("checkpoint_tp_mismatch", level, cause, numbers)
         return
-    if isinstance(o, Matmul) and o.b == big and 1 < o.rest <= NARROW and cut.fact != "dim":
+    if isinstance(o, Matmul) and is_narrow(o, known) and cut.fact != "dim":
         yield from explain_narrow(small, big, o.rest)
         return
     facts = {cut.axis: k}

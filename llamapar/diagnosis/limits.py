@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
 from .forwards import cuts, uneven
-from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
 from .known import Known
 from .reading import Reading
 from .words import pattern
@@ -62,7 +62,7 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 _COLLECTIVE = pattern("collective_of_unequal_pieces")
 _PAST = re.compile(
-    r"index (?P<index>\d{1,12}) is out of bounds for dimension \d with size (?P<size>\d{1,12})|"
+    r"index (?P<index>\d{1,12}) is out of bounds for (?:dimension|axis) \d with size (?P<size>\d{1,12})|"
     r"target (?P<target>\d{1,12}) is out of bounds|index out of range|srcindex < srcselectdimsize|"
     r"index_select"
 )
@@ -83,15 +83,15 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield _past_the_positions(size, known)
         return
     index = int(past["index"] or past["target"] or 0)
-    facts = ("vocab_size", "seq_len") if size else ("vocab_size",)  # what ids and positions count
-    for cut in (cut for cut, _ in cuts(known) if cut.fact in facts and cut.axis != "dp"):
+    counted = [cut for cut, _ in cuts(known) if cut.axis != "dp" and cut.columns == 1]
+    for cut in counted if size else [cut for cut in counted if cut.fact == "vocab_size"]:
         rows, numbers = size or max(cut.shares - {cut.whole}), Quotient(cut.count, cut.degree)
         if rows in cut.shares and rows <= index < cut.whole:
             if not cut.even:
                 cause = f"{index} of {cut}, which does not divide, is past the {rows} of one rank"
                 yield found(cut.category, POSSIBLE, cause, numbers)
             cause = f"{index} of {cut} is looked up among the {rows} of one rank"
-            yield found("other: global_dim_not_localized", LIKELY if cut.even else POSSIBLE, cause, numbers)
+            yield found(LOCAL, LIKELY if cut.even else POSSIBLE, cause, numbers)
             return
         if rows == cut.whole <= index < max(cut.gathered):
             cause = f"equal pieces of {cut} count up to {max(cut.gathered)}: there is no {index}"
@@ -101,7 +101,7 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
-        yield found("other: global_dim_not_localized", POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
+        yield found(LOCAL, POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
 
 
 def _past_the_positions(size: int, known: Known) -> Hypothesis:
@@ -123,9 +123,25 @@ PARTED = re.compile(r"\.(?:chunk|split|tensor_split|scatter)\(")
 """A line of code that takes a tensor apart."""
 
 
+_UNPACKED = re.compile(r"values to unpack \(expected (\d{1,4}), got (\d{1,4})\)")
+
+
 def _few_chunks(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """torch's chunk gives fewer parts than it is asked for where these do not divide the dim."""
-    if "index out of range" not in r.low or not PARTED.search(" ".join(r.code[-1:])):
+    """A tensor comes apart in fewer parts than are taken: torch's chunk makes fewer than it is asked for where
+    these do not divide the dim; and a rank's slice has fewer parts of a given size than the whole."""
+    unpacked = _UNPACKED.search(r.low)
+    if not (unpacked or "index out of range" in r.low) or not PARTED.search(" ".join(r.code[-1:])):
+        return
+    asked, parts = map(int, unpacked.groups()) if unpacked else (0, 0)
+    for axis in ("tp", "cp", "dp"):
+        degree = known.get(axis) or 1
+        if asked and degree not in (1, asked) and -(-asked // degree) == parts:
+            cause = f"a rank's slice ({axis}={degree}) comes apart in {parts} of the whole's {asked} parts"
+            yield found(LOCAL, POSSIBLE, cause, Quotient(asked, degree))
+            return
+    if asked and asked not in (known.get("tp"), known.get("cp"), known.get("dp")):
+        cause = f"{parts} parts where {asked} are taken: a tensor of other widths than the code cuts"
+        yield found("fused_qkv_layout" if asked == 3 else LOCAL, POSSIBLE, cause, parallel=None, needs="tp")
         return
     cause = "a tensor came apart in fewer chunks than there are ranks, which do not divide it"
     for cut in uneven(known):

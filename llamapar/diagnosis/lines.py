@@ -66,6 +66,10 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 _FRAME = re.compile(r'^File "|^Traceback|^    at |^\^+$|^During handling|^The above exception')
 
 
+_TORCH = re.compile(r'File "(?:[^"]{0,200}/)?torch/')
+"""A frame of torch itself, whose line says less of a tensor than the line that called it."""
+
+
 @dataclass
 class Candidate:
     """A line that may be the cause, with the text around its first appearance."""
@@ -82,7 +86,10 @@ class Candidate:
         """The lines of source that the traceback shows above it, the failing one last."""
         rows = [text for text, _ in map(strip, self.before.splitlines()[-16:])]
         quoted = [_QUOTED.sub("", row) for row in rows if _QUOTED.match(row)]
-        below = [row for file, row in pairwise(rows) if file.startswith('File "') and not _FRAME.match(row)]
+        shown = [
+            pair for pair in pairwise(rows) if pair[0].startswith('File "') and not _FRAME.match(pair[1])
+        ]
+        below = [row for _, row in sorted(shown, key=lambda pair: not _TORCH.match(pair[0]))]
         return tuple(quoted or below)[-4:]
 
     @property

@@ -103,12 +103,13 @@ _WEAK = frozenset(("dimension", "hidden", "checkpoint", "lora", "fused"))
 _MODULO = re.compile(r"\b(\d{1,12}) % (\d{1,12}) [!=]= ?0")
 _PARTITIONED = re.compile(
     r"array axis (?P<dim>\d) (?:"
-    r"is partitioned (?P<ranks>\d{1,6}) times, but the dimension size is (?P<size>\d{1,12})|"
+    r"is partitioned (?P<ranks>\d{1,6}) times, but (?:does not evenly divide )?the dimension size "
+    r"(?:is )?(?P<size>\d{1,12})|"
     r"\(of size (?P<size2>\d{1,12})\) to mesh ax[ei]s (?P<axis>[('\w, )]{1,60}) "
     r"\(of (?:total )?size (?P<ranks2>\d{1,6})\))"
 )
 _SPEC = re.compile(r"p\(([^()]{0,80})\)")
-_ARRAY = re.compile(r"(?:full shape: \(|of shape \w{1,12}\[)([\d, ]{1,60})")
+_ARRAY = re.compile(r"(?:full shape: \(|got shape: \(|of shape \w{1,12}\[)([\d, ]{1,60})")
 _OF_KEYS = re.compile(r"parameter '(?:k|v|kv|keys?|values?)'|\b(?:wk|wv|k_proj|v_proj)\b")
 _DATA, _SEQUENCE = (
     re.compile(r"data|\bf?s?dp\b|batch|replica"),
@@ -218,7 +219,7 @@ _SIZES = re.compile(
 _EXPECTED = re.compile(
     r"expected (?:input |hidden |tensor )?(?:size|dim\w{0,7}|length)? ?\(?(\d{1,20})\)?"
     r"(?: in dimension \d)?,? (?:but )?"
-    r"(?:got|found|received|was) (?:tensor )?(?:size|of size)? ?\(?(\d{1,20})"
+    r"(?:got|found|received|was) (?:tensor )?(?:size|of size)? ?\(?(\d{1,20})(?!\d|\)\Z)"
 )
 _VERSUS = re.compile(r"\((\d{1,12}(?: \d{1,12}){0,5}) vs\.? (\d{1,12}(?: \d{1,12}){0,5})\)")
 """Two shapes as gloo writes them: (683 8 vs. 681 8)."""
@@ -285,8 +286,9 @@ def shapes(r: Reading) -> Iterator[Observation]:
             return
     last = _ENTRY.search(r.low)
     if last and len(wide) == 2 and wide[0][:-1] == wide[1][:-1] and wide[0][-1] > wide[1][-1]:
-        *lead, part = wide[0]  # equal parts of a width, and what is left of it
+        *lead, part = wide[0]  # equal parts of a width, and what is left of it; or two that were stacked
         yield View((*lead, -1, part), math.prod(lead) * (int(last[1]) * part + wide[1][-1]))
+        yield from _pairs(wide, "", r)
         return
     split = _SPLIT.search(r.low)
     if split:

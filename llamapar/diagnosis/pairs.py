@@ -116,7 +116,7 @@ def _lora(it: Meeting) -> Iterator[Hypothesis]:
             yield found("lora_tp", level, cause, it.both, parallel=blame)
     elif small and big % small == 0 and tp in (None, big // small):
         cause = f"LoRA ranks of {small} and {big}: two adapters, or one that is cut over tp={big // small}"
-        blame = True if tp else None
+        blame = True if tp or it.known.changes else None
         yield found("lora_tp", LIKELY, cause, Quotient(big, big // small), parallel=blame)
     else:
         yield found("lora_tp", LIKELY, "two LoRA ranks differ", it.both, parallel=False)
@@ -132,6 +132,19 @@ def _placeholder(it: Meeting) -> Iterator[Hypothesis]:
     spoken = loaded or width or it.known.get("zero") == 3 or ZERO.search(it.r.low)
     level, blame = (LIKELY, True) if spoken else (POSSIBLE, None)
     yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
+
+
+_SLICE = re.compile(r"get_slice|narrow\(|\[[^\[\]:]{1,60}:[^\[\]]{1,60}\]")
+
+
+def _past_the_file(it: Meeting) -> Iterator[Hypothesis]:
+    """A slice of a file's tensor from past its end is empty."""
+    cut = it.small == 0 and it.r.loading and _SLICE.search(" ".join(it.r.code[-1:]))
+    if cut and it.known.get("zero") != 3:
+        cause = f"{it.big} rows are asked of a tensor that ends before them: it was cut before"
+        blame = True if (it.known.get("tp") or 1) > 1 else None
+        needs = "layout of the checkpoint, layout of this run"
+        yield found("checkpoint_tp_mismatch", POSSIBLE, cause, it.both, parallel=blame, needs=needs)
 
 
 def _no_tokens(it: Meeting) -> Iterator[Hypothesis]:
@@ -298,6 +311,6 @@ def _lengths_or_widths(it: Meeting) -> Iterator[Hypothesis]:
 
 
 _IN_TURN = (
-    _labels, _two_models, _lora, _no_tokens, _placeholder, _positions, _cut_by_nobody, _gathered,
+    _labels, _two_models, _lora, _no_tokens, _past_the_file, _placeholder, _positions, _cut_by_nobody, _gathered,
     _fused, _flat, _tied, _plain,
 )  # fmt: skip

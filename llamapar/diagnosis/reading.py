@@ -95,6 +95,10 @@ _LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|
 _LOADS = re.compile(r"(?<!to_local\(\))\.copy_\(|load|get_slice|state_dict|narrow\(|checkpoint|merge")
 """What a text, and a line of source, say where a tensor comes from a file."""
 
+_SAVED = re.compile(
+    r"load|checkpoint|ckpt|saved?\b|state_dict|merge|shard|restor|resum|get_slice|convert|import_"
+)
+
 _GROUP_SIZE = ("group_size", "group size")
 _LEAST_GROUP = 16
 """Columns of a quantisation group, at least: a smaller group is one of ranks."""
@@ -193,6 +197,11 @@ class Reading:
         """Whether a tensor is read from a file, by the text or by the line of code that failed."""
         line = " ".join(self.code[-1:]).lower()
         return bool(_LOADED.search(self.low) or _LOADS.search(line))
+
+    @cached_property
+    def read(self) -> bool:
+        """Whether a file or what was saved is spoken of, and not a mere copy."""
+        return bool(_SAVED.search("\n".join((self.low, *self.code)).lower()))
 
     @cached_property
     def parallel(self) -> bool:

@@ -30,14 +30,19 @@ def explain_matmul(o: Matmul, r: Reading, known: Known) -> Iterator[Hypothesis]:
     elif small == 1 or (o.rest == 1 and big % small):
         cause = "a packed (quantised) weight is used as if it were plain"
         yield found("other", POSSIBLE, cause, parallel=False)
-    if small > 1 and o.b == big and 1 < o.rest <= NARROW and known.get("tp") == big // small:
+    if small > 1 and is_narrow(o, known) and known.get("tp") == big // small:
         yield from explain_narrow(small, big, o.rest)
     elif small > 1:
         yield from explain_widths(small, big, r, known)
 
 
-NARROW = 64
+_NARROW = 64
 """Columns of a weight, at most, that are the rank of an adapter."""
+
+
+def is_narrow(o: Matmul, known: Known) -> bool:
+    """Whether the longer side is a weight of so few columns that it may be an adapter's."""
+    return o.b > o.a and 1 < o.rest <= _NARROW and o.rest != known.get("dim")
 
 
 def explain_narrow(small: int, big: int, columns: int) -> Iterator[Hypothesis]:
