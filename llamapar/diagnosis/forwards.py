@@ -47,6 +47,12 @@ _SIZES: tuple[tuple[str, str, str, str], ...] = (
 """What each axis cuts: the fact, the category where its degree does not divide it, and what it counts. DP
 cuts the rows of parameters under FSDP."""
 
+_CONCEPTS = {
+    "ffn_dim": "ffn", "dim": "hidden", "n_heads": "heads", "n_kv_heads": "kv", "vocab_size": "vocab",
+    "seq_len": "seq", "n_layers": "layers", "global_batch": "batch",
+}  # fmt: skip
+"""What a text calls these sizes."""
+
 _HEADS = ("n_kv_heads", "n_heads")
 
 
@@ -192,7 +198,7 @@ def _of_open_view(o: View, known: Known) -> Iterator[Meeting]:
     for first, last in combinations(range(len(dims) + 1), 2):
         asked = math.prod(dims[first:last])
         if last - first < 3 and asked > 1 and o.numel % asked and asked != known.get("head_dim"):
-            kinds = _ANY if first < open_at or len(dims) == 2 else frozenset((COLUMNS,))
+            kinds = _ANY if first < open_at or not open_at or len(dims) == 2 else frozenset((COLUMNS,))
             yield from ((size, asked, kinds) for size in there if size != asked)
 
 
@@ -205,7 +211,7 @@ def _of_view(target: Shape, numel: int, head_dim: int | None) -> Iterator[Meetin
     dims = len(target)
     heads = dims - 2 if dims > 3 or target[-1] == head_dim else dims - 1
     for first in range(dims):
-        for last in range(first + 1, min(first + 2, dims) + 1):
+        for last in {first + 1, min(first + 2, dims), max(first + 1, dims)}:
             asked = math.prod(target[first:last])
             there, rest = divmod(numel * asked, math.prod(target))
             kinds = {SAMPLES} if first == 0 else set()
@@ -293,7 +299,7 @@ def unfit(r: Reading, known: Known, spoken: bool) -> Iterator[Hypothesis]:
     of ranks; else only what the text, or the line of code that failed, speaks of by an axis or a size."""
     quantised = _QUANTISED.search("\n".join((r.low, *r.code)).lower())
     for cut in [*(groups(known) if quantised else ()), *uneven(known)]:
-        if not (spoken or r.evident & {*AXES, "world", cut.fact.removeprefix("n_")}):
+        if not (spoken or r.evident & {*AXES, "world", _CONCEPTS.get(cut.fact)}):
             continue
         few = cut.fact in _HEADS and cut.count == (known.get("n_kv_heads") or cut.count) < cut.degree
         category = "kv_heads_lt_tp" if few else cut.category

@@ -101,7 +101,8 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
-        yield found(LOCAL, POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
+        cut = True if any(cut.fact == "vocab_size" for cut in counted) else None
+        yield found(LOCAL, POSSIBLE, cause, parallel=cut, needs="tp, vocab_size")
 
 
 def _past_the_positions(size: int, known: Known) -> Hypothesis:
@@ -127,8 +128,8 @@ _UNPACKED = re.compile(r"values to unpack \(expected (\d{1,4}), got (\d{1,4})\)"
 
 
 def _few_chunks(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A tensor comes apart in fewer parts than are taken: torch's chunk makes fewer than it is asked for where
-    these do not divide the dim; and a rank's slice has fewer parts of a given size than the whole."""
+    """A tensor comes apart in fewer parts than are taken: torch's chunk makes fewer than it is asked for
+    where these do not divide the dim; and a rank's slice has fewer parts of a given size than the whole."""
     unpacked = _UNPACKED.search(r.low)
     if not (unpacked or "index out of range" in r.low) or not PARTED.search(" ".join(r.code[-1:])):
         return

@@ -311,6 +311,6 @@ def _lengths_or_widths(it: Meeting) -> Iterator[Hypothesis]:
 
 
 _IN_TURN = (
-    _labels, _two_models, _lora, _no_tokens, _past_the_file, _placeholder, _positions, _cut_by_nobody, _gathered,
-    _fused, _flat, _tied, _plain,
+    _labels, _two_models, _lora, _no_tokens, _past_the_file, _placeholder, _positions, _cut_by_nobody,
+    _gathered, _fused, _flat, _tied, _plain,
 )  # fmt: skip
