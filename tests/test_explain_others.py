@@ -452,7 +452,7 @@ STAGES = "layers_not_divisible_pp"
 @pytest.mark.parametrize(
     ("text", "facts", "verdict", "title", "level"),
     [
-        (COPIED, {"tp": 4, "dim": 8192}, "sharding", "checkpoint_tp_mismatch", "likely"),
+        (COPIED, {"tp": 4, "dim": 8192}, "sharding", "checkpoint_tp_mismatch", "possible"),
         (ROWS.format(16000, 64000), {"tp": "4->1"}, "sharding", "embed_checkpoint_shape", "likely"),
         (ROWS.format(60032, 60001), {"tp": 2, "vocab": 60001}, "sharding", "vocab_padding", "likely"),
         (ROWS.format(60032, 60001), {}, "unknown", "vocab_padding", "likely"),

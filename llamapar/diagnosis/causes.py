@@ -264,8 +264,6 @@ def _category(it: Relation) -> str | None:
         return "kv_heads_lt_tp"
     if o.subject == "tp" and by.isdisjoint({"world", "tp", "pp", "dp", "cp"}):
         return None
-    if category == "layers_not_divisible_pp" and "microbatch" in it.concepts:
-        return "microbatch_divisibility"
     few = o.number is not None and o.divisor is not None and o.number < o.divisor
     if o.subject == "heads" and few and o.number == it.known.get("n_kv_heads"):
         return "kv_heads_lt_tp"

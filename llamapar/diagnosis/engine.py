@@ -124,8 +124,9 @@ def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
 def judged(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothesis:
     """`h` in the light of what is known."""
     h = h if h.category in saying else acquitted(h, r, known)
-    if h.parallel is None and any((known.get(axis) or 1) > 1 for axis in CATEGORIES[h.category].axes):
-        h = replace(h, parallel=True)
+    axes = AXES if h.category == "checkpoint_tp_mismatch" else CATEGORIES[h.category].axes
+    if h.parallel is None and any((known.get(axis) or 1) > 1 for axis in axes):
+        h = replace(h, parallel=True)  # what its axis cuts is cut here
     return doubted(placeholders(h, known), r, known)
 
 

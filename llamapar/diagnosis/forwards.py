@@ -271,8 +271,7 @@ def _padded_shares(o: Observation, r: Reading, known: Known) -> Iterator[Hypothe
         small, big = sorted((o.a * ranks, o.b * ranks))
         if rounded_up(vocab, big, known) and (small == vocab or rounded_up(vocab, small, known)):
             cause = f"{o.a} and {o.b} are shares of a vocabulary of {vocab} padded to {small} and to {big}"
-            cut = True if tp > 1 or known.changes else None
-            numbers = Comparison(small, "≠", big)
+            cut, numbers = True if known.changes else None, Comparison(small, "≠", big)
             yield found("vocab_padding", LIKELY, cause, numbers, parallel=cut, needs="padding, tp")
             return
 

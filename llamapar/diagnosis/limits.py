@@ -101,8 +101,7 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
-        cut = True if any(cut.fact == "vocab_size" for cut in counted) else None
-        yield found(LOCAL, POSSIBLE, cause, parallel=cut, needs="tp, vocab_size")
+        yield found(LOCAL, POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
 
 
 def _past_the_positions(size: int, known: Known) -> Hypothesis:
@@ -148,8 +147,7 @@ def _few_chunks(r: Reading, known: Known) -> Iterator[Hypothesis]:
     for cut in uneven(known):
         yield found(cut.category, POSSIBLE, f"{cause}: {cut}", Quotient(cut.count, cut.degree))
     if not uneven(known):
-        blame = True if (known.get("tp") or 1) > 1 else None
-        yield found(WIDTH, POSSIBLE, cause, parallel=blame, needs="shape of the tensor, tp")
+        yield found(WIDTH, POSSIBLE, cause, parallel=None, needs="shape of the tensor, tp")
 
 
 _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")

@@ -138,8 +138,6 @@ def score(text: str) -> float:
         worth += 3.0
     elif "ssert" in text or "heck failed" in text:
         worth += 2.0
-    if text.startswith("assert "):
-        worth = min(worth, 4.0)  # a line of source: less than what was raised of it with numbers
     if is_watchdog(text):
         worth = 2.0
     if _CONSEQUENCE.search(text[:400]):

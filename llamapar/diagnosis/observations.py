@@ -183,9 +183,7 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     part = _DIM_OF.search(r.text, *left)
     shape = next((s for s, at in r.shapes if part and at == part.end()), ())
     dim = int(part.group(1)) if part else 0
-    if dim < len(
-        shape
-    ):  # "dim 1 of [1, 500, 3072] does not divide": of three dims the second is the sequence
+    if dim < len(shape):  # "dim 1 of [1, 500, 3072]": of three dims the second is the sequence
         number, concept = shape[dim], "seq" if (len(shape), dim) == (3, 1) else concept
     return Divides(
         concept,

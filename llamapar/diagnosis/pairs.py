@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from llamapar.describe.placement import PARAMETERS, REPLICATED, Shard
@@ -12,7 +12,7 @@ from llamapar.records.equations import Comparison, Padded, Product, Quotient, St
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
 from .known import Known, degrees
-from .observations import AXES, LABELS, ZERO, Pair, names
+from .observations import LABELS, ZERO, Pair, names
 from .reading import Reading, Shape
 from .tokens import explain_uncut
 from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
@@ -142,9 +142,7 @@ def _past_the_file(it: Meeting) -> Iterator[Hypothesis]:
     cut = it.small == 0 and it.r.loading and _SLICE.search(" ".join(it.r.code[-1:]))
     if cut and it.known.get("zero") != 3:
         cause = f"{it.big} rows are asked of a tensor that ends before them: it was cut before"
-        blame = True if (it.known.get("tp") or 1) > 1 else None
-        needs = "layout of the checkpoint, layout of this run"
-        yield found("checkpoint_tp_mismatch", POSSIBLE, cause, it.both, parallel=blame, needs=needs)
+        yield found("checkpoint_tp_mismatch", POSSIBLE, cause, it.both, parallel=None)
 
 
 def _no_tokens(it: Meeting) -> Iterator[Hypothesis]:

@@ -15,7 +15,7 @@ from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found
 from .known import Known
 from .observations import AXES
 from .reading import Reading
-from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING
+from .vocabulary import NOT_SHARDING, SHARDING
 from .words import either, pattern, table
 
 BARE = 4
@@ -36,15 +36,6 @@ class Topic:
     blame: bool | None
     sure: bool
     needs: str
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes that cut what it is about: of a checkpoint's tensors any."""
-        return (
-            AXES
-            if self.category == "checkpoint_tp_mismatch"
-            else CATEGORIES[self.category.partition(":")[0]].axes
-        )
 
     def matches(self, text: str, around: str) -> bool:
         """Whether it is what a text says. around: the text with the line of code that failed."""
@@ -105,6 +96,4 @@ def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypo
             proven = sharded if topic.blame else not (sharded or r.concepts & {*AXES, "world"})
             sure = topic.sure and not (topic.blame is False and beside and cut)
             blame = topic.blame if sure or proven else None
-            if blame is None and any((known.get(axis) or 1) > 1 for axis in topic.axes):
-                blame = True
             yield found(topic.category, level, topic.cause, parallel=blame, needs=topic.needs)

@@ -303,15 +303,7 @@ def _between(width: int, heads: int, head_dim: int, r: Reading, known: Known) ->
 
 def _no_factor(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A dim of the target is a sequence that the ranks do not divide; or nothing that is known here."""
-    cuts = list(explain_cut(o, r, known))
-    yield from cuts
-    seq = known.get("seq_len")
-    for axis in ("cp", "tp") if not cuts else ():
-        k = known.get(axis) or 1
-        if seq in o.target and seq and seq % k:
-            yield found(
-                "seq_not_divisible", POSSIBLE, f"{seq} tokens do not divide over {axis}={k}", Quotient(seq, k)
-            )
+    yield from explain_cut(o, r, known)
     cause = "the tensor and the view differ by no whole factor of heads: compare batch and sequence"
     numbers = Stated(f"{math.prod(abs(n) for n in o.target)} against {o.numel}")
     yield found("other", WEAK, cause, numbers, parallel=None, needs="model, layout")

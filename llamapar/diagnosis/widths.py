@@ -141,12 +141,6 @@ def _dealt(small: int, big: int, ranks: int, category: str) -> Iterator[Hypothes
     if big - small < ranks:
         cause = f"{big} and {small} are shares of {whole} over {ranks} ranks, which does not divide"
         yield found(category, POSSIBLE, cause, Quotient(whole, ranks), needs="shape of the tensor")
-    elif -(-small // ranks) * ranks == big:
-        cause = f"equal pieces of {small} on {ranks} ranks make {big}"
-        yield found(category, POSSIBLE, cause, Quotient(small, ranks))
-    elif small in on_a_rank(big, ranks):
-        cause = f"{small} is what a rank holds of {big} over {ranks} ranks, which does not divide"
-        yield found(category, POSSIBLE, cause, Quotient(big, ranks))
 
 
 _MOST = 1024
