@@ -33,9 +33,13 @@ SETS = {
 WRONG = {
     "cbt-expand",  # a mask of the whole sequence said to be another tensor of it
     # of the fourth set's half that nobody has read
-    "fourth-heads-einops-rearrange",
     "fourth-tf-lm-head-shard",
-    "fourth-quant-scales-whole",
+    # of the fifth set's
+    "fifth-fsdp2-full-state",
+    "fifth-cp-segment-ids-cat",
+    "fifth-off-layers-cache",
+    "fifth-idx-copy-rows",
+    "fifth-ck-cat-wrong-dim",
 }
 """Texts of which a wrong cause is still called likely, or a cut's said to be none: not one more."""
 

@@ -86,6 +86,15 @@ FRAME = 'Traceback (most recent call last):\n  File "a.py", line 3, in forward\n
         (FRAME.format("head.weight.copy_(embed.weight)") + MEET.format(32000, 16000, 0), {"pp": 2, "vocab": 32000},
          "tied_embeddings"),
         ("RuntimeError: size mismatch, got input (16), mat (16x64), vec (0)", {"zero": 3}, "other"),
+        # wordings that no pattern knows: two of the sizes are what a known cut makes
+        ("ValueError: extent 427 of the first operand is unlike the 426 of the second", {"tp": 6, "ffn": 2560},
+         "hidden_or_ffn_not_divisible"),
+        ("RuntimeError: Given groups=1, weight of size [5, 426, 3], expected input[2, 427, 7] to have 426 channels, "
+         "but got 427 channels instead", {"tp": 6, "ffn": 2560}, "hidden_or_ffn_not_divisible"),
+        (FRAME.format("assert n % p == 0, m") + "AssertionError: 61 % 2 != 0", {"pp": 2, "layers": 61},
+         "layers_not_divisible_pp"),
+        (FRAME.format("a, b, c = x.split(n, 2)") + "ValueError: not enough values to unpack (expected 3, got 2)",
+         {"tp": 2}, "other"),
     ],
 )  # fmt: skip
 def test_sizes_are_found_forwards_from_what_is_known(text: str, facts: dict[str, int], category: str) -> None:

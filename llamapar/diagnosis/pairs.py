@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from llamapar.describe.placement import PARAMETERS, REPLICATED, Shard
@@ -12,7 +12,7 @@ from llamapar.records.equations import Comparison, Padded, Product, Quotient, St
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
 from .known import Known, degrees
-from .observations import LABELS, ZERO, Pair, names
+from .observations import AXES, LABELS, ZERO, Pair, names
 from .reading import Reading, Shape
 from .tokens import explain_uncut
 from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
