@@ -35,16 +35,11 @@ def roles(
 ) -> Iterator[tuple[str, str, Level]]:
     """What a bare number may be: (fact, where that is from, how likely)."""
     tp, vocab, m = known.get("tp"), known.get("vocab_size"), known.model
-    batch, dp = known.get("global_batch"), known.get("dp") or 0
-    if batch and dp > 1 and number == batch // dp:
-        yield "global_batch", f"given, over dp={dp}", LIKELY
     for fact in ("world", *BY_FACT):
         if fact in ("world", "n_layers") and divisor and divisor == tp and divisor != known.get("pp"):
             continue  # a tensor's size rather than a count of ranks or layers
         if known.get(fact) == number:
             yield fact, "given", LIKELY
-    if known.get("world") == number:
-        yield "world", "given", LIKELY
     if vocab and any(p.padded(vocab, tp or 1) == number != vocab for p in PADDED):
         yield "vocab_size", "given, padded", LIKELY
     if m:

@@ -55,11 +55,7 @@ def explain_parameter(o: Pair, key: str, small: int, big: int, known: Known) -> 
     tp, (k, rest) = known.get("tp"), divmod(big, small)
     equation, kv = Quotient(big, small), key in ("wk", "wv")
     if rest:
-        rounded = list(explain_widths(small, big, Reading(""), known))
-        yield from rounded
-        if not rounded:
-            cause = f"{o.a} and {o.b} are the widths of two different models: {equation} is no shard"
-            yield found("other", POSSIBLE, cause, equation, parallel=False)
+        yield from explain_widths(small, big, Reading(""), known)
         return
     heads, kv_heads = known.get("n_heads"), known.get("n_kv_heads")
     if kv and heads and kv_heads and heads == k * kv_heads and tp != k:
