@@ -22,6 +22,8 @@ try:
 except ImportError:
     raise SystemExit("tools/screens.py writes WebP with Pillow: pip install pillow") from None
 
+from llamapar.errors import LlamaparError, one_of
+
 if TYPE_CHECKING:
     from browser.lab import Notebook
 
@@ -117,6 +119,8 @@ def take(notebook: Notebook, name: str) -> None:
 def main(names: list[str]) -> None:
     from browser.lab import Lab, scratch_notebook
 
+    for name in names:
+        one_of("sheet", name, (*NOTEBOOKS, *PANELS), LlamaparError)
     for folder in (KEPT, READABLE):
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Lab() as lab:
@@ -134,4 +138,7 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except LlamaparError as problem:
+        raise SystemExit(str(problem)) from None
