@@ -48,7 +48,7 @@ def stacked(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
         widest=max(names, key=len),
         legend_rows=3,
         barmode="stack",
-        legend={"traceorder": "normal", "entrywidth": 92},
+        legend={"traceorder": "normal", "entrywidth": 78},
         xaxis=parts.axis("seconds of a step", [0, most], nticks=8),
         yaxis=parts.downward(parts.axis("", [-0.6, len(records) - 0.4], **parts.ticks(places, names))),
     )

@@ -85,7 +85,7 @@ def picture(record: Machine) -> tuple[Spec, str]:
     )
     layout = style.layout(
         "machine",
-        f"Rank {grid.rank:,} of {lay.world:,}: {ranks.at_axes(grid, grid.rank, ' · ')}",
+        f"Rank {grid.rank:,} of {lay.world:,}: {ranks.at_axes(grid, grid.rank, ' · ', ranks.UNBROKEN)}",
         f"{plural(record.nodes, 'node')} of {record.node} GPUs; {what}; below, a frame is a node",
         height=540,
         widest="DP",

@@ -23,6 +23,9 @@ HEIGHT, LINE_HEIGHT = 460, 8
 LEGEND_BELOW = 45
 """Pixels from the axis to the legend."""
 
+ENTRY = 150
+"""Pixels of a name of the legend: plotly's own count of what fits beside each other may cut the last."""
+
 DRAWN = 32
 """Most ranks drawn: past it the first ones and the last."""
 
@@ -63,9 +66,9 @@ ASIDE = {"I": -0.25, "W": 0.25}
 """How far from its rank's middle a kind has its number."""
 
 NAMES = {
-    FORWARD: "forward: both halves",
-    INPUTS: "input gradients: upper half",
-    WEIGHTS: "weight gradients: lower half",
+    FORWARD: "forward: whole box",
+    INPUTS: "input gradients: upper",
+    WEIGHTS: "weight gradients: lower",
     BUBBLE: "bubble",
 }
 
@@ -113,7 +116,7 @@ def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[S
         widest="rank 00",
         height=height,
         legend_rows=3,
-        legend={"y": round(-LEGEND_BELOW / (height - style.TOP - style.BOTTOM), 4)},
+        legend={"y": round(-LEGEND_BELOW / (height - style.TOP - style.BOTTOM), 4), "entrywidth": ENTRY},
         xaxis=parts.axis(time, [0, end], anchor=_axis("y", 2 * len(lines) - 1), showgrid=False),
         **axes,
     )

@@ -28,6 +28,10 @@ WIDE, HIGH = 600, 270
 """About the size of the grid in pixels: only the choice of markers depends on it."""
 
 
+UNBROKEN = "\u00a0"
+"""Between an axis and its index in a title, which wraps elsewhere."""
+
+
 class Bands(NamedTuple):
     """Cells along a side in bands of `width`; `axis` names them where a band is one index of it.
 
@@ -54,7 +58,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
         data.append(_numbers(record))
     layout = style.layout(
         "ranks",
-        f"Rank {record.rank:,} of {record.layout.world:,}: {at_axes(record, record.rank, ' · ')}",
+        f"Rank {record.rank:,} of {record.layout.world:,}: {at_axes(record, record.rank, ' · ', UNBROKEN)}",
         f"order {record.layout.order}, fastest first; {cell}",
         widest=str(record.layout.world - 1) if not down.axis else "",
         xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
