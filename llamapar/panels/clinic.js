@@ -60,7 +60,7 @@ function diagnosisCard(one, index, fix, send) {
   const says = one.says.map(([framework, message, links]) => [framework, [make("code", {}, message), sources(links)]]);
   return card(index ? "note" : "error", { "data-category": one.category },
     [make("b", {}, one.title), make("span", { class: "lp-sure" }, one.sure), make("span", {}, one.cause)],
-    one.equations.length ? make("pre", {}, one.equations.join("\n")) : null,
+    one.equations.length ? make("pre", { tabindex: 0 }, one.equations.join("\n")) : null,
     tries(fixes(one.fixes, "open the Explorer on this layout", (k) => fix(index, k))),
     why(one.words.length && `try ${one.words.join(", or ")}`),
     asked(one.asks, send),
@@ -72,8 +72,8 @@ function render({ model, el }) {
   const pick = ({ points: [point] }) => { // what the pointer says of a call, to stay and to be copied, and its stack
     const said = plain(point.hovertext ?? "").replaceAll(" · ", "\n");
     const stack = panel.payload().figure?.layout.meta?.stacks?.[point.customdata] ?? [];
-    const whole = fold(`the whole stack: ${stack.length} frames, the innermost first`, {}, make("pre", {}, stack.join("\n")));
-    picked.replaceChildren(make("pre", {}, said), ...(stack.length ? [whole] : []));
+    const whole = fold(`the whole stack: ${stack.length} frames, the innermost first`, {}, make("pre", { tabindex: 0 }, stack.join("\n")));
+    picked.replaceChildren(make("pre", { tabindex: 0 }, said), ...(stack.length ? [whole] : []));
     picked.hidden = !said;
   };
   const panel = buildPanel({ model, el }, "lp-clinic", pick);

@@ -2,6 +2,7 @@
 // draws it and says what was touched.
 
 const LIMIT_OPEN = 3; // findings that stand open; the rest folds
+const BEFORE = 60; // pixels of tabs that stay in sight before the one that is chosen, where they scroll
 
 // -- findings ----------------------------------------------------------------------------------
 
@@ -112,6 +113,14 @@ function render({ model, el }) {
   const product = make("div", { class: "lp-product", "aria-live": "polite" });
   panel.controls.column.querySelector("[data-control=dp]").after(product);
   const remedies = make("div", { class: "lp-tries lp-remedies", hidden: true });
+  // In a narrow window the model, the axes and the picture stand alone; these two unfold the rest.
+  const unfold = (shown) => button("", { class: "lp-unfold", "aria-expanded": "false", onclick: ({ currentTarget }) =>
+    currentTarget.setAttribute("aria-expanded", String(panel.columns.classList.toggle(shown))) });
+  const [settings, found] = [unfold("lp-settings"), unfold("lp-found")];
+  settings.textContent = "all settings";
+  const first = ["preset", "tp", "cp", "pp", "dp"].map((name) => panel.controls.column.querySelector(`[data-control=${name}]`));
+  for (const node of [...first.flatMap((row) => [row, row.parentNode]), product]) node.classList.add("lp-first");
+  panel.controls.column.append(make("div", { class: "lp-unfolds" }, settings, found));
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
@@ -178,13 +187,17 @@ function render({ model, el }) {
     status.textContent = now.status;
     status.dataset.ok = now.ok ? "yes" : "no";
     drawFindings(panel.cards, now, opened, fix, remedies, send);
+    found.textContent = now.findings.length === 1 ? "1 finding" : `${now.findings.length} findings`;
+    found.disabled = !now.findings.length;
     showRemedies();
     showAnswers();
     product.textContent = now.product;
     for (const tab of tabs) {
       const on = tab.dataset.tab === now.values.tab;
+      const chosen = on && tab.tabIndex;
       tab.setAttribute("aria-selected", String(on));
       tab.tabIndex = on ? 0 : -1;
+      if (chosen) bar.scrollLeft = tab.offsetLeft - bar.offsetLeft - BEFORE;
     }
     text.hidden = true;
   };

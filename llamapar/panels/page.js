@@ -238,7 +238,7 @@ const card = (kind, data, line, ...rest) => make("div", { class: `lp-finding lp-
 function problemCard({ what, why: reason, choose }, send) {
   const offer = ([text, changes], k) => [k ? ", or " : "",
     Object.keys(changes).length ? button(text, { title: "set this", onclick: () => send(changes) }) : text];
-  return card("error", {}, [mark("error"), make("span", {}, what)], why(reason), tries(choose.flatMap(offer), "lp-choices"));
+  return card("error lp-problem", {}, [mark("error"), make("span", {}, what)], why(reason), tries(choose.flatMap(offer), "lp-choices"));
 }
 
 // What frameworks do or say: rows of cells, each a list of what stands in it.
@@ -271,7 +271,7 @@ function buildFigure(model, onRank, onPainted) {
   const heading = make("div", { class: "lp-heading" }, title, note);
   const plot = make("div", { class: "lp-plot" });
   const reason = make("div", { class: "lp-reason" });
-  const summary = make("pre", { class: "lp-summary" });
+  const summary = make("pre", { class: "lp-summary", tabindex: 0 });
   let last = null;
   let color = ""; // of text: the theme's, read once
   let drawn = ""; // the kind of picture that stands there

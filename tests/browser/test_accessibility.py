@@ -53,9 +53,15 @@ def test_axe_would_find_a_button_without_a_name(notebook: Notebook) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -> None:
     notebook.set_theme(theme)
+    wide = notebook.page.viewport_size
+    assert wide is not None
     notebook.run(0)
     notebook.cell(0).locator(".main-svg").first.wait_for()
     assert serious(notebook) == []
+    notebook.page.set_viewport_size({"width": 390, "height": 844})
+    notebook.page.wait_for_timeout(300)
+    assert serious(notebook) == [], "narrow"
+    notebook.page.set_viewport_size(wide)
     notebook.run(2)
     names = ["time", "plan"]
     if soak:

@@ -48,7 +48,7 @@ CLIPPED = "panel => [...panel.querySelectorAll('button')].filter(b => b.scrollWi
 
 OUTSIDE = """panel => {
     const { left, right } = panel.getBoundingClientRect();
-    const scrolls = node => node !== panel && (node.matches('.lp-wide, .lp-scroll, pre, textarea')
+    const scrolls = node => node !== panel && (node.matches('.lp-wide, .lp-scroll, .lp-tabs, pre, textarea')
         || scrolls(node.parentElement));
     return [...panel.querySelectorAll('*')].filter(node => !scrolls(node)).filter(node => {
         const box = node.getBoundingClientRect();
@@ -116,6 +116,35 @@ def test_a_panel_lays_itself_out_by_its_own_width(
         assert notebook.cell(0).locator(".llamapar").evaluate(OUTSIDE) == []
 
 
+def test_a_narrow_window_shows_the_picture_with_what_is_moved_most(notebook: Notebook) -> None:
+    panel = notebook.cell(0).locator(".llamapar")
+    seq_len, finding = panel.locator("[data-control=seq_len]"), panel.locator("[data-code=LP104]")
+    resize(notebook, 1280, False)
+    for part in (seq_len, finding):
+        expect(part).to_be_visible()
+    expect(panel.locator(".lp-unfold").first).to_be_hidden()
+    resize(notebook, 390, False)
+    model, picture = box_of(panel.locator("[data-control=preset]")), box_of(panel.locator(".lp-plot"))
+    for axis in ("tp", "cp", "pp", "dp"):
+        slider = box_of(panel.locator(f"[data-control={axis}] input[type=range]"))
+        assert model["y"] < slider["y"] < picture["y"]
+    a_phone, bars_of_lab = 844, 120
+    assert picture["y"] + picture["height"] - model["y"] < a_phone - bars_of_lab
+    for name, part in (("all settings", seq_len), ("findings", finding)):
+        unfold = panel.get_by_role("button", name=name)
+        expect(part).to_be_hidden()
+        unfold.press("Enter")
+        expect(part).to_be_visible()
+        unfold.press("Enter")
+        expect(part).to_be_hidden()
+    for name in ("Run", "Heads"):
+        panel.get_by_role("tab", name=name).press("Enter")
+        expect(panel.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+        tab, bar = box_of(panel.get_by_role("tab", name=name)), box_of(panel.locator(".lp-tabs"))
+        assert bar["x"] - 1 <= tab["x"]
+        assert tab["x"] + tab["width"] <= bar["x"] + bar["width"] + 1
+
+
 @pytest.mark.parametrize(("width", "files"), [(1280, True), (820, True), (390, False)])
 def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     notebook: Notebook, width: int, files: bool
@@ -136,11 +165,15 @@ def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
 
 
 def test_a_table_of_frameworks_breaks_no_word_and_links_its_sources(notebook: Notebook) -> None:
+    resize(notebook, 1280, True)
     finding = notebook.cell(0).locator("[data-code=LP104]")
     finding.locator("summary").first.click()
     table = finding.locator("table")
     for width in (1280, 390):
         resize(notebook, width, files=width == 1280)
+        if width == 390:
+            notebook.cell(0).get_by_role("button", name="findings").click()
+        expect(table).to_be_visible()
         assert table.evaluate(WORDS) == []
     link = table.get_by_role("link", name="torchtitan/models/common/decoder.py:195-198")
     expect(link).to_have_attribute(
@@ -150,6 +183,7 @@ def test_a_table_of_frameworks_breaks_no_word_and_links_its_sources(notebook: No
     )
     expect(link).to_have_attribute("rel", "noopener")
     finding.locator("summary").first.click()
+    notebook.cell(0).get_by_role("button", name="findings").click()
 
 
 def test_the_toolbar_covers_no_title_and_no_line_is_cut(notebook: Notebook, tmp_path: Path) -> None:
