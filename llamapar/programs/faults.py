@@ -321,7 +321,7 @@ FAULTS = Faults(
             patch=(update, "counted", _every_copy),
         ),
         "norm_forgets_pp": Fault(
-            "every shape, the loss, all gradients, and seven digits of the weights after one step",
+            "every shape, the loss, all gradients, and the weights' first digits after one step",
             "the norm, of which each PP rank has one of its own, and AdamW's means",
             "step",
             {"pp": 2},
@@ -329,7 +329,7 @@ FAULTS = Faults(
             patch=(update, "over_stages", _own_stages),
         ),
         "clipped_per_rank": Fault(
-            "every shape, the loss, all gradients, the norm, and seven digits of the weights after one step",
+            "every shape, the loss, all gradients, the norm, and the weights' first digits after one step",
             "AdamW's means: stages were clipped by different factors",
             "step",
             {"pp": 2},
