@@ -21,7 +21,7 @@ _CHOICES = {"layer_split", "gpu", "recompute", "schedule"}
 
 @dataclass(frozen=True)
 class Job:
-    """A model under a layout, with whatever else is known; None is "not said".
+    """A model under a layout, with whatever else is known; None is not known.
 
     gpus: GPUs there are. gpus_per_node: GPUs that share NVLink.
     seq_len: tokens of a sequence. batch_tokens: tokens of a global batch.

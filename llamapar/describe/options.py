@@ -24,7 +24,7 @@ from .splits import LAYER_SPLITS, Padding
 class Option:
     """One option.
 
-    kind: the type of its value. default: its value unless said, None for "not said".
+    kind: the type of its value. default: its value unless said, None where nothing is known.
     help: one line, where {choices} stands for them with the default marked, {names} for them alone.
     unit: what it counts. most: the largest value of a count.
     """

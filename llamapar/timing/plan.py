@@ -160,7 +160,7 @@ class Plan(Record):
     ) -> str:
         """What a layout loses by, and to which, in one line. Raises LayoutError for what is no layout.
 
-        What is not said is the best one's.
+        What is not given is the best one's.
         """
         best = self.best
         size = best.job.micro_batch if micro_batch is None else micro_batch

@@ -1,4 +1,4 @@
-"""Dumps of torch's flight recorder, one a rank, read as data: nothing in them is looked up or executed.
+"""Dumps of torch's flight recorder, one per rank, read as data: nothing in them is looked up or executed.
 
 Forms: the pickle and the JSON of `torch/csrc/distributed/c10d/FlightRecorder.hpp` (torch 2.13, version 2.10),
 which NCCL, gloo and others fill. gloo leaves `state` and the times of start and end empty, there `retired`

@@ -1,4 +1,4 @@
-"""A pool of real processes, one a rank, kept warm between the cells of a notebook.
+"""A pool of real processes, one per rank, kept warm between the cells of a notebook.
 
 The kernel side of `server`: it asks the server for ranks, hands every rank the same function and
 gathers one answer each. The idea is that no failure goes unexplained or stays: what each rank is doing
