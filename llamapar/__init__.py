@@ -203,7 +203,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from difflib import get_close_matches
+
+        nearest = " or ".join(get_close_matches(name, __all__))
+        raise AttributeError(f"llamapar has no {name!r}" + (f"; is it {nearest}?" if nearest else ""))
     from importlib import import_module
 
     with _interrupts.deferred():  # a torch whose import is broken off cannot be imported again

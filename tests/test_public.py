@@ -62,6 +62,13 @@ def test_a_wrong_name_is_told_in_the_same_words(name: str) -> None:
     assert refusal.value.field == "argument"
 
 
+def test_a_name_that_is_not_there_finds_the_nearest() -> None:
+    with pytest.raises(AttributeError, match=r"^llamapar has no 'chek'; is it check.*\?$"):
+        lp.chek  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^llamapar has no 'xyzzyx'$"):
+        lp.xyzzyx  # noqa: B018
+
+
 def test_arguments_of_two_functions_in_one_signature() -> None:
     def inner(a: int, *, b: int = 2, c: int = 3) -> int:
         return a + b + c

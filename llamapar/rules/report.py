@@ -212,7 +212,8 @@ class Report:
         counts = [plural(found[severity], severity) for severity in SEVERITIES if found[severity]]
         verdict = ", ".join(counts) or "nothing to report"
         judge = f" for {self.judge.title}" if self.judge else ""
-        return f"{job.model.name}  {job.layout} ({job.layout.world} ranks){judge}: {verdict}"
+        ranks = f"{job.layout.world} rank{'s' * (job.layout.world > 1)}"
+        return f"{job.model.name}  {job.layout} ({ranks}){judge}: {verdict}"
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
