@@ -45,8 +45,8 @@ ROOMS = {
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5690, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(3520, "plotly"),  # a layer by steps, documents among them
-    "panels": room(3935, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
+    "figures": room(3530, "plotly"),  # a layer by steps, documents among them
+    "panels": room(3965, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1510),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
     "__main__": room(30),
