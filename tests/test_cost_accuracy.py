@@ -25,6 +25,7 @@ def rows() -> list[Any]:
     return [row for row in cost_accuracy.published("both") if row.cost]
 
 
+@pytest.mark.soak
 def test_the_course_draws_the_benchmarks_rows() -> None:
     """Notebook 09 is complete without the benchmark: in a container, or copied elsewhere."""
     assert json.loads(cost_accuracy.COURSE.read_text(encoding="utf-8")) == cost_accuracy.course()
