@@ -160,6 +160,7 @@ def ranks(tmp_path: Path, world: int, fault: str, count: int = 1) -> list[tuple[
 # -- torchrun itself -----------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_two_agents_tell_what_processes_tell(times: range) -> None:
     expected = lp.run("attention", "tiny", lp.Layout(tp=2, cp=2), dtype="float64", device="cpu")
     for i in times:

@@ -56,6 +56,7 @@ WHOLE = 250 * KIB
 WIDTH, PANEL_WIDTH = 760, 960  # CSS pixels; a figure says its own height
 COLOURS = (240, 120, 60, 32, 20, 16, 12, 8)
 FEWEST = 7  # of a picture that is too large in eight
+GREY = 24  # apart red, green and blue of a grey are at most: greys and hues are reduced by themselves
 KEPT = ("text/plain", "text/html", "image/png", PLOTLY)
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 DIGEST = b"drawn-from"
@@ -148,7 +149,7 @@ def clean(output: NotebookNode, source: str) -> NotebookNode:
 def digest_of(kind: str, shown: Any) -> str:
     """What a picture's text chunk says: a hash of all that it was drawn from."""
     how = [PANEL, A_PICTURE] if kind == "panel" else []
-    drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, shown, *how], sort_keys=True)
+    drawn_from = json.dumps([kind, WIDTH, PANEL_WIDTH, COLOURS, GREY, shown, *how], sort_keys=True)
     return hashlib.sha256(drawn_from.encode()).hexdigest()
 
 
@@ -223,7 +224,7 @@ def old_pictures(notebook: NotebookNode) -> dict[str, str]:
 
 
 def quantised(pixels: np.ndarray, colours: int) -> tuple[np.ndarray, np.ndarray]:
-    """(palette [colours, 4], index of each pixel): k-means from the commonest colours.
+    """(palette [colours, 4], index of each pixel): greys keep a third of it, so that no letters turn orange.
 
     Each colour of the palette is one that the picture has, so flat areas keep theirs exactly.
     """
@@ -232,18 +233,35 @@ def quantised(pixels: np.ndarray, colours: int) -> tuple[np.ndarray, np.ndarray]
     values, places, counts = np.unique(packed, return_inverse=True, return_counts=True)
     points = values.view(np.uint8).reshape(-1, 4).astype(np.float64)
     points[:, :3] *= points[:, 3:] / 255  # a transparent pixel has no colour
+    grey = np.ptp(points[:, :3], axis=1) <= GREY
+    greys, hues = int(grey.sum()), int((~grey).sum())
+    shades = min(greys, max(4, colours // 3, colours - hues))
+    nearest = np.zeros(len(points), int)
+    if shades:
+        commonest = points[grey][np.argsort(-counts[grey], kind="stable")[:shades]]
+        if shades < greys:  # the page, areas on it, and letters from dark to light
+            even = np.linspace(points[grey].min(axis=0), points[grey].max(axis=0), shades)
+            commonest = np.concatenate([commonest[:2], even[:-2]])
+        nearest[grey] = clustered(points[grey], counts[grey], commonest)
+    if hues:
+        commonest = points[~grey][np.argsort(-counts[~grey], kind="stable")[: colours - shades]]
+        nearest[~grey] = shades + clustered(points[~grey], counts[~grey], commonest)
+    members = [np.flatnonzero(nearest == i) for i in range(colours)]
+    chosen = [held[counts[held].argmax()] for held in members if len(held)]
+    renumbered = np.cumsum([len(held) > 0 for held in members]) - 1
+    palette = values[chosen].view(np.uint8).reshape(-1, 4)
+    return palette, renumbered[nearest][places].reshape(height, width).astype(np.uint8)
+
+
+def clustered(points: np.ndarray, counts: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Which of the centres each point is nearest to, after these were moved among them: k-means."""
     weights = np.sqrt(counts)
-    centres = points[np.argsort(-counts, kind="stable")[:colours]]
     for _ in range(12):
         nearest = ((points[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
         total = np.bincount(nearest, weights, len(centres))
         sums = [np.bincount(nearest, weights * points[:, i], len(centres)) for i in range(4)]
         centres = np.where(total[:, None] > 0, np.stack(sums, 1) / np.maximum(total, 1e-9)[:, None], centres)
-    commonest = [np.flatnonzero(nearest == i) for i in range(len(centres))]
-    chosen = [held[counts[held].argmax()] for held in commonest if len(held)]
-    renumbered = np.cumsum([len(held) > 0 for held in commonest]) - 1
-    palette = values[chosen].view(np.uint8).reshape(-1, 4)
-    return palette, renumbered[nearest][places].reshape(height, width).astype(np.uint8)
+    return nearest
 
 
 def png(palette: np.ndarray, pixels: np.ndarray, digest: str) -> bytes:
