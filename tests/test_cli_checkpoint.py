@@ -280,6 +280,7 @@ def test_without_numpy_it_says_what_is_needed(run: Any, monkeypatch: pytest.Monk
     )
 
 
+@pytest.mark.soak
 def test_without_fcntl_it_is_read_and_not_written(run: Any) -> None:
     """As on Windows, which has no such module."""
     main = "import sys; sys.modules['fcntl'] = None; from llamapar.cli.main import main; "
@@ -306,6 +307,7 @@ def test_without_fcntl_it_is_read_and_not_written(run: Any) -> None:
 # -- on a terminal -----------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_bar_on_a_terminal(run: Any) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "llamapar", "checkpoint", "gather", "old", "new"]

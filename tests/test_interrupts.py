@@ -119,6 +119,7 @@ def test_ctrl_c_while_modules_are_imported(
     assert command.interrupted((folder / "begun").exists) == (STATUS, "")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_the_server_of_the_ranks_starts() -> None:
     command = Command([*ENTRIES["module"], *RUN, "--engine", "processes"])

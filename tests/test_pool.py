@@ -359,6 +359,7 @@ def test_what_a_rank_started_ends_with_it() -> None:
     assert gone(started)
 
 
+@pytest.mark.soak
 def test_the_servers_death_is_survived(times: range) -> None:
     for _ in times[:5]:
         ranks = pool(2)

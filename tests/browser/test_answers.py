@@ -293,6 +293,7 @@ def test_the_clinic_answers_after_any_change_of_the_kernel(notebook: Notebook) -
     clinic.settle()
 
 
+@pytest.mark.soak
 def test_two_views_of_a_panel_answer_each_its_own(explorer: Panel) -> None:
     explorer.notebook.run(1)
     second = Panel(explorer.notebook, 1, "panel")

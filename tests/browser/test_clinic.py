@@ -166,6 +166,7 @@ def test_markup_is_shown_as_text(notebook: Notebook) -> None:
     assert "owned" not in notebook.page.title()
 
 
+@pytest.mark.soak
 def test_a_long_log_is_answered_soon_and_shown_in_part(notebook: Notebook) -> None:
     noise = "step 1 loss 2.0 tokens per second 1000\n"
     box, left_out = (

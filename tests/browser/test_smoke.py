@@ -80,6 +80,7 @@ def test_widgets_show_and_answer(lab: Lab, tmp_path: Path) -> None:
         assert notebook.console_errors() == []
 
 
+@pytest.mark.soak
 def test_driver_sees_what_goes_wrong(lab: Lab, tmp_path: Path) -> None:
     path = scratch_notebook(tmp_path / "faults.ipynb", FAULTS, FAILS)
     with lab.open(path, theme="dark") as notebook:
@@ -104,6 +105,7 @@ def test_driver_sees_what_goes_wrong(lab: Lab, tmp_path: Path) -> None:
         assert notebook.popups() == ["some news"]
 
 
+@pytest.mark.soak
 def test_a_notebook_without_a_kernel_name_shows_its_dialog(lab: Lab, tmp_path: Path) -> None:
     path = scratch_notebook(tmp_path / "nameless.ipynb", READ_BACK)
     content = json.loads(path.read_text())
@@ -115,6 +117,7 @@ def test_a_notebook_without_a_kernel_name_shows_its_dialog(lab: Lab, tmp_path: P
         assert notebook.page.locator("body").get_attribute("data-jp-theme-light") == "true"
 
 
+@pytest.mark.soak
 def test_news_and_update_checks_are_off(lab: Lab, tmp_path: Path) -> None:
     with lab.open(scratch_notebook(tmp_path / "empty.ipynb", "")) as notebook:
         schema = notebook.page.evaluate(
