@@ -86,7 +86,8 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
     counted = [cut for cut, _ in cuts(known) if cut.axis != "dp" and cut.columns == 1]
     for cut in counted if size else [cut for cut in counted if cut.fact == "vocab_size"]:
         rows, numbers = size or max(cut.shares - {cut.whole}), Quotient(cut.count, cut.degree)
-        if rows in cut.shares and rows <= index < cut.whole:
+        # one past the end is anybody's mistake, but for a token, which is the next rank's first
+        if rows in cut.shares and rows + (cut.fact != "vocab_size") <= index < cut.whole:
             if not cut.even:
                 cause = f"{index} of {cut}, which does not divide, is past the {rows} of one rank"
                 yield found(cut.category, POSSIBLE, cause, numbers)
