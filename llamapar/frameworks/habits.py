@@ -277,45 +277,45 @@ HABITS: dict[str, Habits] = {
             ),
         },
     ),
+    "internevo": Habits(
+        # A flat float32 tensor of a rank's parameters for Adam, which torch 1.13 and 2.0 take the root of and
+        # add eps to in two tensors of that size. FSDP's sixteen-bit gradients stay beside the float32 ones.
+        regather=False,
+        elementwise_kept=True,
+        gradients_stay=False,
+        step_copies=2,
+        loss="in_place",
+        grads_in_dtype=True,
+        step_gradients="own * (wide + item * (zero == 3))",
+        sources={
+            "step_copies": Source(_TORCH, "torch/optim/adamw.py", "v1.13.1"),
+            "step_gradients": Source(
+                _INTERNEVO,
+                "internlm/solver/optimizer/hybrid_zero_optim.py:735-755; "
+                "internlm/solver/optimizer/fsdp_optimizer.py:128-140",
+                _INTERNEVO_AT,
+            ),
+            "loss": Source(_INTERNEVO, "internlm/model/loss.py:29-34", _INTERNEVO_AT),
+        },
+    ),
+    "litgpt": Habits(
+        regather=False,
+        silu_kept=True,
+        elementwise_kept=None,  # torch.compile decides
+        gradients_stay=False,
+        step_copies=0,
+        loss="narrow",
+        grads_in_dtype=True,
+        repeats_kv=True,
+        sources={
+            "silu_kept": Source(_LITGPT, "litgpt/model.py (LLaMAMLP)", _LITGPT_AT),
+            "gradients_stay": _NONE_AT_FIRST,
+            "step_copies": Source(_LITGPT, "litgpt/pretrain.py:216", _LITGPT_AT),
+            "loss": Source(_LITGPT, "litgpt/utils.py:302-320", _LITGPT_AT),
+            "repeats_kv": Source(_LITGPT, "litgpt/model.py:538-539", _LITGPT_AT),
+        },
+    ),
 }
-HABITS["internevo"] = Habits(
-    # A flat float32 tensor of a rank's parameters for Adam, which torch 1.13 and 2.0 take the root of and add
-    # eps to in two tensors of that size. FSDP's sixteen-bit gradients stay beside the float32 ones.
-    regather=False,
-    elementwise_kept=True,
-    gradients_stay=False,
-    step_copies=2,
-    loss="in_place",
-    grads_in_dtype=True,
-    step_gradients="own * (wide + item * (zero == 3))",
-    sources={
-        "step_copies": Source(_TORCH, "torch/optim/adamw.py", "v1.13.1"),
-        "step_gradients": Source(
-            _INTERNEVO,
-            "internlm/solver/optimizer/hybrid_zero_optim.py:735-755; "
-            "internlm/solver/optimizer/fsdp_optimizer.py:128-140",
-            _INTERNEVO_AT,
-        ),
-        "loss": Source(_INTERNEVO, "internlm/model/loss.py:29-34", _INTERNEVO_AT),
-    },
-)
-HABITS["litgpt"] = Habits(
-    regather=False,
-    silu_kept=True,
-    elementwise_kept=None,  # torch.compile decides
-    gradients_stay=False,
-    step_copies=0,
-    loss="narrow",
-    grads_in_dtype=True,
-    repeats_kv=True,
-    sources={
-        "silu_kept": Source(_LITGPT, "litgpt/model.py (LLaMAMLP)", _LITGPT_AT),
-        "gradients_stay": _NONE_AT_FIRST,
-        "step_copies": Source(_LITGPT, "litgpt/pretrain.py:216", _LITGPT_AT),
-        "loss": Source(_LITGPT, "litgpt/utils.py:302-320", _LITGPT_AT),
-        "repeats_kv": Source(_LITGPT, "litgpt/model.py:538-539", _LITGPT_AT),
-    },
-)
 HABITS["graph_trainer"] = replace(
     HABITS["torchtitan"],
     regather=None,

@@ -52,5 +52,5 @@ def cross_entropy(logits: Tensor, targets: Tensor, mesh: DeviceMesh, setting: Se
 def loss_reference(setting: Setting, x: Tensor, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """The same on one device, over the real vocabulary, by torch's cross_entropy."""
     logits = x @ output.mT
-    wide = logits.to(at_least_float32(logits.dtype))
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return {"loss": F.cross_entropy(wide.transpose(1, 2), targets, reduction="none").mean(1)}

@@ -115,10 +115,8 @@ def _sent(op: Callable[..., Tensor], t: Tensor, mesh: DeviceMesh, axis: str, *de
 
 def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tensor:
     """Sum (or "max") of `t` over the axis, on every rank."""
-    name = mesh.get_group(axis).group_name
-    return _ops.wait_tensor.default(
-        _ops.all_reduce.default(t.contiguous(), op, name)
-    )  # gloo takes CUDA tensors here
+    begun = _ops.all_reduce.default(t.contiguous(), op, mesh.get_group(axis).group_name)
+    return _ops.wait_tensor.default(begun)  # gloo takes CUDA tensors here
 
 
 def all_gather(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
