@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, TimeoutError
 
-from browser.panel import Panel
+from browser.panel import PATIENCE, Panel
 from inputs import TEN_KV_HEADS
 from llamapar.describe.jobs import JOBS
 from llamapar.panels.controls import EXPLORER, TABS
@@ -101,11 +101,16 @@ BUTTONS = """(root) => [...root.querySelectorAll("button:not([role=tab])")].map(
 
 
 def press(panel: Panel, root: Locator, draw: Draw) -> None:
-    """The button that was pressed least of those that can be."""
+    """The button that was pressed least of those that can be; one that is gone by then is missed."""
     there = [(PRESSED[what], draw.random(), k, what) for k, _, what in root.evaluate(BUTTONS)]
     _, _, at, what = min(there)
     PRESSED[what] += 1
-    root.locator("button:not([role=tab])").nth(at).click()
+    button = root.locator("button:not([role=tab])").nth(at)
+    try:
+        button.click(timeout=1000 * PATIENCE / 2)
+    except TimeoutError:
+        if button.is_visible() and button.is_enabled():
+            raise
 
 
 def unfold(panel: Panel, root: Locator, draw: Draw) -> None:
@@ -115,17 +120,25 @@ def unfold(panel: Panel, root: Locator, draw: Draw) -> None:
         folds.nth(draw.randrange(folds.count())).click()
 
 
+PLACE = """(root, [drawn, x, y]) => {
+    const axes = [...root.querySelectorAll(".lp-plot .nsewdrag")]
+        .filter((node) => node.getClientRects().length);
+    if (!axes.length) return null;
+    const one = axes[Math.floor(drawn * axes.length)];
+    one.scrollIntoView({ block: "nearest" });
+    const box = one.getBoundingClientRect();
+    return [box.left + x * box.width, box.top + y * box.height];
+}"""
+"""Where in the page a place in one of the shown axes is, in one step: a picture may be gone in the next."""
+
+
 def point(panel: Panel, root: Locator, draw: Draw) -> None:
-    """A place in the picture, looked at and clicked."""
-    axes = root.locator(".lp-plot .nsewdrag:visible")
-    if not axes.count():  # refused, or not run
+    """A place in the picture, looked at and clicked, as a hand does it: whatever stands there by then."""
+    place = root.evaluate(PLACE, [draw.random() for _ in range(3)])
+    if place is None:  # refused, or not run
         return
-    drawn = axes.nth(draw.randrange(axes.count()))
-    box = drawn.bounding_box()
-    assert box is not None
-    place = {"x": box["width"] * draw.random(), "y": box["height"] * draw.random()}
-    drawn.hover(position=place, force=True)  # type: ignore[arg-type]
-    drawn.click(position=place, force=True)  # type: ignore[arg-type]
+    panel.notebook.page.mouse.move(*place)
+    panel.notebook.page.mouse.click(*place)
 
 
 def bring(panel: Panel, chooser: Locator, draw: Draw) -> None:
