@@ -6,7 +6,6 @@ hint of its own, and has one for every other wrong answer.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from random import Random
 
@@ -34,10 +33,9 @@ class Quiz:
     def ask(self, name: str, answer: object) -> None:
         """Prints the question and what the answer is worth: not answered yet (None), a hint, or right."""
         question = self.question(name)
-        for line in question.text.splitlines():
-            print(textwrap.fill(line, 72))
+        print(question.text)
         if question.choices:
-            print(textwrap.fill(f"Choose: {' | '.join(question.choices)}", 72))
+            print(f"Choose: {' | '.join(question.choices)}")
         if answer is None:
             print("→ not answered yet")
             return

@@ -136,6 +136,13 @@ def test_kinds_are_written_over_few_bars() -> None:
     assert all("text" not in made for made in lp.view(long(trace.LABELLED + 1)).spec["data"])
 
 
+def test_many_bars_have_the_bytes_of_each_axis_over_them() -> None:
+    layout = lp.view(long(trace.LABELLED + 1)).spec["layout"]
+    assert layout["title"]["subtitle"]["text"] == "TP 470 MB, CP 470 MB, DP 436 MB"
+    one = Trace(0, (event("all_reduce", "tp", 4, "forward"),) * (trace.LABELLED + 1))
+    assert "subtitle" not in lp.view(one).spec["layout"]["title"]  # the title has them
+
+
 def test_phases_without_room_are_not_named() -> None:
     head = event("broadcast", "tp", 1, "forward")
     named = lp.view(Trace(0, (head, *[event("all_reduce", "dp", 4, "gradients")] * 50))).spec["layout"]

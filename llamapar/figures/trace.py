@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from llamapar.describe.layout import SHARDING
+from llamapar.records.tables import human
 from llamapar.records.trace import CollectiveEvent, Trace, count, some
 
 from . import parts, style
@@ -59,12 +60,10 @@ def picture(record: Trace) -> tuple[Spec, str]:
     scales: Spec = {_axis("yaxis", i): _scale(lane, i, len(lanes), top) for i, lane in enumerate(lanes)}
     place: Spec = {"xref": "paper", "yref": "paper", "font": {"size": 14}}
     nothing = parts.label(f"rank {record.rank} took part in no collective", 0.5, 0.5, **place)
-    kinds = [kind for kind in SHORT if any(e.kind == kind for _, e in drawn)] if n <= LABELLED else []
-    note = [f"{SHORT[kind]} {kind.replace('_', '-')}" for kind in kinds]
     layout = style.layout(
         "trace",
         f"Rank {record.rank}: {count(record.events)}, {record.bytes():,} bytes",
-        rows.left_out or ", ".join(note),
+        rows.left_out or (_kinds(drawn) if n <= LABELLED else _totals(record)),
         widest="000 kB",
         hovermode="x",
         shapes=_bands(drawn),
@@ -167,6 +166,18 @@ def _names(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
 
 
 # -- text --------------------------------------------------------------------------------------
+
+
+def _kinds(drawn: list[tuple[int, CollectiveEvent]]) -> str:
+    """What is written over the bars, in words."""
+    kinds = [kind for kind in SHORT if any(e.kind == kind for _, e in drawn)]
+    return ", ".join(f"{SHORT[kind]} {kind.replace('_', '-')}" for kind in kinds)
+
+
+def _totals(record: Trace) -> str:
+    """Bytes by axis, for bars too many and too low to be compared; of one axis the title says it."""
+    totals = [f"{_title(axis)} {human(record.bytes(axis))}" for axis in record.by_axis]
+    return ", ".join(totals) if len(totals) > 1 else ""
 
 
 def _summary(record: Trace) -> str:
