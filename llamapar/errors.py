@@ -10,8 +10,8 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar, Self
 
 MAX_DEGREE = 2**20
 """Largest degree of one mesh axis that the workbook lays out."""
@@ -199,3 +199,28 @@ def one_of(
         [Choice(((field, name),), bare=True) for name in near or names[:3]],
         field,
     )
+
+
+class Fields:
+    """A dataclass below it refuses unknown fields with the nearest names, however it is made.
+
+    word: what its fields are called. error: what is raised.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+    _word: ClassVar[str]
+    _error: ClassVar[type[LlamaparError]]
+
+    def __init_subclass__(cls, word: str, error: type[LlamaparError] = LayoutError) -> None:
+        cls._word, cls._error = word, error
+
+    def __new__(cls, *_: object, **named: object) -> Self:
+        if not named.keys() <= cls.__dataclass_fields__.keys():
+            cls._refuse_unknown(named)
+        return super().__new__(cls)
+
+    @classmethod
+    def _refuse_unknown(cls, names: Iterable[object]) -> None:
+        """Raises the error for the first of the names that no field has."""
+        for name in names:
+            one_of(cls._word, name, cls.__dataclass_fields__, cls._error)

@@ -30,7 +30,7 @@ def room(lines: int, *outside: str) -> Room:
 
 ROOMS = {
     "interrupts": room(95),
-    "errors": room(210),  # choices are records, and every check of a plain value
+    "errors": room(230),  # choices are records, and every check of a plain value
     "records": room(785),  # equations are records too
     "describe": room(2585),  # the table of options and the table of dtypes among them
     "frameworks": room(6935, "yaml"),  # rules and habits of ten; readers of settings and logs
@@ -45,7 +45,7 @@ ROOMS = {
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5690, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(3530, "plotly"),  # a layer by steps, documents among them
+    "figures": room(3540, "plotly"),  # a layer by steps, documents among them
     "panels": room(3965, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1510),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),

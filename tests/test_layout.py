@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import re
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, layouts
 from llamapar import AXES, Layout, LayoutError
 from llamapar.describe.layout import MAX_WORLD, ORDERS, Coord, divisors, nearest_divisors
@@ -213,6 +215,18 @@ def test_a_layout_is_a_layout_or_a_dict(value: Any) -> None:
     with pytest.raises(LayoutError, match="a layout is needed") as refusal:
         Layout.of(value)
     assert refusal.value.field == "layout"
+
+
+def test_a_misspelt_field_of_a_record() -> None:
+    for make, field, nearest in (
+        (lambda: Layout(tpp=2), "layout field='tpp'", "tp"),  # type: ignore[call-arg]
+        (lambda: lp.ModelConfig(n_head=2), "model field='n_head'", "n_heads"),  # type: ignore[call-arg]
+        (lambda: lp.Job(lp.model("tiny"), Layout(), gpu_s=8), "job field='gpu_s'", "gpus"),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(lp.LlamaparError, match="is not known") as refusal:
+            make()
+        assert (refusal.value.what, refusal.value.choose[0]) == (f"{field} is not known", nearest)
+    assert pickle.loads(pickle.dumps(Layout(tp=2))) == Layout(tp=2)
 
 
 def test_a_dict_with_a_misspelt_axis() -> None:

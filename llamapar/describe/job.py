@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from llamapar.errors import Choice, LayoutError, flag, one_of, shown, whole
+from llamapar.errors import Choice, Fields, LayoutError, flag, one_of, shown, whole
 
 from .configfile import Values
 from .layout import Layout, LayoutLike
@@ -20,7 +20,7 @@ _CHOICES = {"layer_split", "gpu", "recompute", "schedule"}
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Fields, word="job field"):
     """A model under a layout, with whatever else is known; None is not known.
 
     gpus: GPUs there are. gpus_per_node: GPUs that share NVLink.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from llamapar.errors import MAX_DEGREE, Choice, LayoutError, flag, one_of, shown, whole
+from llamapar.errors import MAX_DEGREE, Choice, Fields, LayoutError, flag, one_of, shown, whole
 
 from .configfile import Values
 
@@ -46,7 +46,7 @@ class Coord(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Fields, word="layout field"):
     """Degrees of the four mesh axes and the order in which global ranks walk through them.
 
     tp, cp, pp, dp: degrees, each >= 1; the product is the number of ranks (`world`).
@@ -203,9 +203,6 @@ class Layout:
 
     def replace(self, **changes: object) -> Layout:
         """A copy with some fields changed."""
-        unknown = [name for name in changes if name not in self.__dataclass_fields__]
-        if unknown:
-            one_of("layout field", unknown[0], self.__dataclass_fields__)
         return replace(self, **Values(changes))
 
     def __str__(self) -> str:
@@ -217,8 +214,7 @@ class Layout:
         if isinstance(value, cls):
             return value
         if isinstance(value, Mapping):
-            for name in value:
-                one_of("layout field", name, cls.__dataclass_fields__)
+            cls._refuse_unknown(value)
             return cls(**Values(value))
         raise LayoutError(
             f"layout={shown(value)}: a layout is needed",

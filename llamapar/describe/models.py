@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-from llamapar.errors import MAX_SIZE, Choice, ModelError, flag, one_of, real, shown, whole
+from llamapar.errors import MAX_SIZE, Choice, Fields, ModelError, flag, real, shown, whole
 
 from .catalog import entries
 from .configfile import Values, exists, is_json, need, read_object
@@ -46,7 +46,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Fields, word="model field", error=ModelError):
     """Dimensions of a dense Llama-style transformer.
 
     dim: width of the residual stream. ffn_dim: width of the SwiGLU hidden layer.
@@ -190,8 +190,6 @@ class ModelConfig:
 
     def replace(self, **changes: object) -> ModelConfig:
         """A copy with some fields changed; head_dim follows dim and n_heads unless it is given."""
-        for name in changes:
-            one_of("model field", name, self.__dataclass_fields__, ModelError)
         if {"dim", "n_heads"} & changes.keys() and "head_dim" not in changes:
             changes["head_dim"] = 0
         return replace(self, **Values(changes))
@@ -262,8 +260,7 @@ def _from_any(raw: Mapping[str, object], source: str | Path | Mapping[str, objec
     if "hidden_size" in raw:
         return ModelConfig.from_hf(source)
     if "ffn_dim" in raw:  # our own field names
-        for key in raw:
-            one_of("model field", key, ModelConfig.__dataclass_fields__, ModelError)
+        ModelConfig._refuse_unknown(raw)
         for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size"):
             need(raw, key, "the model's dict")
         return ModelConfig(**Values(raw))
