@@ -107,13 +107,20 @@ TRAINERS = {
     "accelerate": "transformers",
     "atorch fsdp": "transformers",
     "litgpt": "litgpt",
+    "torchtune": "torchtune",
+    "prime-rl": "prime-rl",
+    "picotron": "picotron",
+    "fms-fsdp": "fms-fsdp",
+    "llama-recipes": "llama-cookbook",
+    "llama-cookbook": "llama-cookbook",
+    "neox": "gpt-neox",
 }
 """Word of a row's trainer → whose habits it has: a library that trains with Hugging Face's loop has its."""
 
-WITHOUT_SP = ("deepspeed", "internevo")
+WITHOUT_SP = ("deepspeed", "internevo", "gpt-neox", "picotron")
 """Trainers without sequence parallelism, unless a row says otherwise."""
 
-HUGGING_FACE = ("transformers", "deepspeed")
+HUGGING_FACE = ("transformers", "deepspeed", "llama-cookbook")
 """Trainers whose models are Hugging Face's code, of a version that rows do not tell."""
 
 
@@ -287,6 +294,8 @@ def losses(row: Mapping[str, Any], trainer: str | None) -> tuple[str | None, ...
     """A row's cross-entropy; both ends where a trainer's settings or its date leave it open."""
     if row.get("loss"):
         return (row["loss"],)
+    if trainer == "prime-rl" and "sft" in str(row.get("trainer")).lower():
+        return ("held",)
     titan = trainer == "torchtitan" or "torchtitan" in str(row.get("trainer")).lower()
     if not titan:
         return (None, "shifted") if trainer in HUGGING_FACE else (None,)
@@ -321,7 +330,7 @@ def compiled_of(row: Mapping[str, Any]) -> bool | None:
 def kernels(row: Mapping[str, Any], trainer: str | None) -> tuple[str, ...]:
     """Norms and rope in plain torch: Hugging Face's, and others' uncompiled; kernels may stand in."""
     plain = trainer in HUGGING_FACE and not re.search("foak|liger", str(row.get("id")))
-    plain = plain or (trainer in ("torchtitan", "litgpt") and compiled_of(row) is False)
+    plain = plain or (trainer in ("torchtitan", "litgpt", "torchtune") and compiled_of(row) is False)
     return ("fused", "eager") if plain else ("fused",)
 
 
@@ -455,7 +464,7 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
         "micro_batch": micro,
         "global_batch": batch,
         "grad_buckets": trainer == "nanotron" or (trainer == "litgpt" and not zero),  # torch's DDP
-        "master_weights": row.get("master_weights", True),
+        "master_weights": row.get("master_weights"),
         "layer_split": split_of(m, trainer, ways["pp"]) or known.get("split"),
         "schedule": "gpipe" if "all-forward" in str(row.get("schedule") or "").lower() else "1f1b",
         "kv_replication": True,

@@ -17,7 +17,8 @@ from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of
 from llamapar.frameworks import FRAMEWORKS, Framework
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.habits import HABITS, LOSSES, Habits, habits_of
+from llamapar.frameworks.habits import HABITS, Habits, habits_of
+from llamapar.frameworks.losses import LOSSES
 from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
@@ -49,7 +50,7 @@ def memory(
     kernels: str = "fused",
     loss: str | None = None,
     grad_buckets: bool = False,
-    master_weights: bool = True,
+    master_weights: bool | None = None,
     float8_all_gather: bool = False,
     kv_replication: bool = False,
     padding: str | Padding | None = None,
@@ -74,12 +75,13 @@ def memory(
     dtype: of parameters and activations; grad_dtype: of the sums of gradients over micro-batches, float32
         unless it is said or the framework's.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
-    loss: of `llamapar.frameworks.habits.LOSSES`: "vocab_parallel", "in_place", "torch" for
+    loss: of `llamapar.frameworks.losses.LOSSES`: "vocab_parallel", "in_place", "torch" for
         torch.nn.functional.cross_entropy, "shifted" for that of older transformers, "held" where a script
         keeps the logits through the backward, "narrow" where they stay in dtype, "loss_parallel" for
         DTensor's, "compiled" or "chunked".
     grad_buckets: gradients of a micro-batch are kept in dtype beside their sums, as in torch's DDP.
-    master_weights: float32 ones and float32 states, beside parameters of fewer bits.
+    master_weights: float32 ones and float32 states, beside parameters of fewer bits; True unless the
+        framework's habit is another.
     float8_all_gather: ZeRO 3 gathers the weights of layers in float8, as torchao's FSDP2 extension does.
     regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
         backward rather than kept, as Megatron-LM does (arXiv:2205.05198 section 4.2.2). None: not known.
@@ -143,7 +145,7 @@ def memory(
             many,
             nc,
             flag("grad_buckets", grad_buckets),
-            flag("master_weights", master_weights),
+            habits.master_weights if master_weights is None else flag("master_weights", master_weights),
             flag("float8_all_gather", float8_all_gather),
         )
         most, together = habits.most(), habits.gradients_stay is None

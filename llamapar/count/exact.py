@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from llamapar.describe.dtypes import BYTES
-from llamapar.frameworks.habits import LOSSES, Habits
+from llamapar.frameworks.habits import Habits
+from llamapar.frameworks.losses import LOSSES
 
 from .saved import end, layer
 from .schedule import in_flight

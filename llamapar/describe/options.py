@@ -171,7 +171,7 @@ _TABLE = (
     Option("kernels", str, "fused", "fused, or eager as this project's programs are"),
     Option("loss", str, None, "how the loss is computed: {choices}"),
     Option("grad_buckets", bool, False, "gradients of a micro-batch are kept beside their sums"),
-    Option("master_weights", bool, True, "float32 ones and states beside parameters of fewer bits"),
+    Option("master_weights", bool, None, "float32 ones and states beside parameters of fewer bits"),
     Option("float8_all_gather", bool, False, "ZeRO 3 gathers the weights of layers in float8"),
     Option("silu_kept", bool, None, "the backward of SwiGLU keeps SiLU's output"),
     Option("elementwise_kept", bool, None, _ELEMENTWISE),

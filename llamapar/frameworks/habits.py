@@ -6,59 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from llamapar.describe.configfile import Values
-from llamapar.describe.options import offer
 
 from .base import Framework, Source
-
-LOSSES = {
-    "vocab_parallel": (
-        "0",
-        "logits * wide",
-        "nanotron parallel/tensor_parallel/functional.py: float32 logits, and their exponentials beside them",
-    ),
-    "in_place": (
-        "0",
-        "logits * item",
-        "Megatron-LM core/tensor_parallel/cross_entropy.py: exponentials in place of the float32 logits",
-    ),
-    "torch": (
-        "0",
-        "2 * logits * wide",
-        "torch.nn.functional.cross_entropy: log-softmax, its gradient and its own",
-    ),
-    "shifted": (
-        "0",
-        "3 * logits * wide",
-        "transformers models/llama/modeling_llama.py @002272831f, before it shifted labels: a copy of the "
-        "float32 logits without the last token, and in the backward their gradient with zeros for it",
-    ),
-    "narrow": (
-        "logits * (item - wide)",
-        "2 * logits * item",
-        "torch.nn.functional.cross_entropy of logits that stay in dtype, as in litgpt",
-    ),
-    "held": (
-        "logits * wide",
-        "2 * logits * wide",
-        "torchtitan train.py before e29b6b4d4: a variable of the loop holds the float32 logits through the "
-        "backward, beside log-softmax's",
-    ),
-    "loss_parallel": (
-        "0",
-        "3 * logits * wide",
-        "torch/distributed/tensor/parallel/loss.py: three temporaries more",
-    ),
-    "compiled": (
-        "logits * (item - wide)",
-        "logits * item",
-        "torch.compile of float() and cross_entropy: one kernel, logits and their gradient in dtype",
-    ),
-    "chunked": ("- logits * wide", "0", "a fused or chunked loss, as Liger's: logits are never whole"),
-}
-"""Cross-entropy → what the backward keeps of it beyond float32 logits, what there is besides at its peak, and
-where that stands."""
-
-offer("loss", LOSSES)
 
 
 @dataclass(frozen=True)
@@ -74,11 +23,12 @@ class Habits:
         none, and they come as activations go.
     step_copies: the optimizer's step makes so many copies of the size of its parameters, as torch's foreach
         does one.
-    loss: one of LOSSES; where tp > 1 `tp_loss`.
+    loss: one of `losses.LOSSES`; where tp > 1 `tp_loss`.
     selective: what "selective" recomputation computes again: "matmuls", every second of them and norms,
         "attention" alone, of which flash attention keeps nothing more anyway, or "elementwise", all but
         matmuls and attention.
     grads_in_dtype: sums of gradients are in the dtype of parameters, not in float32.
+    master_weights: float32 ones and states beside parameters of fewer bits; else all is in their dtype.
     step_gradients: what the optimizer's step makes of a rank's own gradients, as a formula of own, item, wide
         and zero; all others and the reduction's buffers are gone by then.
     bucket: numbers in the buffers of a gradient reduction.
@@ -102,6 +52,7 @@ class Habits:
     tp_loss: str | None = None
     selective: str = "matmuls"
     grads_in_dtype: bool = False
+    master_weights: bool = True
     step_gradients: str = ""
     bucket: int = 0
     overlaps: bool = True
@@ -164,6 +115,12 @@ _NANOTRON, _NANOTRON_AT = "huggingface/nanotron", "2411b022a75fb7f7561a1bb416670
 _DEEPSPEED, _DEEPSPEED_AT = "deepspeedai/DeepSpeed", "edaa7221267243c7be7fb49c5d5f5c4fb97b4641"
 _INTERNEVO, _INTERNEVO_AT = "InternLM/InternEvo", "77766933730388101ede10797f5699698c04897a"
 _LITGPT, _LITGPT_AT = "Lightning-AI/litgpt", "26857050fe3ff627cd714fe92f5838f51a3d5efa"
+_TUNE, _TUNE_AT = "meta-pytorch/torchtune", "bd2a0fc7c31430972728494fa01aaeeb0ebf1ba1"
+_PRIME, _PRIME_AT = "PrimeIntellect-ai/prime-rl", "559b44772e471d1538537b8805cc77f3824a5e64"
+_PICOTRON, _PICOTRON_AT = "huggingface/picotron", "59714b1bf25541dbeb6f5a721ed15f6d0768e786"
+_NEOX, _NEOX_AT = "EleutherAI/gpt-neox", "ea7aefd8f8e183256992d9fede4d7c71a46d67a5"
+_FMS, _FMS_AT = "foundation-model-stack/fms-fsdp", "5a296afe42f9932f590783cb053fa0f9384e01fc"
+_COOKBOOK, _COOKBOOK_AT = "meta-llama/llama-cookbook", "0e0033518623d03ac5c1654bf04b7e480f7d5e5a"
 _TORCH, _TORCH_AT = "pytorch/pytorch", "v2.13.0"
 _AUTOGRAD = Source(_TORCH, "torch/nn/functional.py", _TORCH_AT)
 _NONE_AT_FIRST = Source(_TORCH, "torch/optim/optimizer.py", _TORCH_AT)
@@ -315,7 +272,88 @@ HABITS: dict[str, Habits] = {
             "repeats_kv": Source(_LITGPT, "litgpt/model.py:538-539", _LITGPT_AT),
         },
     ),
+    "torchtune": Habits(
+        regather=False,
+        silu_kept=True,
+        elementwise_kept=True,
+        gradients_stay=False,
+        step_copies=0,
+        loss="pieces",
+        grads_in_dtype=True,
+        master_weights=False,
+        repeats_kv=True,
+        sources={
+            "silu_kept": Source(_TUNE, "torchtune/modules/feed_forward.py", _TUNE_AT),
+            "gradients_stay": _NONE_AT_FIRST,
+            "step_copies": Source(_TUNE, "recipes/configs/llama3_1/8B_full.yaml (fused: True)", _TUNE_AT),
+            "loss": Source(_TUNE, "torchtune/modules/loss/ce_chunked_output_loss.py", _TUNE_AT),
+            "master_weights": Source(_TUNE, "recipes/full_finetune_distributed.py:84-86", _TUNE_AT),
+            "repeats_kv": Source(_TUNE, "torchtune/modules/attention.py:280-287", _TUNE_AT),
+        },
+    ),
+    "prime-rl": Habits(
+        regather=False,
+        silu_kept=True,
+        elementwise_kept=True,
+        gradients_stay=False,
+        step_copies=0,
+        loss="chunked",
+        sources={
+            "silu_kept": Source(_PRIME, "src/prime_rl/trainer/models/layers/mlp.py", _PRIME_AT),
+            "gradients_stay": _NONE_AT_FIRST,
+            "step_copies": Source(_PRIME, "src/prime_rl/trainer/optim/__init__.py:56", _PRIME_AT),
+            "loss": Source(_PRIME, "src/prime_rl/trainer/models/layers/lm_head.py", _PRIME_AT),
+        },
+    ),
+    "picotron": Habits(  # its optimizer's fusion and its gradients' dtype are settings
+        regather=False,
+        silu_kept=True,
+        elementwise_kept=True,
+        gradients_stay=True,
+        step_copies=1,
+        loss="narrow",
+        master_weights=False,
+        repeats_kv=True,
+        sources={
+            "silu_kept": Source(_PICOTRON, "picotron/model.py:180", _PICOTRON_AT),
+            "gradients_stay": Source(_PICOTRON, "picotron/data_parallel/bucket.py", _PICOTRON_AT),
+            "step_copies": Source(_TORCH, "torch/optim/adamw.py; torch/optim/adam.py", _TORCH_AT),
+            "loss": Source(_PICOTRON, "train.py:49", _PICOTRON_AT),
+            "master_weights": Source(_PICOTRON, "train.py:190-209", _PICOTRON_AT),
+            "repeats_kv": Source(_PICOTRON, "picotron/model.py:142-143", _PICOTRON_AT),
+        },
+    ),
+    "fms-fsdp": Habits(
+        regather=False,
+        silu_kept=True,
+        elementwise_kept=None,  # torch.compile decides
+        gradients_stay=False,
+        step_copies=1,
+        loss="narrow",
+        sources={
+            "gradients_stay": _NONE_AT_FIRST,
+            "step_copies": Source(_TORCH, "torch/optim/adamw.py; torch/optim/adam.py", _TORCH_AT),
+            "loss": Source(_FMS, "fms_fsdp/utils/train_utils.py (train)", _FMS_AT),
+        },
+    ),
 }
+HABITS["llama-cookbook"] = replace(
+    HABITS["transformers"],
+    sources={
+        **HABITS["transformers"].sources,
+        "step_copies": Source(_COOKBOOK, "src/llama_cookbook/finetuning.py:399-415", _COOKBOOK_AT),
+    },
+)
+HABITS["gpt-neox"] = replace(
+    HABITS["deepspeed"],
+    loss="in_place",
+    tp_loss=None,
+    sources={
+        **HABITS["deepspeed"].sources,
+        "loss": Source(_NEOX, "megatron/mpu/cross_entropy.py; megatron/model/gpt2_model.py", _NEOX_AT),
+        "bucket": Source(_NEOX, "megatron/neox_arguments/arguments.py:74-80", _NEOX_AT),
+    },
+)
 HABITS["graph_trainer"] = replace(
     HABITS["torchtitan"],
     regather=None,
