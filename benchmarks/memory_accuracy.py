@@ -293,12 +293,15 @@ def recomputations(
 def losses(row: Mapping[str, Any], trainer: str | None) -> tuple[str | None, ...]:
     """A row's cross-entropy; both ends where a trainer's settings or its date leave it open."""
     if row.get("loss"):
-        return (row["loss"],)
+        pieces = row["loss"] == "pieces" and compiled_of(row)  # each is one kernel then
+        return ("compiled",) if pieces else (row["loss"],)
     if trainer == "prime-rl" and "sft" in str(row.get("trainer")).lower():
         return ("held",)
     titan = trainer == "torchtitan" or "torchtitan" in str(row.get("trainer")).lower()
     if not titan:
-        return (None, "shifted") if trainer in HUGGING_FACE else (None,)
+        ends = (None, "shifted") if trainer in HUGGING_FACE else (None,)
+        whole = trainer in HUGGING_FACE and row.get("compile")  # the model's forward has its loss in it
+        return ("compiled", *ends) if whole else ends
     date, compiled = date_of(row), compiled_of(row)
     if trainer == "graph_trainer":  # its loss is a part of the graph, of which Inductor may take regions
         compiled = None
@@ -402,6 +405,10 @@ LOSS_UNCOMPILED = (("2024", "2024-10-22"), ("2024-12-18", "2025-04-02"))
 """From a day to before another: torchtitan's loss was not compiled, whatever its layers (e10cb9494,
 e8977b007, bbb1b616e)."""
 
+SWIFT_NARROW = ("2026-02-16", "2026-06-18")
+"""From a day to before another: Megatron-SWIFT summed gradients in bfloat16, for the setting did not reach
+Megatron (modelscope/ms-swift, d7c7db3ad to b10e58df5)."""
+
 CHUNKED_SINCE = "2026-04-27"
 """torchtitan's configurations cut the loss into chunks from 786e26f8e on; a later date may tell of either."""
 
@@ -480,6 +487,8 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
     }
     if row.get("grad_dtype"):
         options["grad_dtype"] = row["grad_dtype"]
+    elif "swift" in str(row.get("trainer")).lower() and SWIFT_NARROW[0] <= date_of(row) < SWIFT_NARROW[1]:
+        options["grad_dtype"] = "bfloat16"
     if options["master_weights"] is False:
         options["grad_dtype"] = open_options["dtype"][0]
     words = f"{row.get('peak_mem_unit') or ''} {row.get('counter') or ''}"

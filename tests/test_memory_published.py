@@ -118,7 +118,7 @@ def test_ultrascales_closed_forms(case: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def scored() -> dict[str, list[Any]]:
     """File → its rows scored, those that say too little left out."""
-    names = ("ultrascale", "published", "measured", "gathered", "fresh", "later", "unseen")
+    names = ("ultrascale", "published", "measured", "gathered", "fresh", "later", "unseen", "sixth")
     return {
         name: [s for s in accuracy.scores(ORACLES / f"peaks_{name}.json") if isinstance(s, accuracy.Score)]
         for name in names
@@ -134,6 +134,7 @@ def scored() -> dict[str, list[Any]]:
         ("gathered", 43, 0.90, 0.08, 0.20),
         ("fresh", 35, 0.91, 0.10, 0.21),  # at first sight 0.886, 0.138, 0.273
         ("later", 23, 0.78, 0.05, 0.21),  # at first sight 0.565, 0.091, 0.378
+        ("sixth", 41, 0.80, 0.07, 0.26),  # at first sight 0.683, 0.070, 0.340
         ("unseen", 45, 0.95, 0.04, 0.18),  # at first sight 0.867, 0.117, 0.234
     ],
 )
@@ -215,6 +216,9 @@ def test_what_is_reserved_is_what_logs_say() -> None:
             {"loss": (None, "shifted"), "kernels": ("fused", "eager")},
         ),
         ({"trainer": "HF Trainer", "id": "with foak"}, {"kernels": ("fused",)}),
+        ({"trainer": "HF Trainer", "compile": True}, {"loss": ("compiled", None, "shifted")}),
+        ({"trainer": "torchtune", "compile": True, "loss": "pieces"}, {"loss": ("compiled",)}),
+        ({"trainer": "prime-rl SFT trainer"}, {"trainer": "prime-rl", "loss": ("held",)}),
         ({"unknown": ["GB vs GiB"]}, {"unit": (1.0, 2**30 / 10**9)}),
         ({"unknown": ["GB vs GiB"], "counted": "converted as 10^9"}, {"unit": (1 / (2**30 / 10**9), 1.0)}),
     ],

@@ -4,8 +4,9 @@
 
 The rule of make_unseen.py, but for two things: a model may be of half a billion parameters, and a table may
 tell a peak of a few steps. At most twelve rows of one source. Left out besides: attention that is no flash
-kernel's, batches whose lengths vary, and states on the CPU or of eight bits. What a source does not say is the
-default of its own script at that commit, and `unknown` names what even that leaves open.
+kernel's, batches whose lengths vary, and states on the CPU or of eight bits. What a source does not say is
+the default of its own script at that commit, and `unknown` names what even that leaves open. The date of
+RECIPES was added after the rows' first sight.
 """
 
 import json
@@ -23,6 +24,7 @@ PRIME = {"repo": "PrimeIntellect-ai/prime-rl", "commit": "559b44772e471d1538537b
 ATTENTION = {"repo": "elena-lyulina/Megatron-LM-Attention-Benchmark"}
 ATTENTION |= {"commit": "4e1ee1fe110a59d9d830613690f6c164a0e79013"}
 RECIPES = {"repo": "fyh2001/megatron-sft-recipes", "commit": "d16a2d13b085813825f07228648551bd08370e1e"}
+RECIPES |= {"date": "2026-04-21"}
 TUNE = {"repo": "meta-pytorch/torchtune", "commit": "1814feb17", "date": "2024-11-18", "path": "README.md"}
 STAS = {"repo": "stas00/ml-engineering", "commit": "744d01e18b79512572f64a6bbd8b5f4a725203a7"}
 
@@ -37,7 +39,7 @@ QWEN3_06B |= {"vocab": 151936, "tied": True, "qk_norm": True}
 
 
 def flagperf() -> Iterator[dict[str, Any]]:
-    """Tables of `mem` in GiB, whole numbers of the device's 80; flagscale_main.sh and config/*.py beside them."""
+    """Tables of `mem` in GiB, whole numbers of the device's 80, with flagscale_main.sh and config/*.py."""
     same = {"trainer": "FlagScale (Megatron)", "counter": "device", "recompute": "none", "seq_len": 2048}
     same |= {"sequence_parallel": False, "hardware": "A800 80GB"}
     told = {"source": FLAGPERF | {"path": "training/nvidia/aquila2_7b-flagscale/README.md"}}
