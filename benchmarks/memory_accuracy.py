@@ -100,6 +100,7 @@ TRAINERS = {
     "torchtitan": "torchtitan",
     "nanotron": "nanotron",
     "megatron-deepspeed": "megatron-deepspeed",
+    "flagscale": "flagscale",
     "megatron": "megatron-lm",
     "deepspeed": "deepspeed",
     "hf trainer": "transformers",
@@ -476,7 +477,7 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
         "schedule": "gpipe" if "all-forward" in str(row.get("schedule") or "").lower() else "1f1b",
         "kv_replication": True,
         "framework": trainer,
-        "padding": "none" if trainer == "megatron-lm" and m.vocab_size % 128 else None,
+        "padding": "none" if trainer in ("megatron-lm", "flagscale") and m.vocab_size % 128 else None,
     }
     open_options = {
         "recompute": recomputations(row, known.get("recompute"), trainer),

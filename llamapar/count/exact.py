@@ -156,9 +156,10 @@ def activations(
         inputs["kept"] -= 1
         if inputs["column"] == inputs["residual"]:
             inputs["column"] = 0
-    if habits.merged_qkv:
-        grouped = sizes.model.n_kv_heads < sizes.model.n_heads
-        inputs["copies"] = 2 * inputs["k"] * (not grouped) + inputs["q"] * (sizes.batch > 1)
+    if sizes.model.n_kv_heads == sizes.model.n_heads:
+        inputs["copies"] = 2 * inputs["k"] * (habits.merged_qkv or (habits.merged_v and kernels == "eager"))
+    if habits.transposes and sizes.batch > 1:
+        inputs["copies"] += inputs["q"]
     if habits.repeats_kv:
         inputs["copies"] += 2 * (inputs["q"] - inputs["k"])
     terms = layer_terms(inputs, kernels, recompute, "layers", normed)

@@ -34,8 +34,11 @@ class Habits:
     bucket: numbers in the buffers of a gradient reduction.
     overlaps: whether those are two, of which one is reduced while the other fills, below ZeRO 3 too.
     live: most parameters that ZeRO 3 keeps gathered; 0: those of two layers.
-    merged_qkv: without GQA Q stays a view of the merged Q, K and V, beside K and V of their own; of several
-        sequences the output of attention is transposed by a copy (flash-attn's rotary works in place on Q).
+    merged_qkv: without GQA Q stays a view of the merged Q, K and V, beside K and V of their own (flash-attn's
+        rotary works in place on Q).
+    merged_v: without GQA V stays a view of the merged Q, K and V, beside Q and K of their own, unless a
+        compiler parts them.
+    transposes: of several sequences the output of attention is transposed by a copy.
     repeats_kv: K and V are repeated for every query head before attention, which keeps them so.
     reduces_after: under ZeRO 1 gradients are reduced whole, in one collective once the last backward has
         ended, and parameters gathered in one before the next step, which is then copied apart: for every
@@ -58,6 +61,8 @@ class Habits:
     overlaps: bool = True
     live: int = 0
     merged_qkv: bool = False
+    merged_v: bool = False
+    transposes: bool = False
     repeats_kv: bool = False
     reduces_after: int = 0
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -119,6 +124,7 @@ _TUNE, _TUNE_AT = "meta-pytorch/torchtune", "bd2a0fc7c31430972728494fa01aaeeb0eb
 _PRIME, _PRIME_AT = "PrimeIntellect-ai/prime-rl", "559b44772e471d1538537b8805cc77f3824a5e64"
 _PICOTRON, _PICOTRON_AT = "huggingface/picotron", "59714b1bf25541dbeb6f5a721ed15f6d0768e786"
 _NEOX, _NEOX_AT = "EleutherAI/gpt-neox", "ea7aefd8f8e183256992d9fede4d7c71a46d67a5"
+_FLAGSCALE, _FLAGSCALE_AT = "FlagOpen/FlagScale", "6fc099c85"
 _FMS, _FMS_AT = "foundation-model-stack/fms-fsdp", "5a296afe42f9932f590783cb053fa0f9384e01fc"
 _COOKBOOK, _COOKBOOK_AT = "meta-llama/llama-cookbook", "0e0033518623d03ac5c1654bf04b7e480f7d5e5a"
 _TORCH, _TORCH_AT = "pytorch/pytorch", "v2.13.0"
@@ -166,6 +172,7 @@ HABITS: dict[str, Habits] = {
         step_copies=0,
         loss="vocab_parallel",
         merged_qkv=True,
+        transposes=True,
         reduces_after=6,  # qkv, o, gate and up, down, two norms
         sources={
             "reduces_after": Source(
@@ -263,8 +270,10 @@ HABITS: dict[str, Habits] = {
         step_copies=0,
         loss="narrow",
         grads_in_dtype=True,
+        merged_v=True,
         repeats_kv=True,
         sources={
+            "merged_v": Source(_LITGPT, "litgpt/model.py (CausalSelfAttention.forward)", "b042058e"),
             "silu_kept": Source(_LITGPT, "litgpt/model.py (LLaMAMLP)", _LITGPT_AT),
             "gradients_stay": _NONE_AT_FIRST,
             "step_copies": Source(_LITGPT, "litgpt/pretrain.py:216", _LITGPT_AT),
@@ -352,6 +361,16 @@ HABITS["gpt-neox"] = replace(
         **HABITS["deepspeed"].sources,
         "loss": Source(_NEOX, "megatron/mpu/cross_entropy.py; megatron/model/gpt2_model.py", _NEOX_AT),
         "bucket": Source(_NEOX, "megatron/neox_arguments/arguments.py:74-80", _NEOX_AT),
+    },
+)
+HABITS["flagscale"] = replace(
+    HABITS["megatron-lm"],
+    silu_kept=True,
+    transposes=True,
+    sources={
+        **HABITS["megatron-lm"].sources,
+        "silu_kept": Source(_FLAGSCALE, "megatron/model/transformer.py:142-144", _FLAGSCALE_AT),
+        "transposes": Source(_FLAGSCALE, "megatron/model/transformer.py:893-900", _FLAGSCALE_AT),
     },
 )
 HABITS["graph_trainer"] = replace(
