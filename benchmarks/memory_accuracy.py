@@ -1,6 +1,6 @@
 """Predicted against measured peak memory, for every row of a file that says enough.
 
-    .venv/bin/python benchmarks/memory_accuracy.py [FILE.json ...] [--rows]
+    .venv/bin/python benchmarks/memory_accuracy.py [FILE.json ...] [--rows] [--unknown]
 
 A file is a list of rows, or holds one under any name; rows as in tests/oracles/peaks_*.json: either with
 `dims`, `tp`, `cp`, `pp`, `dp`, `seq_len`, `micro_batch` or `global_batch_seqs`, `peak_mem` and its
@@ -435,8 +435,11 @@ def stages_of(row: Mapping[str, Any], trainer: str | None, pp: int) -> list[int 
     return [None]
 
 
-def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
-    """The row predicted. Raises Unsaid, or LlamaparError for what no such model can be."""
+def score(row: Mapping[str, Any], file: Mapping[str, Any], unknown: bool = False) -> Score:
+    """The row predicted. Raises Unsaid, or LlamaparError for what no such model can be.
+
+    unknown: as if nobody had told the trainer.
+    """
     text = f"{row.get('id', '')} {row.get('source', '')} {row.get('trainer', '')} {file.get('source', '')}"
     text += " Ultra-Scale" if "gpu_mem_gb" in row else ""
     known = SETTINGS[next(name for name in SETTINGS if name in text)]
@@ -457,7 +460,7 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
     if batch is None or batch % (ways["dp"] * micro):
         batch = None
     zero = zero_of(row, known, ways["pp"])
-    trainer = trainer_of(row, known)
+    trainer = None if unknown else trainer_of(row, known)
     if trainer == "torchtitan" and not zero:
         zero = 3  # parameters are the master weights, sharded or not
     layout = lp.Layout(
@@ -496,9 +499,6 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any]) -> Score:
     kind = next((kind for kind in COUNTERS if kind in words), known.get("counter"))
     cases = [dict(zip(open_options, ends, strict=True)) for ends in product(*open_options.values())]
     accounts = [lp.memory(m, layout, **options, **case) for case in cases]
-    if trainer is None:  # what any trainer may do, past the modes that `memory` leaves open
-        heavy = {"loss": "loss_parallel", "grad_buckets": True}
-        accounts.append(lp.memory(m, layout.replace(sequence_parallel=False), **options | cases[-1] | heavy))
     stages = stages_of(row, trainer, layout.pp)
     ranges = [account.counted(kind, stage) for account in accounts for stage in stages]
     both = [account.ends(kind, stage) for account in accounts for stage in stages]
@@ -527,7 +527,7 @@ def rows_of(file: Any) -> list[Any]:
     return max(peaks or rows, key=len, default=[])
 
 
-def scores(path: Path) -> Iterator[Score | str]:
+def scores(path: Path, unknown: bool = False) -> Iterator[Score | str]:
     """Each row of a file scored, or the reason why it is not, in words."""
     file = json.loads(path.read_text())
     shared = file if isinstance(file, Mapping) else {}
@@ -535,7 +535,7 @@ def scores(path: Path) -> Iterator[Score | str]:
         try:
             if not isinstance(row, Mapping):
                 raise Unsaid("no object")
-            yield score(row, shared)
+            yield score(row, shared, unknown)
         except (Unsaid, lp.LlamaparError, TypeError, ValueError, ArithmeticError) as refused:
             reason = str(refused).splitlines()[0]
             name = row.get("id") or row.get("model") if isinstance(row, Mapping) else None
@@ -572,11 +572,12 @@ def main() -> None:
     )
     parser.add_argument("files", nargs="*", type=Path, default=sorted(ORACLES.glob("peaks_*.json")))
     parser.add_argument("--rows", action="store_true", help="every row")
+    parser.add_argument("--unknown", action="store_true", help="as if no row told its trainer")
     args = parser.parse_args()
     if args.rows:
         print(f"{'low':>9} {'high':>9} {'measured':>9} {'error':>7}  GiB")
     for path in args.files:
-        rows = list(scores(path))
+        rows = list(scores(path, args.unknown))
         found = [s for s in rows if isinstance(s, Score)]
         for s in found if args.rows else ():
             outside = "" if s.held else "  outside"

@@ -206,6 +206,26 @@ def test_habits_have_sources_in_a_framework_or_a_library(name: str) -> None:
     assert not habits.most().open
 
 
+def test_what_any_trainer_may_do() -> None:
+    """Past the account that is shown of one that is not known, unless sequence parallelism was said."""
+    options: dict[str, Any] = {"seq_len": 8192, "recompute": "none"}
+    found = lp.memory(B8, {"tp": 8}, **options)
+    assert found.ends("allocated")[1] > found.high_bytes > found.low_bytes
+    said = lp.memory(B8, {"tp": 8, "sequence_parallel": True}, **options)
+    assert found.ends("allocated")[1] > said.ends("allocated")[1] > said.high_bytes == found.high_bytes
+    assert lp.memory(B8, {"tp": 8}, **options, framework="nanotron").heaviest is None
+
+
+@pytest.mark.parametrize(("name", "pure"), [("torchtune", True), ("picotron", True), ("torchtitan", False)])
+def test_a_trainer_may_hold_all_in_sixteen_bits(name: str, pure: bool) -> None:
+    layout = lp.Layout(dp=8, zero=3)
+    found = lp.memory(B8, layout, seq_len=8192, framework=name)
+    same = lp.memory(B8, layout, seq_len=8192, framework=name, master_weights=not pure)
+    other = lp.memory(B8, layout, seq_len=8192, framework=name, master_weights=pure)
+    assert found.worst == same.worst
+    assert (found.high_bytes < other.high_bytes) == pure
+
+
 def test_the_worst_moment_of_a_sharded_step() -> None:
     """FSDP2 finds no gradients at the loss, but an earlier micro-batch's; at the end nothing is kept."""
     layout = lp.Layout(dp=8, zero=3)

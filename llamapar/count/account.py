@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,14 +10,14 @@ from llamapar.describe.arguments import named
 from llamapar.describe.dtypes import TRAINED
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS
 from llamapar.describe.job import Job
-from llamapar.describe.layout import LayoutLike
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of
 from llamapar.frameworks import FRAMEWORKS, Framework
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.habits import HABITS, Habits, habits_of
+from llamapar.frameworks.habits import HABITS, MOST, Habits, habits_of
 from llamapar.frameworks.losses import LOSSES
 from llamapar.place.orders import ORDERS
 
@@ -26,7 +26,7 @@ from .published import korthikanti, megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
 from .schedule import SCHEDULES
 from .sizes import Sizes
-from .terms import Memory
+from .terms import Breakdown, Memory
 
 ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 offer("accounting", ACCOUNTINGS)
@@ -127,7 +127,6 @@ def memory(
         sizes = partial(
             Sizes,
             m,
-            lay,
             seq_len=seq_len,
             micro_batch=micro_batch,
             kv_replication=flag("kv_replication", kv_replication),
@@ -149,7 +148,7 @@ def memory(
             flag("float8_all_gather", float8_all_gather),
         )
         most, together = habits.most(), habits.gradients_stay is None
-        stages = exact(sizes(regather=bool(most.regather)), account, most, together)
+        stages = exact(sizes(lay, regather=bool(most.regather)), account, most, together)
         least = habits.least()
         facts = ("framework",) if framework is None else tuple(n for n in habits.open if n in _SAID)
         if habits.open:
@@ -159,8 +158,9 @@ def memory(
                 how,
                 tuple(stages),
                 gpu,
-                lambda: exact(sizes(regather=bool(least.regather)), account, least, False),
+                lambda: exact(sizes(lay, regather=bool(least.regather)), account, least, False),
                 facts,
+                None if framework is not None else partial(_heaviest, sizes, lay, account, most),
             )
     elif accounting == "megatron":
         stages = [megatron(m, lay, seq_len, micro_batch, many, recompute)]
@@ -168,6 +168,17 @@ def memory(
         rule = korthikanti if accounting == "korthikanti" else ultrascale
         stages = [rule(m, lay, seq_len, micro_batch, recompute)]
     return Memory(m, lay, how, tuple(stages), gpu)
+
+
+def _heaviest(
+    sizes: Callable[..., Sizes], layout: Layout, account: Account, habits: Habits
+) -> list[Breakdown]:
+    """What any trainer may do: DTensor's loss, gradients in buckets beside their sums, and no sequence
+    parallelism unless it was said."""
+    if layout.sequence_parallel is None:
+        layout = layout.replace(sequence_parallel=False)
+    habits = replace(habits, loss="loss_parallel" if habits.loss == MOST["loss"] else habits.loss)
+    return exact(sizes(layout, regather=bool(habits.regather)), replace(account, grad_buckets=True), habits)
 
 
 _SAID = ("regather", "silu_kept", "elementwise_kept", "loss")

@@ -114,6 +114,7 @@ class Memory(Record):
 
     stages: by PP rank, at the upper end where a mode is not known. lighter: the same at the lower end.
     open_facts: what would decide between the ends, as arguments of `memory`; empty where there is one.
+    heaviest: of a trainer that is not known, by what any trainer may do; a measurement may show as much.
     """
 
     model: ModelConfig
@@ -123,6 +124,7 @@ class Memory(Record):
     gpu: str
     lighter: Callable[[], Sequence[Breakdown]] | None = field(default=None, compare=False)
     open_facts: tuple[str, ...] = ()
+    heaviest: Callable[[], Sequence[Breakdown]] | None = field(default=None, compare=False)
 
     @property
     def title(self) -> str:
@@ -166,12 +168,17 @@ class Memory(Record):
     def ends(self, counter: str | None = None, stage: int | None = None) -> tuple[int, int]:
         """Bytes of the accounts at both ends of what is not known, as a counter of COUNTERS has them.
 
+        The upper one of a trainer that is not known is the heaviest, above `high_bytes`.
         None: which counter is not known. stage: whose PP rank; by default the one that needs most. torch's
         allocator may keep what every moment of a step took; other counters see the worst moment. A counter of
         the whole GPU sees OUTSIDE too.
         """
         found = []
-        for stages in (self.lighter() if self.lighter else self.stages, self.stages):
+        ends = (
+            self.lighter() if self.lighter else self.stages,
+            self.heaviest() if self.heaviest else self.stages,
+        )
+        for stages in ends:
             one = stages[stage] if stage is not None else max(stages, key=lambda s: s.total_bytes)
             found.append(one)
         least, most = (one.total_bytes - one.bytes(CONTEXT_TERM) for one in found)
