@@ -107,6 +107,7 @@ def _constant(job: Job, judge: Framework | None) -> Memory:
         short,
         stages=tuple(_same(short.stages, long.stages)),
         lighter=None if None in lower else lambda: _same(*(stages() for stages in lower if stages)),
+        heaviest=None,
         how="no seq_len: what grows with it is not counted",
     )
 
