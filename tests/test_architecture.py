@@ -33,9 +33,9 @@ ROOMS = {
     "errors": room(230),  # choices are records, and every check of a plain value
     "records": room(785),  # equations are records too
     "describe": room(2585),  # the table of options and the table of dtypes among them
-    "frameworks": room(6935, "yaml"),  # rules and habits of ten; readers of settings and logs
+    "frameworks": room(7045, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(2035),  # documents and rings of a sequence among them
-    "count": room(2165),  # moments of a step, modes, and what a counter may show
+    "count": room(2185),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
