@@ -22,6 +22,10 @@ diffusers==0.42.1 tensor_parallel==2.0.0 yunchang==0.6.4 torchmetrics==1.9.0 ein
 raised_fifth.jsonl (--halved --recipes raised_fifth.toml --out ...) is a fifth, in two halves from the start,
 with libraries named above.
 
+raised_sixth.jsonl (--halved --recipes raised_sixth.toml --out ...) is a sixth, committed with its labels
+before it was scored, with libraries named above; its models are of a table of its own, by the names that
+users give them.
+
 A recipe is a piece of a user's code with the fault in it, how it is run, what of the traceback is kept, and
 its labels. They follow from the fault; no answer of `explain` was looked at for them. Cases keep the form of
 wild.jsonl and add: verdict (what can be said from the text alone), decides (facts that would decide where it
@@ -104,16 +108,19 @@ DEGREES = {
 
 def recipes(path: Path) -> Iterator[tuple[Recipe, str]]:
     """Each recipe with its own source text."""
-    for part in path.read_text("utf-8").split("\n[[text]]\n")[1:]:
+    head, *parts = path.read_text("utf-8").split("\n[[text]]\n")
+    models = tomllib.loads(head).get("models", MODELS)
+    for part in parts:
         recipe = tomllib.loads(part)
-        yield (drawn(recipe) if "<<" in part else recipe), part
+        yield (drawn(recipe, models) if "<<" in part else recipe), part
 
 
-def drawn(recipe: Recipe) -> Recipe:
+def drawn(recipe: Recipe, models: str = MODELS) -> Recipe:
     """The recipe with what stands in <<...>> worked out over a model and degrees that its id draws."""
-    random, (names, *models) = Random(recipe["id"]), (line.split() for line in MODELS.strip().splitlines())
+    random, (names, *rows) = Random(recipe["id"]), (line.split() for line in models.strip().splitlines())
     while True:
-        values = dict(zip(names, map(int, random.choice(models)), strict=True))
+        row = random.choice(rows)
+        values: dict[str, Any] = {n: int(v) if v.isdigit() else v for n, v in zip(names, row, strict=True)}
         values |= {name: random.choice(sizes) for name, sizes in DEGREES.items()}
         values["seq"] = random.choice((128 * random.randrange(2, 64), random.randrange(200, 8000)))
         if eval(recipe.get("draw", "True"), {}, values):
@@ -284,7 +291,7 @@ def case(recipe: Recipe, text: str) -> dict[str, Any]:
         "decides": recipe.get("decides", []),
         "context": recipe.get("context", {}),
         "cause": recipe["cause"],
-    }
+    } | {name: recipe[name] for name in ("categories",) if name in recipe}
 
 
 def main() -> None:
