@@ -5,7 +5,8 @@ The two of the name *_again came later, in two halves by a hash of the id: one t
 scored before anybody looked. Those of the names *_third and *_fourth were kept whole until then, and halved
 by the same hash after it: the fourth's half "unseen" was scored once more, and nobody has read its texts yet.
 raised_fifth.jsonl is halved by it too; its texts were raised by who changed the code afterwards, with models
-and degrees drawn by a seed, and its half "unseen" was committed before `explain` met it.
+and degrees drawn by a seed, and its half "unseen" was committed before `explain` met it. raised_sixth.jsonl
+was raised by somebody who had not seen the code, and committed whole before `explain` met it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ORACLES = Path(__file__).parent / "oracles"
 
 SETS = {
     name: [json.loads(line) for line in (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()]
-    for time in ("", "_again", "_third", "_fourth", "_fifth")
+    for time in ("", "_again", "_third", "_fourth", "_fifth", "_sixth")
     for name in (f"raised{time}", f"reported{time}")
     if (ORACLES / f"{name}.jsonl").exists()
 }
@@ -40,6 +41,17 @@ WRONG = {
     "fifth-off-layers-cache",
     "fifth-idx-copy-rows",
     "fifth-ck-cat-wrong-dim",
+    # of the sixth set at first sight
+    "sixth-heads-stack-parts",
+    "sixth-vocab-narrow-last",
+    "sixth-vocab-onehot",
+    "sixth-vocab-embed-rank-file",
+    "sixth-mb-losses-stack",
+    "sixth-z3-resize-embeddings",
+    "sixth-lora-row-input",
+    "sixth-lora-rank-not-divisible",
+    "sixth-fsdp2-load-local",
+    "sixth-col-scatter-list",
 }
 """Texts of which a wrong cause is still called likely, or a cut's said to be none: not one more."""
 
@@ -60,7 +72,7 @@ def test_labels_are_words_of_the_vocabulary(cases: list[dict]) -> None:
             assert case["decides"], case["id"]
 
 
-@pytest.mark.parametrize("name", ["raised", "raised_again", "raised_third", "raised_fourth", "raised_fifth"])
+@pytest.mark.parametrize("name", [name for name in SETS if name.startswith("raised")])
 def test_every_text_has_its_recipe_and_its_library(name: str) -> None:
     recipes = tomllib.loads((ORACLES / f"{name}.toml").read_text("utf-8"))["text"]
     assert [recipe["id"] for recipe in recipes] == [case["id"] for case in SETS[name]]
@@ -76,12 +88,12 @@ def test_every_report_is_cited() -> None:
 
 def test_later_texts_are_new_and_halved_by_a_hash_of_the_id() -> None:
     before = {case["message"] for name in ("raised", "reported") for case in SETS[name]}
-    later = SETS["raised_again"] + SETS["reported_again"] + SETS["raised_fifth"]
+    later = SETS["raised_again"] + SETS["reported_again"] + SETS["raised_fifth"] + SETS["raised_sixth"]
     assert not before & {case["message"] for case in later}
     assert {case["id"]: case["split"] for case in later} == {case["id"]: half(case["id"]) for case in later}
 
 
-@pytest.mark.parametrize("time", ["_third", "_fourth", "_fifth"])
+@pytest.mark.parametrize("time", ["_third", "_fourth", "_fifth", "_sixth"])
 def test_texts_of_a_set_kept_apart_are_in_no_other(time: str) -> None:
     apart = {case["message"] for name in SETS if name.endswith(time) for case in SETS[name]}
     rest = {case["message"] for name in SETS if not name.endswith(time) for case in SETS[name]}
