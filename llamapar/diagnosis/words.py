@@ -34,11 +34,11 @@ def pattern(name: str) -> re.Pattern[str]:
 
 
 def concepts() -> re.Pattern[str]:
-    """Every concept, as a group of its name."""
+    """Every concept, as a group of its name, from where a word or a part of one begins."""
     groups = []
     for name, patterns in table("words.toml")["concepts"].items():
         one = "|".join(patterns)
         for word, what in _AFTER_AN_AXIS.items():
             one = one.replace(word, what)
         groups.append(f"(?P<{name}>{one})")
-    return re.compile("|".join(groups))
+    return re.compile("(?<![a-z])(?=[a-z])(?:" + "|".join(groups) + ")")
