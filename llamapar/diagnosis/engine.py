@@ -284,7 +284,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     found = [judged(h, r, known, saying) for h in hypotheses(r, observed, known)]
     if all(h.level is WEAK for h in found):
         found += explain_spoken(r, known)
-    parted = r.parallel or PARTED.search(" ".join(r.code[-1:]))
+    parted = r.parallel or PARTED.search(r.line)
     near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
     found += [
         replace(h, parallel=None) if near else placeholders(h, known) for h in elsewhere(found, r, known)

@@ -296,7 +296,7 @@ def explain_spoken(r: Reading, known: Known) -> Iterator[Hypothesis]:
 def unfit(r: Reading, known: Known, spoken: bool) -> Iterator[Hypothesis]:
     """What is wrong with the known numbers themselves: every size that its degree does not divide. spoken:
     of ranks; else only what the text, or the line of code that failed, speaks of by an axis or a size."""
-    quantised = _QUANTISED.search("\n".join((r.low, *r.code)).lower())
+    quantised = _QUANTISED.search(r.whole)
     for cut in [*(groups(known) if quantised else ()), *uneven(known)]:
         if not (spoken or r.evident & {*AXES, "world", _CONCEPTS.get(cut.fact)}):
             continue
@@ -326,7 +326,7 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     rows = [(cut, a, b) for cut, a, b, there in every if there or place]
     if not rows and (padded := list(_padded_shares(o, r, known))):
         return padded
-    spoken = known.get("quant_group") or _QUANTISED.search("\n".join((r.low, *r.code)))
+    spoken = known.get("quant_group") or _QUANTISED.search(r.whole)
     if not rows and (spoken or r.loading):
         level = LIKELY if spoken else POSSIBLE
         meeting = [(a, b) for a, b, kinds in meetings(o, known) if COLUMNS in kinds]

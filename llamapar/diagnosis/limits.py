@@ -73,8 +73,7 @@ _TABLE = re.compile(
 
 def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A token id past the rows of a table: the whole vocabulary's id, and one rank's rows?"""
-    text = "\n".join((r.low, *r.code)).lower()
-    past = _PAST.search(text)
+    past = _PAST.search(r.whole)
     if past is None:
         return
     size = int(past["size"] or 0)
@@ -98,7 +97,7 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
             cause = f"equal pieces of {cut} count up to {max(cut.gathered)}: there is no {index}"
             yield found(cut.category, LIKELY, cause, numbers)
             return
-    if _TABLE.search(text):
+    if _TABLE.search(r.whole):
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
@@ -131,7 +130,7 @@ def _few_chunks(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A tensor comes apart in fewer parts than are taken: torch's chunk makes fewer than it is asked for
     where these do not divide the dim; and a rank's slice has fewer parts of a given size than the whole."""
     unpacked = _UNPACKED.search(r.low)
-    if not (unpacked or "index out of range" in r.low) or not PARTED.search(" ".join(r.code[-1:])):
+    if not (unpacked or "index out of range" in r.low) or not PARTED.search(r.line):
         return
     asked, parts = map(int, unpacked.groups()) if unpacked else (0, 0)
     for axis in ("tp", "cp", "dp"):

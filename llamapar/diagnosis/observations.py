@@ -133,8 +133,8 @@ def _partitioned(r: Reading) -> Divides | None:
     elif _SEQUENCE.search(axis):
         subject = "seq"
     elif dims > 2 and dim == dims - 2:
-        text = "\n".join((r.low, *r.code)).lower()  # fewer heads than ranks are those of K and V
-        keys = size < int(match["ranks"] or match["ranks2"]) or _OF_KEYS.search(text)
+        # fewer heads than ranks are those of K and V
+        keys = size < int(match["ranks"] or match["ranks2"]) or _OF_KEYS.search(r.whole)
         subject = "kv" if keys else "heads"
     return Divides(
         subject, size, frozenset(("tp",) if not subject else ()), int(match["ranks"] or match["ranks2"])

@@ -139,7 +139,7 @@ _SLICE = re.compile(r"get_slice|narrow\(|\[[^\[\]:]{1,60}:[^\[\]]{1,60}\]")
 
 def _past_the_file(it: Meeting) -> Iterator[Hypothesis]:
     """A slice of a file's tensor from past its end is empty."""
-    cut = it.small == 0 and it.r.loading and _SLICE.search(" ".join(it.r.code[-1:]))
+    cut = it.small == 0 and it.r.loading and _SLICE.search(it.r.line)
     if cut and it.known.get("zero") != 3:
         cause = f"{it.big} rows are asked of a tensor that ends before them: it was cut before"
         yield found("checkpoint_tp_mismatch", POSSIBLE, cause, it.both, parallel=None)
@@ -207,8 +207,7 @@ _HEAD, _EMBEDDING = re.compile(r"head|\boutput\b|decoder"), re.compile(r"embed|\
 
 def _tied(it: Meeting) -> Iterator[Hypothesis]:
     """The head takes the embedding's weight, which is a shard of another size."""
-    line = " ".join(it.r.code[-1:]).lower()
-    if it.small and _HEAD.search(line) and _EMBEDDING.search(line):
+    if it.small and _HEAD.search(it.r.line) and _EMBEDDING.search(it.r.line):
         cause = f"the head's {it.o.a} rows and the embedding's {it.o.b} are to be one tensor"
         yield found("tied_embeddings", POSSIBLE, cause, it.both, parallel=_shared_out(it) or None)
         yield from (replace(h, level=min(h.level, POSSIBLE)) for h in _plain(it))

@@ -71,7 +71,7 @@ def quotes(r: Reading, framework: Framework | None) -> list[Quote]:
     whichever framework they come up in, but for the one that is known to be at work."""
     found = []
     for speaker, code, case, pieces in _templates():
-        span = _span(r.text, pieces)
+        span = _span(r.text, pieces) if pieces and pieces[0] in r.text else None
         if span is not None:
             start, end = span
             before = _LAST.findall(r.text[:start][-33:])[0] if case.message[0] == "{" else ""
@@ -90,9 +90,7 @@ def _longest(quote: Quote) -> str:
 
 def _span(text: str, pieces: tuple[str, ...]) -> tuple[int, int] | None:
     """Where the pieces stand one after another, each near the one before; None where they do not."""
-    start = text.find(pieces[0]) if pieces else -1
-    if start < 0:
-        return None
+    start = text.find(pieces[0])
     end = start + len(pieces[0])
     for piece in pieces[1:]:
         at = text.find(piece, end, end + _FILLED + len(piece))

@@ -125,6 +125,16 @@ class Reading:
         return self.text.lower()
 
     @cached_property
+    def line(self) -> str:
+        """The line of code that failed, in lower case."""
+        return " ".join(self.code[-1:]).lower()
+
+    @cached_property
+    def whole(self) -> str:
+        """The text and all lines of code over it, in lower case."""
+        return "\n".join((self.low, *self.code)).lower()
+
+    @cached_property
     def shapes(self) -> list[tuple[Shape, int]]:
         """Shapes of one dim or more, with where they start."""
         found = []
@@ -183,8 +193,7 @@ class Reading:
     @cached_property
     def evident(self) -> frozenset[str]:
         """The concepts of the text and of the line of code that failed, which says what the tensor is."""
-        line = " ".join(self.code[-1:]).lower()
-        return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(line)}
+        return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(self.line)}
 
     @cached_property
     def positions(self) -> bool:
@@ -195,19 +204,17 @@ class Reading:
     @cached_property
     def loading(self) -> bool:
         """Whether a tensor is read from a file, by the text or by the line of code that failed."""
-        line = " ".join(self.code[-1:]).lower()
-        return bool(_LOADED.search(self.low) or _LOADS.search(line))
+        return bool(_LOADED.search(self.low) or _LOADS.search(self.line))
 
     @cached_property
     def read(self) -> bool:
         """Whether a file or what was saved is spoken of, and not a mere copy."""
-        return bool(_SAVED.search("\n".join((self.low, *self.code)).lower()))
+        return bool(_SAVED.search(self.whole))
 
     @cached_property
     def parallel(self) -> bool:
         """Whether the text or the line of code that failed speaks of ranks."""
-        line = " ".join(self.code[-1:]).lower()
-        return bool(_PARALLEL.search(self.low) or _PARALLEL.search(line))
+        return bool(_PARALLEL.search(self.low) or _PARALLEL.search(self.line))
 
     def within(self, start: int, end: int) -> list[Term]:
         return [t for t in self.terms if start <= t.start < end]

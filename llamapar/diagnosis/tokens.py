@@ -41,14 +41,13 @@ def explain_cut(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         return
     cp = known.get("cp") or 1
     sequence = {known.get("tp"), *((cp, 2 * cp) if cp > 1 else ())}
-    code = " ".join(r.code[-1:]).lower()
     tokens, samples = parts in sequence, parts in (known.get("dp"), known.get("micro_batches"))
-    if _EXPERTS.search(code) or (parts == known.get("ep") and not (tokens or samples)):
+    if _EXPERTS.search(r.line) or (parts == known.get("ep") and not (tokens or samples)):
         cause = f"{units} experts do not divide over {parts} ranks"
         yield found("other: experts_not_divisible_ep", LIKELY, cause, Quotient(units, parts), needs="ep")
         return
     if not (tokens or samples):
-        tokens, samples = bool(_SEQUENCE.search(code)), bool(_BATCH.search(code))
+        tokens, samples = bool(_SEQUENCE.search(r.line)), bool(_BATCH.search(r.line))
     size = next((size for size in _SIZES if known.get(size[0]) == units), None)
     if size is not None:
         _, category, word = size

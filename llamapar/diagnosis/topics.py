@@ -88,7 +88,7 @@ def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypo
     beside = r.parallel
     cut = any((known.get(axis) or 1) > 1 for axis in ("tp", "cp", "pp"))
     sharded = beside or cut
-    around = "\n".join((r.low, *r.code[-1:])).lower()
+    around = f"{r.low}\n{r.line}"
     bare = file == "topics.toml" or len(r.low.split()) < BARE
     for topic in _topics(file):
         if topic.matches(around if bare else r.low, around):

@@ -45,7 +45,7 @@ _RESHAPED = re.compile(r"\.(?:view|reshape|unflatten)\(")
 def _of_ranks(o: View, r: Reading, known: Known) -> bool:
     """Whether it is the list of ranks that is reshaped, by its length and by what the code calls it."""
     near = o.numel < math.prod(map(abs, o.target)) * 2
-    reshaped = _RESHAPED.split(" ".join(r.code[-1:]).lower(), maxsplit=1)[0]
+    reshaped = _RESHAPED.split(r.line, maxsplit=1)[0]
     return near and known.get("world") in (None, o.numel) and bool(_RANKS.search(reshaped))
 
 
