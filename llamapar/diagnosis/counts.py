@@ -6,14 +6,13 @@ import math
 import re
 from collections.abc import Iterator
 
-from llamapar.describe.splits import Padding
 from llamapar.records.equations import Comparison, Product, Quotient, Stated
 
 from .hypothesis import LIKELY, POSSIBLE, Hypothesis, found
 from .known import Known
 from .observations import AXES, Unequal
 from .reading import Reading
-from .weights import PADDED
+from .weights import rounded_up
 from .words import pattern
 
 _TWO_RUNS = pattern("two_runs")
@@ -74,10 +73,7 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
 def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:
     """A vocabulary and the same one padded."""
     for small, big in zip(sorted(values), sorted(values)[1:], strict=False):
-        pads = any(
-            p.padded(small, known.get("tp") or 1) == big for p in (*PADDED, Padding(512), Padding(1024))
-        )
-        if 10000 < small < big < 1.1 * small and pads:
+        if 10000 < small < big < 1.1 * small and rounded_up(small, big, known):
             cause = f"a vocabulary of {small} rows is padded to {big}"
             equation = Stated(f"{big} - {small} = {big - small} pad rows")
             yield found("vocab_padding", POSSIBLE, cause, equation, needs="padding, tp")

@@ -11,7 +11,7 @@ from llamapar.records.equations import Quotient
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found
 from .known import VOCABULARIES, Known
 from .observations import AXES, Divides
-from .weights import PADDED
+from .weights import rounded_up
 
 BY_FACT = {
     "n_kv_heads": "kv_heads_lt_tp",
@@ -40,7 +40,7 @@ def roles(
             continue  # a tensor's size rather than a count of ranks or layers
         if known.get(fact) == number:
             yield fact, "given", LIKELY
-    if vocab and any(p.padded(vocab, tp or 1) == number != vocab for p in PADDED):
+    if vocab and rounded_up(vocab, number, known):
         yield "vocab_size", "given, padded", LIKELY
     if m:
         for fact in ("kv_dim", "q_dim"):

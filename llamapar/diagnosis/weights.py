@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from llamapar.describe.models import public_models
 from llamapar.describe.placement import PARAMETERS, Shard
-from llamapar.describe.splits import Padding
 from llamapar.records.equations import Equation, Multiples, Padded, Product, Quotient, Stated
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first, found
@@ -80,18 +79,16 @@ def explain_parameter(o: Pair, key: str, small: int, big: int, known: Known) -> 
 EXTRA = 256
 """Rows that vLLM adds to the vocabulary for tokens of adapters (`lora_extra_vocab_size`, vLLM 0.8)."""
 
-PADDED = (
-    Padding(64), Padding(64, True), Padding(128, True), Padding(128), Padding(32, True), Padding(256),
-    Padding(1, True),
-)  # fmt: skip
-"""Padding rules in use: vLLM's, ColossalAI's, Megatron's and their usual settings (see `frameworks`)."""
+_UNITS = (1, 32, 64, 128, 256, 512, 1024)
+"""Multiples that vocabularies are padded to, in all or on each rank: vLLM's, ColossalAI's, Megatron's."""
 
 
-def rounded_up(rows: int, padded: int, known: Known) -> bool:
-    """Whether `padded` is `rows` rounded up to a power of two that paddings use, or to one of each rank."""
+def rounded_up(rows: int, padded: int, known: Known, tp: int = 1) -> bool:
+    """Whether `padded` is `rows` rounded up to a multiple that paddings use, in all or of each rank, the
+    pad rows being fewer than half of them."""
     changed = (int(n) for n in known.changes.get("tp", ()) if n.isdecimal())
-    units = (2**n * ranks for n in range(5, 11) for ranks in {1, known.get("tp") or 1, *changed} - {0})
-    return rows < padded and any(-(-rows // unit) * unit == padded for unit in units)
+    pads, degrees = padded - rows, {1, tp, known.get("tp") or 1, *changed} - {0}
+    return 0 < 2 * pads < rows and any(-rows % (n * ranks) == pads for n in _UNITS for ranks in degrees)
 
 
 def _adapter_rows(small: int, big: int) -> bool:
@@ -110,7 +107,7 @@ def _shards(rows: int, vocab: int, known: Known) -> tuple[int, int] | None:
         if rows * tp == vocab:
             return tp, vocab
     for tp in degrees(known):
-        if any(p.padded(vocab, tp) == rows * tp for p in PADDED):
+        if rounded_up(vocab, rows * tp, known, tp):
             return tp, rows * tp
     return (vocab // rows, vocab) if vocab % rows == 0 else None
 
@@ -123,9 +120,7 @@ def two_shards(small: int, big: int, known: Known) -> tuple[int, int, int] | Non
     vocab, public = known.get("vocab_size"), {m.vocab_size for m in known.models()}
     for tp in degrees(known):
         whole = small * tp
-        if whole in (public if vocab is None else {vocab}) and any(
-            p.padded(whole, tp) == big * tp for p in PADDED
-        ):
+        if whole in (public if vocab is None else {vocab}) and rounded_up(whole, big * tp, known, tp):
             return tp, whole, big * tp
     return None
 
