@@ -24,19 +24,7 @@ from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import FACTS, Known
 from .limits import PARTED, limits
 from .lines import Candidate, blocks, causes, is_watchdog, pieces, score, strip
-from .observations import (
-    AXES,
-    Divides,
-    Held,
-    Matmul,
-    Observation,
-    Order,
-    Pair,
-    Split,
-    Unequal,
-    View,
-    observe,
-)
+from .observations import AXES, Divides, Held, Matmul, Observation, Order, Pair, Split, Unequal, View, observe
 from .pairs import explain_pair
 from .quotes import quotes, speakers, spoken
 from .reading import LIMIT, Reading

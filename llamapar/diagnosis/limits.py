@@ -15,7 +15,7 @@ from .words import pattern
 
 
 def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Zero division, memory, counters, checkpoints and positions."""
+    """Zero division, memory, counters and checkpoints."""
     yield from _zero_division(r, known)
     yield from _past_the_rows(r, known)
     yield from _few_chunks(r, known)
@@ -23,7 +23,6 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield from _memory(r, known)
     yield from _counter(r, known)
     yield from _checkpoint(r, known)
-    yield from _positions(r, known)
     yield from _aligned(r, known)
 
 
@@ -293,21 +292,6 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"
         pair = Stated(f"{old} ≠ {new}") if not old.isdecimal() else Comparison(int(old), "≠", int(new))
         yield found("checkpoint_tp_mismatch", LIKELY if spoken else POSSIBLE, cause, pair)
-
-
-_POSITION = pattern("positions")
-_BEYOND = pattern("beyond_the_positions")
-
-
-def _positions(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    if _POSITION.search(r.low) and _BEYOND.search(r.low):
-        seq, k = known.get("seq_len"), known.get("cp")
-        blame = True if (k or 1) > 1 else None
-        equation = Quotient(seq, k) if seq and k and k > 1 else None
-        cause = "positions or rotary tables and the sequence do not agree"
-        yield found(
-            "position/rope", POSSIBLE, cause, equation, parallel=blame, needs="seq_len, max_seq_len, cp"
-        )
 
 
 _ALIGNED = pattern("aligned_for_fp8")

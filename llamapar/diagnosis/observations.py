@@ -186,11 +186,7 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     if dim < len(shape):  # "dim 1 of [1, 500, 3072]": of three dims the second is the sequence
         number, concept = shape[dim], "seq" if (len(shape), dim) == (3, 1) else concept
     return Divides(
-        concept,
-        number,
-        frozenset(t.concept for t in theirs),
-        divisor,
-        frozenset(t.concept for t in ours),
+        concept, number, frozenset(t.concept for t in theirs), divisor, frozenset(t.concept for t in ours)
     )
 
 

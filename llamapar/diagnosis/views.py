@@ -272,14 +272,7 @@ def _too_many(o: View, k: int, known: Known) -> Iterator[Hypothesis]:
         cause = "the tensor is 3 times its target: Q, K and V in one"
         yield found("fused_qkv_layout", POSSIBLE, cause, at, parallel=None, needs="n_heads, n_kv_heads")
     cause = f"the tensor is {k} times its target: a whole tensor is reshaped with one rank's sizes (tp={k})"
-    yield found(
-        LOCAL,
-        LIKELY if ours else POSSIBLE,
-        cause,
-        at,
-        parallel=ours or None,
-        facts={"tp": k},
-    )
+    yield found(LOCAL, LIKELY if ours else POSSIBLE, cause, at, parallel=ours or None, facts={"tp": k})
 
 
 def _between(width: int, heads: int, head_dim: int, r: Reading, known: Known) -> Iterator[Hypothesis]:
