@@ -12,7 +12,7 @@ from llamapar.records.equations import Comparison, Quotient
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, first_heard, found
 from .known import Known
-from .observations import AXES, Divides, Order
+from .observations import AXES, Divides
 from .reading import Reading
 from .roles import BY_FACT, explain_unnamed, roles
 from .views import explain_columns, is_head_dim
@@ -282,22 +282,6 @@ def _whole_width(number: int | None, known: Known) -> str:
             if width == number:
                 return f"{number} is {name} of {m.name}"
     return ""
-
-
-# -- orders, and the numbers alone -----------------------------------------------------------------
-
-
-def explain_order(o: Order, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A list in steps: parts of a fused weight, or ranks, gathered in the wrong order."""
-    step = f"{o.count} parts in steps of {o.stride}"
-    ranks = re.search(r"ranks?\b|group|mesh", r.low)
-    halves, subtype = ("gate and up", ": fused_swiglu_order") if o.stride == 2 else ("Q, K and V", "")
-    cause = f"{step}: {halves} of each rank were put together in another order"
-    yield found(
-        "fused_qkv_layout" + subtype, WEAK if ranks else POSSIBLE, cause, needs="name of the weight, tp"
-    )
-    if ranks:
-        yield found("rank_mapping_hang", POSSIBLE, f"{step}: another rank order", needs="layout")
 
 
 def background(r: Reading, known: Known) -> Iterator[Hypothesis]:

@@ -17,14 +17,14 @@ from llamapar.rules.fixes import find_fixes
 from llamapar.rules.search import Fix, severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
 
-from .causes import background, explain_divides, explain_order
+from .causes import background, explain_divides
 from .counts import explain_unequal
-from .forwards import explain_forwards, explain_spoken, unfit
+from .forwards import explain_forwards, unfit
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import FACTS, Known
 from .limits import PARTED, limits
 from .lines import Candidate, blocks, causes, is_watchdog, pieces, score, strip
-from .observations import AXES, Divides, Held, Matmul, Observation, Order, Pair, Split, Unequal, View, observe
+from .observations import AXES, Divides, Held, Matmul, Observation, Pair, Split, Unequal, View, observe
 from .pairs import explain_pair
 from .quotes import quotes, speakers, spoken
 from .reading import LIMIT, Reading
@@ -46,7 +46,6 @@ _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
     Matmul: explain_matmul,
     Pair: explain_pair,
     Held: explain_held,
-    Order: explain_order,
     Split: explain_split,
     Divides: explain_divides,
     Unequal: explain_unequal,
@@ -270,8 +269,6 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # one wording of several rules proves none of them
     found = [judged(h, r, known, saying) for h in hypotheses(r, observed, known)]
-    if all(h.level is WEAK for h in found):
-        found += explain_spoken(r, known)
     parted = r.parallel or PARTED.search(r.line)
     near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
     found += [

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from llamapar.records.equations import Comparison, Product, Quotient, Stated
+from llamapar.records.equations import Comparison, Product, Quotient
 
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, Hypothesis, Level, found
 from .known import Known, on_a_rank
@@ -223,32 +223,6 @@ def _of_view(target: Shape, numel: int, head_dim: int | None) -> Iterator[Meetin
                 yield there, asked, _ANY if (dims, target[0]) == (3, 1) else frozenset(kinds)
 
 
-def _parts_of_qkv(o: Split, known: Known) -> Iterator[Hypothesis]:
-    """A rank's Q, K and V in one come apart in the widths of which some are the whole model's."""
-    heads, kv, columns, tp = (known.get(fact) or 1 for fact in ("n_heads", "n_kv_heads", "head_dim", "tp"))
-    q, k = heads * columns // tp, kv * columns // tp
-    mixed = len(o.parts) == 3 and o.parts[0] in (q, q * tp) and {*o.parts[1:]} <= {k, k * tp}
-    if tp > 1 and mixed and o.total == q + 2 * k and o.parts != (q * tp, k * tp, k * tp):
-        cause = (
-            f"a rank's Q, K and V are {q}, {k} and {k} columns: {list(o.parts)} mixes in the whole model's"
-        )
-        yield found("fused_qkv_layout", LIKELY, cause, Quotient(q * tp, tp), Quotient(k * tp, tp))
-
-
-def _thirds_of_qkv(o: Observation, known: Known) -> Iterator[Hypothesis]:
-    """Q, K and V in one, of fewer KV heads than query heads, read as three equal parts."""
-    heads, kv, columns, tp = (known.get(fact) or 1 for fact in ("n_heads", "n_kv_heads", "head_dim", "tp"))
-    if not isinstance(o, View) or kv == heads or -1 in o.target:
-        return
-    for ranks in {tp, 1}:
-        there, asked = (heads + 2 * kv) * columns // ranks, 3 * heads * columns // ranks
-        if columns > 1 and o.numel % there == 0 and o.numel * asked == math.prod(o.target) * there:
-            cause = f"{heads} query and 2·{kv} KV heads in one are read as three equal parts of {asked // 3}"
-            numbers = Stated(f"({heads} + 2·{kv})·{columns}/{ranks} = {there} ≠ {asked}")
-            yield found("fused_qkv_layout", LIKELY, cause, numbers, parallel=tp > 1)
-            return
-
-
 def _of_two_runs(o: Pair | Matmul, known: Known) -> Iterator[Hypothesis]:
     """Two shares of one size, cut for the two degrees of a change; a share may be padded."""
     for axis, change in known.changes.items():
@@ -276,23 +250,6 @@ def _padded_shares(o: Observation, r: Reading, known: Known) -> Iterator[Hypothe
             return
 
 
-_LEAST = 16
-"""A size, at least, that two numbers of a text do not have by chance."""
-
-_MOST = 8
-"""Sizes of a text that are tried in pairs, the largest ones."""
-
-
-def explain_spoken(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A text of no relation that is read here: two of its sizes are what a known cut makes."""
-    spoken = {n for shape, _ in r.shapes for n in shape} | {*r.values, *(t.number or 0 for t in r.terms)}
-    sizes = sorted((n for n in spoken if n >= _LEAST), reverse=True)[:_MOST]
-    for big, small in combinations(sizes, 2):
-        if told := explain_forwards(Pair(small, big), r, known):
-            yield from (replace(h, level=min(h.level, POSSIBLE)) for h in told)
-            return
-
-
 def unfit(r: Reading, known: Known, spoken: bool) -> Iterator[Hypothesis]:
     """What is wrong with the known numbers themselves: every size that its degree does not divide. spoken:
     of ranks; else only what the text, or the line of code that failed, speaks of by an axis or a size."""
@@ -309,11 +266,7 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     """The cuts of known sizes by known degrees of which both sizes of an observation come."""
     if "lora" in r.evident or (isinstance(o, Pair) and key_of(o.name) == "lora"):
         return []
-    if isinstance(o, Pair | Matmul):
-        runs = list(_of_two_runs(o, known))
-    else:
-        runs = [*_parts_of_qkv(o, known)] if isinstance(o, Split) else [*_thirds_of_qkv(o, known)]
-    if runs:
+    if isinstance(o, Pair | Matmul) and (runs := list(_of_two_runs(o, known))):
         return runs
     named = isinstance(o, Pair) and o.name not in ("", LABELS)  # an even shard of it, see `weights`
     every = [

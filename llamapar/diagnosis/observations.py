@@ -65,14 +65,6 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Order:
-    """A list that has every number from 0 up once, taken in steps of `stride`."""
-
-    count: int
-    stride: int
-
-
-@dataclass(frozen=True)
 class Split:
     """A dim of `total` is asked to come apart in `parts`, which add up to another number."""
 
@@ -88,7 +80,7 @@ class Unequal:
     values: tuple[int, ...]
 
 
-Observation = Divides | View | Matmul | Pair | Held | Order | Split | Unequal
+Observation = Divides | View | Matmul | Pair | Held | Split | Unequal
 
 _LEFT = pattern("is_not_divided")  # the divided thing stands on the left
 _RIGHT = pattern("does_not_divide")  # the divided thing stands on the right
@@ -377,20 +369,8 @@ def unequal(r: Reading) -> Iterator[Unequal]:
         yield Unequal(tuple(r.terms), tuple(r.values))
 
 
-_LIST = re.compile(r"\[\d{1,4}(?:, ?\d{1,4}){3,127}\]")
-
-
-def orders(r: Reading) -> Iterator[Order]:
-    """Permutations that are written out: [0, 2, 4, 6, 1, 3, 5, 7] has stride 2."""
-    for match in _LIST.finditer(r.text):
-        row = [int(n) for n in match.group()[1:-1].split(",")]
-        n, stride = len(row), row[1] - row[0]
-        if 1 < stride < n and row == [i for first in range(stride) for i in range(first, n, stride)]:
-            yield Order(n, stride)
-
-
 def observe(r: Reading) -> list[Observation]:
     """Everything the text states, in the order of how exact it is."""
     cut = list(dict.fromkeys(divides(r)))
     counts = all(o.subject in ("world", "tp") or (not o.subject and "world" in o.by) for o in cut)
-    return [*shapes(r), *orders(r), *cut, *(unequal(r) if counts else ())]
+    return [*shapes(r), *cut, *(unequal(r) if counts else ())]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from llamapar.describe.placement import PARAMETERS, REPLICATED, Shard
@@ -12,7 +11,7 @@ from llamapar.records.equations import Comparison, Padded, Product, Quotient, St
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
 from .known import Known, degrees
-from .observations import AXES, LABELS, ZERO, Pair, names
+from .observations import LABELS, ZERO, Pair, names
 from .reading import Reading, Shape
 from .tokens import explain_uncut
 from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
@@ -134,17 +133,6 @@ def _placeholder(it: Meeting) -> Iterator[Hypothesis]:
     yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
 
 
-_SLICE = re.compile(r"get_slice|narrow\(|\[[^\[\]:]{1,60}:[^\[\]]{1,60}\]")
-
-
-def _past_the_file(it: Meeting) -> Iterator[Hypothesis]:
-    """A slice of a file's tensor from past its end is empty."""
-    cut = it.small == 0 and it.r.loading and _SLICE.search(it.r.line)
-    if cut and it.known.get("zero") != 3:
-        cause = f"{it.big} rows are asked of a tensor that ends before them: it was cut before"
-        yield found("checkpoint_tp_mismatch", POSSIBLE, cause, it.both, parallel=None)
-
-
 def _no_tokens(it: Meeting) -> Iterator[Hypothesis]:
     if it.small == 0 and ("seq" in it.r.evident or (it.o.dim == 1 and it.dims > 2)):
         cause = f"a rank holds none of the {it.big} tokens: they are cut into more parts than they fill"
@@ -200,23 +188,6 @@ def _cut_by_nobody(it: Meeting) -> Iterator[Hypothesis]:
     if it.r.loading and (head or (PARAMETERS.get(it.key) == REPLICATED and not parts)):
         cause = f"{it.o.name} is whole on every rank, and its two sizes are those of two models"
         yield found("other: model_config", LIKELY, cause, it.both, parallel=False)
-
-
-_HEAD, _EMBEDDING = re.compile(r"head|\boutput\b|decoder"), re.compile(r"embed|\bwte\b|tok_")
-
-
-def _tied(it: Meeting) -> Iterator[Hypothesis]:
-    """The head takes the embedding's weight, which is a shard of another size."""
-    if it.small and _HEAD.search(it.r.line) and _EMBEDDING.search(it.r.line):
-        cause = f"the head's {it.o.a} rows and the embedding's {it.o.b} are to be one tensor"
-        yield found("tied_embeddings", POSSIBLE, cause, it.both, parallel=_shared_out(it) or None)
-        yield from (replace(h, level=min(h.level, POSSIBLE)) for h in _plain(it))
-
-
-def _shared_out(it: Meeting) -> bool:
-    """Whether one size is the other over a degree that is known."""
-    ratio, rest = divmod(it.big, it.small)
-    return not rest and ratio in [it.known.get(axis) for axis in (*AXES, "world")]
 
 
 _FLAT = 2**21
@@ -308,6 +279,6 @@ def _lengths_or_widths(it: Meeting) -> Iterator[Hypothesis]:
 
 
 _IN_TURN = (
-    _labels, _two_models, _lora, _no_tokens, _past_the_file, _placeholder, _positions, _cut_by_nobody,
-    _gathered, _fused, _flat, _tied, _plain,
+    _labels, _two_models, _lora, _no_tokens, _placeholder, _positions, _cut_by_nobody,
+    _gathered, _fused, _flat, _plain,
 )  # fmt: skip
