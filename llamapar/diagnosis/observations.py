@@ -245,18 +245,16 @@ def names(r: Reading) -> list[str]:
 
 def shapes(r: Reading) -> Iterator[Observation]:
     """Views, products and pairs of sizes."""
-    found = [shape for shape, _ in r.shapes if len(shape) > 1 or shape[0] >= 0]
+    found = [shape for shape, _ in r.shapes]
     wide = [shape for shape in found if len(shape) > 1]
-    spans = [
-        (at, at + len(r.text[at:].split("]", 1)[0].split(")", 1)[0])) for s, at in r.shapes if len(s) > 1
-    ]
-    free = [n for n, at in r.numbers if not any(a <= at <= b for a, b in spans)]
     if _VIEW.search(r.low) and wide:
         target = wide[-1]
-        if len(target) == 2 and (width := _UNFLATTEN.search(r.low)):
+        if width := _UNFLATTEN.search(r.low):
             yield View((1, *target), int(width.group(1)))
             return
         size = _INPUT.search(r.low)
+        ends = [(at, r.text.find("]", at)) for _, at in r.shapes]
+        free = [n for n, at in r.numbers if not any(a <= at <= b for a, b in ends)]
         numel = math.prod(wide[0]) if len(wide) > 1 else max(free, default=0)
         numel = int(size.group(1)) if size else numel
         if numel > 0 or 0 in target:
@@ -314,18 +312,18 @@ _INDEXED = re.compile(r"shape of the mask .{1,80}at index (\d) does not match")
 
 
 def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
-    loaded, low = r.loading, r.low
+    low = r.low
     for first, second in pairwise(found):
         while len(second) > len(first) and second[-1] == 1:  # ggml writes every shape with four dims
             second = second[:-1]
-        if "broadcast" in low and len(first) == len(second) and 1 in (*first, *second):
+        if "broadcast" in low and (len(first) != len(second) or 1 in (*first, *second)):
             yield from _broadcast(first, second, name)
             return
         if len(first) == len(second) and first != second:
             off = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
             at = _AT.search(low)
             off = [i for i in off if at is None or i == int(at.group(1))] or off
-            if len(off) > (2 if loaded else 1):
+            if len(off) > (2 if r.loading else 1):
                 continue
             dim = off[0]
             yield Pair(first[dim], second[dim], dim, name, (first, second))
@@ -334,18 +332,9 @@ def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
         if mask and int(mask[1]) < min(len(first), len(second)):
             yield Pair(first[int(mask[1])], second[int(mask[1])], None, name)
             return
-        if len(first) != len(second) and "broadcast" in low:
-            yield from _broadcast(first, second, name)
-            return
-        sizes = sorted((math.prod(first), math.prod(second)))
-        if loaded and {(0,), (1,)} & {first, second} and len(first) != len(second) and sizes[1] > 1:
-            yield Pair(math.prod(first), math.prod(second), None, name, (first, second))
-            return
-        if loaded and len(first) != len(second) and 1 in (len(first), len(second)) and sizes[0] > 2**21:
-            yield Pair(sizes[0], sizes[1], None, name)  # a flat shard against the whole
-            return
-        if 0 in (math.prod(first), math.prod(second)) and first != second:
-            yield Pair(math.prod(first), math.prod(second), 0, name, (first, second))
+        sizes = (math.prod(first), math.prod(second))
+        if first != second and (0 in sizes or (r.loading and {(0,), (1,)} & {first, second})):
+            yield Pair(*sizes, None, name, (first, second))  # a placeholder of ZeRO-3
             return
 
 
