@@ -122,14 +122,9 @@ def test_a_cut_is_exact_or_not_named() -> None:
     assert lp.explain(MEET.format(4779, 4778, 2), context=facts | {"tp": 4}).verdict != "sharding"
 
 
-SPLIT = "split_with_sizes expects split_sizes to sum exactly to {} (input tensor's size), but got "
-
-
 @pytest.mark.parametrize(
     ("text", "facts", "category", "equation"),
     [
-        (SPLIT.format(1152) + "split_sizes=[896, 512, 512]",
-         {"n_heads": 28, "n_kv_heads": 4, "head_dim": 128, "tp": 4}, "fused_qkv_layout", "512/4 = 128"),
         (MEET.format(262144, 349526, 0), {"dp": "6->8"},
          "checkpoint_tp_mismatch", "262144·8 = 2097152 ≈ 2097156"),
         (VIEW.format([8, 26, 128], 8 * 3424), {"ffn_dim": 13696, "tp": 4, "quant_group": 128},

@@ -61,8 +61,7 @@ def _by_code(o: Divides, r: Reading) -> Divides:
         terms = words.terms
         if not terms:
             continue
-        first_of = words.low[terms[0].start : terms[0].end]
-        subject = "ffn" if first_of.startswith("embed") and terms[0].concept == "hidden" else terms[0].concept
+        subject = terms[0].concept
         if subject in _STRONG | {"ffn"}:
             return replace(
                 o, subject=subject, by=frozenset(t.concept for t in terms[1:]), beside=frozenset((subject,))
@@ -185,8 +184,8 @@ def _columns(it: Relation) -> Iterator[Hypothesis]:
 
 def _own_numbers(it: Relation) -> Iterator[Hypothesis]:
     """Width over heads, or heads over KV heads: numbers of the model, which no axis cuts."""
-    width = it.o.beside & {"hidden", "dimension"} and it.o.subject in ("hidden", "dimension")
-    among = ("heads" in it.by and bool(width)) or (it.o.subject == "heads" and "kv" in it.by)
+    width = it.o.subject in ("hidden", "dimension")
+    among = ("heads" in it.by and width) or (it.o.subject == "heads" and "kv" in it.by)
     if among and it.by.isdisjoint({"tp", "world"}):
         cause = (
             "the model's own width, heads and KV heads contradict each other; no parallelism is needed for it"
@@ -212,8 +211,7 @@ def _tile(it: Relation) -> Iterator[Hypothesis]:
 def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
     low = it.r.low
     uneven = re.search(r"uneven|flat_?param", low) and _MESH.search(low) and "unflatten" not in low
-    rows = _DIM_0.search(low) and it.by <= {"world", "dp"}
-    if (uneven or rows) and it.o.subject in ("dimension", "hidden", "dp", "tp", "world", "vocab", ""):
+    if uneven or _DIM_0.search(low):
         yield found("fsdp_uneven", LIKELY, it.cause, it.equation)
 
 
@@ -264,9 +262,6 @@ def _category(it: Relation) -> str | None:
         return "kv_heads_lt_tp"
     if o.subject == "tp" and by.isdisjoint({"world", "tp", "pp", "dp", "cp"}):
         return None
-    few = o.number is not None and o.divisor is not None and o.number < o.divisor
-    if o.subject == "heads" and few and o.number == it.known.get("n_kv_heads"):
-        return "kv_heads_lt_tp"
     return category
 
 

@@ -19,7 +19,7 @@ from llamapar.rules.table import ERROR, RULE_BY_CODE
 
 from .causes import background, explain_divides
 from .counts import explain_unequal
-from .forwards import explain_forwards, unfit
+from .forwards import explain_forwards, explain_spoken, unfit
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import FACTS, Known
 from .limits import PARTED, limits
@@ -269,6 +269,8 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # one wording of several rules proves none of them
     found = [judged(h, r, known, saying) for h in hypotheses(r, observed, known)]
+    if all(h.level is WEAK for h in found):
+        found += explain_spoken(r, known)
     parted = r.parallel or PARTED.search(r.line)
     near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
     found += [

@@ -250,6 +250,23 @@ def _padded_shares(o: Observation, r: Reading, known: Known) -> Iterator[Hypothe
             return
 
 
+_LEAST = 16
+"""A size, at least, that two numbers of a text do not have by chance."""
+
+_MOST = 8
+"""Sizes of a text that are tried in pairs, the largest ones."""
+
+
+def explain_spoken(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """A text of no relation that is read here: two of its sizes are what a known cut makes."""
+    spoken = {n for shape, _ in r.shapes for n in shape} | {*r.values, *(t.number or 0 for t in r.terms)}
+    sizes = sorted((n for n in spoken if n >= _LEAST), reverse=True)[:_MOST]
+    for big, small in combinations(sizes, 2):
+        if told := explain_forwards(Pair(small, big), r, known):
+            yield from (replace(h, level=min(h.level, POSSIBLE)) for h in told)
+            return
+
+
 def unfit(r: Reading, known: Known, spoken: bool) -> Iterator[Hypothesis]:
     """What is wrong with the known numbers themselves: every size that its degree does not divide. spoken:
     of ranks; else only what the text, or the line of code that failed, speaks of by an axis or a size."""

@@ -52,11 +52,6 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield found(
         "kv_heads_lt_tp", score, cause, Stated("n_kv_heads // tp = 0"), parallel=blame, needs="tp, n_kv_heads"
     )
-    if known.get("micro_batch") or re.search(r"batch|accumul|steps|loader", r.low):
-        cause = "a number of batches or steps rounds down to 0"
-        yield found(
-            "microbatch_divisibility", POSSIBLE, cause, parallel=None, needs="global_batch, micro_batch, dp"
-        )
 
 
 _COLLECTIVE = pattern("collective_of_unequal_pieces")
@@ -198,10 +193,7 @@ def _allocated(r: Reading, known: Known) -> Iterator[Equation]:
             if n % tp == 0 and abs(n // tp * m.dim * width / unit - number) < 0.006 * (unit > 1) + 1e-9:
                 made = Product((n // tp, m.dim, width), "B")
                 before, after, asked = f"{name}: ", f" at tp={tp}", " ".join(size.groups())
-                if "." in asked:
-                    yield Stated(f"{before}{made} = {asked}{after}")
-                else:
-                    yield Comparison(made, "=", round(number * unit), asked, before, after)
+                yield Stated(f"{before}{made} = {asked}{after}")
     if m.n_params * 2 > 60 * 2**30 * (known.get("world") or 1):
         yield Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights")
 

@@ -81,9 +81,8 @@ def _lengths(it: Meeting, what: str) -> Iterator[Hypothesis]:
 
 def _two_models(it: Meeting) -> Iterator[Hypothesis]:
     shapes = it.o.shapes
-    pairs = [sorted(pair) for pair in zip(*shapes, strict=False) if len(set(pair)) > 1] if shapes else []
-    odd = any(small == 0 or big % small for small, big in pairs)  # no share of an adapter's rank or width
-    if it.o.name and shapes and len(pairs) > 1 and (odd or not it.adapter):
+    pairs = [pair for pair in zip(*shapes, strict=False) if len(set(pair)) > 1] if shapes else []
+    if it.o.name and shapes and len(pairs) > 1:
         cause = f"{it.o.name} differs in more than one dim: the weights of two models"
         numbers = Stated(f"{_written(shapes[0])} ≠ {_written(shapes[1])}")
         yield found("other: model_config", LIKELY, cause, numbers, parallel=False)
@@ -167,15 +166,12 @@ def _fused(it: Meeting) -> Iterator[Hypothesis]:
         return
     tp, (k, rest) = it.known.get("tp"), divmod(it.big, it.small)
     equation = Quotient(it.big, it.small)
-    if rest == 0 and (tp == k or (tp is None and k in (2, 4, 8, 16) and not it.known.alone("tp"))):
+    if rest == 0 and tp in (None, k) and k in (2, 4, 8, 16):
         cause = f"a fused weight of {it.big} rows against {it.small}: 1/{k} of it"
         level = LIKELY if tp == k else POSSIBLE
         yield found("checkpoint_tp_mismatch", level, cause, equation, facts={"tp": k})
     cause = f"Q, K and V in one tensor: {it.small} against {it.big} rows"
-    blame = True if (tp or 1) > 1 else None
-    yield found(
-        "fused_qkv_layout", POSSIBLE, cause, equation, parallel=blame, needs="n_heads, n_kv_heads, tp"
-    )
+    yield found("fused_qkv_layout", POSSIBLE, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp")
 
 
 _OF_NOBODY = pattern("cut_by_nobody")

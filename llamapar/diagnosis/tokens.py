@@ -39,9 +39,9 @@ def explain_cut(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     parts, each = dims[0], math.prod(n for n in dims[1:] if n > 0)
     if parts < 2 or units % parts == 0 or not (each_open or (len(dims) > 1 and each == units // parts)):
         return
-    cp = known.get("cp") or 1
-    sequence = {known.get("tp"), *((cp, 2 * cp) if cp > 1 else ())}
-    tokens, samples = parts in sequence, parts in (known.get("dp"), known.get("micro_batches"))
+    cp = known.get("cp") or 0
+    tokens = parts in (known.get("tp"), cp, 2 * cp)
+    samples = parts in (known.get("dp"), known.get("micro_batches"))
     if _EXPERTS.search(r.line) or (parts == known.get("ep") and not (tokens or samples)):
         cause = f"{units} experts do not divide over {parts} ranks"
         yield found("other: experts_not_divisible_ep", LIKELY, cause, Quotient(units, parts), needs="ep")
@@ -55,26 +55,22 @@ def explain_cut(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found(category, LIKELY, cause, Quotient(units, parts))
         return
     dealt = len(o.target) == 5 and dims == list(o.target[2:4])  # [batch, seq, ranks, heads, head_dim]
-    if dealt:
-        cause = f"{units} heads do not divide into {parts} equal parts"
-        equation = Quotient(units, parts)
-        yield found("heads_not_divisible", POSSIBLE, cause, equation, parallel=None, needs="n_heads, tp, cp")
+    either = tokens == samples
     rows = (
-        ("seq_not_divisible", "tokens", tokens and not samples, "seq_len, cp, tp"),
-        ("microbatch_divisibility", "samples", samples and not tokens, "global_batch, micro_batch, dp"),
+        ("heads_not_divisible", "heads", dealt, "n_heads, tp, cp"),
+        ("seq_not_divisible", "tokens", tokens or either, "seq_len, cp, tp"),
+        ("microbatch_divisibility", "samples", samples or either, "global_batch, micro_batch, dp"),
     )
-    for category, word, sure, needs in sorted(rows, key=lambda row: not row[2]):
-        cause = f"{units} {word} do not divide into {parts} equal parts"
-        level, blame = (LIKELY, True) if sure and not dealt else (POSSIBLE, None)
-        if sure or not (tokens ^ samples):
+    level, blame = (POSSIBLE, None) if dealt or either else (LIKELY, True)
+    for category, word, ours, needs in rows:
+        if ours:
+            cause = f"{units} {word} do not divide into {parts} equal parts"
             yield found(category, level, cause, Quotient(units, parts), parallel=blame, needs=needs)
 
 
 def explain_uncut(small: int, big: int, what: str, known: Known) -> Iterator[Hypothesis]:
     """A rank's tokens beside those of the whole sequence: `what` was not cut with the rest."""
-    k, rest = divmod(big, small)
-    if rest:
-        return
+    k = big // small
     ours = k in (known.get("cp"), known.get("tp"))
     cause = f"{small} is 1/{k} of {big}: a rank's tokens meet {what} of the whole sequence"
     yield found(

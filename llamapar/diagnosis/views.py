@@ -20,10 +20,9 @@ from .tokens import explain_cut
 
 def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
     target = o.target
-    if "lora" in r.evident:
-        cause = "an adapter's weight is reshaped, whose rank or width the ranks do not divide"
-        yield found("lora_tp", LIKELY, cause, needs="tp, rank of the adapter")
-    elif _of_ranks(o, r, known):
+    if "lora" in r.evident:  # see topics
+        return
+    if _RANKS.search(_RESHAPED.split(r.line, maxsplit=1)[0]):  # it is the list of ranks that is reshaped
         cause = f"{o.numel} ranks do not make a grid of {' x '.join(map(str, target))}"
         yield found("world_size_product", LIKELY, cause, Comparison(Product(target), "≠", o.numel))
     elif 0 in target and target.index(0) == 1 and len(target) > 3:
@@ -40,13 +39,6 @@ def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 _RANKS = re.compile(r"devices|world|\branks?\b|mesh")
 _RESHAPED = re.compile(r"\.(?:view|reshape|unflatten)\(")
-
-
-def _of_ranks(o: View, r: Reading, known: Known) -> bool:
-    """Whether it is the list of ranks that is reshaped, by its length and by what the code calls it."""
-    near = o.numel < math.prod(map(abs, o.target)) * 2
-    reshaped = _RESHAPED.split(r.line, maxsplit=1)[0]
-    return near and known.get("world") in (None, o.numel) and bool(_RANKS.search(reshaped))
 
 
 def _head_share(width: int, head_dim: int) -> str:
@@ -67,8 +59,6 @@ def _torn(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield from _no_factor(o, r, known)
         return
     width = o.numel // lead
-    if width % head_dim == 0:
-        return
     at = Stated(f"{lead} × {width} = {o.numel}")
     cuts = list(explain_columns(width, head_dim, r, known, at))
     yield from cuts
@@ -104,14 +94,12 @@ def _torn_group(o: View, known: Known) -> Iterator[Hypothesis]:
     """view(batch, seq, -1, n_rep + 2, head_dim): Q, K and V in one, a rank's part ends inside a group."""
     lead, n_rep, head_dim = math.prod(o.target[:-3]), o.target[-2] - 2, o.target[-1]
     group = o.target[-2] * head_dim
-    if o.numel % lead or (o.numel // lead) % group == 0:
-        return
-    width, given = o.numel // lead, known.get("tp")
+    width = o.numel // lead
     at = Stated(f"{lead} × {width} = {o.numel}")
     for heads, kv_heads, _ in sorted(_pairs_of(head_dim, known), key=lambda pair: -pair[2]):
-        for tp in [given] if given else {-(-kv_heads * group // width), kv_heads * group // width} - {0}:
+        for tp in {-(-kv_heads * group // width), kv_heads * group // width} - {0}:
             ends = on_a_rank(kv_heads * group, tp)[:2]
-            if heads == n_rep * kv_heads and kv_heads % tp and width in ends:
+            if heads == n_rep * kv_heads and width in ends and known.fits(tp=tp):
                 share = f"{width / group:.4g} of a KV head's group"
                 cause = f"a rank holds {width} columns of Q, K and V in one, {share}: {kv_heads} over tp={tp}"
                 numbers = (
@@ -146,8 +134,7 @@ _QUERY = re.compile(r"\b(?:x?q|wq|q_proj|quer(?:y|ies))\b|\bquery_")
 def side(r: Reading) -> str:
     """The heads that the failing line of the code is about: "n_kv_heads", "n_heads" or "" for both."""
     for line in reversed(r.code):
-        left, assigned, _ = line.partition(" = ")
-        for text in (left, line) if assigned else (line,):
+        for text in (line.partition(" = ")[0], line):
             kv, query = _KEY.search(text), _QUERY.search(text)
             if bool(kv) != bool(query):
                 return "n_kv_heads" if kv else "n_heads"
@@ -169,7 +156,7 @@ def _cuts(
             for tp in tps or {-(-n * head_dim // width), n * head_dim // width} - {0}:
                 ends = on_a_rank(n * head_dim, tp)
                 earliest = fact == "n_heads" or spoken == fact or (heads % tp == 0 and kv_heads < heads)
-                if width in ends and tp > 1 and n % tp and earliest and floor in (0, n // tp):
+                if width in ends and n % tp and earliest and floor in (0, n // tp):
                     weights[fact, n, tp] += common * _likely(tp)
     given = known.get("tp") is not None or known.model is not None
     alone = len({fact for fact, _, _ in weights}) == 1
@@ -190,10 +177,8 @@ def _pairs_of(head_dim: int, known: Known) -> list[tuple[int, int, int]]:
 
 
 def _likely(tp: int) -> int:
-    """How usual a degree is, about."""
-    if tp & (tp - 1) == 0:
-        return 64 if tp <= 8 else 2 * 512 // tp
-    return 12 if tp <= 12 else 4
+    """How usual a degree is, beside others."""
+    return 16 if tp in (2, 4, 8, 16) else 2
 
 
 @cache
@@ -211,21 +196,26 @@ def _whole(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield from _too_many(o, o.numel // wanted, known)
     if len(o.target) > 2 and o.numel % lead == 0:
         yield from _between(o.numel // lead, o.target[-2], o.target[-1], r, known)
-    if 3 in o.target[-3:-1] and len(o.target) > 3:  # [batch, seq, n_heads, 3, head_dim] of a fused QKV
-        heads, head_dim = math.prod(o.target[-3:-1]) // 3, o.target[-1]
-        width, rest = divmod(o.numel, math.prod(o.target[:-3]) * head_dim)
-        kv = (width - heads) // 2
-        if not rest and 0 < kv < heads and heads + 2 * kv == width and heads % kv == 0:
-            cause = f"{heads} query heads and 2·{kv} KV heads in one are read as 3·{heads}"
-            equation = Stated(f"{o.numel} = {math.prod(o.target[:-3])}·({heads} + 2·{kv})·{head_dim}")
-            yield found(
-                "fused_qkv_layout", LIKELY, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp"
-            )
+    yield from _in_one(o)
     theirs, ours = _weights().get(o.numel), _weights().get(wanted)
     if theirs and ours and theirs != ours and o.target[-1] >= 512:  # a weight's last dim, not a head
         cause = f"a whole weight of {theirs} is reshaped with the sizes of {ours}, another model"
         yield found("fused_qkv_layout", POSSIBLE, cause, Sizes(o.numel, wanted), parallel=False)
     yield from _no_factor(o, r, known)
+
+
+def _in_one(o: View) -> Iterator[Hypothesis]:
+    """Query heads and fewer KV heads in one tensor, read as the query heads alone or as three times them."""
+    thirds = 3 in o.target[-3:-1] and len(o.target) > 3  # [batch, seq, n_heads, 3, head_dim]
+    asked, head_dim = math.prod(o.target[-3:-1]) if thirds else o.target[-2], o.target[-1]
+    heads = asked // 3 if thirds else asked
+    there, rest = divmod(o.numel * asked, math.prod(o.target))
+    kv, odd = divmod(there - heads, 2)
+    if head_dim > 1 and not (rest or odd) and 0 < kv < heads and heads % kv == 0:
+        cause = f"{heads} query heads and 2·{kv} KV heads in one are read as {asked}"
+        equation = Stated(f"{there * head_dim} = ({heads} + 2·{kv})·{head_dim}")
+        needs = "n_heads, n_kv_heads, tp"
+        yield found("fused_qkv_layout", LIKELY, cause, equation, parallel=None, needs=needs)
 
 
 @cache
@@ -285,13 +275,6 @@ def _between(width: int, heads: int, head_dim: int, r: Reading, known: Known) ->
             numbers = Quotient(n, tp, floor=True), read
             needs = f"tp, {fact}"
             yield found(_HEADS[fact][0], level, cause, *numbers, needs=needs, facts={"tp": tp})
-    kv, rest = divmod(width - have, 2 * head_dim)
-    if head_dim > 1 and kv > 0 and rest == 0 and heads % kv == 0:
-        cause = f"{width} columns are {heads} query heads and 2·{kv} KV heads in one; {heads} heads are read"
-        equation = Stated(f"{width} = ({heads} + 2·{kv})·{head_dim}")
-        yield found(
-            "fused_qkv_layout", LIKELY, cause, equation, parallel=None, needs="n_heads, n_kv_heads, tp"
-        )
 
 
 def _no_factor(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:

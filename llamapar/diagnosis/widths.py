@@ -59,19 +59,14 @@ def explain_narrow(small: int, big: int, columns: int) -> Iterator[Hypothesis]:
 _WIDTHS = ("dim", "ffn_dim", "n_heads", "vocab_size", "q_dim", "kv_dim")
 
 
-def _is_told(n: int, known: Known) -> bool:
+def is_given(n: int, known: Known) -> bool:
     """Whether a size that was given is so large."""
     return n in [known.get(fact) for fact in (*_WIDTHS[:4], "seq_len")]
 
 
-def is_given(n: int, known: Known) -> bool:
-    """Whether a size that was given, or one of the given model, is so large."""
-    return _is_told(n, known) or (known.model is not None and is_width(n, known))
-
-
 def is_width(n: int, known: Known) -> bool:
     """Whether a model, the known one or else a public one, has such a width or count of heads."""
-    return _is_told(n, known) or (
+    return is_given(n, known) or (
         n >= 16 and any(n in [getattr(m, name) for name in _WIDTHS] for m in known.models())
     )
 
@@ -109,26 +104,25 @@ def _rounded(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypothe
     if tp is None and ranks > 1:
         yield from _dealt(small, big, ranks, "fsdp_uneven")
         return
-    if tp and known.model is None and not shards and not is_given(big, known) and 0 < big - small < tp:
+    if tp and known.model is None and not is_given(big, known) and big - small < tp:
         yield from _dealt(small, big, tp, "checkpoint_tp_mismatch" if r.loading else WIDTH)
         return
     for k in degrees(known):
         if k > small:
             continue
         if big % k and -(-big // k) == small:
-            sure = shards or (is_width(big, known) and (tp == k or k <= 8))
+            sure = is_width(big, known)
             level = first((sure and tp == k, LIKELY), (sure, POSSIBLE), otherwise=WEAK)
             cause = f"{small} is {big}/{k} rounded up: {big} columns do not divide over tp={k}"
             numbers = Quotient(big, k, after=f" → {small}")
             yield found(WIDTH, level, cause, numbers, parallel=sure or None, facts={"tp": k})
             return
         if small % k and -(-small // k) * k == big:
-            sure = shards or (tp == k and is_width(small, known))
-            level = POSSIBLE if sure else WEAK
+            level = POSSIBLE if shards else WEAK
             cause = f"{small} columns over tp={k} are taken for {big // k} on every rank"
             both = Quotient(small, k), Comparison(Product((big // k, k)), "≠", small)
-            yield found(WIDTH, level, cause, *both, parallel=sure or None, facts={"tp": k})
-            if sure:
+            yield found(WIDTH, level, cause, *both, parallel=shards or None, facts={"tp": k})
+            if shards:
                 cause = f"local shards of {big // k} on {k} ranks are taken for {big} in all, not {small}"
                 dtensor = re.search(r"dtensor|full_tensor|from_local|redistribute|d_?sharding", r.low)
                 yield found("fsdp_uneven", LIKELY if dtensor else POSSIBLE, cause, both[1])
@@ -159,14 +153,13 @@ def _unrelated(small: int, big: int, r: Reading, known: Known) -> Iterator[Hypot
     degree, so that what is far apart is no pair of these either."""
     near = big - small < min(_MOST, small)
     tried = {*range(2, 65), *degrees(known)}
-    if _SHARDS.search(r.low) or near or big > _WIDEST or any(_from(small, big, k) for k in tried):
+    if _SHARDS.search(r.low) or near or big > _WIDEST or any(_is_share(small, big, k) for k in tried):
         return
     cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are of two models"
     yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
 
 
-def _from(small: int, big: int, degree: int) -> bool:
-    """Whether ranks hold `small` of `big`, or `big` is what equal pieces of `small` make together."""
+def _is_share(small: int, big: int, degree: int) -> bool:
+    """Whether ranks hold `small` of `big`."""
     units = (unit for unit in _UNITS if small % unit == big % unit == 0)
-    shares = any(small // unit in on_a_rank(big // unit, degree) for unit in units)
-    return shares or -(-small // degree) * degree == big
+    return any(small // unit in on_a_rank(big // unit, degree) for unit in units)
