@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llamapar.records.equations import Comparison, Quotient
+from llamapar.records.equations import Quotient
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, first_heard, found
 from .known import Known
@@ -277,14 +276,3 @@ def _whole_width(number: int | None, known: Known) -> str:
             if width == number:
                 return f"{number} is {name} of {m.name}"
     return ""
-
-
-def background(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """What is wrong with the known numbers themselves, where the text speaks of shapes or parts at all."""
-    if not (r.shapes or r.concepts or r.parallel or r.loading or "division" in r.low):
-        return
-    world, given = known.get("world"), [known.get(axis) for axis in ("tp", "pp", "dp")]
-    ranks = math.prod(n or 1 for n in (*given, known.get("cp")))
-    if world and all(given) and world != ranks:
-        cause = f"the degrees that are given multiply to {ranks}, not to {world}"
-        yield found("world_size_product", POSSIBLE, cause, Comparison(ranks, "≠", world))

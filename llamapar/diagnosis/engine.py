@@ -17,7 +17,7 @@ from llamapar.rules.fixes import find_fixes
 from llamapar.rules.search import Fix, severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
 
-from .causes import background, explain_divides
+from .causes import explain_divides
 from .counts import explain_unequal
 from .forwards import explain_forwards, explain_spoken, unfit
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
@@ -55,15 +55,11 @@ _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
 
 def hypotheses(r: Reading, observed: list[Observation], known: Known) -> Iterator[Hypothesis]:
     """Every candidate cause of what `r` states."""
-    exact = False
     for observation in observed:
         forwards = explain_forwards(observation, r, known)
         yield from forwards or _EXPLAIN[type(observation)](observation, r, known)
-        exact = exact or bool(forwards)
     yield from limits(r, known)
     yield from topics(r, known)
-    if not exact:
-        yield from background(r, known)
 
 
 # -- ranking ---------------------------------------------------------------------------------------

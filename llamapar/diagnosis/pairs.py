@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from llamapar.describe.placement import PARAMETERS, REPLICATED, Shard
-from llamapar.records.equations import Comparison, Padded, Product, Quotient, Stated
+from llamapar.records.equations import Comparison, Product, Quotient, Stated
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, first_heard, found
 from .known import Known, degrees
 from .observations import LABELS, ZERO, Pair, names
 from .reading import Reading, Shape
 from .tokens import explain_uncut
-from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of, two_shards
+from .weights import explain_parameter, explain_vocabulary, is_vocabulary, key_of
 from .widths import explain_widths, is_width
 from .words import pattern
 
@@ -206,7 +206,7 @@ def _flat(it: Meeting) -> Iterator[Hypothesis]:
 def _plain(it: Meeting) -> Iterator[Hypothesis]:
     if it.small < 1:
         return
-    yield from _padded_shares(it)
+    yield from _padded_rows(it)
     yield from _tiles(it)
     if _of_a_vocabulary(it):
         yield from explain_vocabulary(it.small, it.big, it.r, it.known, bool(it.key))
@@ -229,15 +229,9 @@ def _of_a_vocabulary(it: Meeting) -> bool:
     return not tokens and (near or uneven or is_vocabulary(it.big, it.known))
 
 
-def _padded_shares(it: Meeting) -> Iterator[Hypothesis]:
-    """A vocabulary's share beside the padded one's; rows that FSDP pads."""
+def _padded_rows(it: Meeting) -> Iterator[Hypothesis]:
+    """Rows that FSDP pads."""
     small, big, dp = it.small, it.big, it.known.get("dp") or 1
-    if small > 4000 and big < small * 1.02 and (cut := two_shards(small, big, it.known)):
-        tp, vocab, padded = cut
-        cause = f"a vocabulary of {vocab} cut over tp={tp} meets one that was padded to {padded} before"
-        shards = Product((small, tp)), Padded(big, tp, vocab)
-        level = LIKELY if it.known.get("tp") else POSSIBLE
-        yield found("vocab_padding", level, cause, *shards, needs="tp, vocab_size")
     if it.o.dim == 0 and small % dp and -(-small // dp) * dp == big:
         cause = f"{small} rows do not divide over dp={dp}: FSDP pads them to {big}"
         numbers = Quotient(small, dp), Comparison(Product((big // dp, dp)), "≠", small)

@@ -115,20 +115,10 @@ def _shards(rows: int, vocab: int, known: Known) -> tuple[int, int] | None:
 _PADS = re.compile(r"\bpad|divisible_by|evenly")
 
 
-def two_shards(small: int, big: int, known: Known) -> tuple[int, int, int] | None:
-    """(tp, vocabulary, padded) such that `small` is its share and `big` the padded one's."""
-    vocab, public = known.get("vocab_size"), {m.vocab_size for m in known.models()}
-    for tp in degrees(known):
-        whole = small * tp
-        if whole in (public if vocab is None else {vocab}) and rounded_up(whole, big * tp, known, tp):
-            return tp, whole, big * tp
-    return None
-
-
 def explain_vocabulary(small: int, big: int, r: Reading, known: Known, named: bool) -> Iterator[Hypothesis]:
     tp = known.get("tp")
     if small * 1.02 >= big:  # two paddings of nearly the same vocabulary
-        lora = "lora" in r.concepts or "lora" in known.name.lower() or _adapter_rows(small, big)
+        lora = "lora" in r.concepts or _adapter_rows(small, big)
         both = small % 64 == big % 64 == 0
         padded = both or rounded_up(small, big, known)
         why = "padded to different multiples" if padded else "tokens were added on one side"
@@ -200,10 +190,7 @@ def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found("other: zero3_unmaterialised_param", level, cause, needs="zero")
         return
     m = known.model
-    if not key and m and (whole_ones := [p.key for p in m.parameters() if p.shape == shape]):
-        cause = f"{list(shape)} is the whole {whole_ones[0]} of {m.name}"
-        yield found("other", WEAK, cause, parallel=False)
-    elif not key and m and len(shape) == 2:
+    if not key and m and len(shape) == 2:
         for name in ("tok_embeddings", "w1", "wq"):
             yield from explain_held(Held(name, shape), r, known)
     if not key and "rank" in r.low:
