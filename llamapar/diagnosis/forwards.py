@@ -291,10 +291,12 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     if isinstance(o, Pair | Matmul) and (runs := list(_of_two_runs(o, known))):
         return runs
     named = isinstance(o, Pair) and o.name not in ("", LABELS)  # an even shard of it, see `weights`
+    met = list(meetings(o, known))
+    known_cuts = list(cuts(known)) if met else []
     every = [
         (cut, a, b, kind in kinds)
-        for a, b, kinds in meetings(o, known)
-        for cut, kind in cuts(known)
+        for a, b, kinds in met
+        for cut, kind in known_cuts
         if cut.explains(a, b) and not (cut.even and (named or cut.axis == "dp"))
     ]
     place = isinstance(o, Pair) and not any(there for *_, there in every)  # else a dim of another order
@@ -304,7 +306,7 @@ def explain_forwards(o: Observation, r: Reading, known: Known) -> list[Hypothesi
     spoken = known.get("quant_group") or _QUANTISED.search(r.whole)
     if not rows and (spoken or r.loading):
         level = LIKELY if spoken else POSSIBLE
-        meeting = [(a, b) for a, b, kinds in meetings(o, known) if COLUMNS in kinds]
+        meeting = [(a, b) for a, b, kinds in met if COLUMNS in kinds]
         if isinstance(o, View):  # view(rows, -1, group): a rank's columns and those of a group
             meeting.append((o.numel // abs(math.prod(o.target[:-2])), o.target[-1]))
         quantised = [(cut, a, b) for a, b in meeting for cut in groups(known) if cut.tears(a, b)]

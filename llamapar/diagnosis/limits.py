@@ -149,9 +149,9 @@ _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
 
 def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A collective takes equal pieces and the ranks' pieces differ: which size do the ranks not divide?"""
-    rows = uneven(known)
-    if not _COLLECTIVE.search(r.low) and not (rows and "mismatch between collectives" in r.low):
+    if not _COLLECTIVE.search(r.low):
         return
+    rows = uneven(known)
     cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
     for cut in rows:
         level = LIKELY if len(rows) == 1 and not r.shapes else POSSIBLE  # else the sizes decide
