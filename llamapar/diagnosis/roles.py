@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llamapar.describe.models import public_models
-from llamapar.describe.splits import Padding
 from llamapar.records.equations import Quotient
 
-from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found
+from .forwards import uneven
+from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, Hypothesis, Level, found
 from .known import VOCABULARIES, Known
 from .observations import AXES, Divides
 from .weights import rounded_up
@@ -78,31 +78,30 @@ _BESIDE = (
 
 def explain_unnamed(o: Divides, known: Known) -> Iterator[Hypothesis]:
     """`numerator % denominator` without numbers: which of the known sizes does tp not divide?"""
-    tp, needs = known.get("tp"), "model, tp"
+    needs = "model, tp"
     if o.by & {"batch", "microbatch"} and not o.by & {*AXES}:
         cause = "a size that is dealt out to the batch is no multiple of it"
         yield found("microbatch_divisibility", POSSIBLE, cause, parallel=None)
         return
+    tp = known.get("tp")
+    fails = [cut for cut in uneven(known) if tp and cut.axis == "tp" and cut.fact in _UNNAMED]
     if o.subject in ("dimension", "hidden"):
-        width = known.get("ffn_dim")
-        cut = Quotient(width, tp) if width and tp and width % tp else None
+        cut = next((Quotient(cut.count, cut.degree) for cut in fails if cut.fact == "ffn_dim"), None)
         cause = "a width cannot be cut evenly over the ranks"
-        yield found(
-            "hidden_or_ffn_not_divisible", LIKELY if cut else POSSIBLE, cause, cut, needs="" if cut else needs
-        )
+        yield found(WIDTH, LIKELY if cut else POSSIBLE, cause, cut, needs="" if cut else needs)
         return
-    sizes = {fact: known.get(fact) for fact in ("n_heads", "n_kv_heads", "ffn_dim", "vocab_size")}
-    if sizes["vocab_size"]:
-        sizes["vocab_size"] = Padding(64).padded(sizes["vocab_size"], tp or 1)
-    fails = [(fact, size) for fact, size in sizes.items() if size and tp and size % tp]
-    if len(fails) == 1 and tp:
-        fact, size = fails[0]
-        yield found(
-            BY_FACT[fact], LIKELY, f"{fact} {size} cannot be cut evenly over tp={tp}", Quotient(size, tp)
+    for cut in fails if len(fails) == 1 else ():
+        yield found(cut.category, LIKELY, f"{cut} cannot be cut evenly", Quotient(cut.count, cut.degree))
+    if len(fails) > 1:
+        cause = (
+            f"tp={known.get('tp')} divides none of {', '.join(f'{cut.fact} {cut.count}' for cut in fails)}"
         )
-    if len(fails) > 1 and tp:
-        cause = f"tp={tp} divides none of {', '.join(f'{fact} {size}' for fact, size in fails)}"
-        yield found("other", POSSIBLE, cause, *(Quotient(size, tp) for _, size in fails), needs=needs)
+        rests = (Quotient(cut.count, cut.degree) for cut in fails)
+        yield found("other", POSSIBLE, cause, *rests, needs=needs)
         return
     cause = "a size that has to be cut is no multiple of the ranks; the text does not say which"
     yield found("other", WEAK, cause, needs=needs)
+
+
+_UNNAMED = ("n_heads", "n_kv_heads", "ffn_dim")
+"""Sizes that code cuts over tp as they are; vocabularies are padded before."""

@@ -190,7 +190,10 @@ def explain_held(o: Held, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found("other: zero3_unmaterialised_param", level, cause, needs="zero")
         return
     m = known.model
-    if not key and m and len(shape) == 2:
+    if not key and m and (whole_ones := [p.key for p in m.parameters() if p.shape == shape]):
+        cause = f"{list(shape)} is the whole {whole_ones[0]} of {m.name}"
+        yield found("other", WEAK, cause, parallel=False)
+    elif not key and m and len(shape) == 2:
         for name in ("tok_embeddings", "w1", "wq"):
             yield from explain_held(Held(name, shape), r, known)
     if not key and "rank" in r.low:
