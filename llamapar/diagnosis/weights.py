@@ -17,22 +17,11 @@ from .known import Known, degrees
 from .observations import ZERO, Held, Pair
 from .reading import Reading
 from .widths import explain_widths
+from .words import either, table
 
-_KEYS: tuple[tuple[str, str], ...] = (
-    ("lora", r"lora"),
-    ("position", r"position_embed|wpe|rotary|rope|freqs|inv_freq|cos_cached|alibi|relative_attention"),
-    ("fused", r"qkv|query_key_value|c_attn|w_pack|in_proj|gate_up|dense_h_to_4h|w13|fc1_"),
-    ("tok_embeddings", r"embed_tokens|tok_embed|word_embed|\bwte\b|embed_in|embedding|token_emb|\bshared\b"),
-    ("output", r"lm_head|output_layer|embed_out|^output\.|\.output\.weight$"),
-    ("wq", r"q_proj|\bwq\b|query|attn_q\b"),
-    ("wk", r"k_proj|\bwk\b|key|attn_k"),
-    ("wv", r"v_proj|\bwv\b|value|attn_v\b"),
-    ("wo", r"o_proj|\bwo\b|out_proj|attn.*dense|attention.*dense|linear_proj|attn_output"),
-    ("w1", r"gate_proj|\bw1\b|fc1|h_to_4h|c_fc|wi_?\d?|linear_fc1|ffn_gate"),
-    ("w3", r"up_proj|\bw3\b|ffn_up"),
-    ("w2", r"down_proj|\bw2\b|fc2|4h_to_h|mlp\.c_proj|linear_fc2|ffn_down"),
-    ("norm", r"norm|\bln_"),
-)
+_KEYS = {key: either(patterns) for key, patterns in table("words.toml")["names"].items()}
+"""Row of the placement table, or another kind of tensor → what its name holds."""
+
 _FIELD = {
     "query head": "q_dim", "KV head": "kv_dim", "FFN column": "ffn_dim", "vocabulary row": "vocab_size",
 }  # fmt: skip
@@ -41,7 +30,7 @@ _FIELD = {
 def key_of(name: str) -> str:
     """The row of the placement table that a tensor's name means; "lora", "fused", "position" or ""."""
     low = name.lower()
-    return next((key for key, pattern in _KEYS if re.search(pattern, low)), "")
+    return next((key for key, pattern in _KEYS.items() if pattern.search(low)), "")
 
 
 def is_vocabulary(n: int, known: Known) -> bool:
