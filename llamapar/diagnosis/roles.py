@@ -86,9 +86,9 @@ def explain_unnamed(o: Divides, known: Known) -> Iterator[Hypothesis]:
     tp = known.get("tp")
     fails = [cut for cut in uneven(known) if tp and cut.axis == "tp" and cut.fact in _UNNAMED]
     if o.subject in ("dimension", "hidden"):
-        cut = next((Quotient(cut.count, cut.degree) for cut in fails if cut.fact == "ffn_dim"), None)
+        ffn = next((Quotient(cut.count, cut.degree) for cut in fails if cut.fact == "ffn_dim"), None)
         cause = "a width cannot be cut evenly over the ranks"
-        yield found(WIDTH, LIKELY if cut else POSSIBLE, cause, cut, needs="" if cut else needs)
+        yield found(WIDTH, LIKELY if ffn else POSSIBLE, cause, ffn, needs="" if ffn else needs)
         return
     for cut in fails if len(fails) == 1 else ():
         yield found(cut.category, LIKELY, f"{cut} cannot be cut evenly", Quotient(cut.count, cut.degree))
