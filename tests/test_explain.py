@@ -198,6 +198,32 @@ def test_a_whole_weight_is_no_shard() -> None:
     assert (told.verdict, told.reason) == ("unknown", "at best [4096, 4096] is the whole wq of llama3-8b")
 
 
+@pytest.mark.parametrize(
+    ("text", "context", "category"),
+    [
+        (
+            "RuntimeError: shape '[32, 0, 8192]' is invalid for input of size 65536",
+            {"tp": 32},
+            "kv_heads_lt_tp",
+        ),
+        ("scatter: invalid tensor size at index 1 (expected (9, 4), got (8, 4))", {"dp": 3}, "fsdp_uneven"),
+    ],
+)
+def test_rows_that_may_be_anything_are_possible(text: str, context: dict[str, int], category: str) -> None:
+    told = lp.explain(text, context=context)
+    assert {d.category: d.level.name for d in told.diagnoses}[category] == "POSSIBLE"
+    heads = lp.explain(
+        "RuntimeError: shape '[1, 16, 0, 128]' is invalid for input of size 1024", context={"tp": 16}
+    )
+    assert (heads.best.category, heads.best.level.name) == ("kv_heads_lt_tp", "LIKELY")
+
+
+def test_under_zero_3_too_few_values_may_be_a_placeholder() -> None:
+    text = "ValueError: not enough values to unpack (expected 2, got 1)"
+    assert lp.explain(text, context={"zero": 2}).verdict == "not_sharding"
+    assert lp.explain(text, context={"zero": 3}).verdict == "unknown"
+
+
 def test_a_first_file_that_is_absent_may_be_a_wrong_path() -> None:
     told = lp.explain(
         "FileNotFoundError: No such file: '/ckpt/mp_rank_00/model.pt', expected 8 shards, found 1"

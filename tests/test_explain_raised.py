@@ -49,9 +49,7 @@ WRONG = {
     "sixth-mb-losses-stack",
     "sixth-z3-resize-embeddings",
     "sixth-lora-row-input",
-    "sixth-lora-rank-not-divisible",
     "sixth-fsdp2-load-local",
-    "sixth-col-scatter-list",
 }
 """Texts of which a wrong cause is still called likely, or a cut's said to be none: not one more."""
 

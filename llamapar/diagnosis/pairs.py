@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -229,13 +230,17 @@ def _of_a_vocabulary(it: Meeting) -> bool:
     return not tokens and (near or uneven or is_vocabulary(it.big, it.known))
 
 
+_FSDP = re.compile(r"fsdp|fully_shard|dtensor|unshard|param|weight")
+
+
 def _padded_rows(it: Meeting) -> Iterator[Hypothesis]:
     """Rows that FSDP pads."""
     small, big, dp = it.small, it.big, it.known.get("dp") or 1
     if it.o.dim == 0 and small % dp and -(-small // dp) * dp == big:
         cause = f"{small} rows do not divide over dp={dp}: FSDP pads them to {big}"
         numbers = Quotient(small, dp), Comparison(Product((big // dp, dp)), "≠", small)
-        yield found("fsdp_uneven", LIKELY, cause, *numbers)
+        parameter = it.o.name or _FSDP.search(f"{it.r.low} {it.r.line}")  # else they may be samples
+        yield found("fsdp_uneven", LIKELY if parameter else POSSIBLE, cause, *numbers)
 
 
 def _tiles(it: Meeting) -> Iterator[Hypothesis]:

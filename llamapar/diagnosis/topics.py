@@ -86,7 +86,7 @@ def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
 def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypothesis]:
     """Causes that words name: the rows of a file."""
     beside = r.parallel
-    cut = any((known.get(axis) or 1) > 1 for axis in ("tp", "cp", "pp"))
+    cut = known.get("zero") == 3 or any((known.get(axis) or 1) > 1 for axis in ("tp", "cp", "pp"))
     sharded = beside or cut
     around = f"{r.low}\n{r.line}"
     bare = file == "topics.toml" or len(r.low.split()) < BARE

@@ -30,7 +30,8 @@ def explain_view(o: View, r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found("seq_not_divisible", LIKELY, cause, needs="seq_len, tp, cp")
     elif 0 in target:
         cause = "a rank was given 0 heads: tp is larger than the number of KV heads"
-        yield found("kv_heads_lt_tp", LIKELY, cause, needs="tp, n_kv_heads")
+        heads = target.index(0) > 1  # [batch, seq, heads, head_dim]; else it may be any row
+        yield found("kv_heads_lt_tp", LIKELY if heads else POSSIBLE, cause, needs="tp, n_kv_heads")
     elif target.count(-1) == 1 and len(target) > 1:
         yield from _torn(o, r, known)
     elif min(target) > 0 and math.prod(target) != o.numel:
