@@ -39,7 +39,7 @@ ROOMS = {
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
-    "timing": room(2175),  # a step's time by terms, profiles, and the search for layouts
+    "timing": room(2185),  # a step's time by terms, profiles, and the search for layouts
     "diagnosis": room(5970),  # a reader for each cause; every cut of known sizes; flight records
     "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them

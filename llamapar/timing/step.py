@@ -229,15 +229,24 @@ class Step:
         busy = many * ranks.busy
         if lay.pp > 1:
             terms += _pipeline(job, how, ranks, many, nc, tokens)
-        numel = sizes.params(ranks.hold, by_row=False)
+        numel, layers = _fullest(sizes)
         between = Sharing.of(how, lay, job.schedule)
         if lay.cp * lay.dp > 1:
-            terms.append(between.exposed(numel, named, phases))
+            terms.append(between.exposed(numel, named | {"layers": float(layers)}, phases))
         terms.append(between.optimizer(numel))
         if lay.world > how.gpu.domain:
             inputs = {"busy": busy, "share": STRAGGLING}
             terms.append(Term("stragglers", "share * busy", inputs, "arXiv:2407.21783 section 3.3.4"))
         return cls(tuple(terms), each, many)
+
+
+def _fullest(sizes: Sizes) -> tuple[int, int]:
+    """Parameters and layers of the rank that has most to share and to update, and least to hide it beside.
+
+    Not of the busiest, which depends on how fast the GPU is: a faster link would then slow a step.
+    """
+    numel, fewer = max((sizes.params(hold, by_row=False), -sum(hold.layers)) for hold in sizes.stages)
+    return numel, -fewer
 
 
 def _of_layers(name: str, each: Pass, named: dict[str, float]) -> Term:
