@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/cost_accuracy.py [--half seen|unseen|both] [--terms] [--ultrascale] [--fit]
     .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 09 draws
 
---foundry adds llm-foundry's rows, of which nothing was known when every term and constant stood.
+--foundry adds llm-foundry's rows, of which nothing was known when every term and constant stood; --fresh those
+of steps_fresh.json, which were written down, with what is told of them here, before any was predicted.
 
 Rows are those of tests/oracles/steps_published.json and steps_ultrascale.json; which half a row belongs to
 was drawn before any was predicted. Nothing is chosen by the measured value: what a source's rows leave open
@@ -18,7 +19,7 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ COURSE = Path(__file__).resolve().parent.parent / "notebooks" / "published_steps
 
 MEGATRON = {"framework": "megatron"}
 """Kernels of Transformer Engine; recomputation of attention alone where a source says selective."""
+
+DGXC = MEGATRON | {"gpu": "h100-80gb", "recompute": "none", "cp_method": "ring"}
+FMS = {"flash": "fa2", "zero": 3}
+IBM_A100 = {"gpu": {"base": "a100-80gb", "net_rate": 400e9 / 8 / 8}}
+IBM_H100 = {"gpu": {"base": "h100-80gb", "net_rate": 800e9 / 8 / 8}}
+"""A node's 400 and 800 Gb/s, by eight GPUs."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # arXiv:2407.21783 section 3.3 and ISCA 2025: no recomputation at 8K, one layer a virtual stage, ZeRO 1;
@@ -81,6 +88,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "cp_method": "ring",
     },
     # before flash attention; Korthikanti's selective recomputation is of attention, SC21's full
+    # its README and yaml files; with 8 virtual stages embedding and loss are counted as layers: (126 + 2) / 64
+    "dgxc": DGXC,
+    "dgxc-24.11-70b": DGXC | {"overlap_tp": True},
+    "dgxc-24.11-405b": DGXC | {"overlap_tp": True},
+    "dgxc-25.04-70b": DGXC | {"overlap_tp": True},
+    "dgxc-25.04-405b": DGXC | {"overlap_tp": True, "layer_split": "balanced ends"},
+    "dgxc-25.05": DGXC | {"overlap_tp": True, "layer_split": "balanced ends", "gpu": "gb200-nvl72"},
+    # README.md: SDPA's FlashAttention-2; HSDP within a node for 7B
+    "fms-eager-a100": FMS | IBM_A100 | {"kernels": "eager"},
+    "fms-eager-h100": FMS | IBM_H100 | {"kernels": "eager"},
+    "fms-compiled-a100": FMS | IBM_A100,
+    "fms-compiled-h100": FMS | IBM_H100,
+    "fms-eager-a100-7b": FMS | IBM_A100 | {"kernels": "eager", "dp_replicate": 16},
+    "fms-eager-h100-7b": FMS | IBM_H100 | {"kernels": "eager", "dp_replicate": 12},
+    "fms-compiled-a100-7b": FMS | IBM_A100 | {"dp_replicate": 16},
+    "fms-compiled-h100-7b": FMS | IBM_H100 | {"dp_replicate": 12},
+    # train_configs/llama3_8b.toml: 8,192 tokens, selective recomputation; SDPA's FlashAttention-2
+    "torchtitan-h200": {"gpu": "h200-141gb", "flash": "fa2", "zero": 3},
     "sc21": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0, "sequence_parallel": False},
     "korth22": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0},
 }
@@ -174,7 +199,7 @@ def titan(row: dict[str, Any], found: dict[str, Any]) -> None:
         found["layer_split"] = "balanced ends"
 
 
-LAYOUT = ("tp", "cp", "pp", "dp", "virtual_stages", "zero", "sequence_parallel")
+LAYOUT = ("tp", "cp", "pp", "dp", "dp_replicate", "virtual_stages", "zero", "sequence_parallel")
 
 
 def measured_seconds(row: dict[str, Any], found: dict[str, Any], cost: lp.Cost) -> float:
@@ -193,9 +218,18 @@ def measured_seconds(row: dict[str, Any], found: dict[str, Any], cost: lp.Cost) 
 
 
 def published(half: str) -> Iterator[Row]:
-    for row in json.loads((ORACLES / "steps_published.json").read_text())["rows"]:
-        if half not in (row["half"], "both"):
-            continue
+    rows = json.loads((ORACLES / "steps_published.json").read_text())["rows"]
+    yield from predicted(row for row in rows if half in (row["half"], "both"))
+
+
+def fresh() -> Iterator[Row]:
+    """Rows that were written down before any was predicted."""
+    rows = json.loads((ORACLES / "steps_fresh.json").read_text())["rows"]
+    yield from predicted(row | {"half": "first sight"} for row in rows)
+
+
+def predicted(rows: Iterable[dict[str, Any]]) -> Iterator[Row]:
+    for row in rows:
         missing = [k for k in ("dims", "tp", "pp", "dp", "global_batch_seqs") if row.get(k) is None]
         missing += [UNTOLD[row["id"]]] if row["id"] in UNTOLD else []
         if missing or "lora" in row["id"]:
@@ -330,6 +364,7 @@ def main() -> None:
     parser.add_argument("--terms", action="store_true", help="every row's terms, in shares of its step")
     parser.add_argument("--ultrascale", action="store_true", help="the Ultra-Scale Playbook's rows too")
     parser.add_argument("--foundry", action="store_true", help="llm-foundry's rows too")
+    parser.add_argument("--fresh", action="store_true", help="the rows of steps_fresh.json alone")
     parser.add_argument("--fit", action="store_true", help="what a profile of each trainer would be")
     parser.add_argument("--course", action="store_true", help=f"write {COURSE.name} for notebook 09")
     args = parser.parse_args()
@@ -347,6 +382,7 @@ def main() -> None:
         return
     rows = [*published(args.half), *(ultrascale(args.half) if args.ultrascale else ())]
     rows += foundry() if args.foundry else ()
+    rows = [*fresh()] if args.fresh else rows
     there = sorted((row for row in rows if row.cost), key=lambda row: -abs(row.error))
     for row in there:
         assert row.cost is not None
