@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/cost_accuracy.py [--half seen|unseen|both] [--terms] [--ultrascale] [--fit]
     .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 09 draws
 
---foundry adds llm-foundry's rows, of which nothing was known when every term and constant stood; --fresh those
-of steps_fresh.json, which were written down, with what is told of them here, before any was predicted.
+--foundry adds llm-foundry's rows, of which nothing was known when all terms and constants stood. --fresh takes
+those of steps_fresh.json, written down before any was predicted, with what is told of them below.
 
 Rows are those of tests/oracles/steps_published.json and steps_ultrascale.json; which half a row belongs to
 was drawn before any was predicted. Nothing is chosen by the measured value: what a source's rows leave open
@@ -87,8 +87,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "overlap_tp": True,
         "cp_method": "ring",
     },
-    # before flash attention; Korthikanti's selective recomputation is of attention, SC21's full
-    # its README and yaml files; with 8 virtual stages embedding and loss are counted as layers: (126 + 2) / 64
+    # its README and yaml files; with 8 virtual stages embedding and loss count as layers: (126 + 2) / 64
     "dgxc": DGXC,
     "dgxc-24.11-70b": DGXC | {"overlap_tp": True},
     "dgxc-24.11-405b": DGXC | {"overlap_tp": True},
@@ -106,6 +105,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fms-compiled-h100-7b": FMS | IBM_H100 | {"dp_replicate": 12},
     # train_configs/llama3_8b.toml: 8,192 tokens, selective recomputation; SDPA's FlashAttention-2
     "torchtitan-h200": {"gpu": "h200-141gb", "flash": "fa2", "zero": 3},
+    # before flash attention; Korthikanti's selective recomputation is of attention, SC21's full
     "sc21": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0, "sequence_parallel": False},
     "korth22": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0},
 }
@@ -364,7 +364,7 @@ def main() -> None:
     parser.add_argument("--terms", action="store_true", help="every row's terms, in shares of its step")
     parser.add_argument("--ultrascale", action="store_true", help="the Ultra-Scale Playbook's rows too")
     parser.add_argument("--foundry", action="store_true", help="llm-foundry's rows too")
-    parser.add_argument("--fresh", action="store_true", help="the rows of steps_fresh.json alone")
+    parser.add_argument("--fresh", action="store_true", help="the rows of steps_fresh.json instead")
     parser.add_argument("--fit", action="store_true", help="what a profile of each trainer would be")
     parser.add_argument("--course", action="store_true", help=f"write {COURSE.name} for notebook 09")
     args = parser.parse_args()
