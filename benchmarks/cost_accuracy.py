@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/cost_accuracy.py [--half seen|unseen|both] [--terms] [--ultrascale] [--fit]
     .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 09 draws
 
---foundry adds llm-foundry's rows, of which nothing was known when all terms and constants stood. --fresh takes
-those of steps_fresh.json, written down before any was predicted, with what is told of them below.
+--foundry adds llm-foundry's rows, of which nothing was known when all terms and constants stood. --fresh
+takes those of steps_fresh.json, written down before any was predicted, with what is told of them below.
 
 Rows are those of tests/oracles/steps_published.json and steps_ultrascale.json; which half a row belongs to
 was drawn before any was predicted. Nothing is chosen by the measured value: what a source's rows leave open
