@@ -193,7 +193,10 @@ def _allocated(r: Reading, known: Known) -> Iterator[Equation]:
             if n % tp == 0 and abs(n // tp * m.dim * width / unit - number) < 0.006 * (unit > 1) + 1e-9:
                 made = Product((n // tp, m.dim, width), "B")
                 before, after, asked = f"{name}: ", f" at tp={tp}", " ".join(size.groups())
-                yield Stated(f"{before}{made} = {asked}{after}")
+                if "." in asked:
+                    yield Stated(f"{before}{made} = {asked}{after}")
+                else:
+                    yield Comparison(made, "=", round(number * unit), asked, before, after)
     if m.n_params * 2 > 60 * 2**30 * (known.get("world") or 1):
         yield Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights")
 
