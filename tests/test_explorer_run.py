@@ -387,7 +387,7 @@ def test_real_processes_run_and_stop() -> None:
     assert panel.running["state"] == IDLE
     assert panel.run().engine == "processes"
     assert outcome(panel)["ok"] is True
-    panel.set(**LONG | {"tp": 2, "cp": 1})
+    panel.set(**LONG | {"preset": "llama3.1-405b", "tp": 4, "cp": 1})  # four seconds and more
     receive(panel, kind="run")
     until(panel, lambda now: "running on" in now["phase"], "start")
     time.sleep(0.3)
