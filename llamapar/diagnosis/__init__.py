@@ -60,6 +60,7 @@ def explain(
     Raises ModelError or LayoutError for a model, layout or framework that is itself broken.
     """
     from .engine import explain_lines, explain_text  # the patterns are compiled when the first text comes
+    from .lines import sourced
 
     facts = {name: value for name, value in facts.items() if value is not None}
     if context is not None:
@@ -75,8 +76,9 @@ def explain(
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
         words = "".join(traceback.format_exception_only(what))[:_LONGEST]
-        code = tuple(f.line or "" for f in traceback.extract_tb(what.__traceback__, limit=-4))
-        found = explain_text(words, known, code)
+        frames = traceback.extract_tb(what.__traceback__, limit=-4)
+        code = tuple(sourced(frame.line or "", frame.filename, frame.name) for frame in frames)
+        found = explain_text(words, known, code, frames[-1].filename if frames else "")
         if found.diagnoses:
             return found
         what = "".join(traceback.format_exception(what, limit=-12))

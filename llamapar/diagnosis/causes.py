@@ -18,7 +18,7 @@ from .views import explain_columns, is_head_dim
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
 
-_BY_SUBJECT = {
+BY_CONCEPT = {
     "kv": "kv_heads_lt_tp",
     "heads": "heads_not_divisible",
     "vocab": "vocab_not_divisible",
@@ -254,7 +254,7 @@ _KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
 def _category(it: Relation) -> str | None:
     """The category that the words name, or None."""
     o, by = it.o, it.by
-    category = _BY_SUBJECT.get(o.subject)
+    category = BY_CONCEPT.get(o.subject)
     if o.subject in AXES and by & {"kv", "heads"}:  # tp % n_kv_heads: the rule of replicated KV heads
         return "kv_heads_lt_tp" if "kv" in by else "heads_not_divisible"
     if o.subject == "heads" and _KV_WEIGHT.search(it.r.low):

@@ -141,8 +141,8 @@ def ranked(
     return merged(sorted(found, key=support, reverse=True))[:MOST]
 
 
-def verdict_of(found: list[Hypothesis], known: Known) -> tuple[str, str]:
-    """Sharding, not sharding or unknown, and why."""
+def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str, str]:
+    """Sharding, not sharding or unknown, and why. spoken: whether the text speaks of ranks."""
     if known.alone() and not any(h.parallel is not False and h.level > WEAK for h in found):
         cause = f": {found[0].cause}" if found and found[0].level > WEAK else ""
         return NOT_SHARDING, f"one rank holds every tensor whole{cause}"
@@ -151,7 +151,9 @@ def verdict_of(found: list[Hypothesis], known: Known) -> tuple[str, str]:
     best, *others = found
     if best.level is WEAK:
         return UNKNOWN, f"at best {best.cause}"
-    rival = next((h for h in others if h.parallel is not best.parallel and h.level is best.level), None)
+    cut = best.parallel and (spoken or any((known.get(axis) or 1) > 1 for axis in (*AXES, "world")))
+    against = (False,) if cut else {True, False, None} - {best.parallel}  # what is open speaks against no cut
+    rival = next((h for h in others if h.parallel in against and h.level is best.level), None)
     if best.parallel is None or rival is not None:
         needs = tuple(dict.fromkeys(best.needs + (rival.needs if rival else ())))
         other = f", or {rival.cause}" if rival else ""
@@ -167,13 +169,14 @@ _SHORT = 2000
 _FEW = 6
 
 
-def explain_text(text: str, known: Known, code: tuple[str, ...] = ()) -> Explanation:
-    """The explanation of a text of any length. code: lines of source of the frames that raised it."""
+def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in: str = "") -> Explanation:
+    """The explanation of a text of any length. code: lines of source of the frames that raised it; raised_in:
+    the file of the last."""
     if len(text) <= _SHORT and text.count("\n") < _FEW and "Traceback" not in text:
         rows = [strip(row)[0] for row in text.strip().splitlines()] or [""]
         root = max(rows, key=score)
         above = tuple(row for row in rows[: rows.index(root)] if not row.startswith('File "'))
-        return build(Reading.of(text, code or above), known, root, ())
+        return build(Reading.of(text, code or above, raised_in), known, root, ())
     return _explain(pieces(text), known, text[:LIMIT], code)
 
 
@@ -243,7 +246,7 @@ def _of_candidates(
     for candidate in candidates[:_TRIED]:
         around = Reading.of(candidate.before[-_SHORT:])
         stated = {fact: n for fact, n in around.facts() if fact in ("tp", "pp", "cp")}
-        message = Reading.of(candidate.message, code or candidate.code)
+        message = Reading.of(candidate.message, code or candidate.code, candidate.raised_in)
         found = build(message, known.also(stated), candidate.line, tuple(sorted(candidate.ranks)))
         if found.diagnoses:
             late = not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates)
@@ -297,7 +300,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
         )
         for h in best
     )
-    return Explanation(*verdict_of(best, known), diagnoses, line, ranks, known)
+    return Explanation(*verdict_of(best, known, r.parallel), diagnoses, line, ranks, known)
 
 
 _GIVEN = {"layout": "tp", "layout of this run": "tp", "model": "dim"}

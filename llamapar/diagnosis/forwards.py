@@ -272,7 +272,7 @@ def unfit(r: Reading, known: Known, spoken: bool) -> Iterator[Hypothesis]:
     of ranks; else only what the text, or the line of code that failed, speaks of by an axis or a size."""
     world, axes = known.get("world"), [known.get(axis) for axis in ("tp", "pp", "dp")]
     ranks = math.prod(n or 1 for n in (*axes, known.get("cp")))
-    if spoken and world and all(axes) and world != ranks:
+    if world and all(axes) and world != ranks:
         cause = f"the degrees that are given multiply to {ranks}, not to {world}"
         yield found("world_size_product", POSSIBLE, cause, Comparison(ranks, "≠", world))
     quantised = _QUANTISED.search(r.whole)

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
+from .causes import BY_CONCEPT
 from .forwards import cuts, uneven
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
 from .known import Known
+from .observations import AXES
 from .reading import Reading
 from .words import pattern
 
@@ -20,6 +22,7 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield from _past_the_rows(r, known)
     yield from _few_chunks(r, known)
     yield from _collective(r, known)
+    yield from _unequal_parts(r, known)
     yield from _memory(r, known)
     yield from _counter(r, known)
     yield from _checkpoint(r, known)
@@ -58,10 +61,10 @@ _COLLECTIVE = pattern("collective_of_unequal_pieces")
 _PAST = re.compile(
     r"index (?P<index>\d{1,12}) is out of bounds for (?:dimension|axis) \d with size (?P<size>\d{1,12})|"
     r"target (?P<target>\d{1,12}) is out of bounds|index out of range|srcindex < srcselectdimsize|"
-    r"index_select"
+    r"index_select|class values must be smaller"
 )
 _TABLE = re.compile(
-    r"embed|vocab|\bwte\b|logits|log_?probs|cross_entropy|\bnll|in self$|token|srcindex|index_select"
+    r"embed|vocab|\bwte\b|logits|log_?probs|cross_entropy|\bnll|in self$|token|srcindex|index_select|one_hot"
 )
 
 
@@ -91,11 +94,20 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
             cause = f"equal pieces of {cut} count up to {max(cut.gathered)}: there is no {index}"
             yield found(cut.category, LIKELY, cause, numbers)
             return
+    for axis in ("tp", "cp") if size < index else ():
+        degree = known.get(axis) or 1
+        if index < size * degree:
+            cause = (
+                f"{index} is past the {size} of a rank, not past {size * degree} on all of {axis}={degree}"
+            )
+            yield found(LOCAL, POSSIBLE, cause, Product((size, degree)))
+            return
     if _TABLE.search(r.whole):
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
-        yield found(LOCAL, POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
+        cut = any(cut.fact == "vocab_size" and cut.axis == "tp" for cut in counted)
+        yield found(LOCAL, POSSIBLE, cause, parallel=cut or None, needs="tp, vocab_size")
 
 
 def _past_the_positions(size: int, known: Known) -> Hypothesis:
@@ -138,29 +150,43 @@ def _few_chunks(r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found("fused_qkv_layout" if asked == 3 else LOCAL, POSSIBLE, cause, parallel=None, needs="tp")
         return
     cause = "a tensor came apart in fewer chunks than there are ranks, which do not divide it"
-    for cut in uneven(known):
-        yield found(cut.category, POSSIBLE, f"{cause}: {cut}", Quotient(cut.count, cut.degree))
-    if not uneven(known):
-        yield found(WIDTH, POSSIBLE, cause, parallel=None, needs="shape of the tensor, tp")
+    yield from _unequal(cause, (WIDTH,), r, known)
 
 
 _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
+_REST = re.compile(r"at entry 0 and .{1,80} at entry (?:[2-9]|\d\d)")
+_PARTS = re.compile(r"equal division|stack expects each tensor to be equal size")
+
+
+def _unequal_parts(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Parts that should be equal are not, in code of one process: of what a cut leaves uneven? Equal ones and
+    a smaller last one are; samples of different lengths differ from the first one on."""
+    rest = _REST.search(r.low)
+    left = rest and len(r.shapes) == 2 and r.shapes[0][0] > r.shapes[1][0]
+    if _PARTS.search(r.low) and (r.parallel or not r.shapes or left):
+        cause = "parts that should be equal are not"
+        yield from _unequal(cause, (), r, known)
 
 
 def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A collective takes equal pieces and the ranks' pieces differ: which size do the ranks not divide?"""
-    if not _COLLECTIVE.search(r.low):
-        return
-    rows = uneven(known)
-    cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
+    if _COLLECTIVE.search(r.low):
+        cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
+        yield from _unequal(cause, ("seq_not_divisible", "kv_heads_lt_tp"), r, known)
+
+
+def _unequal(cause: str, usual: tuple[str, ...], r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Which size do the ranks not divide: a known one, one that the code names, or what it `usual`ly is."""
+    keys = ["kv"] if any(_KEYS.search(line) for line in r.code) else []
+    named = [BY_CONCEPT[c] for c in (*keys, *r.named) if c in BY_CONCEPT and c not in (*AXES, "world")]
+    rows = sorted(uneven(known), key=lambda cut: cut.category not in named)
     for cut in rows:
         level = LIKELY if len(rows) == 1 and not r.shapes else POSSIBLE  # else the sizes decide
         yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.count, cut.degree))
-    if not rows:
-        keys = any(_KEYS.search(line) for line in r.code)
-        names = ("kv_heads_lt_tp", "seq_not_divisible") if keys else ("seq_not_divisible", "kv_heads_lt_tp")
-        for category in names:
-            yield found(category, POSSIBLE, cause, parallel=None, needs="seq_len, cp, tp, n_kv_heads")
+    ours = any((known.get(axis) or 1) > 1 for axis in AXES) and bool(named)
+    for category in () if rows else dict.fromkeys((*named[:1], *usual)):
+        blame = True if ours and category in named else None
+        yield found(category, POSSIBLE, cause, parallel=blame, needs="seq_len, cp, tp, n_kv_heads")
 
 
 _OOM = pattern("out_of_memory")
@@ -286,7 +312,8 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
         old, new = known.changes[changed[0]]
         cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"
         pair = Stated(f"{old} ≠ {new}") if not old.isdecimal() else Comparison(int(old), "≠", int(new))
-        yield found("checkpoint_tp_mismatch", LIKELY if spoken else POSSIBLE, cause, pair)
+        sure = spoken and "dtensor" not in r.low  # else its words name what is wrong
+        yield found("checkpoint_tp_mismatch", LIKELY if sure else POSSIBLE, cause, pair)
 
 
 _ALIGNED = pattern("aligned_for_fp8")

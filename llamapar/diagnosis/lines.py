@@ -66,8 +66,23 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 _FRAME = re.compile(r'^File "|^Traceback|^    at |^\^+$|^During handling|^The above exception')
 
 
+_PLACE = re.compile(r'File "([^"]{1,300})", line \d{1,7}(?:, in (\w{1,60}))?')
+"""A frame's file and function."""
+
+_LIBRARY = re.compile(
+    r"(?:.{0,200}-packages/|.{0,200}/python3\.\d{1,2}/|/usr/lib)|"
+    r"(?:torch|numpy|transformers|jax|flax|peft|deepspeed|accelerate|megatron|safetensors)/|<"
+)
+"""The path of a library's file, whose names say less."""
+
 _TORCH = re.compile(r'File "(?:[^"]{0,200}/)?torch/')
 """A frame of torch itself, whose line says less of a tensor than the line that called it."""
+
+
+def sourced(line: str, file: str, function: str) -> str:
+    """A line of source with the names of its file and function, which say what it is about, but a library's."""
+    stem = file.rpartition("/")[2].removesuffix(".py")
+    return line if _LIBRARY.match(file) or not function else f"{line}  # {stem} {function}"
 
 
 @dataclass
@@ -89,8 +104,16 @@ class Candidate:
         shown = [
             pair for pair in pairwise(rows) if pair[0].startswith('File "') and not _FRAME.match(pair[1])
         ]
-        below = [row for _, row in sorted(shown, key=lambda pair: not _TORCH.match(pair[0]))]
+        by_torch_first = sorted(shown, key=lambda pair: not _TORCH.match(pair[0]))
+        places = [(_PLACE.match(frame), row) for frame, row in by_torch_first]
+        below = [sourced(row, place[1], place[2] or "") if place else row for place, row in places]
         return tuple(quoted or below)[-4:]
+
+    @property
+    def raised_in(self) -> str:
+        """The file that raised it: that of the last frame above."""
+        rows = (strip(row)[0] for row in reversed(self.before.splitlines()[-16:]))
+        return next((place[1] for place in map(_PLACE.match, rows) if place), "")
 
     @property
     def message(self) -> str:

@@ -269,11 +269,12 @@ def shapes(r: Reading) -> Iterator[Observation]:
             yield from batches
             return
     last = _ENTRY.search(r.low)
-    if last and len(wide) == 2 and wide[0][:-1] == wide[1][:-1] and wide[0][-1] > wide[1][-1]:
-        *lead, part = wide[0]  # equal parts of a width, and what is left of it; or two that were stacked
-        yield View((*lead, -1, part), math.prod(lead) * (int(last[1]) * part + wide[1][-1]))
-        yield from _pairs(wide, "", r)
-        return
+    if last and len(found) == 2 and found[0][:-1] == found[1][:-1] and found[0][-1] > found[1][-1]:
+        *lead, part = found[0]  # equal parts of a width, and what is left of it; or two that were stacked
+        if lead or int(last[1]) > 1:
+            yield View((*lead, -1, part), math.prod(lead) * (int(last[1]) * part + found[1][-1]))
+            yield from _pairs(found, "", r)
+            return
     split = _SPLIT.search(r.low)
     if split:
         yield Split(int(split[1]), tuple(map(int, _INT.findall(split[2]))))
@@ -302,6 +303,10 @@ def shapes(r: Reading) -> Iterator[Observation]:
         dim = sizes.group(3) if sizes.re is _SIZES else None
         yield Pair(int(sizes.group(1)), int(sizes.group(2)), int(dim) if dim else None, name)
     elif found:
+        if "must be smaller" in r.low and len(found) == 2 == len(
+            set(found)
+        ):  # JAX: what is put in, and where
+            found[0] = tuple(map(max, zip(*found, strict=False)))
         yield from _pairs(found, name, r)
     if not sizes and len(set(found)) == 1 and (name or found == wide[:1]):
         yield Held(name, found[0])

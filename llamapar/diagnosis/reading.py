@@ -30,6 +30,7 @@ def plain(text: str) -> str:
     text = _CONTROL.sub(" ", _ANSI.sub("", text[:LIMIT]))
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)[:LIMIT]
+    text = text.replace("newaxis", "-1")  # as numpy writes what is left open of a shape
     return _SPACES.sub(" ", text).strip()
 
 
@@ -54,6 +55,7 @@ _INT = r"-?\d{1,32}"
 _SHAPE = re.compile(
     rf"[\[(] ?{_INT}(?:(?:, ?{_INT}){{1,9}},?|,) ?[\])]|\[ ?{_INT} ?\]|"
     r"(?:(?<=expected )|(?<=got )|(?<=shape ))\d{1,12}(?:, \d{1,12}){1,5}|"
+    r"(?<=slice shape: )\d{1,12}(?: \d{1,12}){1,5}|"
     r"\b(?!0x)\d{1,12}x\d{1,12}(?:x\d{1,12}){0,3}\b"
 )
 _DIGITS = re.compile(_INT)
@@ -110,15 +112,17 @@ _FACTS = {"heads": "n_heads", "kv": "n_kv_heads", "layers": "n_layers"}
 class Reading:
     """A text and the pieces found in it, each made when asked for.
 
-    code: lines of source that the traceback shows over the message, outermost first.
+    code: lines of source that the traceback shows over the message, outermost first. raised_in: the path of
+    the file that raised it.
     """
 
     text: str
     code: tuple[str, ...] = ()
+    raised_in: str = ""
 
     @classmethod
-    def of(cls, text: str, code: tuple[str, ...] = ()) -> Reading:
-        return cls(plain(text), code)
+    def of(cls, text: str, code: tuple[str, ...] = (), raised_in: str = "") -> Reading:
+        return cls(plain(text), code, raised_in)
 
     @cached_property
     def low(self) -> str:
@@ -196,6 +200,13 @@ class Reading:
         return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(self.line)}
 
     @cached_property
+    def named(self) -> list[str]:
+        """The concepts of the lines of source over the text, those of the failing line first."""
+        lines = (line.lower() for line in reversed(self.code))
+        found = (str(match.lastgroup) for line in lines for match in _CONCEPT.finditer(line))
+        return list(dict.fromkeys(found))
+
+    @cached_property
     def positions(self) -> bool:
         """Whether positions or their tables are spoken of, by the text or the lines of source over it."""
         lines = " ".join(self.code).lower()
@@ -208,8 +219,8 @@ class Reading:
 
     @cached_property
     def read(self) -> bool:
-        """Whether a file or what was saved is spoken of, and not a mere copy."""
-        return bool(_SAVED.search(self.whole))
+        """Whether a file or what was saved is spoken of, and not a mere copy: a function's name proves none."""
+        return bool(_SAVED.search("\n".join((self.low, *(line.partition("  # ")[0] for line in self.code)))))
 
     @cached_property
     def parallel(self) -> bool:

@@ -79,6 +79,7 @@ def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
         h.level > WEAK or h.equations for h in others
     ):
         row = next((row for row in _topics("statements.toml") if row.matches(r.low, r.low)), None)
+        row = row or next((row for row in _topics("places.toml") if row.matches(r.raised_in, "")), None)
         if row is not None:
             yield found(row.category, POSSIBLE, row.cause)
 
