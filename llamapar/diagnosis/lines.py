@@ -80,7 +80,8 @@ _TORCH = re.compile(r'File "(?:[^"]{0,200}/)?torch/')
 
 
 def sourced(line: str, file: str, function: str) -> str:
-    """A line of source with the names of its file and function, which say what it is about, but a library's."""
+    """A line of source with the names of its file and function, which tell what it is about; a library's do
+    not."""
     stem = file.rpartition("/")[2].removesuffix(".py")
     return line if _LIBRARY.match(file) or not function else f"{line}  # {stem} {function}"
 
