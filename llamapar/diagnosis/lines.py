@@ -81,9 +81,10 @@ _TORCH = re.compile(r'File "(?:[^"]{0,200}/)?torch/')
 
 def sourced(line: str, file: str, function: str) -> str:
     """A line of source with the names of its file and function, which tell what it is about; a library's do
-    not."""
-    stem = file.rpartition("/")[2].removesuffix(".py")
-    return line if _LIBRARY.match(file) or not function else f"{line}  # {stem} {function}"
+    not, nor those of a notebook's cell."""
+    if _LIBRARY.match(file) or not function.isidentifier():
+        return line
+    return f"{line}  # {file.rpartition('/')[2].removesuffix('.py')} {function}"
 
 
 @dataclass

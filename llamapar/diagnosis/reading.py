@@ -219,7 +219,7 @@ class Reading:
 
     @cached_property
     def read(self) -> bool:
-        """Whether a file or what was saved is spoken of, and not a mere copy. A function's name proves none."""
+        """Whether a file or what was saved is spoken of, not a mere copy; names of functions prove none."""
         return bool(_SAVED.search("\n".join((self.low, *(line.partition("  # ")[0] for line in self.code)))))
 
     @cached_property
