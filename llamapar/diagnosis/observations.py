@@ -229,7 +229,9 @@ _COPIED = re.compile(
 )
 """A tensor's name, its shape in the checkpoint, and the one in the model."""
 
-_EXCEEDS = re.compile(r"start \(\d{1,20}\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
+_EXCEEDS = re.compile(
+    r"start \((?P<start>\d{1,20})\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)"
+)
 _NAME = re.compile(
     r"[A-Za-z_]\w{0,60}(?:\.\w{1,60}){1,12}|\b[A-Za-z_]\w{0,30}(?:_proj|_embeddings?|_tokens|_head)\b"
 )
@@ -297,7 +299,15 @@ def shapes(r: Reading) -> Iterator[Observation]:
     if widths:
         yield Matmul(*(int(n) for n in widths.groups() if n))
         return
-    sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low) or _EXCEEDS.search(r.low)
+    exceeds = _EXCEEDS.search(r.low)
+    start, length, size = map(int, exceeds.groups()) if exceeds else (0, 0, 0)
+    if exceeds and 0 < start < size and length and start % length == 0:  # the last of equal parts
+        yield Divides("", size, frozenset(), start // length + 1)
+        return
+    if exceeds:
+        yield Pair(length, size, None, next(iter(names(r)), ""))
+        return
+    sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low)
     name = next(iter(names(r)), "")
     if sizes:
         dim = sizes.group(3) if sizes.re is _SIZES else None
