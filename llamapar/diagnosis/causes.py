@@ -234,6 +234,13 @@ def _bare(it: Relation) -> Iterator[Hypothesis]:
         word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
         cause = f"{it.o.number} ({word}, {where}) cannot be cut evenly over {it.ranks}"
         level = level if it.exact else min(level, WEAK)
+        if (
+            level is WEAK and it.exact and it.o.number > _MOST_HEADS and it.by & {*AXES}
+        ):  # a cut, of whatever size
+            level, named = POSSIBLE, [c for c in it.r.named if c in BY_CONCEPT and c not in (*AXES, "world")]
+            if named:
+                yield found(BY_CONCEPT[named[0]], level, it.cause, it.equation, needs="model")
+                return
         other = _NAMED.search(it.r.low) and not it.r.concepts - {"dimension"} and not it.r.parallel
         blame = None if other and level < LIKELY else True
         yield found(BY_FACT[fact], level, cause, it.equation, parallel=blame, needs="model")

@@ -60,6 +60,9 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
 _COLLECTIVE = pattern("collective_of_unequal_pieces")
 _PAST = re.compile(
     r"index (?P<index>\d{1,12}) is out of bounds for (?:dimension|axis) \d with size (?P<size>\d{1,12})|"
+    r"index (?P<index2>\d{1,12}) out of range for tensor of size "
+    r"\[(?P<size2>\d{1,12})[^]]{0,60}\] at dimension 0|"
+    r"takes value (?P<index3>\d{1,12}) which is not in the valid range \[0, (?P<size3>\d{1,12})\)|"
     r"target (?P<target>\d{1,12}) is out of bounds|index out of range|srcindex < srcselectdimsize|"
     r"index_select|class values must be smaller"
 )
@@ -73,12 +76,12 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
     past = _PAST.search(r.whole)
     if past is None:
         return
-    size = int(past["size"] or 0)
+    size = int(past["size"] or past["size2"] or past["size3"] or 0)
     past_all = (known.get("seq_len") or 0) > (known.get("max_seq_len") or 2**40)
     if "position" in r.evident or past_all:
         yield _past_the_positions(size, known)
         return
-    index = int(past["index"] or past["target"] or 0)
+    index = int(past["index"] or past["index2"] or past["index3"] or past["target"] or 0)
     counted = [cut for cut, _ in cuts(known) if cut.axis != "dp" and cut.columns == 1]
     for cut in counted if size else [cut for cut in counted if cut.fact == "vocab_size"]:
         rows, numbers = size or max(cut.shares - {cut.whole}), Quotient(cut.count, cut.degree)

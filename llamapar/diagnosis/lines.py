@@ -127,11 +127,11 @@ class Candidate:
             words.insert(0, code)
         for row in self.after.splitlines()[:12]:
             text, _ = strip(row)
-            if not text or _EXCEPTION.match(text) or _FRAME.match(text):
+            if _EXCEPTION.match(text) or _FRAME.match(text):
                 break
-            if row[:1] in " \t" or _EXACT.search(text[:400]):
+            if text and (row[:1] in " \t" or _EXACT.search(text[:400])):
                 words.append(text)
-            else:
+            elif text:  # a blank line ends nothing: JAX's messages have paragraphs
                 break
         return "\n".join(words)[:LIMIT]
 

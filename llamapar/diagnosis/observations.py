@@ -195,7 +195,8 @@ def _counts(r: Reading, start: int, end: int) -> list[int]:
 
 _VIEW = pattern("view")
 _UNFLATTEN = re.compile(r"multiply up to the size of dim \d \((\d{1,20})\)")
-_INPUT = re.compile(r"input of size (\d{1,32})")
+_INPUT = re.compile(r"(?:input|array) of size (\d{1,32})")
+_CLOSED = re.compile(r"[\])]")
 _MATMUL = pattern("product")
 ZERO = re.compile(r"\bzero|deepspeed|\bds_")
 _SIZES = re.compile(
@@ -210,13 +211,8 @@ _EXPECTED = re.compile(
 _VERSUS = re.compile(r"\((\d{1,12}(?: \d{1,12}){0,5}) vs\.? (\d{1,12}(?: \d{1,12}){0,5})\)")
 """Two shapes as gloo writes them: (683 8 vs. 681 8)."""
 
-_LAST = re.compile(
-    r"subscript \w has size (\d{1,20}) for operand \d which does not broadcast with "
-    r"previously seen size (\d{1,20})|"
-    r"normalized_shape=\[(\d{1,20})\].{1,60}input of size ?(?:torch\.size\()?\[[\d, ]{0,60}?\b(\d{1,20})\]|"
-    r"core dimension \d.{1,80}\(size (\d{1,20}) is different from (\d{1,20})\)"
-)
-"""The widths of two tensors that a contraction or a norm wants to be one."""
+_WIDTHS = pattern("two_widths")
+"""The widths of two tensors that a contraction, a norm or another operator wants to be one."""
 
 LABELS = "labels"
 _LABELS = re.compile(r"expected input batch_size \((\d{1,20})\) to match target batch_size \((\d{1,20})\)")
@@ -248,6 +244,8 @@ def names(r: Reading) -> list[str]:
 def shapes(r: Reading) -> Iterator[Observation]:
     """Views, products and pairs of sizes."""
     found = [shape for shape, _ in r.shapes]
+    if "remapped" in r.low:  # numpy's einsum: each shape, and how its dims are laid against the other's
+        found = [tuple(map(abs, shape)) for shape in found[1::2]]
     wide = [shape for shape in found if len(shape) > 1]
     if _VIEW.search(r.low) and wide:
         target = wide[-1]
@@ -255,8 +253,8 @@ def shapes(r: Reading) -> Iterator[Observation]:
             yield View((1, *target), int(width.group(1)))
             return
         size = _INPUT.search(r.low)
-        ends = [(at, r.text.find("]", at)) for _, at in r.shapes]
-        free = [n for n, at in r.numbers if not any(a <= at <= b for a, b in ends)]
+        ends = [(at, _CLOSED.search(r.text, at)) for _, at in r.shapes]
+        free = [n for n, at in r.numbers if not any(a <= at < end.end() for a, end in ends if end)]
         numel = math.prod(wide[0]) if len(wide) > 1 else max(free, default=0)
         numel = int(size.group(1)) if size else numel
         if numel > 0 or 0 in target:
@@ -295,7 +293,7 @@ def shapes(r: Reading) -> Iterator[Observation]:
         first, second = (tuple(map(int, shape.split())) for shape in versus.groups())
         yield from _pairs([first, second], "", r)
         return
-    widths = _LAST.search(r.low)
+    widths = _WIDTHS.search(r.low)
     if widths:
         yield Matmul(*(int(n) for n in widths.groups() if n))
         return
