@@ -36,6 +36,12 @@ BY_CONCEPT = {
 }
 """What is divided → the category."""
 
+
+def named_categories(r: Reading) -> list[str]:
+    """Categories of the sizes that the lines of source over a text name, the failing line's first."""
+    return [BY_CONCEPT[c] for c in r.named if c in BY_CONCEPT and c not in (*AXES, "world")]
+
+
 _BY_AXIS = {"cp": "seq_not_divisible", "dp": "microbatch_divisibility", "pp": "layers_not_divisible_pp"}
 """The axis that divides → the category, where what is divided has no name."""
 
@@ -234,12 +240,10 @@ def _bare(it: Relation) -> Iterator[Hypothesis]:
         word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
         cause = f"{it.o.number} ({word}, {where}) cannot be cut evenly over {it.ranks}"
         level = level if it.exact else min(level, WEAK)
-        if (
-            level is WEAK and it.exact and it.o.number > _MOST_HEADS and it.by & {*AXES}
-        ):  # a cut, of whatever size
-            level, named = POSSIBLE, [c for c in it.r.named if c in BY_CONCEPT and c not in (*AXES, "world")]
-            if named:
-                yield found(BY_CONCEPT[named[0]], level, it.cause, it.equation, needs="model")
+        if level is WEAK and it.exact and it.o.number > _MOST_HEADS and it.by & {*AXES}:
+            level = POSSIBLE  # a cut for sure, of whatever size
+            if named := named_categories(it.r):
+                yield found(named[0], level, it.cause, it.equation, needs="model")
                 return
         other = _NAMED.search(it.r.low) and not it.r.concepts - {"dimension"} and not it.r.parallel
         blame = None if other and level < LIKELY else True

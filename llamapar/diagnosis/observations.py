@@ -298,12 +298,12 @@ def shapes(r: Reading) -> Iterator[Observation]:
         yield Matmul(*(int(n) for n in widths.groups() if n))
         return
     exceeds = _EXCEEDS.search(r.low)
-    start, length, size = map(int, exceeds.groups()) if exceeds else (0, 0, 0)
-    if exceeds and 0 < start < size and length and start % length == 0:  # the last of equal parts
-        yield Divides("", size, frozenset(), start // length + 1)
-        return
     if exceeds:
-        yield Pair(length, size, None, next(iter(names(r)), ""))
+        begin, length, size = map(int, exceeds.groups())
+        if 0 < begin < size and length and begin % length == 0:  # the last of equal parts
+            yield Divides("", size, frozenset(), begin // length + 1)
+        else:
+            yield Pair(length, size, None, next(iter(names(r)), ""))
         return
     sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low)
     name = next(iter(names(r)), "")
