@@ -244,7 +244,7 @@ def names(r: Reading) -> list[str]:
 def shapes(r: Reading) -> Iterator[Observation]:
     """Views, products and pairs of sizes."""
     found = [shape for shape, _ in r.shapes]
-    if "remapped" in r.low:  # numpy's einsum: each shape, and how its dims are laid against the other's
+    if ")->(" in r.low:  # numpy's einsum: each shape, and how its dims are laid against the other's
         found = [tuple(map(abs, shape)) for shape in found[1::2]]
     wide = [shape for shape in found if len(shape) > 1]
     if _VIEW.search(r.low) and wide:
@@ -299,11 +299,11 @@ def shapes(r: Reading) -> Iterator[Observation]:
         return
     exceeds = _EXCEEDS.search(r.low)
     if exceeds:
-        begin, length, size = map(int, exceeds.groups())
-        if 0 < begin < size and length and begin % length == 0:  # the last of equal parts
-            yield Divides("", size, frozenset(), begin // length + 1)
+        begin, length, rows = map(int, exceeds.groups())
+        if 0 < begin < rows and length and begin % length == 0:  # the last of equal parts
+            yield Divides("", rows, frozenset(), begin // length + 1)
         else:
-            yield Pair(length, size, None, next(iter(names(r)), ""))
+            yield Pair(length, rows, None, next(iter(names(r)), ""))
         return
     sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low)
     name = next(iter(names(r)), "")
