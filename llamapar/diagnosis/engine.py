@@ -108,7 +108,8 @@ def judged(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothe
     """`h` in the light of what is known."""
     h = h if h.category in saying else acquitted(h, r, known)
     axes = AXES if h.category == "checkpoint_tp_mismatch" else CATEGORIES[h.category].axes
-    if h.parallel is None and any((known.get(axis) or 1) > 1 for axis in axes):
+    absent = "files of the checkpoint" in h.needs  # which may not be there on one rank either
+    if h.parallel is None and not absent and any((known.get(axis) or 1) > 1 for axis in axes):
         h = replace(h, parallel=True)  # what its axis cuts is cut here
     return doubted(placeholders(h, known), r, known)
 
