@@ -33,22 +33,15 @@ SETS = {
 }
 WRONG = {
     "cbt-expand",  # a mask of the whole sequence said to be another tensor of it
-    # of the fourth set's half that nobody has read
-    "fourth-tf-lm-head-shard",
     # of the fifth set's
     "fifth-fsdp2-full-state",
     "fifth-cp-segment-ids-cat",
     "fifth-off-layers-cache",
-    "fifth-idx-copy-rows",
-    "fifth-ck-cat-wrong-dim",
     # of the sixth set at first sight
     "sixth-heads-stack-parts",
-    "sixth-vocab-narrow-last",
     "sixth-vocab-onehot",
-    "sixth-vocab-embed-rank-file",
     "sixth-mb-losses-stack",
     "sixth-z3-resize-embeddings",
-    "sixth-lora-row-input",
     "sixth-fsdp2-load-local",
 }
 """Texts of which a wrong cause is still called likely, or a cut's said to be none: not one more."""

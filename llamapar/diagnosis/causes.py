@@ -9,12 +9,13 @@ from functools import cached_property
 
 from llamapar.records.equations import Quotient
 
+from .cuts import is_head_dim
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, first_heard, found
 from .known import Known
 from .observations import AXES, Divides
 from .reading import Reading
 from .roles import BY_FACT, explain_unnamed, roles
-from .views import explain_columns, is_head_dim
+from .views import explain_columns
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from llamapar.records.equations import Comparison, Product, Quotient, Stated
 
+from .cuts import rounded_up
 from .hypothesis import LIKELY, POSSIBLE, Hypothesis, found
 from .known import Known
 from .observations import AXES, Unequal
 from .reading import Reading
-from .weights import rounded_up
 from .words import pattern
 
 _TWO_RUNS = pattern("two_runs")

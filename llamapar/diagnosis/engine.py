@@ -19,21 +19,18 @@ from llamapar.rules.table import ERROR, RULE_BY_CODE
 
 from .causes import explain_divides
 from .counts import explain_unequal
-from .forwards import explain_forwards, explain_spoken, unfit
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import FACTS, Known
 from .limits import PARTED, limits
 from .lines import Candidate, blocks, causes, is_watchdog, pieces, score, strip
 from .observations import AXES, Divides, Held, Matmul, Observation, Pair, Split, Unequal, View, observe
-from .pairs import explain_pair
 from .quotes import quotes, speakers, spoken
 from .reading import LIMIT, Reading
 from .result import Diagnosis, Explanation
+from .slips import explain_spoken, unfit
+from .tensors import explain_held, explain_place
 from .topics import BARE, elsewhere, stated, topics
-from .views import explain_split, explain_view
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
-from .weights import explain_held
-from .widths import explain_matmul
 
 MOST = 4
 """Diagnoses of one explanation."""
@@ -42,11 +39,11 @@ _WORDS = 20
 """Characters of a framework's own wording that a text must hold to be its."""
 
 _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
-    View: explain_view,
-    Matmul: explain_matmul,
-    Pair: explain_pair,
+    View: explain_place,
+    Matmul: explain_place,
+    Pair: explain_place,
+    Split: explain_place,
     Held: explain_held,
-    Split: explain_split,
     Divides: explain_divides,
     Unequal: explain_unequal,
 }
@@ -56,8 +53,7 @@ _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
 def hypotheses(r: Reading, observed: list[Observation], known: Known) -> Iterator[Hypothesis]:
     """Every candidate cause of what `r` states."""
     for observation in observed:
-        forwards = explain_forwards(observation, r, known)
-        yield from forwards or _EXPLAIN[type(observation)](observation, r, known)
+        yield from _EXPLAIN[type(observation)](observation, r, known)
     yield from limits(r, known)
     yield from topics(r, known)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
 from .causes import named_categories
-from .forwards import cuts, uneven
+from .cuts import cuts, uneven
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
 from .known import Known
 from .observations import AXES
@@ -82,7 +82,7 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield _past_the_positions(size, known)
         return
     index = int(past["index"] or past["index2"] or past["index3"] or past["target"] or 0)
-    counted = [cut for cut, _ in cuts(known) if cut.axis != "dp" and cut.columns == 1]
+    counted = [cut for cut in cuts(known) if cut.axis != "dp" and cut.columns == 1]
     for cut in counted if size else [cut for cut in counted if cut.fact == "vocab_size"]:
         rows, numbers = size or max(cut.shares - {cut.whole}), Quotient(cut.count, cut.degree)
         # one past the end is anybody's mistake, but for a token, which is the next rank's first

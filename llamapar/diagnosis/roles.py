@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from llamapar.describe.models import public_models
 from llamapar.records.equations import Quotient
 
-from .forwards import uneven
+from .cuts import rounded_up, uneven
 from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, Hypothesis, Level, found
 from .known import VOCABULARIES, Known
 from .observations import AXES, Divides
-from .weights import rounded_up
 
 BY_FACT = {
     "n_kv_heads": "kv_heads_lt_tp",

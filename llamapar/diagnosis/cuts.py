@@ -1,0 +1,301 @@
+"""Sizes, and what ranks hold of them: the whole, a share, a part of a unit, what is gathered or padded.
+
+A size is a row of one table: the axes that cut it, and the category where their degree does not divide it.
+What is known fills the rows; where nothing is, sizes of public models do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from llamapar.describe.models import PRESETS, ModelConfig, public_models
+
+from .hypothesis import WIDTH
+from .known import Known, degrees, on_a_rank
+
+HEADS = ("n_heads", "n_kv_heads")
+
+_SIZES = (
+    ("ffn_dim", WIDTH, ("tp",)),
+    ("dim", WIDTH, ("tp",)),
+    ("n_heads", "heads_not_divisible", ("tp", "cp")),
+    ("n_kv_heads", "kv_heads_lt_tp", ("tp", "cp")),
+    ("vocab_size", "vocab_not_divisible", ("tp",)),
+    ("seq_len", "seq_not_divisible", ("cp", "tp", "2·cp")),
+    ("n_layers", "layers_not_divisible_pp", ("pp",)),
+    ("global_batch", "microbatch_divisibility", ("dp", "micro_batches")),
+    ("vocab_size", "fsdp_uneven", ("dp",)),
+    ("ffn_dim", "fsdp_uneven", ("dp",)),
+    ("dim", "fsdp_uneven", ("dp",)),
+)
+"""The fact, the category where a degree does not divide it, and the axes that cut it. DP cuts
+the rows of parameters under FSDP."""
+
+CATEGORY = {fact: category for fact, category, *_ in reversed(_SIZES)}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`count` units of a size over `degree` ranks of an axis. columns: of one unit."""
+
+    fact: str
+    category: str
+    axis: str
+    count: int
+    degree: int
+    columns: int = 1
+
+    @property
+    def even(self) -> bool:
+        return self.count % self.degree == 0
+
+    @property
+    def whole(self) -> int:
+        return self.count * self.columns
+
+    @property
+    def shares(self) -> set[int]:
+        """What ranks hold, with units kept whole or parted."""
+        whole_units = {n * self.columns for n in on_a_rank(self.count, self.degree)}
+        return {n for n in whole_units | {*on_a_rank(self.whole, self.degree)} if n > 0}
+
+    @property
+    def gathered(self) -> set[int]:
+        """What equal pieces are together."""
+        return {share * self.degree for share in self.shares}
+
+    def explains(self, a: int, b: int) -> bool:
+        taken = {self.whole * self.degree} if self.whole in (a, b) and self.even else set()
+        return a != b and {a, b} <= self.shares | self.gathered | taken | {self.whole}
+
+    def tears(self, a: int, b: int) -> bool:
+        """Whether both are shares, or one is and the other a unit that it holds no whole number of."""
+        return self.explains(a, b) or (b == self.columns > 1 and a in self.shares and a % b > 0)
+
+    def __str__(self) -> str:
+        return f"{self.fact or 'size'} {self.count} over {self.axis}={self.degree}"
+
+
+# -- of known sizes and degrees --------------------------------------------------------------------
+
+
+def cuts(known: Known) -> Iterator[Cut]:
+    """Every cut of a known size by a known degree."""
+    get = known.get
+    tp, cp, batch, micro = get("tp"), get("cp"), get("global_batch"), get("micro_batch")
+    columns, heads, kv_heads = get("head_dim"), get("n_heads"), get("n_kv_heads")
+    ranks = get("world") if not any(map(get, ("tp", "cp", "pp", "dp"))) else None
+    over = {axis: get(axis) or ranks or 1 for axis in ("tp", "cp", "pp", "dp")}
+    over["2·cp"] = 2 * (cp or 0) or 1  # the head and the tail that balance the work of causal attention
+    over["micro_batches"] = -(-(batch or 0) // (micro or batch or 1))  # the last one perhaps smaller
+    for fact, category, axis in ((*row[:2], axis) for row in _SIZES for axis in row[2]):
+        count, degree = get(fact), over[axis]
+        if fact in HEADS and axis == "cp":  # as Ulysses deals them out
+            degree = cp or 1
+        if not count or degree == 1 or (fact == "n_kv_heads" and count == heads):  # Q is cut before
+            continue
+        if (fact, axis) == ("seq_len", "tp"):
+            count = -(-count // (cp or 1))
+        for unit in sorted({1, columns or 1}) if fact in HEADS else (1,):
+            yield Cut(fact, category, axis, count, degree, unit)
+    own = (batch or 0) // (get("dp") or 1)
+    if micro and own % micro:
+        each = "a rank's batch of", "microbatch_divisibility", "micro_batches"
+        yield Cut(*each, own, -(-own // micro))
+    if not (columns and heads and tp and tp > 1):
+        return
+    if kv_heads in (None, heads):  # Q, K and V of each head in one
+        yield Cut("n_heads", "heads_not_divisible", "tp", heads, tp, 3 * columns)
+    if kv_heads and heads % tp == kv_heads % tp == 0:
+        yield Cut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns)
+
+
+def uneven(known: Known) -> list[Cut]:
+    """Each known size that a known degree does not divide, by its units."""
+    every = (cut for cut in cuts(known) if cut.columns == 1 and cut.category != "fsdp_uneven")
+    return [cut for cut in every if not cut.even]
+
+
+_GROUP = 128
+"""Columns of a quantisation group where none is given: the usual ones (AutoGPTQ's and AutoAWQ's default)."""
+
+
+def groups(known: Known) -> list[Cut]:
+    """The groups of a quantised FFN weight, by their number and by their columns."""
+    width, tp, group = known.get("ffn_dim"), known.get("tp") or 1, known.get("quant_group") or _GROUP
+    torn = width and tp > 1 and width % group == 0 and width // group % tp
+    named = f"ffn_dim in groups of {group},", "quant_group_vs_tp", "tp"
+    return [Cut(*named, (width or 0) // group, tp, columns) for columns in (1, group) if torn]
+
+
+# -- of sizes that are assumed ---------------------------------------------------------------------
+
+_WIDTHS = ("dim", "ffn_dim", "n_heads", "vocab_size", "q_dim", "kv_dim")
+_CUT = ("ffn_dim", "dim", "vocab_size")
+_LEAST = 16
+"""A size of a public model, at least, that a number does not have by chance."""
+
+
+@cache
+def _public() -> dict[int, list[tuple[str, ModelConfig]]]:
+    """Every size of the public models, with the models that have it."""
+    rows: dict[int, list[tuple[str, ModelConfig]]] = {}
+    for m in Known().models():
+        for fact in _WIDTHS:
+            rows.setdefault(int(getattr(m, fact)), []).append((fact, m))
+    return rows
+
+
+def given_as(n: int, known: Known) -> set[str]:
+    """Which of the sizes that were given a number is."""
+    return {fact for fact in (*_WIDTHS[:4], "seq_len") if known.get(fact) == n}
+
+
+def widths(n: int, known: Known) -> set[str]:
+    """Which sizes a number is: given ones, the known model's, or those of public models that are possible."""
+    given = given_as(n, known)
+    if n < _LEAST:
+        return given
+    if known.model is not None:
+        return given | {fact for fact in _WIDTHS if getattr(known.model, fact) == n}
+    rows = _public().get(n, ())
+    return given | {f for f, m in rows if known.fits(**{name: getattr(m, name) for name in _WIDTHS[:4]})}
+
+
+def is_vocabulary(n: int, known: Known) -> bool:
+    public = n > 20000 and "vocab_size" in widths(n, Known())
+    return n == known.get("vocab_size") or public or (60000 < n < 2**20 and n % 1024 > 0)
+
+
+def assumed(small: int, big: int, known: Known) -> Iterator[Cut]:
+    """The uneven cut of columns of which both sizes come: one of them is the whole, or both are shares of a
+    whole that nobody told; by the known degree, else by a usual one."""
+    given = [(axis, k) for axis in ("tp", "dp", "world") if (k := known.get(axis) or 1) > 1][:1]
+    axis, degree = given[0] if given else ("tp", 0)
+    padded = (k for k in degrees(Known()) if big - small < k <= _MOST and big % k == 0)
+    tried = [(big, degree or -(-big // small)), (small, degree or next(padded, 0))]
+    if degree and (axis != "tp" or not (known.model or given_as(big, known))):
+        tried.insert(0, ((degree - 1) * big + small, degree))
+    for whole, k in tried:
+        fact = next((fact for fact in _CUT if fact in widths(whole, known)), "")
+        category = CATEGORY.get(fact, WIDTH) if axis == "tp" else "fsdp_uneven"
+        cut = Cut(fact, category, axis, whole, max(k, 1))
+        exact = small in cut.shares if whole >= big else big in cut.gathered
+        if (k <= small or axis == "dp") and not cut.even and exact and cut.explains(small, big):
+            yield cut
+            return
+    for cut in _torn_public().get(small, ()) if not degree and known.model is None and small >= 512 else ():
+        if big in cut.shares and known.fits(**{cut.fact: cut.whole}):
+            yield cut
+            return
+
+
+@cache
+def _torn_public() -> dict[int, list[Cut]]:
+    """Every share of a public model's size that a usual degree does not divide, with its cuts."""
+    rows: dict[int, list[Cut]] = {}
+    for k in (k for k in degrees(Known()) if k <= _MOST):
+        for n, facts in _public().items():
+            for fact in (fact for fact in _CUT if n % k and fact in dict(facts)):
+                cut = Cut(fact, CATEGORY[fact], "tp", n, k)
+                for share in cut.shares:
+                    rows.setdefault(share, []).append(cut)
+    return rows
+
+
+_UNITS = (1, 64, 96, 128, 256)
+"""Columns that are not parted: one, or those of a head."""
+
+
+def relates(small: int, big: int, known: Known) -> bool:
+    """Whether a degree makes one of two sizes of the other, heads kept whole or parted."""
+    for unit in (unit for unit in _UNITS if small % unit == big % unit == 0):
+        part, whole = small // unit, big // unit
+        tried = {known.get("tp") or 0, whole // part, -(-whole // part)} - {0, 1}
+        if any(part in on_a_rank(whole, k) for k in tried if k <= _MOST):
+            return True
+    return False
+
+
+_MOST = 64
+"""A degree, at most, that is thought of where none is known."""
+
+# -- heads -----------------------------------------------------------------------------------------
+
+
+@cache
+def _head_dims() -> set[int]:
+    return {m.head_dim for m in (*public_models().values(), *PRESETS.values())}
+
+
+def is_head_dim(n: int, least: int = 9) -> bool:
+    """Whether a public model has heads of this size; `tiny`'s would make heads of every count."""
+    return n >= least and n in _head_dims()
+
+
+def torn_heads(
+    width: int, head_dim: int, spoken: str, known: Known, floor: int = 0, repeats: int = 0
+) -> list[tuple[Cut, bool]]:
+    """The cuts of query heads and of KV heads of which a rank holds this width, no whole number of heads, the
+    usual ones first; and whether nothing else can be meant.
+
+    Q comes before K: KV heads are to blame only where tp divides the query heads, or where they are spoken
+    of. floor: heads that the code rounds down to. repeats: query heads of a group that holds its K and V too.
+    """
+    counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models() if m.head_dim == head_dim)
+    heads, kv_heads, given = known.get("n_heads"), known.get("n_kv_heads"), known.get("tp")
+    if not counts and (heads or kv_heads):  # the numbers that are known, of no public model
+        counts[heads or (kv_heads or 1) * (given or 1), kv_heads or heads or 1] = 1
+    weights: Counter[Cut] = Counter()
+    for (heads, kv_heads), common in counts.items():
+        for fact, n in zip(HEADS[bool(repeats) :], (heads, kv_heads)[bool(repeats) :], strict=True):
+            columns = head_dim * (repeats + 2 if repeats else 1)
+            for tp in {given} if given else {-(-n * columns // width), n * columns // width} - {0}:
+                cut = Cut(fact, CATEGORY[fact], "tp", n, tp or 1, columns)
+                earliest = (
+                    fact == "n_heads" or spoken == fact or (heads % cut.degree == 0 and kv_heads < heads)
+                )
+                meant = heads == repeats * kv_heads if repeats else not cut.even and earliest
+                if meant and width in on_a_rank(cut.whole, cut.degree) and floor in (0, n // cut.degree):
+                    weights[cut] += common * (16 if tp in (2, 4, 8, 16) else 2)  # how usual a degree is
+    best: dict[str, Cut] = {}
+    for cut in sorted(weights, key=lambda cut: (cut.fact != spoken, -weights[cut])):
+        best.setdefault(cut.fact, cut)
+    alone = len(best) == 1 and (given is not None or known.model is not None)
+    return [(cut, alone or cut.fact == spoken) for cut in best.values()]
+
+
+# -- vocabularies, which are padded before they are cut --------------------------------------------
+
+_PADS = (1, 32, 64, 128, 256, 512, 1024)
+"""Multiples that vocabularies are padded to, in all or on each rank: vLLM's, ColossalAI's, Megatron's."""
+
+
+def rounded_up(rows: int, padded: int, known: Known, tp: int = 1) -> bool:
+    """Whether `padded` is `rows` rounded up to a multiple that paddings use, in all or of each rank, the
+    pad rows being fewer than half of them."""
+    changed = (int(n) for n in known.changes.get("tp", ()) if n.isdecimal())
+    pads, ranks = padded - rows, {1, tp, known.get("tp") or 1, *changed} - {0}
+    return 0 < 2 * pads < rows and any(-rows % (n * k) == pads for n in _PADS for k in ranks)
+
+
+def adapter_rows(small: int, big: int) -> bool:
+    """Whether both are a public vocabulary and the 256 rows that vLLM adds for tokens of adapters, padded
+    before or after (`lora_extra_vocab_size`, vLLM 0.8)."""
+    for n in {m.vocab_size for m in Known().models()}:
+        made = {256 - k + -(-(n + k) // unit) * unit for unit in (64, 128, 256) for k in (0, 256)}
+        if {small, big} <= made:
+            return True
+    return False
+
+
+def shard_of(rows: int, whole: int, known: Known) -> tuple[int, int] | None:
+    """(tp, what is cut) such that a rank holds `rows` of it: the whole, or that padded."""
+    given = known.get("tp")
+    tp = given or -(-whole // rows)
+    if rows * tp != whole and (given or tp in degrees(known)) and rounded_up(whole, rows * tp, known, tp):
+        return tp, rows * tp
+    return (whole // rows, whole) if whole % rows == 0 else None

@@ -1,0 +1,101 @@
+"""Where two sizes of an observation meet that should be one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from llamapar.records.equations import Comparison
+
+from .cuts import cuts, groups
+from .known import Known
+from .observations import LABELS, Matmul, Pair, Split, View
+from .reading import Reading, Shape
+from .words import either, table
+
+BATCH = 64
+"""Rows of [batch, tokens], at most; of a weight there are more."""
+
+_KEYS = {key: either(patterns) for key, patterns in table("words.toml")["names"].items()}
+"""Row of the placement table, or another kind of tensor → what its name holds."""
+
+
+def key_of(name: str) -> str:
+    """The row of the placement table that a tensor's name means; "lora", "fused", "position" or ""."""
+    low = name.lower()
+    return next((key for key, pattern in _KEYS.items() if pattern.search(low)), "")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Two sizes that differ, as they stand in the text and by size, what their tensor is, and what is known.
+    ratio: how often one is the other, 0 where it is no whole number of times. dims: of the tensor."""
+
+    o: View | Matmul | Pair | Split
+    r: Reading
+    known: Known
+    a: int
+    b: int
+    small: int
+    big: int
+    ratio: int
+    key: str
+    name: str
+    dim: int | None
+    shapes: tuple[Shape, ...]
+    dims: int
+
+    @classmethod
+    def of(cls, o: View | Matmul | Pair | Split, r: Reading, known: Known) -> Place:
+        pair = o if isinstance(o, Pair) else Pair(0, 0)
+        if isinstance(o, View):
+            pair = Pair(o.numel, abs(math.prod(o.target)))
+        elif isinstance(o, Split | Matmul):
+            pair = Pair(o.total, sum(o.parts)) if isinstance(o, Split) else Pair(o.a, o.b)
+        small, big = sorted((pair.a, pair.b))
+        ratio = 0 if small < 1 or big % small else big // small
+        shapes = pair.shapes or ()
+        named = key_of(pair.name), pair.name, pair.dim, shapes, len(shapes[0]) if shapes else 0
+        return cls(o, r, known, pair.a, pair.b, small, big, ratio, *named)
+
+    @property
+    def both(self) -> Comparison:
+        return Comparison(self.a, "≠", self.b)
+
+    @cached_property
+    def meetings(self) -> list[tuple[int, int]]:
+        """The sizes that should be one, in pairs: of a view or of labels, which dim it is has to be tried."""
+        o, known = self.o, self.known
+        if isinstance(o, View):
+            return list(_of_open_view(o, known) if o.target.count(-1) == 1 else _of_view(o, known))
+        if self.name != LABELS:
+            return [(self.a, self.b)]
+        samples = range(1, BATCH + 1 if known.get("seq_len") else 0)  # the batch and its tokens are in one
+        return [(self.a // n, self.b // n) for n in samples if self.a % n == self.b % n == 0]
+
+
+def _of_open_view(o: View, known: Known) -> Iterator[tuple[int, int]]:
+    """Which size that a rank holds is there, where dims of the target do not divide the tensor?"""
+    every = [*cuts(known), *groups(known)]
+    there = sorted(n for n in {n for cut in every for n in (*cut.shares, cut.whole)} if o.numel % n == 0)
+    for first, last in combinations(range(len(o.target) + 1), 2):
+        asked = math.prod(o.target[first:last])
+        if last - first < 3 and asked > 1 and o.numel % asked and asked != known.get("head_dim"):
+            yield from ((size, asked) for size in there if size != asked)
+
+
+def _of_view(o: View, known: Known) -> Iterator[tuple[int, int]]:
+    """Which one dim of the target, or two that were one, would have to be another number?"""
+    dims = len(o.target) if min(o.target) > 0 else 0
+    for first in range(dims):
+        for last in {first + 1, min(first + 2, dims), dims}:
+            asked = math.prod(o.target[first:last])
+            there, rest = divmod(o.numel * asked, math.prod(o.target))
+            own = first == dims - 1 and asked == known.get(
+                "head_dim"
+            )  # the size of a head, which nobody cuts
+            if not (rest or own) and there != asked:
+                yield there, asked

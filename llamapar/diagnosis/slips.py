@@ -1,0 +1,311 @@
+"""Why two sizes differ that should be one: by a known cut, by what the tensor is, or by an assumed cut.
+
+Every place where sizes meet, of a view, a product, a tensor in two shapes or a sum of parts, is asked the
+same questions in the same order. A cut makes a cause likely only where size and degree are known or stated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+
+from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
+
+from .cuts import HEADS, Cut, assumed, cuts, given_as, groups, relates, uneven, widths
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, first, found
+from .known import Known, degrees
+from .meetings import BATCH, Place
+from .observations import AXES, LABELS, Matmul, Pair, View
+from .reading import Reading
+
+Found = Iterator[Hypothesis]
+
+# -- by cuts of known sizes and degrees ------------------------------------------------------------
+
+
+def by_known_cuts(it: Place) -> Found:
+    """The cuts of known sizes by known degrees of which both sizes of a place come."""
+    if "lora" in it.r.evident or it.key == "lora":
+        return
+    alike = isinstance(it.o, Pair | Matmul)
+    if alike and (runs := list(_two_runs(it))):
+        yield from runs
+        return
+    named = it.name not in ("", LABELS)  # an even shard of it, see `_weight`
+    known_cuts = list(cuts(it.known)) if it.meetings else []
+    rows = [
+        (cut, a, b)
+        for a, b in it.meetings
+        for cut in known_cuts
+        if cut.explains(a, b) and not (cut.even and (named or cut.axis == "dp"))
+    ]
+    if not rows:
+        yield from _groups(it)
+        return
+    of_file = it.dim == 0 and (it.name or it.r.loading or not it.r.code) and it.dims != 1
+    if of_file and any(cut.even and cut.fact == "vocab_size" for cut, _, _ in rows):
+        return  # the rows of an embedding, see `_vocabulary`
+    batches = it.dims == 2 and it.shapes[0][0] <= BATCH
+    # tokens are cut over tp by sequence parallelism alone; of [batch, …] they are the second dim
+    rows.sort(key=lambda row: (row[0].fact == "seq_len") ^ batches)
+    even = [row for row in rows if row[0].even]
+    # a slice beside the whole is none of two uneven shares, where a size that divides makes both
+    odd = [row for row in rows if not row[0].even and not (even and row[0].whole in row[1:])]
+    sure = not odd or len({cut.category for cut, _, _ in odd}) + bool(even) < 2
+    for cut, a, b in odd:
+        yield from _uneven(cut, a, b, LIKELY if sure else POSSIBLE, meet=alike)
+    for cut, a, b in even:
+        for h in a_slice(it, min(a, b), max(a, b), cut):
+            yield h if sure else replace(h, level=min(h.level, POSSIBLE))
+
+
+def _two_runs(it: Place) -> Found:
+    """Two shares of one size, cut for the two degrees of a change; a share may be padded."""
+    for axis, change in it.known.changes.items():
+        few, many = sorted(int(n) if n.isdecimal() else 0 for n in change)
+        small, big = it.small, it.big
+        if few and small > many and 0 <= abs(small * many - big * few) < many:
+            cause = f"{small} and {big} are shares of one size, cut for {axis}={many} and for {axis}={few}"
+            numbers = Comparison(Product((small, many)), "≈", big * few)
+            if it.dim or not (it.key in TABLES or "vocab_size" in widths(big, it.known)):  # see `tensors`
+                yield found("checkpoint_tp_mismatch", LIKELY, cause, numbers)
+
+
+_QUANTISED = re.compile(r"quant|gptq|\bawq|scales|zeros|group_?size")
+
+
+def _groups(it: Place) -> Found:
+    """A rank's columns are no whole number of quantisation groups."""
+    spoken, o = it.known.get("quant_group") or _QUANTISED.search(it.r.whole), it.o
+    meeting = list(it.meetings)
+    if isinstance(o, View):  # view(rows, -1, group): a rank's columns and those of a group
+        meeting.append((o.numel // abs(math.prod(o.target[:-2]) or 1), o.target[-1]))
+    for a, b in meeting if spoken or it.r.loading else ():
+        for cut in groups(it.known):
+            if cut.tears(a, b):
+                yield from _uneven(cut, a, b, LIKELY if spoken else POSSIBLE)
+
+
+def _uneven(
+    cut: Cut, a: int, b: int, level: Level, meet: bool = False, parallel: bool | None = True
+) -> Found:
+    """Two sizes are shares of one that its degree does not divide; where tensors meet, perhaps gathered."""
+    gathered = meet and {a, b} & cut.gathered - {cut.whole} and cut.fact != "seq_len"
+    numbers, facts = Quotient(cut.count, cut.degree), {cut.axis: cut.degree}
+    cause = f"{a} and {b} are shares of {cut}, which does not divide"
+    level = min(level, POSSIBLE) if gathered else level
+    yield found(cut.category, level, cause, numbers, parallel=parallel, facts=facts)
+    if gathered and cut.category != "fsdp_uneven":
+        cause = f"equal pieces of {cut} make {max(a, b)} in all, or they were padded to it"
+        yield found("fsdp_uneven", level, cause, numbers, parallel=parallel)
+
+
+# -- one is a slice of the other -------------------------------------------------------------------
+
+_SHARDS = re.compile(r"shard|parallel|dtensor|mesh")
+_MOST_HEADS, _NARROW, _USUAL = 256, 64, 64
+"""At most: heads and columns of a head; an adapter's rank, as columns of a weight; a usual degree."""
+
+
+def a_slice(it: Place, small: int, big: int, cut: Cut | None = None, tokens: str = "") -> Found:
+    """One of two sizes is 1/k of the other: a rank's slice beside the whole, by a known or an assumed cut.
+    tokens: what is compared with a rank's tokens."""
+    r, k, view, weight = it.r, cut.degree if cut else big // small, isinstance(it.o, View), it.key and not cut
+    level, blame = (LIKELY, True) if cut else _degree(it, k, big, bool(tokens))
+    axis, needs = cut.axis if cut else "tp", "cp, tp, seq_len" if tokens else "tp"
+    numbers: tuple[Quotient, ...] = (Quotient(big, k),)
+    counted = tokens or (cut and cut.fact in ("seq_len", "global_batch"))
+    share = f"{small} is 1/{k} of {big}"
+    rank = f"a rank's slice ({axis}={k})" + (f" of {cut.fact}" if cut and not view else "")
+    category, cause = LOCAL, f"{share}: {rank} meets the whole dim"
+    if counted and cut and cut.axis == "cp" and r.positions:
+        category = "position/rope"
+        cause = f"a rank's {small} tokens ({cut}) meet positions or tables of all {big}"
+    elif weight or (r.loading and not counted and (cut or not view)):
+        category, numbers = "checkpoint_tp_mismatch", (Quotient(big, small),)
+        cause = f"{share}: a shard of a checkpoint cut for {axis}={k} against the whole weight"
+        level = POSSIBLE if cut and not r.read else level  # a mere copy: of a file, or of this run's tensor
+    elif narrow := _narrow(it) if it.known.get("tp") == k else 0:
+        of = f"a weight of {big} rows and {narrow} columns, as of an uncut adapter"
+        yield found("lora_tp", POSSIBLE, f"{small} columns of a rank meet {of}", *numbers)
+        level = POSSIBLE
+    elif view:
+        cause = f"the tensor is 1/{k} of its target: {rank} is reshaped with the whole model's sizes"
+        if it.a == it.big:
+            whole = f"a whole tensor is reshaped with one rank's sizes ({cut or f'tp={k}'})"
+            cause = f"the tensor is {k} times its target: {whole}"
+        numbers = tuple(dict.fromkeys((Quotient(it.big, it.small), *numbers)))
+    elif tokens:
+        cause = f"{share}: a rank's tokens meet {tokens} of the whole sequence"
+    yield found(category, level, cause, *numbers, parallel=blame, needs=needs, facts={axis: k})
+
+
+def _degree(it: Place, k: int, big: int, tokens: bool) -> tuple[Level, bool | None]:
+    """How likely a slice of a size that nobody gave is, and whether a cut is to blame."""
+    known, tp, weight, view = it.known, it.known.get("tp"), bool(it.key), isinstance(it.o, View)
+    others = first((tokens, ("cp",)), (weight, ()), otherwise=("world", "dp", "cp", "ep"))
+    ours = tp == k or (not (view and tp) and k in [known.get(axis) for axis in others])
+    stated = LIKELY if view or tokens or weight or given_as(big, known) else POSSIBLE
+    double = k & (k - 1) == 0 and k <= _USUAL and (weight or widths(big, known))
+    level = first(
+        (tokens, LIKELY if ours else POSSIBLE), (known.alone("tp"), WEAK), (ours, stated), (tp, WEAK),
+        (view or double, POSSIBLE), otherwise=WEAK,
+    )  # fmt: skip
+    spoken = level is POSSIBLE and not (view or tokens) and _SHARDS.search(it.r.low)
+    if weight:
+        return level, None if it.key in KV_WEIGHTS and tp is None else True
+    return level, True if (ours and level > WEAK) or spoken else None
+
+
+KV_WEIGHTS, TABLES = ("wk", "wv"), ("tok_embeddings", "output")
+
+
+def _narrow(it: Place) -> int:
+    """Columns of the longer of two that are multiplied, if they are so few that it may be an adapter's."""
+    o = it.o
+    few = isinstance(o, Matmul) and o.b > o.a and 1 < o.rest <= _NARROW and o.rest != it.known.get("dim")
+    return o.rest if isinstance(o, Matmul) and few else 0
+
+
+def as_queries(it: Place) -> Found:
+    """KV heads where as many as query heads are expected, in code that does not know grouped queries."""
+    o, known, k, tp, weight = it.o, it.known, it.ratio, it.known.get("tp"), it.key in KV_WEIGHTS
+    heads, kv_heads = known.get("n_heads") or 0, known.get("n_kv_heads") or 0
+    what, maybe = f"{kv_heads} heads are read as {heads}", weight and tp is None
+    numbers: list[Equation] = [Quotient(it.big, it.small or 1)]
+    proven = k > 1 and heads == k * kv_heads > 0
+    if isinstance(o, View) and k > 1:
+        heads, size = (1, *o.target)[-2:]
+        by_head = len(o.target) > 3 or (len(o.target) == 3 and max(heads, size) <= _MOST_HEADS)
+        if o.numel == it.big or not by_head or heads % k:
+            return
+        proven = kv_heads == heads // k
+        maybe = known.alone("tp") or known.fits(n_heads=heads, n_kv_heads=heads // k)
+        what = f"{heads // k} heads of {size} are read as {heads}"
+        rows = it.small // (heads // k * size)
+        numbers = [Stated(f"{it.small} = {rows}·{heads // k}·{size}"), Quotient(heads, heads // k)]
+    elif weight:
+        what = f"{it.key} of {it.small} and {it.big} rows"
+    elif (heads, kv_heads) != (it.big, it.small) or tp == k:
+        return
+    if proven or (k > 1 and maybe):
+        why = (
+            "the whole K or V of a grouped-query model, in code that expects as many KV heads as query heads"
+        )
+        sure = (proven and tp != k) or (not proven and known.alone("tp"))
+        level, blame = (LIKELY, False) if sure else (POSSIBLE, None)
+        yield found("fused_qkv_layout", level, f"{what}: {why}", *numbers, parallel=blame)
+
+
+# -- by cuts that are assumed ----------------------------------------------------------------------
+
+_DTENSOR = re.compile(r"dtensor|full_tensor|from_local|redistribute|d_?sharding")
+_WEIGHT = re.compile(r"fsdp|fully_shard|dtensor|unshard|param|weight")
+_NEAR, _WIDEST = 1024, 2**21
+"""Of a degree, so that parts of one size are nearer; of a dim, and not the number of a weight's elements."""
+
+
+def assumed_cut(it: Place) -> Found:
+    """Two lengths of a sequence, or two widths, of which one may be a rank's part of the other."""
+    small, big, known = it.small, it.big, it.known
+    if small < 1:
+        return
+    if it.name == LABELS or (it.dim == 1 and it.dims > 2):
+        if it.ratio:
+            yield from a_slice(it, small, big, tokens=it.name if it.name == LABELS else "another tensor")
+            return
+        cause = "parts of a sequence that the ranks do not divide, or two sequences"
+        yield found("seq_not_divisible", POSSIBLE, f"{it.a} and {it.b}: {cause}", it.both, parallel=None)
+        return
+    if it.ratio:
+        if it.ratio == 2 != known.get("tp") and small == known.get("ffn_dim"):
+            cause = f"gate and up in one, {big} columns, meet a weight of {small}: one side lacks the gate"
+            swiglu, blame = "fused_qkv_layout: fused_swiglu_order", False if known.get("tp") == 1 else None
+            yield found(swiglu, LIKELY, cause, Product((2, small)), parallel=blame, needs="tp")
+        yield from as_queries(it)
+        yield from a_slice(it, small, big)
+    else:
+        yield from list(_shares(it)) or _unrelated(it)
+    if isinstance(it.o, Pair) and small > 1:
+        cause = f"{it.a} and {it.b} differ by no factor that a split would leave"
+        blame = None if it.ratio else False
+        yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
+
+
+def _shares(it: Place) -> Found:
+    """Uneven shares of a width, or a rank's columns that were padded."""
+    small, big, known, spoken = it.small, it.big, it.known, bool(_SHARDS.search(it.r.low))
+    tile = next((n for n in (64, 128, 256) if small > n and small % n and -(-small // n) * n == big), 0)
+    tp = next((k for k in degrees(known) if "ffn_dim" in widths(small * k, known)), 0) if tile else 0
+    if tp and isinstance(it.o, Pair):
+        cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
+        both = Quotient(small * tp, tp), Quotient(small, tile, after=f" → {big}")
+        blame, level = (True, LIKELY) if known.get("tp") else (None, POSSIBLE)
+        yield found("quant_group_vs_tp", level, cause, *both, parallel=blame)
+    for cut in assumed(small, big, known):
+        padded, parts = cut.whole == small, big // cut.degree
+        rows = padded and it.dim == 0 and cut.axis == "dp"  # else they may be samples
+        sure = rows and (it.name or _WEIGHT.search(f"{it.r.low} {it.r.line}"))
+        torn = cut.whole not in (small, big)
+        dealt = torn and known.get(cut.axis) == cut.degree
+        maybe = bool(rows or dealt or spoken or (cut.fact and not (padded or torn)))
+        level = first((sure, LIKELY), (maybe or torn, POSSIBLE), otherwise=WEAK)
+        file = dealt and it.r.loading and cut.axis == "tp"
+        cut = replace(cut, category="checkpoint_tp_mismatch") if file else cut
+        yield from _uneven(cut, it.a, it.b, level, parallel=maybe or None)
+        if spoken and padded and cut.category != "fsdp_uneven":
+            cause = f"local shards of {parts} on {cut.degree} ranks are taken for {big} in all, not {small}"
+            level = LIKELY if _DTENSOR.search(it.r.low) else POSSIBLE
+            numbers = Comparison(Product((parts, cut.degree)), "≠", small)
+            yield found("fsdp_uneven", level, cause, numbers)
+
+
+def _unrelated(it: Place) -> Found:
+    """No degree makes one of the two from the other. The uneven parts of one width differ by less than the
+    degree, so that what is far apart is no pair of these either."""
+    small, big = it.small, it.big
+    near = big - small < min(_NEAR, small)
+    if not (_SHARDS.search(it.r.low) or near or big > _WIDEST or relates(small, big, it.known)):
+        cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are of two models"
+        yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
+
+
+# -- a text of no relation, and the known numbers alone --------------------------------------------
+
+_CONCEPTS = {
+    "ffn_dim": "ffn", "dim": "hidden", "n_heads": "heads", "n_kv_heads": "kv", "vocab_size": "vocab",
+    "seq_len": "seq", "n_layers": "layers", "global_batch": "batch",
+}  # fmt: skip
+"""What a text calls these sizes."""
+
+_LEAST, _TRIED = 16, 8
+"""Of a text's sizes, tried in pairs: what two numbers do not have by chance; how many, the largest ones."""
+
+
+def explain_spoken(r: Reading, known: Known) -> Found:
+    """A text of no relation that is read here: two of its sizes are what a known cut makes."""
+    spoken = {n for shape, _ in r.shapes for n in shape} | {*r.values, *(t.number or 0 for t in r.terms)}
+    sizes = sorted((n for n in spoken if n >= _LEAST), reverse=True)[:_TRIED]
+    for big, small in combinations(sizes, 2):
+        if told := list(by_known_cuts(Place.of(Pair(small, big), r, known))):
+            yield from (replace(h, level=min(h.level, POSSIBLE)) for h in told)
+            return
+
+
+def unfit(r: Reading, known: Known, spoken: bool) -> Found:
+    """What is wrong with the known numbers themselves: every size that its degree does not divide. spoken:
+    of ranks; else only what the text, or the line of code that failed, speaks of by an axis or a size."""
+    world, axes = known.get("world"), [known.get(axis) for axis in ("tp", "pp", "dp")]
+    ranks = math.prod(n or 1 for n in (*axes, known.get("cp")))
+    if world and all(axes) and world != ranks:
+        cause = f"the degrees that are given multiply to {ranks}, not to {world}"
+        yield found("world_size_product", POSSIBLE, cause, Comparison(ranks, "≠", world))
+    for cut in [*(groups(known) if _QUANTISED.search(r.whole) else ()), *uneven(known)]:
+        if not (spoken or r.evident & {*AXES, "world", _CONCEPTS.get(cut.fact)}):
+            continue
+        few = cut.fact in HEADS and cut.count == (known.get("n_kv_heads") or cut.count) < cut.degree
+        category = "kv_heads_lt_tp" if few else cut.category
+        yield found(category, POSSIBLE, f"{cut} does not divide", Quotient(cut.count, cut.degree))

@@ -1,0 +1,252 @@
+"""Two sizes of one tensor, or of two that meet: what is the tensor, and which cut is to blame?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from llamapar.describe.placement import COUNTED_IN, PARAMETERS, REPLICATED, Shard
+from llamapar.records.equations import Comparison, Equation, Multiples, Padded, Product, Quotient, Stated
+
+from .cuts import adapter_rows, is_vocabulary, rounded_up, shard_of, widths
+from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found
+from .known import Known
+from .meetings import Place, key_of
+from .observations import LABELS, ZERO, Held, Matmul, Pair, Split, View, names
+from .reading import Reading
+from .slips import KV_WEIGHTS, TABLES, Found, a_slice, as_queries, assumed_cut, by_known_cuts
+from .views import explain_split, explain_view
+from .words import pattern
+
+_MOST_RANKS, _FLAT, _NEARLY = 512, 2**21, 1.05
+"""At most: the rank of an adapter, else a base model's dim; the size of a dim, else a flat partition of a
+state; and how far apart two uneven shares of one size are."""
+
+_OF_NOBODY = pattern("cut_by_nobody")
+
+
+def _other_model(it: Place) -> Found:
+    """A weight that differs in more than one dim, or that is whole everywhere: no axis makes its sizes."""
+    differ = sum(a != b for a, b in zip(*it.shapes, strict=False)) if it.shapes else 0
+    parts = it.ratio and it.known.get("world") in (None, it.ratio)  # which FSDP may make
+    whole = _OF_NOBODY.search(it.name.lower()) or (PARAMETERS.get(it.key) == REPLICATED and not parts)
+    if (it.name and differ > 1) or (it.r.loading and whole):
+        why = "differs in more than one dim" if differ > 1 else "is whole on every rank"
+        cause = f"{it.name} {why}: the weights of two models"
+        numbers = Stated(" ≠ ".join(str(list(shape)) for shape in it.shapes)) if it.shapes else it.both
+        yield found("other: model_config", LIKELY, cause, numbers, parallel=False)
+
+
+def _adapter(it: Place) -> Found:
+    """Ranks of two adapters, one of them perhaps a rank's share; else widths that are cut differently."""
+    small, big, tp, product = it.small, it.big, it.known.get("tp"), isinstance(it.o, Matmul)
+    spoken = "lora" in it.r.evident or (not product and any(key_of(name) == "lora" for name in names(it.r)))
+    spoken = spoken or (not it.key and not product and "lora" in it.known.name.lower())
+    if not spoken or (product and small < 2):
+        return
+    ours = it.ratio > 0 and tp in (None, it.ratio)
+    rank_dim = 1 if "lora_b" in it.name.lower() else 0
+    if big > _MOST_RANKS or not it.shapes or (it.name and (it.key != "lora" or it.dim != rank_dim)):
+        bases = small > _MOST_RANKS and all(widths(n, it.known) for n in (small, big))
+        cause, even = "LoRA and base weights are cut or padded differently", it.ratio > 0 or small < 1
+        blame: bool | None = ((ours and tp is not None) if product else even) or None
+        level = LIKELY if even or product else POSSIBLE
+        if bases and not it.ratio:
+            cause = f"an adapter for a base model of {it.a} columns meets one of {it.b}: two models"
+            level, blame = LIKELY, False
+        yield found("lora_tp", level, cause, it.both, parallel=blame)
+    else:
+        cause = f"LoRA ranks of {small} and {big}: two adapters"
+        cause += f", or one that is cut over tp={it.ratio}" if ours else ""
+        blame = first((not ours, False), (tp or it.known.changes, True), otherwise=None)
+        yield found("lora_tp", LIKELY, cause, Quotient(big, small or 1), parallel=blame)
+
+
+def _empty(it: Place) -> Found:
+    """Nothing, or one element, where tokens or a weight should be."""
+    loaded = {(0,), (1,)} & {*it.shapes} and it.r.loading
+    if it.small and not loaded and not (isinstance(it.o, Matmul) and (it.small == 1 or it.o.rest == 1)):
+        return
+    if it.name == LABELS:
+        cause = "there are no labels at all: an empty batch, or all of them masked"
+        yield found("other: bad_data", POSSIBLE, cause, it.both, parallel=False)
+    elif not it.small and isinstance(it.o, Pair) and ("seq" in it.r.evident or (it.dim == 1 and it.dims > 2)):
+        cause = f"a rank holds none of the {it.big} tokens: they are cut into more parts than they fill"
+        yield found("seq_not_divisible", LIKELY, cause, it.both)
+    elif loaded or (not it.small and (not it.shapes or (0,) in it.shapes)):
+        width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]
+        spoken = loaded or width or it.known.get("zero") == 3 or ZERO.search(it.r.low)
+        cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
+        level, blame = (LIKELY, True) if spoken else (POSSIBLE, None)
+        yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
+    elif isinstance(it.o, Matmul) and (it.small == 1 or not it.ratio):
+        cause = "a packed (quantised) weight is used as if it were plain"
+        yield found("other", POSSIBLE, cause, parallel=False)
+        yield from assumed_cut(it) if it.small > 1 else ()
+
+
+def _positions(it: Place) -> Found:
+    if isinstance(it.o, Pair) and (it.key == "position" or (not it.key and "position" in it.r.evident)):
+        cp = it.known.get("cp")
+        cut = cp if cp is None else cp > 1
+        blame = (cut or False) if it.r.loading else cut  # of a file, no axis cuts the positions
+        cause = f"position tables of {it.a} and {it.b} rows: another sequence length"
+        yield found("position/rope", LIKELY, cause, it.both, parallel=blame)
+
+
+def _pieces(it: Place) -> Found:
+    """Pieces that ranks gather, or flat partitions of a state."""
+    small, big, collective = it.small, it.big, "collective" in it.r.low
+    if not isinstance(it.o, Pair):
+        return
+    if collective and small * _NEARLY > big and small > 64:
+        cause = f"ranks gather pieces of {it.a} and {it.b}: a dim that they do not divide, such as the tokens"
+        level = LIKELY if it.dims > 2 and it.dim != it.dims - 1 else POSSIBLE
+        yield found("seq_not_divisible", level, cause, it.both)
+    elif small > _FLAT and not collective:
+        ranks = f"{it.ratio} times as many" if it.ratio else "another number of"
+        cause = f"flat partitions of {small} and {big} elements: a state cut for {ranks} ranks"
+        yield found("checkpoint_tp_mismatch", LIKELY if it.ratio else POSSIBLE, cause, Quotient(big, small))
+
+
+def _weight(it: Place) -> Found:
+    """A weight that is cut, in two shapes, perhaps Q, K and V in one."""
+    k, fused = it.ratio, it.key == "fused"
+    cut = isinstance(PARAMETERS.get(it.key), Shard) and (it.shapes or it.key in KV_WEIGHTS)
+    if cut or (fused and k in (2, 4, 8, 16) and it.known.get("tp") in (None, k)):
+        yield from a_slice(it, it.small, it.big) if k else ()
+        yield from as_queries(it)
+    if fused and it.small:
+        cause = f"Q, K and V in one tensor: {it.small} against {it.big} rows"
+        yield found("fused_qkv_layout", POSSIBLE, cause, Quotient(it.big, it.small), parallel=None)
+
+
+# -- vocabularies ----------------------------------------------------------------------------------
+
+_VOCABULARY = 20000
+"""Rows from which on two sizes that nearly agree are vocabularies."""
+
+_PADS = re.compile(r"\bpad|divisible_by|evenly")
+
+
+def _vocabulary(it: Place) -> Found:
+    small, big, r, known, named = it.small, it.big, it.r, it.known, bool(it.key)
+    both, close = small % 64 == big % 64 == 0, small * 1.02 >= big
+    uneven = "evenly" in r.low and "shard" in r.low and big > 30000
+    tokens = it.dims > 2 and it.dim == 1  # [batch, seq, …]
+    maybe = (small > _VOCABULARY and both and close) or uneven or is_vocabulary(big, known)
+    given, pads_of = known.get("vocab_size") or 0, lambda n: rounded_up(given, n, known)
+    for ranks in sorted({1, known.get("tp") or 1}) if isinstance(it.o, Pair) and "lora" not in r.low else ():
+        rows, most = small * ranks, big * ranks
+        if pads_of(most) and (rows == given or pads_of(rows)):
+            cause = f"{it.a} and {it.b} are shares of a vocabulary of {given} padded to {rows} and to {most}"
+            cut = True if known.changes else None
+            yield found("vocab_padding", LIKELY, cause, Comparison(rows, "≠", most), parallel=cut)
+            return
+    if small < 1 or not isinstance(it.o, Pair) or not (it.key in TABLES or (maybe and not tokens)):
+        return
+    public = all("vocab_size" in widths(n, known) for n in (small, big))
+    shards = shard_of(small, big, known)
+    if close:  # two paddings, or tokens that were added
+        padded = both or rounded_up(small, big, known)
+        pads = Multiples((small, big), 64) if both else Stated(f"{big} - {small} = {big - small}")
+        why = "padded to different multiples" if padded else "tokens were added on one side"
+        cause = f"vocabularies of {small} and {big} rows: {why}"
+        lora = "lora" in r.concepts or adapter_rows(small, big)
+        category = first((lora, "lora_tp"), (padded, "vocab_padding"), otherwise="embed_checkpoint_shape")
+        cut = (known.get("tp") or 1) > 1 or (both and (r.loading or not public))
+        blame = first((padded and cut, True), (padded or not r.loading, None), otherwise=False)
+        level = LIKELY if blame is not None or r.loading else POSSIBLE
+        yield found(category, level, cause, pads, parallel=blame)
+    elif shards is None:
+        of = f"{Quotient(big, small)} is no shard"
+        cause = f"vocabularies of {small} and {big} rows are of two models: {of}"
+        sure = named or public  # else these may be the parts of anything
+        padded = small % 128 == big % 128 == 0 and small * 2 > big  # may be one that was padded twice
+        level, blame = LIKELY if sure else WEAK, False if sure and not padded else None
+        numbers = Quotient(big, small)
+        yield found("other: model_config", level, cause, numbers, parallel=blame, needs="vocab_size")
+    else:
+        yield from _shard_of_vocabulary(it, *shards)
+
+
+def _shard_of_vocabulary(it: Place, k: int, padded_to: int) -> Found:
+    small, big, low, known = it.small, it.big, it.r.low, it.known
+    ours = known.get("tp") == k or known.get("world") == 1 or "tp" in known.changes
+    loaded = bool(it.key) or it.r.loading  # else an embedding's output may meet that of a padded one
+    level, padded = LIKELY if ours and loaded else POSSIBLE, padded_to != big
+    table, file, padding = "embed_checkpoint_shape", "checkpoint_tp_mismatch", "vocab_padding"
+    rows = [(table, level), (padding, level if padded else min(level, POSSIBLE))]
+    if not padded and it.key and "checkpoint" in low:
+        # a run of one rank holds its own table whole; and is `big` a vocabulary at all?
+        rows.insert(known.get("world") != 1 and is_vocabulary(big, known), (file, level))
+    if padded and _PADS.search(low):
+        rows = [(padding, LIKELY), (table, level)]
+    if padded and "divisible" in low and -(-big // k) == small:
+        rows.insert(0, ("vocab_not_divisible", level))
+    cause = f"{small} rows are one of {k} shards of a vocabulary of {big}"
+    cause += f" padded to {padded_to}" if padded else ""
+    numbers: Equation = Padded(small, k, big) if padded else Quotient(big, k)
+    facts, before = {"tp": k, "vocab_size": big}, f"padded to {padded_to} before they are cut over {k} ranks"
+    for category, likely in rows:
+        told = f"{big} rows are {before}" if padded and category == padding else cause
+        needs = "tp, padding" if padded and category == table else ""
+        yield found(category, likely, told, numbers, needs=needs, facts=facts)
+
+
+_TENSORS = (_other_model, _adapter, _empty, _positions, _pieces, _vocabulary, _weight, assumed_cut)
+_IN_TURN: dict[type, tuple[Callable[[Place], Found], ...]] = {View: (explain_view,), Split: (explain_split,)}
+"""The questions to a place that no known cut explains, the surest first."""
+
+
+def explain_place(o: View | Matmul | Pair | Split, r: Reading, known: Known) -> Found:
+    """Why two sizes differ that should be one: the first question that has something to say is heard."""
+    yield from first_heard((by_known_cuts, *_IN_TURN.get(type(o), _TENSORS)), Place.of(o, r, known))
+
+
+# -- one observed shape ----------------------------------------------------------------------------
+
+
+def explain_held(o: Held, r: Reading, known: Known) -> Found:
+    """A tensor's shape alone: which model's tensor, cut how, is it?"""
+    key, shape, m = key_of(o.name), o.shape, known.model
+    if len(shape) > 2 and sum(shape) in r.values and len(shape) in r.values and len(set(shape)) == 2:
+        cause = f"{sum(shape)} rows over {len(shape)} ranks are cut as {list(shape)}: not evenly"
+        yield found("fsdp_uneven", LIKELY, cause, Quotient(sum(shape), len(shape)))
+        return
+    if 0 in shape or shape == (1,):
+        cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
+        level = LIKELY if o.name or ZERO.search(r.low) else POSSIBLE
+        yield found("other: zero3_unmaterialised_param", level, cause, needs="zero")
+        return
+    if not key and m and (whole_ones := [p.key for p in m.parameters() if p.shape == shape]):
+        yield found("other", WEAK, f"{list(shape)} is the whole {whole_ones[0]} of {m.name}", parallel=False)
+    elif not key and m and len(shape) == 2:
+        for name in ("tok_embeddings", "w1", "wq"):
+            yield from explain_held(Held(name, shape), r, known)
+    if not key and "rank" in r.low:
+        cause = f"a rank holds {list(shape)}: padded or short where the ranks do not divide the dim"
+        yield found("fsdp_uneven", POSSIBLE, cause, parallel=None, needs="shape of the whole tensor, world")
+    placed = PARAMETERS.get(key)
+    if not isinstance(placed, Shard) or placed.dim >= len(shape):
+        return
+    rows, embedding = shape[placed.dim], key in TABLES
+    for model in known.models() if rows > 0 else ():
+        whole = int(getattr(model, COUNTED_IN[placed.unit]))
+        tp, total = shard_of(rows, whole, known) or (_MOST + 1, 0)
+        if len(shape) == 2 and shape[1 - placed.dim] != model.dim:
+            continue
+        if whole == rows:
+            cause = f"{o.name} has its whole width of {rows} ({model.name})"
+            yield found("other", WEAK, cause, parallel=False)
+        elif tp <= _MOST and known.fits(tp=tp) and (embedding or total == whole):
+            equation: Equation = Padded(rows, tp, whole) if total != whole else Product((rows, tp))
+            cause = f"{rows} rows are one of {tp} shards of {model.name}'s {placed.unit}s"
+            cause += " after padding" if total != whole else ""
+            category = "embed_checkpoint_shape" if embedding else "checkpoint_tp_mismatch"
+            level = LIKELY if embedding and known.model else POSSIBLE
+            yield found(category, level, cause, equation, needs="model, tp", facts={"tp": tp})
+
+
+_MOST = 128
+"""Degree, at most, of a shard that is recognised by its shape alone."""
