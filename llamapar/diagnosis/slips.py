@@ -154,7 +154,9 @@ def _degree(it: Place, k: int, big: int, tokens: bool) -> tuple[Level, bool | No
         (tokens, LIKELY if ours else POSSIBLE), (known.alone("tp"), WEAK), (ours, stated), (tp, WEAK),
         (view or double, POSSIBLE), otherwise=WEAK,
     )  # fmt: skip
-    spoken = level is POSSIBLE and not (view or tokens) and _SHARDS.search(it.r.low)
+    own = known.model is not None and not widths(big // k, known)  # else KV heads may meet query heads
+    given = own and level is POSSIBLE and not tp and not known.alone("tp") and widths(big, known)
+    spoken = given or (level is POSSIBLE and not (view or tokens) and _SHARDS.search(it.r.low))
     if weight:
         return level, None if it.key in KV_WEIGHTS and tp is None else True
     return level, True if (ours and level > WEAK) or spoken else None

@@ -22,6 +22,9 @@ _MOST_RANKS, _FLAT, _NEARLY = 512, 2**21, 1.05
 """At most: the rank of an adapter, else a base model's dim; the size of a dim, else a flat partition of a
 state; and how far apart two uneven shares of one size are."""
 
+_A_WEIGHT = re.compile(r"\bweight\b|lm_head|embed_tokens|\bparam\b")
+"""A line of code that reads a weight by name, which is empty only where ZeRO-3 or FSDP holds it elsewhere."""
+
 _OF_NOBODY = pattern("cut_by_nobody")
 
 
@@ -42,7 +45,7 @@ def _adapter(it: Place) -> Found:
     small, big, tp, product = it.small, it.big, it.known.get("tp"), isinstance(it.o, Matmul)
     spoken = "lora" in it.r.evident or (not product and any(key_of(name) == "lora" for name in names(it.r)))
     spoken = spoken or (not it.key and not product and "lora" in it.known.name.lower())
-    if not spoken or (product and small < 2):
+    if not spoken or (product and small < 2) or (small < 1 and it.known.get("zero") == 3):
         return
     ours = it.ratio > 0 and tp in (None, it.ratio)
     rank_dim = 1 if "lora_b" in it.name.lower() else 0
@@ -76,8 +79,9 @@ def _empty(it: Place) -> Found:
     elif loaded or (not it.small and (not it.shapes or (0,) in it.shapes)):
         width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]
         spoken = loaded or width or it.known.get("zero") == 3 or ZERO.search(it.r.low)
+        named = _A_WEIGHT.search(it.r.line) and not it.r.loading
         cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
-        level, blame = (LIKELY, True) if spoken else (POSSIBLE, None)
+        level, blame = (LIKELY, True) if spoken else (POSSIBLE, True if named else None)
         yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
     elif isinstance(it.o, Matmul) and (it.small == 1 or not it.ratio):
         cause = "a packed (quantised) weight is used as if it were plain"

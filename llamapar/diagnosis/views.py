@@ -141,7 +141,8 @@ def _parts(it: Place, o: View) -> Found:
     if parts < 2 or units % parts == 0 or not (-1 in o.target or (len(dims) > 1 and each == units // parts)):
         yield rest
         return
-    tokens = parts in (get("tp"), get("cp"), 2 * (get("cp") or 0))
+    first_dim = len(dims) == len(o.target)  # parts of all rows: a weight's, rather than a batch's tokens
+    tokens = parts in (not first_dim and get("tp"), get("cp"), 2 * (get("cp") or 0))
     samples = parts in (get("dp"), get("micro_batches"))
     experts = _EXPERTS.search(line) or (parts == get("ep") and not (tokens or samples))
     if not (tokens or samples):
@@ -167,6 +168,9 @@ def explain_split(it: Place) -> Found:
         return
     parts, total = it.o.parts, it.o.total
     numbers = Stated(f"{' + '.join(map(str, parts))} = {it.b} ≠ {total}")
+    if it.ratio > 1 and it.ratio == it.known.get("tp"):
+        yield from a_slice(it, it.small, it.big)
+        return
     columns, rest = divmod(total - parts[0], 2)
     if len(parts) == 3 and 0 < columns < parts[1] == parts[2] and not rest and is_head_dim(parts[1]):
         cause = f"a rank holds {columns} columns of K and of V, {columns / parts[1]:.4g} heads of {parts[1]}"
