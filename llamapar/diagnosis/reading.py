@@ -185,7 +185,8 @@ class Reading:
             concept = str(match.lastgroup)
             if concept == "dimension" and (number or 0) < 10:
                 number = None  # "dimension 0" is an index
-            if number is not None and number < _LEAST_GROUP and match.group() in _GROUP_SIZE:
+            of_ranks = number is not None and (number < _LEAST_GROUP or "distributed/" in self.raised_in)
+            if of_ranks and match.group() in _GROUP_SIZE:
                 concept = "world"
             found.append(Term(concept, match.start(), match.end(), number))
         return found

@@ -50,7 +50,7 @@ def by_known_cuts(it: Place) -> Found:
         return  # the rows of an embedding, see `_vocabulary`
     batches = it.dims == 2 and it.shapes[0][0] <= BATCH
     # tokens are cut over tp by sequence parallelism alone; of [batch, …] they are the second dim
-    rows.sort(key=lambda row: (row[0].fact == "seq_len") ^ batches)
+    rows.sort(key=lambda row: ((row[0].fact == "seq_len") ^ batches, max(row[1:]) < _LEAST))
     even = [row for row in rows if row[0].even]
     # a slice beside the whole is none of two uneven shares, where a size that divides makes both
     odd = [row for row in rows if not row[0].even and not (even and row[0].whole in row[1:])]
