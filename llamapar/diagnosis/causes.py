@@ -16,32 +16,9 @@ from .observations import AXES, Divides
 from .reading import Reading
 from .roles import BY_FACT, explain_unnamed, roles
 from .views import explain_columns
+from .vocabulary import BY_CONCEPT, categories_of
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
-
-BY_CONCEPT = {
-    "kv": "kv_heads_lt_tp",
-    "heads": "heads_not_divisible",
-    "vocab": "vocab_not_divisible",
-    "layers": "layers_not_divisible_pp",
-    "pp": "layers_not_divisible_pp",
-    "microbatch": "microbatch_divisibility",
-    "batch": "microbatch_divisibility",
-    "dp": "microbatch_divisibility",
-    "seq": "seq_not_divisible",
-    "cp": "seq_not_divisible",
-    "world": "world_size_product",
-    "tp": "world_size_product",
-    "ffn": "hidden_or_ffn_not_divisible",
-    "position": "position/rope",
-}
-"""What is divided → the category."""
-
-
-def named_categories(r: Reading) -> list[str]:
-    """Categories of the sizes that the lines of source over a text name, the failing line's first."""
-    return [BY_CONCEPT[c] for c in r.named if c in BY_CONCEPT and c not in (*AXES, "world")]
-
 
 _BY_AXIS = {"cp": "seq_not_divisible", "dp": "microbatch_divisibility", "pp": "layers_not_divisible_pp"}
 """The axis that divides → the category, where what is divided has no name."""
@@ -243,7 +220,7 @@ def _bare(it: Relation) -> Iterator[Hypothesis]:
         level = level if it.exact else min(level, WEAK)
         if level is WEAK and it.exact and it.o.number > _MOST_HEADS and it.by & {*AXES}:
             level = POSSIBLE  # a cut for sure, of whatever size
-            if named := named_categories(it.r):
+            if named := categories_of(it.r.named):
                 yield found(named[0], level, it.cause, it.equation, needs="model")
                 return
         other = _NAMED.search(it.r.low) and not it.r.concepts - {"dimension"} and not it.r.parallel

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
-from .causes import named_categories
 from .cuts import cuts, uneven
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
 from .known import Known
 from .observations import AXES
 from .reading import Reading
+from .vocabulary import categories_of
 from .words import pattern
 
 
@@ -181,7 +181,7 @@ def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
 def _unequal(cause: str, usual: tuple[str, ...], r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Which size do the ranks not divide: a known one, one that the code names, or what it `usual`ly is."""
     keys = ["kv_heads_lt_tp"] if any(_KEYS.search(line) for line in r.code) else []
-    named = [*keys, *named_categories(r)]
+    named = [*keys, *categories_of(r.named)]
     rows = sorted(uneven(known), key=lambda cut: cut.category not in named)
     for cut in rows:
         level = LIKELY if len(rows) == 1 and not r.shapes else POSSIBLE  # else the sizes decide

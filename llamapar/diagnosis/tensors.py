@@ -81,7 +81,7 @@ def _empty(it: Place) -> Found:
         spoken = loaded or width or it.known.get("zero") == 3 or ZERO.search(it.r.low)
         named = _A_WEIGHT.search(it.r.line) and not it.r.loading
         cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
-        level, blame = (LIKELY, True) if spoken else (POSSIBLE, True if named else None)
+        level, blame = LIKELY if spoken else POSSIBLE, bool(spoken or named) or None
         yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
     elif isinstance(it.o, Matmul) and (it.small == 1 or not it.ratio):
         cause = "a packed (quantised) weight is used as if it were plain"

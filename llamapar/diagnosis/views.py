@@ -8,12 +8,13 @@ import re
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
 from .cuts import CATEGORY, HEADS, is_head_dim, torn_heads, widths
-from .hypothesis import LIKELY, POSSIBLE, WEAK, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, found
 from .known import Known
 from .meetings import Place
 from .observations import Split, View
 from .reading import Reading
 from .slips import Found, a_slice, as_queries
+from .vocabulary import categories_of
 
 _RANKS = re.compile(r"devices|world|\branks?\b|mesh")
 _RESHAPED = re.compile(r"\.(?:view|reshape|unflatten)\(")
@@ -124,7 +125,8 @@ def _told(it: Place, o: View) -> Found:
 
 _EXPERTS = re.compile(r"\bep_|_ep\b|expert")
 _BATCH = re.compile(r"micro|mbs|\bn_mb\b|samples|accum|batch")
-_SEQUENCE = re.compile(r"\bcp\b|cp_size|cp_world|context|zigzag|ring|\btp\b|tp_size|seq|token")
+_SEQUENCE = re.compile(r"\bcp\b|cp_size|cp_world|context|zigzag|ring|seq|token")
+_TP = re.compile(r"\btp\b|tp_size")
 
 
 def _parts(it: Place, o: View) -> Found:
@@ -132,6 +134,7 @@ def _parts(it: Place, o: View) -> Found:
     units, dims, get, line = o.numel, list(o.target), it.known.get, it.r.line
     while len(dims) > 2 and (dims[-1] == -1 or (dims[-1] > 1 and units % dims[-1] == 0)):
         units //= max(1, dims.pop())
+    told = len(dims)
     while len(dims) > 1 and dims[0] > 0 and units % dims[0] == 0:
         units //= dims.pop(0)
     parts, each = dims[0], math.prod(n for n in dims[1:] if n > 0)
@@ -141,12 +144,14 @@ def _parts(it: Place, o: View) -> Found:
     if parts < 2 or units % parts == 0 or not (-1 in o.target or (len(dims) > 1 and each == units // parts)):
         yield rest
         return
-    first_dim = len(dims) == len(o.target)  # parts of all rows: a weight's, rather than a batch's tokens
+    first_dim = len(dims) == told  # parts of all rows: a weight's, rather than a batch's tokens
     tokens = parts in (not first_dim and get("tp"), get("cp"), 2 * (get("cp") or 0))
     samples = parts in (get("dp"), get("micro_batches"))
     experts = _EXPERTS.search(line) or (parts == get("ep") and not (tokens or samples))
     if not (tokens or samples):
-        tokens, samples = bool(_SEQUENCE.search(line)), bool(_BATCH.search(line))
+        by_tp = parts == get("tp") or bool(_TP.search(line))
+        tokens = bool(_SEQUENCE.search(line)) or (by_tp and not first_dim)
+        samples = bool(_BATCH.search(line))
     dealt = len(o.target) == 5 and dims == list(o.target[2:4])  # [batch, seq, ranks, heads, head_dim]
     rows = [("heads_not_divisible", "heads", dealt), ("seq_not_divisible", "tokens", tokens >= samples)]
     rows.append(("microbatch_divisibility", "samples", samples >= tokens))
@@ -155,6 +160,8 @@ def _parts(it: Place, o: View) -> Found:
     if experts or given:
         named = ("other: experts_not_divisible_ep", "experts") if experts else (CATEGORY[given], given)
         likely, rows = (LIKELY, True), [(*named, True)]
+    elif first_dim and not (tokens or samples) and by_tp:
+        likely, rows = (POSSIBLE, True), [([*categories_of(it.r.named), WIDTH][0], "rows", True)]
     for category, word, ours in rows:
         if ours:
             cause, (level, blame) = f"{units} {word} do not divide into {parts} equal parts", likely

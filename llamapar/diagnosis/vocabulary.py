@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .words import table
@@ -35,3 +36,28 @@ SUBTYPES: dict[str, str] = _TABLE["subtypes"]
 
 CODES: dict[str, str] = {code: name for name, c in reversed(CATEGORIES.items()) for code in c.rules}
 """Rule code → its main category (the first one listed that names it)."""
+
+BY_CONCEPT = {
+    "kv": "kv_heads_lt_tp",
+    "heads": "heads_not_divisible",
+    "vocab": "vocab_not_divisible",
+    "layers": "layers_not_divisible_pp",
+    "pp": "layers_not_divisible_pp",
+    "microbatch": "microbatch_divisibility",
+    "batch": "microbatch_divisibility",
+    "dp": "microbatch_divisibility",
+    "seq": "seq_not_divisible",
+    "cp": "seq_not_divisible",
+    "world": "world_size_product",
+    "tp": "world_size_product",
+    "ffn": "hidden_or_ffn_not_divisible",
+    "position": "position/rope",
+}
+"""What is divided → the category."""
+
+_AXES = ("tp", "pp", "cp", "dp", "ep", "world")
+
+
+def categories_of(concepts: Iterable[str]) -> list[str]:
+    """Categories of the sizes among these concepts, in their order; an axis is no size."""
+    return [BY_CONCEPT[c] for c in concepts if c in BY_CONCEPT and c not in _AXES]
