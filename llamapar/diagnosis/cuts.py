@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 
@@ -56,20 +56,24 @@ class Cut:
     def whole(self) -> int:
         return self.count * self.columns
 
-    @property
+    @cached_property
     def shares(self) -> set[int]:
         """What ranks hold, with units kept whole or parted."""
         whole_units = {n * self.columns for n in on_a_rank(self.count, self.degree)}
         return {n for n in whole_units | {*on_a_rank(self.whole, self.degree)} if n > 0}
 
-    @property
+    @cached_property
     def gathered(self) -> set[int]:
         """What equal pieces are together."""
         return {share * self.degree for share in self.shares}
 
+    @cached_property
+    def _sizes(self) -> set[int]:
+        return self.shares | self.gathered | {self.whole}
+
     def explains(self, a: int, b: int) -> bool:
         taken = {self.whole * self.degree} if self.whole in (a, b) and self.even else set()
-        return a != b and {a, b} <= self.shares | self.gathered | taken | {self.whole}
+        return a != b and {a, b} <= (self._sizes | taken if taken else self._sizes)
 
     def tears(self, a: int, b: int) -> bool:
         """Whether both are shares, or one is and the other a unit that it holds no whole number of."""
