@@ -13,6 +13,9 @@ Every row gets a range (`Memory.counted`): both ends of every mode that it does 
 Printed are how often the range holds the measurement and how wide it is; the error of the nearer end of the
 modes; and the error of the account at each end alone. Nothing is chosen by the measured value, but which end
 is the nearer. One set of constants for all rows; what a source's rows leave open is told once in SETTINGS.
+
+Last, what is said to fit, of all files together: where the account that is shown fits, and where all that is
+not known fits too, which is `Memory.fits`; both on every known GPU, and on the one that a row names.
 """
 
 from __future__ import annotations
@@ -127,7 +130,11 @@ HUGGING_FACE = ("transformers", "deepspeed", "llama-cookbook")
 
 @dataclass(frozen=True)
 class Score:
-    """One row, in GiB: the range, the accounts at both ends of the modes, and what was measured."""
+    """One row, in GiB: the range, the accounts at both ends of the modes, and what was measured.
+
+    shown, upper: `Memory.worst` and `Memory.high_bytes` of the row, the most of what it leaves open.
+    room: what the row's GPU has; None where it names none.
+    """
 
     name: str
     low: float
@@ -136,6 +143,9 @@ class Score:
     most: float
     measured: float
     marks: tuple[str, ...] = ()
+    shown: float = 0.0
+    upper: float = 0.0
+    room: float | None = None
 
     @property
     def error(self) -> float:
@@ -514,7 +524,15 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any], unknown: bool = False
     name = row.get("id") or f"{m.name} {layout} zero={zero} micro_batch={micro}"
     marks = [f"{mark} {row[mark]}" for mark in ("fits_dims", "half", "doubtful") if mark in row]
     marks += [f"trainer {trainer or 'not known'}", f"counter {kind or 'not told'}"]
-    return Score(str(name), *(end / 2**30 for end in ends), measured / 2**30, tuple(marks))
+    return Score(
+        str(name),
+        *(end / 2**30 for end in ends),
+        measured / 2**30,
+        tuple(marks),
+        max(account.worst.total_bytes for account in accounts) / 2**30,
+        max(account.high_bytes for account in accounts) / 2**30,
+        min(room) / 2**30 if room else None,
+    )
 
 
 def rows_of(file: Any) -> list[Any]:
@@ -566,6 +584,24 @@ def summary(found: list[Score]) -> str:
     )
 
 
+def said_to_fit(found: list[Score]) -> list[str]:
+    """How often a peak is above each account; what they say fits, on every GPU and on a row's own."""
+    sizes = [size / 2**30 for size in GPUS.values()]
+    above = [sum(s.measured > getattr(s, name) for s in found) / len(found) for name in ("shown", "upper")]
+    every = [(s, room) for s in found for room in sizes]
+    own = [(s, s.room) for s in found if s.room]
+    lines = [f"{len(found)} rows: peaks above the account shown {above[0]:.1%}, upper {above[1]:.1%}"]
+    for where, cases in ((f"{len(sizes)} GPUs", every), ("its own GPU", own)):
+        told = []
+        for name in ("shown", "upper"):
+            fits = [(s, room) for s, room in cases if getattr(s, name) <= room]
+            short = sum(s.measured > getattr(s, name) for s, _ in fits)
+            wrong = sum(s.measured > room for s, room in fits)
+            told.append(f"{name} {len(fits)}, {wrong} wrong, {short} with a peak above the account")
+        lines.append(f"said to fit, of {len(cases)} rows on {where}: {'; '.join(told)}")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -576,9 +612,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.rows:
         print(f"{'low':>9} {'high':>9} {'measured':>9} {'error':>7}  GiB")
+    together = []
     for path in args.files:
         rows = list(scores(path, args.unknown))
         found = [s for s in rows if isinstance(s, Score)]
+        together += found
         for s in found if args.rows else ():
             outside = "" if s.held else "  outside"
             print(f"{s.low:9.2f} {s.high:9.2f} {s.measured:9.2f} {s.error:+7.1%}  {s.name}{outside}")
@@ -589,6 +627,7 @@ def main() -> None:
             some = [s for s in found if mark in s.marks]
             if len(some) < len(found):
                 print(f"  {mark}: {summary(some)}")
+    print(*(said_to_fit(together) if together else ()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -63,9 +63,15 @@ def test_text_is_the_record_and_the_gpu_decides(run: Any, gpu: str, status: int)
 
 def test_the_defaults_are_the_documented_ones(run: Any) -> None:
     plain = run(f"{JOB} --json")[1]
-    named = "--zero 1 --sequence-parallel --recompute selective --schedule 1f1b --accounting exact"
+    named = "--zero 1 --recompute selective --schedule 1f1b --accounting exact"
     assert run(f"{JOB} {named} --gpu h100-80gb --json")[1] == plain
-    for other in ("--zero 3", "--no-sequence-parallel", "--recompute full", "--accounting korthikanti"):
+    for other in (
+        "--zero 3",
+        "--no-sequence-parallel",
+        "--sequence-parallel",
+        "--recompute full",
+        "--accounting korthikanti",
+    ):
         assert run(f"{JOB} {other} --json")[1] != plain, other
 
 

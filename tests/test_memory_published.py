@@ -15,6 +15,7 @@ import memory_accuracy as accuracy
 from llamapar.count.reconciliation import PEERS, groups
 from llamapar.count.sizes import Sizes, StageHold
 from llamapar.count.terms import MARGIN, RESERVED
+from llamapar.describe.hardware import GPUS
 
 ROOT = Path(__file__).resolve().parent.parent
 ORACLES = ROOT / "tests" / "oracles"
@@ -162,6 +163,20 @@ def test_a_trainer_that_is_not_known_may_be_any(scored: dict[str, list[Any]]) ->
     ]
     assert len(found) == 308
     assert sum(s.held for s in found) / len(found) >= 0.91
+    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| (?:the account that|what any trainer).*", page, re.M)
+    cells = zip(*(re.findall(r"`([\d.]+)(?: %)?`", line) for line in table), strict=True)
+    above, every, own = accuracy.said_to_fit(found)
+    said = re.findall(r"([\d.]+)%", above), re.findall(r"\w+ (\d+), (\d+) wrong", every)
+    told = re.findall(r"\w+ (\d+), 0 wrong, (\d+) with", own)
+    assert [*cells] == [tuple(said[0]), *zip(*said[1], strict=True), *zip(*told, strict=True)]
+    (shown, wrong), (sure, still) = ([int(n) for n in pair] for pair in said[1])
+    assert f"`{still / sure:.1%}` where it was in `{wrong / shown:.1%}`".replace("%", " %") in page
+    assert f"`{shown - sure}` that became undecided, `{wrong - still}` of them rightly" in page
+    named = accuracy.said_to_fit([s for name, rows in scored.items() if name != "ultrascale" for s in rows])
+    known = re.search(r"upper (\d+), (\d+) wrong", named[1])
+    assert known is not None
+    assert f"`{known[2]}` of `{known[1]}` are wrong" in page
 
 
 def test_the_page_says_what_the_script_prints(scored: dict[str, list[Any]]) -> None:
@@ -310,7 +325,14 @@ def test_the_script_prints_the_whole_and_every_mark(
     assert name == "somebody's" + "  outside" * (not held)
     assert lines[4].startswith(f"rows.json: 2 rows: range holds {held:.1%}, is ")
     assert re.search(r"nearer end .*%\), lower .*%\), upper .*%\)$", lines[4])
-    assert [line.split(":")[0] for line in lines[5:]] == ["  fits_dims False", "  fits_dims True"]
+    assert [line.split(":")[0] for line in lines[5:7]] == ["  fits_dims False", "  fits_dims True"]
+    peak, upper = 30e9 / GIB, said.high_bytes / GIB
+    assert lines[7] == f"2 rows: peaks above the account shown {peak > upper:.1%}, upper {peak > upper:.1%}"
+    fits = 2 * sum(upper <= size / GIB for size in GPUS.values())
+    above = fits if peak > upper else 0
+    each = f"{fits}, 0 wrong, {above} with a peak above the account"
+    assert lines[8] == f"said to fit, of {2 * len(GPUS)} rows on {len(GPUS)} GPUs: shown {each}; upper {each}"
+    assert lines[9].startswith("said to fit, of 0 rows on its own GPU: shown 0, 0 wrong")
 
 
 PLAIN: dict[str, Any] = {

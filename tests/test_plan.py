@@ -148,7 +148,8 @@ def test_no_layout_that_passes_is_left_out() -> None:
                 continue
             made = job.replace(layout=layout, micro_batch=1, recompute="full")
             passes = not codes(severities(made, None), ERROR)
-            passes = passes and memory_of(made).high_bytes <= HARDWARE["h100-80gb"].hbm_bytes
+            needs = memory_of(made).worst.total_bytes if passes else 0
+            passes = passes and needs <= HARDWARE["h100-80gb"].hbm_bytes
             assert not passes or (tp, cp, pp, layout.dp, zero) in there, layout
 
 
@@ -166,7 +167,9 @@ def test_layouts_are_the_fastest_first_and_each_passes_and_fits() -> None:
         assert lay.world == 8
         options = {"micro_batch": job.micro_batch, "global_batch": 16, "recompute": job.recompute}
         assert lp.check("llama3-8b", lay, gpus=8, seq_len=8192, gpu="h100-80gb", **options).ok
-        assert lp.memory("llama3-8b", lay, seq_len=8192, **options).fits
+        held = lp.memory("llama3-8b", lay, seq_len=8192, **options)
+        assert (one.memory_bytes, one.high_bytes) == (held.worst.total_bytes, held.high_bytes)
+        assert one.memory_bytes <= held.hbm_bytes
         assert lp.cost("llama3-8b", lay, seq_len=8192, **options).step_seconds == one.cost.step_seconds
 
 
@@ -263,9 +266,19 @@ def test_why_a_layout_loses() -> None:
 
 
 def test_the_frontier_falls_in_memory() -> None:
-    sizes = [one.high_bytes for one in small().frontier]
+    sizes = [one.memory_bytes for one in small().frontier]
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == small().best.high_bytes
+    assert sizes[0] == small().best.memory_bytes
+
+
+def test_a_plan_says_how_many_may_not_fit() -> None:
+    found = small()
+    n = sum(one.high_bytes > HARDWARE["h100-80gb"].hbm_bytes for one in found.layouts)
+    assert 0 < n < 10
+    told = f"; {n} of 10 may not fit until framework is known"
+    assert str(found).endswith(told)
+    assert told in lp.view(found).summary
+    assert "may not fit" not in str(small(framework="torchtitan"))
 
 
 def test_gpu_hours_are_tokens_over_throughput() -> None:
@@ -354,7 +367,7 @@ def test_json_is_what_scripts_read(run: Callable[[str], tuple[int, str, str]]) -
     assert status == 0
     assert len(said["layouts"]) == 3
     names = {"tp", "cp", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "zero", "recompute"}
-    assert set(said["layouts"][0]) == names | {"step_seconds", "mfu", "memory_gib", "why"}
+    assert set(said["layouts"][0]) == names | {"step_seconds", "mfu", "memory_gib", "most_gib", "why"}
     assert said["considered"] == small().considered
     assert {one["recompute"] for one in said["layouts"]} <= set(RECOMPUTE)
 

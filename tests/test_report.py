@@ -31,23 +31,23 @@ INCIDENT_5 = """\
 llama3.1-405b  tp=8 cp=16 pp=16 dp=4 (8192 ranks): 2 errors, 2 notes
 LP001 error  tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs
     why  every GPU is one rank; 8192 would be missing or idle
-    try  dp=8 (8·16·16·8 = 16384 ranks): 81.77 GiB
-    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks): 84.27 GiB
-    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks): 116.79 GiB, GPUs idle 66% of a step in the
-         pipeline, 48% before
+    try  dp=8 (8·16·16·8 = 16384 ranks): at most 107.18 GiB
+    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks): at most 100.24 GiB
+    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks): at most 131.16 GiB, GPUs idle 66% of a step in
+         the pipeline, 48% before
     note not applicable: Meta llama-models + fairscale, Megatron-LM, ColossalAI; clear error:
          torchtitan, picotron, nanotron; silent wrong result: plain torch (DTensor)
 LP002 error  batch_per_dp·dp·seq_len = 16·4·131072 = 8388608 tokens, but the batch has 16777216
     why  each of the dp groups reads its own sequences; CP and TP ranks share them
-    try  dp=8 (8·16·16·8 = 16384 ranks): 81.77 GiB
-    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks): 84.27 GiB
-    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks): 116.79 GiB, GPUs idle 66% of a step in the
-         pipeline, 48% before
+    try  dp=8 (8·16·16·8 = 16384 ranks): at most 107.18 GiB
+    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks): at most 100.24 GiB
+    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks): at most 131.16 GiB, GPUs idle 66% of a step in
+         the pipeline, 48% before
 LP301 note  n_layers=126 does not divide over pp=16 (llama3.1-405b)
     why  126/16 = 7.875 is not whole, so stages differ in length
     note works: torchtitan, ColossalAI, Hugging Face transformers, picotron, nanotron, vLLM; clear
          error: Megatron-LM; not applicable: distributed-llama
-LP511 note  stage 1 needs 81.51 to 82.05 GiB a rank, and that fits h100-96gb, h200-141gb, b200-180gb
+LP511 note  stage 1 needs 81.51 to 107.46 GiB a rank, and that fits h200-141gb, b200-180gb, perhaps h100-96gb
     why  by stage 77.19, 82.05, …, 23.89 GiB; largest in stage 1: activations: MLP 45.94, gradients
          11.88, activations: attention 11.54 GiB; with seq_len=131072 micro_batch=1
          recompute=selective"""

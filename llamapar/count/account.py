@@ -64,7 +64,8 @@ def memory(
     """Bytes of memory on the worst rank of every pipeline stage, term by term, beside a GPU's HBM.
 
     A mode that neither is said nor follows from `framework` makes the answer a range, `low_bytes` to
-    `high_bytes`; the terms are those of its upper end.
+    `high_bytes`; the terms are those of its upper end, or without a framework of the modes alone: the upper
+    end is then what any trainer may do, and only where that fits is the outcome "fits".
 
     seq_len: tokens of a sequence. micro_batch: sequences of a micro-batch. global_batch: sequences of a step
         over all dp ways; without it there are two micro-batches for each pipeline rank.
@@ -150,6 +151,9 @@ def memory(
         most, together = habits.most(), habits.gradients_stay is None
         stages = exact(sizes(lay, regather=bool(most.regather)), account, most, together)
         least = habits.least()
+        layouts = [lay]
+        if lay.sp and lay.sequence_parallel is None and regather is None:  # which only it can do
+            layouts.append(lay.replace(sequence_parallel=False))
         facts = ("framework",) if framework is None else tuple(n for n in habits.open if n in _SAID)
         if habits.open:
             return Memory(
@@ -160,7 +164,7 @@ def memory(
                 gpu,
                 lambda: exact(sizes(lay, regather=bool(least.regather)), account, least, False),
                 facts,
-                None if framework is not None else partial(_heaviest, sizes, lay, account, most),
+                None if framework is not None else partial(_heaviest, sizes, layouts, account, most),
             )
     elif accounting == "megatron":
         stages = [megatron(m, lay, seq_len, micro_batch, many, recompute)]
@@ -171,14 +175,15 @@ def memory(
 
 
 def _heaviest(
-    sizes: Callable[..., Sizes], layout: Layout, account: Account, habits: Habits
+    sizes: Callable[..., Sizes], layouts: Sequence[Layout], account: Account, habits: Habits
 ) -> list[Breakdown]:
-    """What any trainer may do: DTensor's loss, gradients in buckets beside their sums, and no sequence
-    parallelism unless it was said."""
-    if layout.sequence_parallel is None:
-        layout = layout.replace(sequence_parallel=False)
+    """What any trainer may do: DTensor's loss, gradients in buckets beside their sums, and for every stage
+    the layout that takes more. Recomputation is as said; copies that a few trainers' steps make are left out.
+    """
     habits = replace(habits, loss="loss_parallel" if habits.loss == MOST["loss"] else habits.loss)
-    return exact(sizes(layout, regather=bool(habits.regather)), replace(account, grad_buckets=True), habits)
+    account = replace(account, grad_buckets=True)
+    made = (exact(sizes(one, regather=bool(habits.regather)), account, habits) for one in layouts)
+    return [max(stages, key=lambda stage: stage.total_bytes) for stages in zip(*made, strict=True)]
 
 
 _SAID = ("regather", "silu_kept", "elementwise_kept", "loss")

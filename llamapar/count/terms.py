@@ -112,9 +112,9 @@ FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"
 class Memory(Record):
     """Every pipeline stage's breakdown beside the HBM of one GPU. how: the step and the accounting.
 
-    stages: by PP rank, at the upper end where a mode is not known. lighter: the same at the lower end.
+    stages: by PP rank, where a mode is not known as it takes more. lighter: the same at the lower end.
     open_facts: what would decide between the ends, as arguments of `memory`; empty where there is one.
-    heaviest: of a trainer that is not known, by what any trainer may do; a measurement may show as much.
+    heaviest: of a trainer that is not known the upper end, by what any trainer may do; else that is `stages`.
     """
 
     model: ModelConfig
@@ -142,7 +142,12 @@ class Memory(Record):
         if not self.open_facts:
             return told
         ends = f"{self.low_bytes / GIB:.2f} to {self.high_bytes / GIB:.2f} GiB"
-        return f"{told}; {ends} until {' or '.join(self.open_facts)} is known"
+        return f"{told}; {ends} {self.until}"
+
+    @property
+    def until(self) -> str:
+        """What would decide between the ends, in words."""
+        return f"until {' or '.join(self.open_facts)} is known"
 
     @property
     def hbm_bytes(self) -> int:
@@ -153,32 +158,35 @@ class Memory(Record):
         """The stage that needs most, the first of such."""
         return max(self.stages, key=lambda stage: stage.total_bytes)
 
-    @property
-    def high_bytes(self) -> int:
-        """The worst stage's bytes at the upper end of what is not known."""
-        return self.worst.total_bytes
+    @cached_property
+    def lower(self) -> Sequence[Breakdown]:
+        """Every stage at the lower end of what is not known."""
+        return self.lighter() if self.lighter else self.stages
+
+    @cached_property
+    def upper(self) -> Sequence[Breakdown]:
+        """The same at the upper end: of a trainer that is not known the heaviest, above `stages`."""
+        return self.heaviest() if self.heaviest else self.stages
 
     @cached_property
     def low_bytes(self) -> int:
-        """The same at the lower end."""
-        if self.lighter is None:
-            return self.high_bytes
-        return max(stage.total_bytes for stage in self.lighter())
+        """The worst stage's bytes at the lower end of what is not known."""
+        return max(stage.total_bytes for stage in self.lower)
+
+    @cached_property
+    def high_bytes(self) -> int:
+        """The same at the upper end."""
+        return max(stage.total_bytes for stage in self.upper)
 
     def ends(self, counter: str | None = None, stage: int | None = None) -> tuple[int, int]:
         """Bytes of the accounts at both ends of what is not known, as a counter of COUNTERS has them.
 
-        The upper one of a trainer that is not known is the heaviest, above `high_bytes`.
         None: which counter is not known. stage: whose PP rank; by default the one that needs most. torch's
         allocator may keep what every moment of a step took; other counters see the worst moment. A counter of
         the whole GPU sees OUTSIDE too.
         """
         found = []
-        ends = (
-            self.lighter() if self.lighter else self.stages,
-            self.heaviest() if self.heaviest else self.stages,
-        )
-        for stages in ends:
+        for stages in (self.lower, self.upper):
             one = stages[stage] if stage is not None else max(stages, key=lambda s: s.total_bytes)
             found.append(one)
         least, most = (one.total_bytes - one.bytes(CONTEXT_TERM) for one in found)

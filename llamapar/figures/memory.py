@@ -68,7 +68,7 @@ def _gib(n: int) -> str:
 
 
 def picture(record: Memory) -> tuple[Spec, str]:
-    """A stacked bar per stage, the HBM as a line; the note names the worst stage."""
+    """A stacked bar per stage, a mark at most above it, the HBM as a line; the note names the worst stage."""
     rows = _rows(record)
     drawn = [record.stages[s] for s in rows.drawn]
     axis = {**rows.axis("pipeline stage (= PP rank)"), "showgrid": False}
@@ -76,24 +76,41 @@ def picture(record: Memory) -> tuple[Spec, str]:
         digits = 1 if record.worst.total_bytes < 100 * GIB else 0
         axis |= parts.ticks(rows.places, [f"{s.stage}<br>{s.total_bytes / GIB:.{digits}f}" for s in drawn])
         axis["title"] = {"text": "pipeline stage (= PP rank), and GiB in all"}
-    hbm, top = record.hbm_bytes / GIB, record.worst.total_bytes / GIB
+    hbm, top, highest = (n / GIB for n in (record.hbm_bytes, record.worst.total_bytes, record.high_bytes))
     data = [trace for part in PARTS if (trace := _part(part, drawn, rows))]
+    if record.high_bytes > record.worst.total_bytes:
+        data.append(_most(record, rows))
     name = parts.limit(f"{record.gpu}: {hbm:.2f} GiB", rows.places[-1] + 0.5, hbm)
     layout = style.layout(
         "memory",
         f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage",
         record.verdict,
-        widest=f"{max(hbm, top):,.0f}",
+        widest=f"{max(hbm, highest):,.0f}",
         warn=not record.fits,
         legend_rows=3,
         barmode="stack",
         legend={"traceorder": "normal"},
         xaxis=axis,
-        yaxis=parts.axis("GiB", [0, parts.number(max(hbm, top) * 1.13)], nticks=7),
+        yaxis=parts.axis("GiB", [0, parts.number(max(hbm, highest) * 1.13)], nticks=7),
         shapes=[parts.rule("y", hbm, color=style.WARN)],
         annotations=[name] if hbm > 0.9 * top else [],  # among the bars it could not be read
     )
     return {"data": data, "layout": layout}, _summary(record)
+
+
+def _most(record: Memory, rows: Rows) -> Spec:
+    """A mark over every drawn stage, where what is not known may take it."""
+    totals = [record.upper[s].total_bytes for s in rows.drawn]
+    return parts.scatter(
+        "markers",
+        rows.places,
+        [parts.number(total / GIB) for total in totals],
+        marker={"symbol": "line-ew", "size": 16, "line": {"width": 3, "color": style.LINE}},
+        hovertext=[
+            f"stage {s}: at most {_gib(n)}, {record.until}" for s, n in zip(rows.drawn, totals, strict=True)
+        ],
+        **parts.legend("at most"),
+    )
 
 
 def _rows(record: Memory) -> Rows:

@@ -73,7 +73,7 @@ LOOKS = (("star", style.WARN), ("diamond", style.COLOURS["dp"]))
 
 
 def _place(one: Ranked) -> tuple[float, float]:
-    return parts.number(one.high_bytes / GIB), parts.number(one.cost.step_seconds)
+    return parts.number(one.memory_bytes / GIB), parts.number(one.cost.step_seconds)
 
 
 def named(one: Ranked) -> str:
@@ -84,7 +84,7 @@ def named(one: Ranked) -> str:
 
 
 def _hover(one: Ranked) -> str:
-    what = f"{one.cost.step_seconds:.3g} s, MFU {one.cost.mfu:.1%}, {one.high_bytes / GIB:.1f} GiB"
+    what = f"{one.cost.step_seconds:.3g} s, MFU {one.cost.mfu:.1%}, {one.memory_bytes / GIB:.1f} GiB"
     return f"{named(one)}<br>{what}<br>{one.why}"
 
 
@@ -94,7 +94,7 @@ def _note(record: Plan) -> str:
     if not record.layouts:
         return f"none of {record.considered:,} layouts passes and fits"
     shown = f"the fastest {len(record.layouts):,} of {record.considered:,} layouts considered"
-    return shown if record.complete else f"{shown}; stopped, the best so far"
+    return f"{shown}{'' if record.complete else '; stopped, the best so far'}{record.unsure}"
 
 
 def _summary(record: Plan, marks: Sequence[Mark]) -> str:

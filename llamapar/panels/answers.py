@@ -101,10 +101,11 @@ def fits(report: Report) -> Answer:
     if gpu is None:
         return Answer("fits?", "memory", f"{found.gib} GiB", "no GPU is chosen", UNSURE)
     outcome = found.outcome(gpu)
-    verdict = {FITS: YES, TOO_MUCH: NO}.get(outcome, UNSURE)
+    sure = {FITS: YES if found.whole else UNSURE, TOO_MUCH: NO}  # activations come on top
     part = "" if found.whole else ", without activations: no sequence length"
     where = f"{outcome}; stage {memory.worst.stage} of {gpu}{part}"
-    return Answer("fits?", "memory", f"{found.gib} of {memory.hbm_bytes / GIB:.1f} GiB", where, verdict)
+    total = f"{found.gib} of {memory.hbm_bytes / GIB:.1f} GiB"
+    return Answer("fits?", "memory", total, where, sure.get(outcome, UNSURE))
 
 
 # -- time and traffic --------------------------------------------------------------------------

@@ -185,7 +185,7 @@ function render({ model, el }) {
     drawFigure(); // first: plotly measures the page, which the rest of this then changes, once
     panel.controls.show(now.values);
     status.textContent = now.status;
-    status.dataset.ok = now.ok ? "yes" : "no";
+    status.dataset.ok = !now.ok ? "no" : now.fits ? "yes" : "unsure";
     drawFindings(panel.cards, now, opened, fix, remedies, send);
     found.textContent = now.findings.length === 1 ? "1 finding" : `${now.findings.length} findings`;
     found.disabled = !now.findings.length;

@@ -123,10 +123,10 @@ def mark(name: str, report: Report | None, values: Values) -> Mark | None:
         cost = timed(report.job, report.judge, method(values))
     except LlamaparError:
         return None
-    high = held.memory.high_bytes
+    needs = held.memory.worst.total_bytes
     legal = "" if report.ok else "; not legal, or does not fit"
-    what = f"{cost.step_seconds:.3g} s, MFU {cost.mfu:.1%}, {high / GIB:.1f} GiB"
-    return Mark(name, high, cost.step_seconds, f"{report.job.layout}<br>{what}{legal}")
+    what = f"{cost.step_seconds:.3g} s, MFU {cost.mfu:.1%}, {needs / GIB:.1f} GiB"
+    return Mark(name, needs, cost.step_seconds, f"{report.job.layout}<br>{what}{legal}")
 
 
 def shown(now: Search, marks: list[Mark]) -> View | None:

@@ -102,12 +102,11 @@ def _constant(job: Job, judge: Framework | None) -> Memory:
     """The terms that are the same for two sequence lengths."""
     unit = job.token_unit
     short, long = (memory_of(job.replace(seq_len=n * unit), judge) for n in (1, 2))
-    lower = (short.lighter, long.lighter)
     return replace(
         short,
         stages=tuple(_same(short.stages, long.stages)),
-        lighter=None if None in lower else lambda: _same(*(stages() for stages in lower if stages)),
-        heaviest=None,
+        lighter=lambda: _same(short.lower, long.lower),
+        heaviest=lambda: _same(short.upper, long.upper),
         how="no seq_len: what grows with it is not counted",
     )
 

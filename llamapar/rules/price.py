@@ -153,10 +153,15 @@ class Effect:
 
     @property
     def gain(self) -> str:
-        """The memory of the worst rank then, at most: "61.30 GiB"; what every known GPU has goes unsaid."""
+        """The memory of the worst rank then, at most: "61.30 GiB"; what every known GPU has goes unsaid.
+
+        Of a trainer that is not known, "at most 61.30 GiB".
+        """
         if self.load is None or not self.load.matters:
             return ""
-        gib = f"{self.load.memory.high_bytes / GIB:.2f} GiB"
+        held = self.load.memory
+        most = "at most " if held.high_bytes > held.worst.total_bytes else ""
+        gib = f"{most}{held.high_bytes / GIB:.2f} GiB"
         return gib if self.load.whole else f"{gib} before activations"
 
     @property

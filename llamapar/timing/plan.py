@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from llamapar.count.terms import GIB
+from llamapar.count.terms import GIB, Memory
 from llamapar.describe.arguments import named
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS, Gpu, hardware
 from llamapar.describe.job import Job
@@ -46,12 +46,22 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class Ranked:
-    """A layout that passes `check` and fits, with its time. high_bytes: of its worst stage by `memory`."""
+    """A layout that passes `check`, with its time and its `memory`: its terms fit, its upper end may not."""
 
     job: Job
     cost: Cost
-    high_bytes: int
+    held: Memory = field(repr=False)
     why: str = ""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its worst stage takes, by the terms of its account."""
+        return self.held.worst.total_bytes
+
+    @property
+    def high_bytes(self) -> int:
+        """The same at the upper end of what is not known."""
+        return self.held.high_bytes
 
     @property
     def layout(self) -> Layout:
@@ -72,7 +82,8 @@ class Ranked:
             "recompute": self.job.recompute,
             "step_seconds": self.cost.step_seconds,
             "mfu": self.cost.mfu,
-            "memory_gib": self.high_bytes / GIB,
+            "memory_gib": self.memory_bytes / GIB,
+            "most_gib": self.high_bytes / GIB,
             "why": self.why,
         }
 
@@ -139,7 +150,7 @@ class Plan(Record):
         """Of the layouts shown, those than which none is both faster and smaller; the fastest first."""
         found: list[Ranked] = []
         for one in self.layouts:
-            if not found or one.high_bytes < found[-1].high_bytes:
+            if not found or one.memory_bytes < found[-1].memory_bytes:
                 found.append(one)
         return tuple(found)
 
@@ -179,11 +190,17 @@ class Plan(Record):
             found = cost_of(job, replace(self.asked.how, recompute=job.recompute), self.asked.split)
         except LlamaparError as problem:
             return problem.what
-        if held.high_bytes > self.gpu.hbm_bytes:
+        if held.worst.total_bytes > self.gpu.hbm_bytes:
             there = self.gpu.hbm_bytes / GIB
-            needs = f"{held.high_bytes / GIB:.1f} of {there:.1f} GiB"
+            needs = f"{held.worst.total_bytes / GIB:.1f} of {there:.1f} GiB"
             return f"stage {held.worst.stage} needs {needs}"
         return compared(found, best.cost)
+
+    @property
+    def unsure(self) -> str:
+        """How many of those shown may not fit, in words; empty where all surely do."""
+        n = sum(one.high_bytes > self.gpu.hbm_bytes for one in self.layouts)
+        return f"; {n} of {len(self.layouts)} may not fit until framework is known" if n else ""
 
     def as_dict(self) -> Plain:
         """Plain values for JSON, the fastest first."""
@@ -208,7 +225,7 @@ class Plan(Record):
                     *(lay.zero, job.recompute),
                     f"{one.cost.step_seconds:.4g}",
                     f"{one.cost.mfu:.1%}",
-                    f"{one.high_bytes / GIB:.1f}",
+                    f"{one.memory_bytes / GIB:.1f}",
                     one.why,
                 ]
             )
@@ -216,7 +233,7 @@ class Plan(Record):
         head = ["", "tp", "cp", "pp", "dp", "micro-batch", "virtual"]
         head += ["schedule"] * several + ["ZeRO", "recompute"]
         stopped = "" if self.complete else "; stopped, the best so far"
-        foot = f"{self.seconds:.1f} s{stopped}" if self.layouts else "none passes and fits"
+        foot = f"{self.seconds:.1f} s{stopped}{self.unsure}" if self.layouts else "none passes and fits"
         return title, [*head, "seconds", "MFU", "GiB", "why"], rows, foot
 
 
@@ -257,7 +274,8 @@ def plan(
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Plan:
-    """Every layout of some GPUs for a fixed batch: legal by `check`, fitting by `memory`, timed by `cost`.
+    """Every layout of some GPUs for a fixed batch: legal by `check`, fitting by the terms of `memory`, timed
+    by `cost`. Without a framework what is shown may still not fit, and is told so.
 
     model: as in `check`; what `read_settings` read says GPUs, lengths and framework too.
     gpus: how many; all are used. global_batch: sequences of a step, which is never changed. top: layouts that
@@ -358,8 +376,8 @@ def _judged(every: list[Candidate], asked: Question) -> Iterator[Ranked | None]:
         found = None
         if not codes(severities(one, judge), ERROR):
             with suppress(LlamaparError):  # a schedule that is not defined for it
-                held = memory_of(one, judge).high_bytes
-                if held <= how.gpu.hbm_bytes:
+                held = memory_of(one, judge)
+                if held.worst.total_bytes <= how.gpu.hbm_bytes:
                     timed = cost_of(one, replace(how, recompute=one.recompute), asked.split)
                     found = Ranked(one, timed, held)
         yield found
