@@ -136,10 +136,11 @@ def holding(found: Load, *outcomes: str) -> list[str]:
 
 
 def has_room(job: Job, judge: Framework | None = None) -> bool:
-    """Whether its GPU surely holds it, or without one some known GPU; what cannot be counted has room."""
+    """Whether its GPU holds the account that is shown, or without one some known GPU; so has what cannot be
+    counted."""
     found = load(job, judge)
     room = max(GPUS.values()) if job.gpu is None else GPUS[job.gpu]
-    return found is None or found.memory.high_bytes <= room
+    return found is None or found.memory.worst.total_bytes <= room
 
 
 def judged(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:

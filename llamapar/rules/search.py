@@ -165,8 +165,9 @@ def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = 
     """Those of `tries` that pass, each once, in their order: what is tried first is offered first.
 
     One passes `check` without an error and brings no warning that `job` has not, nor anything unproven;
-    nor does it keep the finding of the rule `ends`. `tries` is read as far as its user asks for more, and
-    where memory is judged as far as its work allows.
+    nor does it keep the finding of the rule `ends`. Where that is not memory, a framework that nobody has
+    named may leave memory undecided. `tries` is read as far as its user asks for more, and where memory is
+    judged as far as its work allows.
     """
     warned = codes(severities_again(job, judge), WARNING) - {ends}
     doubted = unproven(job, judge) - {ends}
@@ -189,6 +190,8 @@ def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = 
             if stages < 0:
                 return
             memory = capacity.judged(fix.job, judge)
+            if memory == (capacity.OPEN, WARNING) and judge is None and ends != capacity.OPEN:
+                memory = None if capacity.has_room(fix.job) else memory
             if memory and memory[1] in refused:
                 continue
         yield replace(fix, old=job, judge=judge)
