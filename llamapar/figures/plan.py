@@ -44,7 +44,7 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
             [y for _, y in points],
             marker={"size": 8, "color": style.COLOURS["tp"], "opacity": 0.75},
             hovertext=[_hover(one) for one in record.layouts],
-            **parts.legend("a layout that passes and fits"),
+            **parts.legend("a layout that passes"),
         ),
     ]
     for mark, (symbol, colour) in zip(marks, LOOKS, strict=False):

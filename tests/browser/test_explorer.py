@@ -118,16 +118,18 @@ def test_a_click_makes_it_fit(notebook: Notebook) -> None:
     zero = panel_of(notebook).locator("[data-control=zero] select")  # in the tab's group, and among More
     panel_of(notebook).get_by_role("tab", name="Memory").click()
     expect(zero).to_have_count(2)
-    expect(status(notebook)).to_have_attribute("data-ok", "yes")
+    expect(status(notebook)).to_have_attribute("data-ok", "unsure")  # nobody has named the trainer
+    expect(panel_of(notebook).get_by_role("button", name="fits?")).to_have_attribute("data-verdict", "unsure")
     zero.first.select_option("1")
     note = panel_of(notebook).locator(".lp-subtitle").first
     expect(note).to_contain_text("GiB of h100-80gb: does not fit")
     expect(status(notebook)).to_have_attribute("data-ok", "no")
     offered = panel_of(notebook).locator(".lp-remedies button")
-    expect(offered.nth(1)).to_have_text("recompute=full")
-    expect(panel_of(notebook).locator(".lp-remedies .lp-price").nth(1)).to_contain_text("more FLOPs")
-    offered.nth(1).click()
+    expect(offered.first).to_have_text("recompute=full")
+    expect(panel_of(notebook).locator(".lp-remedies .lp-price").first).to_contain_text("more FLOPs")
+    offered.first.click()
     expect(note).to_contain_text("h100-80gb: fits")
+    expect(status(notebook)).to_have_attribute("data-ok", "yes")
     expect(offered.first).not_to_be_visible()
     recompute = panel_of(notebook).locator("[data-control=recompute] select").first
     expect(recompute).to_have_value("full")
@@ -176,7 +178,7 @@ def test_the_picture_follows_the_window(notebook: Notebook) -> None:
 
 def test_at_most_three_findings_stand_open_at_1280(notebook: Notebook) -> None:
     notebook.run(1)
-    expect(status(notebook)).to_contain_text("dp=4 (8192 ranks): 2 errors, 1 warning, 2 notes")
+    expect(status(notebook)).to_contain_text("dp=4 (8192 ranks): 2 errors, 2 warnings, 2 notes")
     cards = panel_of(notebook).locator(".lp-findings > .lp-finding")
     expect(cards).to_have_count(3)
     expect(panel_of(notebook).get_by_text("1 more finding", exact=True)).to_be_visible()
