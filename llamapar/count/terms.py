@@ -212,9 +212,13 @@ class Memory(Record):
     @property
     def outcome(self) -> str:
         """FITS, UNDECIDED or TOO_MUCH: the range against the GPU's HBM."""
-        if self.high_bytes <= self.hbm_bytes:
+        return self.within(self.hbm_bytes)
+
+    def within(self, room: int) -> str:
+        """The same against so many bytes; the heaviest account is only made where it decides."""
+        if self.worst.total_bytes <= room and self.high_bytes <= room:
             return FITS
-        return UNDECIDED if self.low_bytes <= self.hbm_bytes else TOO_MUCH
+        return UNDECIDED if self.low_bytes <= room else TOO_MUCH
 
     @property
     def fits(self) -> bool:

@@ -80,9 +80,7 @@ class Load:
 
     def outcome(self, gpu: str) -> str:
         """FITS, UNDECIDED or TOO_MUCH."""
-        if self.memory.high_bytes <= GPUS[gpu]:
-            return FITS
-        return UNDECIDED if self.memory.low_bytes <= GPUS[gpu] else TOO_MUCH
+        return self.memory.within(GPUS[gpu])
 
     @property
     def gib(self) -> str:

@@ -181,7 +181,7 @@ def test_at_most_three_findings_stand_open_at_1280(notebook: Notebook) -> None:
     expect(status(notebook)).to_contain_text("dp=4 (8192 ranks): 2 errors, 2 warnings, 2 notes")
     cards = panel_of(notebook).locator(".lp-findings > .lp-finding")
     expect(cards).to_have_count(3)
-    expect(panel_of(notebook).get_by_text("1 more finding", exact=True)).to_be_visible()
+    expect(panel_of(notebook).get_by_text("2 more findings", exact=True)).to_be_visible()
     expect(panel_of(notebook).locator("[data-code=LP308]")).not_to_be_visible()
     merged = cards.first  # both are mended by the same change
     expect(merged).to_contain_text("LP002")
