@@ -35,17 +35,17 @@ ROOMS = {
     "describe": room(2585),  # the table of options and the table of dtypes among them
     "frameworks": room(7045, "yaml"),  # rules and habits of ten; readers of settings and logs
     "place": room(2035),  # documents and rings of a sequence among them
-    "count": room(2185),  # moments of a step, modes, and what a counter may show
+    "count": room(2205),  # moments of a step, modes, and what a counter may show
     "rules": room(
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
-    "timing": room(2185),  # a step's time by terms, profiles, and the search for layouts
-    "diagnosis": room(5970),  # a reader for each cause; every cut of known sizes; flight records
+    "timing": room(2205),  # a step's time by terms, profiles, and the search for layouts
+    "diagnosis": room(5830),  # a reader for each cause; every cut of known sizes; flight records
     "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5690, "torch", "cloudpickle"),  # training steps, their bits, and flight records
     "checkpoint": room(2885, "torch", "numpy"),  # headers read without the collector
-    "figures": room(3540, "plotly"),  # a layer by steps, documents among them
+    "figures": room(3555, "plotly"),  # a layer by steps, documents among them
     "panels": room(3965, "anywidget", "traitlets"),  # answers, own files; 1050 are JavaScript and CSS
     "cli": room(1510),  # a job by its name; settings timed and planned for
     "jupyter": room(195, "IPython"),
