@@ -1,10 +1,10 @@
 """From an error text, an exception or an observed shape to its cause: an inverse problem.
 
 A text becomes observations (`observations`: relations and roles, not whole messages). Where sizes meet
-(`meetings`), the cuts of known sizes by known degrees are asked first, then what the tensor is (`tensors`,
-`views`), then cuts of sizes and degrees that are assumed: all of them are a `cuts.Cut`, by the placement table
-and the framework data that `check` reads, and what a slip makes of it is told in `slips`. Relations of counts
-are read in `causes`, what words name in `limits` and `topics`; `engine` ranks all. Nothing of the text is ever
+(`meetings`), cuts of known sizes by known degrees are asked first, then what the tensor is (`tensors`,
+`views`), then cuts of sizes and degrees that are assumed: all of them are a `cuts.Cut`, by the placement
+table and the framework data that `check` reads, and `slips` tells what came of it. Relations of counts are
+read in `causes`, what words name in `limits` and `topics`; `engine` ranks all. Nothing of the text is ever
 evaluated. Left out: learning, a table of whole messages.
 """
 
