@@ -461,6 +461,8 @@ STAGES = "layers_not_divisible_pp"
         ("shape '[6, 2, 512]' is invalid for input of size 7168", {}, "unknown", None, None),
         ("Invalid index 9, it should be in the interval [0, 7]", {}, "unknown", None, None),
         ("too many indices for tensor of dimension 1", {}, "unknown", "other / operator_rule", "possible"),
+        ("too many indices for tensor of dimension 1", {"zero": 3}, "sharding", "other / operator_rule",
+         "possible"),
         ("index out of range in self", {"seq": 900, "max_seq_len": 512}, "not_sharding",
          "position/rope", "likely"),
         (NOTHING, {"pp": 5}, "sharding", STAGES, "possible"),
