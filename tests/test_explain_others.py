@@ -460,6 +460,8 @@ STAGES = "layers_not_divisible_pp"
          {"tp": 4, "vocab": 60001}, "sharding", "vocab_padding", "likely"),
         ("shape '[6, 2, 512]' is invalid for input of size 7168", {}, "unknown", None, None),
         ("Invalid index 9, it should be in the interval [0, 7]", {}, "unknown", None, None),
+        ("shape '[6, 12, 128]' is invalid for input of size 9600", {}, "unknown", "heads_not_divisible",
+         "possible"),
         ("too many indices for tensor of dimension 1", {}, "unknown", "other / operator_rule", "possible"),
         ("too many indices for tensor of dimension 1", {"zero": 3}, "sharding", "other / operator_rule",
          "possible"),

@@ -15,7 +15,7 @@ from .observations import AXES, Unequal
 from .reading import Reading
 from .words import pattern
 
-_TWO_RUNS = pattern("two_runs")
+_TWO_RUNS, _PIECES = pattern("two_runs"), pattern("collective_of_unequal_pieces")
 _LAYERS = re.compile(
     r"(\d{1,6})(?= of \d{1,6} \w{0,12} ?(?:layer|block))|(\d{1,6})[ -](?:\w{1,12} )?(?:layers?|blocks)\b"
 )
@@ -26,6 +26,8 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
     axes = concepts & set(AXES)
     if _TWO_RUNS.search(r.low) and (axes or "world" in concepts):
         return  # a matter of two layouts, see `topics`
+    if _PIECES.search(r.low):
+        return  # see `limits`
     if not concepts & {"microbatch", "batch"}:  # of batches see `topics.stated`
         yield from _products(o, r, concepts, known)
     if "vocab" in concepts:

@@ -75,6 +75,10 @@ class Cut:
         taken = {self.whole * self.degree} if self.whole in (a, b) and self.even else set()
         return a != b and {a, b} <= (self._sizes | taken if taken else self._sizes)
 
+    def scales(self, a: int, b: int) -> bool:
+        """Whether both are as many bytes for each unit of two shares that differ."""
+        return any(a * t == b * s for s in self.shares for t in self.shares if s != t)
+
     def tears(self, a: int, b: int) -> bool:
         """Whether both are shares, or one is and the other a unit that it holds no whole number of."""
         return self.explains(a, b) or (b == self.columns > 1 and a in self.shares and a % b > 0)
@@ -105,7 +109,9 @@ def cuts(known: Known) -> Iterator[Cut]:
             count = -(-count // (cp or 1))
         for unit in sorted({1, columns or 1}) if fact in HEADS else (1,):
             yield Cut(fact, category, axis, count, degree, unit)
-    own = (batch or 0) // (get("dp") or 1)
+    own, stages = (batch or 0) // (get("dp") or 1), get("pp") or 1
+    if own and not micro and own % stages:  # as many micro-batches as stages, where nobody told
+        yield Cut("a rank's batch of", "microbatch_divisibility", "pp", own, stages)
     if micro and own % micro:
         each = "a rank's batch of", "microbatch_divisibility", "micro_batches"
         yield Cut(*each, own, -(-own // micro))

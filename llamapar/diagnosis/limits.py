@@ -182,7 +182,7 @@ def _unequal(cause: str, usual: tuple[str, ...], r: Reading, known: Known) -> It
     """Which size do the ranks not divide: a known one, one that the code names, or what it `usual`ly is."""
     keys = ["kv_heads_lt_tp"] if any(_KEYS.search(line) for line in r.code) else []
     named = [*keys, *categories_of(r.named)]
-    rows = sorted(uneven(known), key=lambda cut: cut.category not in named)
+    rows = sorted(uneven(known), key=lambda cut: (cut.count not in r.values, cut.category not in named))
     for cut in rows:
         level = LIKELY if len(rows) == 1 and not r.shapes else POSSIBLE  # else the sizes decide
         yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.count, cut.degree))

@@ -36,11 +36,14 @@ def by_known_cuts(it: Place) -> Found:
         return
     named = it.name not in ("", LABELS)  # an even shard of it, see `_weight`
     known_cuts = list(cuts(it.known)) if it.meetings else []
+    if it.name == LABELS:  # which count tokens or samples, whatever else has such a size
+        known_cuts = [cut for cut in known_cuts if cut.fact in ("seq_len", "global_batch")]
+    in_bytes = "nbytes" in it.r.low
     rows = [
         (cut, a, b)
         for a, b in it.meetings
         for cut in known_cuts
-        if cut.explains(a, b) and not (cut.even and (named or cut.axis == "dp"))
+        if (cut.scales if in_bytes else cut.explains)(a, b) and not (cut.even and (named or cut.axis == "dp"))
     ]
     if not rows:
         yield from _groups(it)
@@ -213,7 +216,7 @@ _NEAR, _WIDEST = 1024, 2**21
 def assumed_cut(it: Place) -> Found:
     """Two lengths of a sequence, or two widths, of which one may be a rank's part of the other."""
     small, big, known = it.small, it.big, it.known
-    if small < 1:
+    if small < 1 or "nbytes" in it.r.low:
         return
     if it.name == LABELS or (it.dim == 1 and it.dims > 2):
         if it.ratio:

@@ -93,7 +93,7 @@ def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypo
     bare = file == "topics.toml" or len(r.low.split()) < BARE
     for topic in _topics(file):
         if topic.matches(around if bare else r.low, around):
-            level = topic.level if beside else topic.alone
+            level = topic.level if sharded else topic.alone
             proven = sharded if topic.blame else not (sharded or r.concepts & {*AXES, "world"})
             sure = topic.sure and not (topic.blame is False and beside and cut)
             blame = topic.blame if sure or proven else None
