@@ -103,7 +103,9 @@ def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
 def judged(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothesis:
     """`h` in the light of what is known."""
     h = h if h.category in saying else acquitted(h, r, known)
-    axes = AXES if h.category == "checkpoint_tp_mismatch" else CATEGORIES[h.category].axes
+    axes: Iterable[str] = CATEGORIES[h.category].axes
+    if h.category == "checkpoint_tp_mismatch":  # by any axis, if its needs name none
+        axes = [axis for axis in AXES if axis in h.needs] or AXES
     absent = "files of the checkpoint" in h.needs  # which may not be there on one rank either
     if h.parallel is None and not absent and any((known.get(axis) or 1) > 1 for axis in axes):
         h = replace(h, parallel=True)  # what its axis cuts is cut here

@@ -109,8 +109,7 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
-        parted = any((cut.fact, cut.axis) == ("vocab_size", "tp") for cut in counted)
-        yield found(LOCAL, POSSIBLE, cause, parallel=parted or None, needs="tp, vocab_size")
+        yield found(LOCAL, POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
 
 
 def _past_the_positions(size: int, known: Known) -> Hypothesis:
