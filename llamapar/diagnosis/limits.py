@@ -66,6 +66,7 @@ _PAST = re.compile(
     r"target (?P<target>\d{1,12}) is out of bounds|index out of range|srcindex < srcselectdimsize|"
     r"index_select|class values must be smaller"
 )
+_OF_A_RANK = re.compile(r"\btp|_tp\b|rank|shard|parallel|local_|\bstart")
 _TABLE = re.compile(
     r"embed|vocab|\bwte\b|logits|log_?probs|cross_entropy|\bnll|in self$|token|srcindex|index_select|one_hot"
 )
@@ -109,7 +110,9 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
-        yield found(LOCAL, POSSIBLE, cause, parallel=None, needs="tp, vocab_size")
+        cut_over_tp = any((cut.fact, cut.axis) == ("vocab_size", "tp") for cut in counted)
+        ours = cut_over_tp and _OF_A_RANK.search(r.whole)
+        yield found(LOCAL, POSSIBLE, cause, parallel=bool(ours) or None, needs="tp, vocab_size")
 
 
 def _past_the_positions(size: int, known: Known) -> Hypothesis:
