@@ -26,6 +26,9 @@ raised_sixth.jsonl (--halved --recipes raised_sixth.toml --out ...) is a sixth, 
 before it was scored, with libraries named above; its models are of a table of its own, by the names that
 users give them.
 
+raised_seventh.jsonl and raised_eighth.jsonl (--halved, their own recipes) are a seventh and an eighth,
+by somebody who had not seen the diagnosis; half of each was read, the other scored at first sight.
+
 A recipe is a piece of a user's code with the fault in it, how it is run, what of the traceback is kept, and
 its labels. They follow from the fault; no answer of `explain` was looked at for them. Cases keep the form of
 wild.jsonl and add: verdict (what can be said from the text alone), decides (facts that would decide where it
