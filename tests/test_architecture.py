@@ -40,7 +40,7 @@ ROOMS = {
         1935
     ),  # what is unproven, memory as a rule, the price of a fix, walked where it is not 1F1B
     "timing": room(2205),  # a step's time by terms, profiles, and the search for layouts
-    "diagnosis": room(5840),  # a reader for each cause; every cut of known sizes; flight records
+    "diagnosis": room(5845),  # a reader for each cause; every cut of known sizes; flight records
     "spmd": room(1680, "torch"),
     "programs": room(1200, "torch"),  # a pipeline's faults among them
     "execution": room(5690, "torch", "cloudpickle"),  # training steps, their bits, and flight records

@@ -40,7 +40,6 @@ WRONG = {
     "sixth-heads-stack-parts",
     "sixth-mb-losses-stack",
     # of the halves that nobody has read
-    "seventh-ckpt-optim-exp-avg",
     "seventh-vocab-unflatten",
     "eleventh-np-merge-columns",
     "eleventh-stage-embeds-hidden",  # read: the message alone

@@ -97,6 +97,9 @@ _LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|
 _LOADS = re.compile(r"(?<!to_local\(\))\.copy_\(|load|get_slice|state_dict|narrow\(|checkpoint|merge")
 """What a text, and a line of source, say where a tensor comes from a file."""
 
+_NAMED_LOAD = re.compile(r"  # .{0,60}(?:load(?!er\b)|resum|restor|convert|merge|ckpt|checkpoint|export)")
+"""The name of a user's file or function that reads one."""
+
 _SAVED = re.compile(
     r"load|checkpoint|ckpt|saved?\b|state_dict|merge|shard|restor|resum|get_slice|convert|import_"
 )
@@ -216,7 +219,7 @@ class Reading:
     @cached_property
     def loading(self) -> bool:
         """Whether a tensor is read from a file, by the text or by the line of code that failed."""
-        return bool(_LOADED.search(self.low) or _LOADS.search(self.line))
+        return bool(_LOADED.search(self.low) or _LOADS.search(self.line) or _NAMED_LOAD.search(self.line))
 
     @cached_property
     def read(self) -> bool:
