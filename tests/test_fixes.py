@@ -11,7 +11,7 @@ from hypothesis import given
 import llamapar as lp
 from inputs import jobs
 from llamapar.describe.layout import AXES
-from llamapar.rules import remedies
+from llamapar.rules import capacity, remedies
 from llamapar.rules.fixes import MOST
 from llamapar.rules.search import Fix, changed, search
 
@@ -40,7 +40,9 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
             assert after.ok, f"{finding.code}: {fix.text}"
             left = {f.code: f.severity for f in after.findings}
             assert left.get(finding.code, "note") == "note", f"{finding.code}: {fix.text}"
-            assert {code for code, s in left.items() if s == "warning"} <= warned
+            # of memory a fix of another rule may leave open what a framework that nobody has named decides
+            open_too = {capacity.OPEN} if most == MOST and arguments.get("framework") is None else set()
+            assert {code for code, s in left.items() if s == "warning"} <= warned | open_too
             changes = dict(fix.changes)
             assert changes, "a fix changes something"
             other = left.get("LP001") in (
