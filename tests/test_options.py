@@ -20,6 +20,7 @@ from llamapar.count.saved import RECOMPUTE
 from llamapar.count.schedule import SCHEDULES
 from llamapar.describe import options
 from llamapar.describe.job import Job
+from llamapar.describe.layout import AXES, Degrees
 from llamapar.describe.options import FACTS, LAYOUT, OPTIONS, OTHER_DEFAULTS, Option
 from llamapar.errors import Choice
 from llamapar.execution import execute
@@ -115,6 +116,39 @@ def test_another_table_would_be_noticed(changed: dict[str, Any], fault: str) -> 
         if change is not None:
             table[name] = replace(OPTIONS[name], **change)
     assert fault in faults("check", table)
+
+
+OF_A_LAYOUT = [name for name in FUNCTIONS if "layout" in inspect.signature(FUNCTIONS[name]).parameters]
+
+
+@pytest.mark.parametrize("name", OF_A_LAYOUT)
+def test_a_function_of_a_layout_takes_its_degrees_by_name(name: str) -> None:
+    of_interest = AXES if name == "explain" else LAYOUT  # what a text cannot show is no fact of explain
+    assert inspect.signature(FUNCTIONS[name]).parameters.keys() >= set(of_interest)
+
+
+def test_degrees_by_name_are_the_fields_of_a_layout() -> None:
+    assert set(Degrees.__annotations__) == set(LAYOUT) == set(lp.Layout.__dataclass_fields__)
+
+
+def test_degrees_by_name_say_the_same_as_a_layout() -> None:
+    layout = lp.Layout(tp=4, cp=2, dp=2, zero=2)
+    degrees: Degrees = {"tp": 4, "cp": 2, "dp": 2, "zero": 2}
+    assert lp.heads("llama3-8b", **degrees) == lp.heads("llama3-8b", layout)
+    assert lp.sequence(seq_len=64, **degrees) == lp.sequence(layout, 64)
+    assert lp.ranks(rank=3, **degrees).peers == lp.ranks(layout, 3).peers
+    assert lp.check("llama3-8b", **degrees).text() == lp.check("llama3-8b", layout).text()
+    assert lp.cost("llama3-8b", seq_len=8192, **degrees) == lp.cost("llama3-8b", layout, seq_len=8192)
+    assert lp.tape("mlp", "tiny", **degrees).steps == lp.tape("mlp", "tiny", layout).steps
+
+
+def test_a_degree_by_name_replaces_that_of_the_layout() -> None:
+    assert lp.check("llama3-8b", lp.Layout(tp=4, dp=2), tp=16).job.layout == lp.Layout(tp=16, dp=2)
+    assert lp.check("llama3-8b", {"tp": 4, "dp": 2}, dp=1).job.layout == lp.Layout(tp=4)
+    with pytest.raises(lp.LayoutError, match=r"^layout field='tpp' is not known"):
+        lp.check("llama3-8b", {"tpp": 4}, dp=1)
+    with pytest.raises(lp.LayoutError, match=r"^argument='tpp' is not known"):
+        lp.check("llama3-8b", tpp=4)  # type: ignore[call-overload, unused-ignore]
 
 
 def test_a_default_of_its_own_is_one() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import DEGREES, named
 from llamapar.describe.dtypes import TRAINED
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Padding
@@ -32,10 +33,10 @@ ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 offer("accounting", ACCOUNTINGS)
 
 
-@named()
+@named(DEGREES)
 def memory(
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     seq_len: int,
     micro_batch: int = 1,
@@ -60,6 +61,7 @@ def memory(
     silu_kept: bool | None = None,
     elementwise_kept: bool | None = None,
     framework: str | Framework | None = None,
+    **degrees: Unpack[Degrees],
 ) -> Memory:
     """Bytes of memory on the worst rank of every pipeline stage, term by term, beside a GPU's HBM.
 
@@ -107,7 +109,8 @@ def memory(
         ("loss", loss or "torch", LOSSES),
     ):
         one_of(name, value, known)
-    job = Job.of(model, layout, seq_len=seq_len, micro_batch=micro_batch, global_batch=global_batch)
+    lay = Layout.of(layout, **degrees)
+    job = Job.of(model, lay, seq_len=seq_len, micro_batch=micro_batch, global_batch=global_batch)
     m, lay = job.model, job.layout
     many = micro_batches_of(job)
     how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {recompute}"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from llamapar.describe.arguments import keywords_of, named
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
-from llamapar.describe.models import model as find_model
 from llamapar.records.tables import Plain, Record
 
 from .account import memory
@@ -136,17 +135,17 @@ def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tu
 
 
 @named(keywords_of(memory, without=("accounting",)))  # type: ignore[has-type, unused-ignore]
-def reconcile(model: ModelLike, layout: LayoutLike, **options: Any) -> Reconciliation:
+def reconcile(model: ModelLike, layout: LayoutLike | None = None, **options: Any) -> Reconciliation:
     """Our exact account of the worst stage beside the published rules, and the tools run on the same inputs.
 
     Arguments as in `memory`, accounting apart. Tools are those of `PEERS`, for its configurations.
     """
-    m, lay = find_model(model), Layout.of(layout)
-    exact = memory(m, lay, **options)
+    exact = memory(model, layout, **options)
+    m, lay = exact.model, exact.layout
     ours = groups(exact.worst)
     tools = []
     for rule, note in RULES.items():
-        theirs = memory(m, lay, accounting=rule, **options).worst
+        theirs = memory(model, layout, accounting=rule, **options).worst
         steps = FINE if theirs.bytes("parameters") else GROUPS
         steps_there = _steps(groups(exact.worst, steps), groups(theirs, steps), theirs.total_bytes)
         tools.append(Tool(f"{rule} rule", theirs.total_bytes, steps_there, note))

@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import DEGREES, named
 from llamapar.describe.dtypes import BYTES
-from llamapar.describe.layout import AXES, SHARDING, Layout, LayoutLike
+from llamapar.describe.layout import AXES, SHARDING, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
@@ -228,11 +229,11 @@ def sending(
     return Sending(program, rank, cut, table, rows)
 
 
-@named()
+@named(DEGREES)
 def traffic(
     program: str,
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     seq_len: int,
     global_batch: int | None = None,
@@ -245,6 +246,7 @@ def traffic(
     nc: int | None = None,
     reshard_after_forward: bool = True,
     rank: int = 0,
+    **degrees: Unpack[Degrees],
 ) -> Traffic:
     """What a rank sends in a forward and backward of `program`, one of PARTS; arguments as in `run`.
 
@@ -254,8 +256,9 @@ def traffic(
     is a pipeline, with the norm and the update after it, and its gradients are in float32 at least.
     LayoutError for bad input, and where heads, batch or seq_len do not divide.
     """
+    lay = Layout.of(layout, **degrees)
     sent = sending(
-        program, model, layout, seq_len, global_batch, dtype, kv_replication, padding, cp_method,
+        program, model, lay, seq_len, global_batch, dtype, kv_replication, padding, cp_method,
         schedule, micro_batches, nc, reshard_after_forward, rank,
     )  # fmt: skip
     m, lay, table, rows = sent.cut.model, sent.cut.layout, sent.table, sent.rows

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import DEGREES, named
 from llamapar.describe.dtypes import BYTES
-from llamapar.describe.layout import Coord, Layout, LayoutLike
+from llamapar.describe.layout import Coord, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike, Parameter
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
@@ -152,10 +152,10 @@ class ZeroMap(Record):
         return self.title, head, rows, "\n".join(told) or "nothing travels"
 
 
-@named()
+@named(DEGREES)
 def zero(
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     rank: int = 0,
     parameter: str = "wq",
@@ -163,6 +163,7 @@ def zero(
     padding: str | Padding | None = None,
     kv_replication: bool = False,
     reshard_after_forward: bool = True,
+    **degrees: Unpack[Degrees],
 ) -> ZeroMap:
     """What the ranks that share a copy of the parameters hold by the layout's ZeRO stage, and what they send.
 
@@ -170,7 +171,7 @@ def zero(
     of the stage is listed and drawn. Others as in `run`. Raises LayoutError for bad input, and for a stage
     that has no such parameter.
     """
-    found, lay = find_model(model), Layout.of(layout)
+    found, lay = find_model(model), Layout.of(layout, **degrees)
     rank = whole("rank", rank, 0, lay.world - 1)
     cut = Cut(found, lay, padding_rule(padding), flag("kv_replication", kv_replication))
     again = flag("reshard_after_forward", reshard_after_forward)

@@ -14,6 +14,8 @@ from typing import TypeVar, cast
 
 from llamapar.errors import one_of
 
+from .layout import Layout
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -27,6 +29,10 @@ def keywords_of(function: Callable[..., object], *, without: Iterable[str] = ())
 def keywords(defaults: Mapping[str, object]) -> list[Parameter]:
     """Keyword-only parameters by name, with their defaults."""
     return [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
+
+
+DEGREES = keywords_of(Layout)
+"""The parameters of a function that takes the fields of a layout by name."""
 
 
 def named(options: Iterable[Parameter] = ()) -> Callable[[Function], Function]:

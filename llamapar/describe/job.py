@@ -12,7 +12,7 @@ from .configfile import Values
 from .layout import Layout, LayoutLike
 from .models import ModelConfig, ModelLike
 from .models import model as find_model
-from .options import FACTS, OPTIONS
+from .options import FACTS, LAYOUT, OPTIONS
 from .splits import NO_PADDING, Padding, kv_copies
 
 _COUNTS = {name: OPTIONS[name].most for name in FACTS if OPTIONS[name].is_count}
@@ -57,8 +57,12 @@ class Job(Fields, word="job field"):
     regather: bool | None = None
 
     @classmethod
-    def of(cls, model: ModelLike, layout: LayoutLike, **known: object) -> Job:
-        """A Job from what a person gives; LayoutError or ModelError names the field that is off."""
+    def of(cls, model: ModelLike, layout: LayoutLike | None = None, **known: object) -> Job:
+        """A Job from what a person gives; LayoutError or ModelError names the field that is off.
+
+        known: fields of Job, and fields of Layout, which replace those of `layout`.
+        """
+        layout = Layout.of(layout, **{name: known.pop(name) for name in LAYOUT if name in known})
         for name, value in known.items():
             one_of("argument", name, _FACTS)
             if name in _COUNTS and value is not None:
@@ -81,7 +85,7 @@ class Job(Fields, word="job field"):
                 OPTIONS[name].chosen(known[name])
         if known.get("nc") is not None and known.get("schedule") != "flexible":
             raise only_flexible(known["nc"], f"schedule={known.get('schedule', OPTIONS['schedule'].default)}")
-        return cls(find_model(model), Layout.of(layout), **Values(known))
+        return cls(find_model(model), layout, **Values(known))
 
     def replace(self, **changes: object) -> Job:
         """A copy with fields changed; unlike `of` it trusts the values."""

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from llamapar.errors import MAX_DEGREE, Choice, Fields, LayoutError, flag, one_of, shown, whole
 
@@ -43,6 +43,20 @@ class Coord(NamedTuple):
     cp: int
     pp: int
     dp: int
+
+
+class Degrees(TypedDict, total=False):
+    """The fields of a Layout, as public functions take them by name."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    dp_replicate: int
+    sequence_parallel: bool | None
+    virtual_stages: int
+    zero: int
+    order: str
 
 
 @dataclass(frozen=True)
@@ -209,17 +223,22 @@ class Layout(Fields, word="layout field"):
         return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
 
     @classmethod
-    def of(cls, value: LayoutLike) -> Layout:
-        """A Layout from a Layout or from a mapping of its fields; LayoutError for anything else."""
+    def of(cls, value: LayoutLike | None = None, **degrees: object) -> Layout:
+        """A Layout from a Layout, from a mapping of its fields, or from fields given by name.
+
+        Fields given by name replace those of `value`; a field that nobody gives has its default.
+        Raises LayoutError for anything else, and where nothing is given.
+        """
+        if isinstance(value, Mapping) or (value is None and degrees):
+            degrees = {**(value or {}), **degrees}
+            cls._refuse_unknown(degrees)
+            return cls(**Values(degrees))
         if isinstance(value, cls):
-            return value
-        if isinstance(value, Mapping):
-            cls._refuse_unknown(value)
-            return cls(**Values(value))
+            return value.replace(**degrees) if degrees else value
         raise LayoutError(
-            f"layout={shown(value)}: a layout is needed",
+            f"layout={shown(value)}: a layout is needed" if value is not None else "a layout is needed",
             "",
-            ["lp.Layout(tp=8, cp=1, pp=1, dp=1)", 'a dict such as {"tp": 8, "dp": 2}'],
+            [Choice.of(tp=8, dp=2), "lp.Layout(tp=8, dp=2)", 'a dict such as {"tp": 8, "dp": 2}'],
             "layout",
         )
 

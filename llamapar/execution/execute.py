@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
 from llamapar import interrupts
-from llamapar.describe.arguments import keywords_of, named
+from llamapar.describe.arguments import DEGREES, keywords_of, named
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING, Padding
@@ -51,7 +51,7 @@ CP_METHODS = ("all_gather", "ring")
 def prepare(
     program: ProgramLike,
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     dtype: str = "float32",
     seq_len: int | None = None,
@@ -75,9 +75,11 @@ def prepare(
     reshard_after_forward: bool = True,
     steps: int = 1,
     steps_done: int = 0,
+    **degrees: Unpack[Degrees],
 ) -> tuple[Task, tuple[str, ...], Report]:
     """The task, what to say about it, and check's report. Arguments and errors as in `run`."""
-    chosen, found, given = find_program(program, reference, out), find_model(model), Layout.of(layout)
+    chosen, found = find_program(program, reference, out), find_model(model)
+    given = Layout.of(layout, **degrees)
     rule = padding_rule(padding) if padding is not None else NO_PADDING
     unit = given.cp * (2 if given.tp % 2 and given.cp > 1 else 1) * (given.tp if given.sp else 1)
     seq = whole("seq_len", seq_len) if seq_len is not None else -(-64 // (2 * unit)) * 2 * unit
@@ -177,11 +179,11 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
     return found
 
 
-@named(keywords_of(prepare))
+@named([*keywords_of(prepare), *DEGREES])
 def run(
     program: ProgramLike,
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     engine: str = "local",
     device: str = "auto",
@@ -302,8 +304,8 @@ def _without_tensors(result: RunResult) -> RunResult:
     return replace(result, reports=tuple(reports))
 
 
-@named(keywords_of(prepare, without=("force",)))
-def tape(program: ProgramLike, model: ModelLike, layout: LayoutLike, **options: Any) -> Tape:
+@named([*keywords_of(prepare, without=("force",)), *DEGREES])
+def tape(program: ProgramLike, model: ModelLike, layout: LayoutLike | None = None, **options: Any) -> Tape:
     """The shape tape of `program` at its true size, from the meta device: nothing is allocated.
 
     Arguments as in `run`; layouts that check refuses are taped up to the line that raises.
@@ -312,9 +314,14 @@ def tape(program: ProgramLike, model: ModelLike, layout: LayoutLike, **options: 
     return tapes.tape(unpiped(task), _reason(report))
 
 
-@named(keywords_of(prepare))
+@named([*keywords_of(prepare), *DEGREES])
 def step_through(
-    program: ProgramLike, model: ModelLike, layout: LayoutLike, *, number: int = 0, **options: Any
+    program: ProgramLike,
+    model: ModelLike,
+    layout: LayoutLike | None = None,
+    *,
+    number: int = 0,
+    **options: Any,
 ) -> LocalRanks:
     """All ranks of a layout in this process, to step through a program: see `LocalRanks`.
 

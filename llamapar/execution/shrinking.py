@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from llamapar.count.wire import WHOLE
-from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout, LayoutLike, divisors
+from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.layout import Degrees, Layout, LayoutLike, divisors
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding
@@ -25,15 +26,16 @@ class Shrunk:
     notes: tuple[str, ...]
 
 
-@named()
+@named(DEGREES)
 def shrink(
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     ranks: int = MAX_RANKS,
     padding: str | Padding | None = None,
     layers: int = 2,
     program: str = "attention",
+    **degrees: Unpack[Degrees],
 ) -> Shrunk:
     """The same heads, KV heads and degree of tp over narrow heads and few rows, on at most `ranks` ranks.
 
@@ -43,7 +45,7 @@ def shrink(
     kept for two a stage. pp becomes 1 for a program that is part of a stage, for a run of that covers the
     ranks of one.
     """
-    model, layout = find_model(model), Layout.of(layout)
+    model, layout = find_model(model), Layout.of(layout, **degrees)
     tp, most = layout.tp, max(1, ranks // layout.tp)
     pp = max(d for d in divisors(layout.pp) if d <= most) if program in WHOLE else 1
     virtual_stages = layout.virtual_stages if pp > 1 else 1

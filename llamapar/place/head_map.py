@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
-from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split, kv_copies
@@ -136,15 +137,16 @@ class HeadMap(Record):
         return title, ["tp rank", "query heads", "wq rows", "KV heads", "wk, wv rows"], rows, foot
 
 
-@named()
+@named(DEGREES)
 def heads(
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     kv_replication: bool = False,
     interleave: bool = True,
+    **degrees: Unpack[Degrees],
 ) -> HeadMap:
     """Query and KV heads per TP rank. Never refuses a layout: a cut head is shown as cut."""
     flag("kv_replication", kv_replication)
     flag("interleave", interleave)
-    return HeadMap(find_model(model), Layout.of(layout).tp, kv_replication, interleave)
+    return HeadMap(find_model(model), Layout.of(layout, **degrees).tp, kv_replication, interleave)

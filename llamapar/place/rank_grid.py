@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Unpack
 
-from llamapar.describe.arguments import named
-from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Layout, LayoutLike
+from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Degrees, Layout, LayoutLike
 from llamapar.errors import whole
 from llamapar.records.tables import Record
 
@@ -60,10 +61,10 @@ def _listed(group: range) -> str:
     return f"{group[0]}, {group[1]}, {group[2]}, … {group[-1]}"
 
 
-@named()
-def ranks(layout: LayoutLike, rank: int = 0) -> RankGrid:
+@named(DEGREES)
+def ranks(layout: LayoutLike | None = None, rank: int = 0, **degrees: Unpack[Degrees]) -> RankGrid:
     """The grid of all ranks with one of them chosen; instant at 2**20 ranks."""
-    layout = Layout.of(layout)
+    layout = Layout.of(layout, **degrees)
     rank = whole("rank", rank, 0, layout.world - 1)
     block = 1
     for axis in layout.axes:

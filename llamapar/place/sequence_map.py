@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import Unpack
 
-from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Split
 from llamapar.errors import Choice, LayoutError, one_of, shown, whole
@@ -179,19 +180,20 @@ class SequenceMap(Record):
         return title, ["cp rank", "positions", "tokens", "causal pairs"], rows, foot
 
 
-@named()
+@named(DEGREES)
 def sequence(
-    layout: LayoutLike,
-    seq_len: int,
+    layout: LayoutLike | None = None,
+    seq_len: int | None = None,
     *,
     chunking: str = "head-tail",
     documents: tuple[int, ...] | None = None,
+    **degrees: Unpack[Degrees],
 ) -> SequenceMap:
     """Tokens and causal work per CP rank. chunking: "head-tail" or "contiguous".
 
     documents: tokens of each document of the sequence, which attend to their own; None for one.
     """
-    layout = Layout.of(layout)
+    layout = Layout.of(layout, **degrees)
     if layout.cp > MAX_CP:
         raise LayoutError(
             f"cp={layout.cp}: the sequence map lists at most {MAX_CP} ranks",

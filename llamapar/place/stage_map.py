@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Unpack
 
-from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import LAYER_SPLITS
@@ -128,12 +129,18 @@ def split_named(layer_split: str) -> str:
     return known.layer_split
 
 
-@named()
-def stages(model: ModelLike, layout: LayoutLike, *, layer_split: str = "balanced ends") -> StageMap:
+@named(DEGREES)
+def stages(
+    model: ModelLike,
+    layout: LayoutLike | None = None,
+    *,
+    layer_split: str = "balanced ends",
+    **degrees: Unpack[Degrees],
+) -> StageMap:
     """Layers per pipeline stage.
 
     layer_split: a name of `splits.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer
     fewer on the first and on the last stage. Raises LayoutError for a framework without such a rule.
     """
-    layout = Layout.of(layout)
+    layout = Layout.of(layout, **degrees)
     return StageMap(find_model(model), layout.pp, layout.virtual_stages, split_named(layer_split))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
-from llamapar.describe.arguments import named
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding, Split
@@ -87,10 +88,16 @@ class VocabMap(Record):
         return title, ["tp rank", "rows", "count", "tokens", "pad rows"], rows, self.reason
 
 
-@named()
-def vocab(model: ModelLike, layout: LayoutLike, *, padding: str | Padding | None = None) -> VocabMap:
+@named(DEGREES)
+def vocab(
+    model: ModelLike,
+    layout: LayoutLike | None = None,
+    *,
+    padding: str | Padding | None = None,
+    **degrees: Unpack[Degrees],
+) -> VocabMap:
     """Vocabulary rows per TP rank. padding: a Padding, a framework's name for its own rule, or none."""
-    made = VocabMap(find_model(model), Layout.of(layout).tp, padding_rule(padding))
+    made = VocabMap(find_model(model), Layout.of(layout, **degrees).tp, padding_rule(padding))
     if made.padded > MAX_SIZE:
         raise LayoutError(
             f"padding={made.padding} at tp={made.tp} makes {made.padded} rows, more than {MAX_SIZE}",

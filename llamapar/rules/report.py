@@ -9,7 +9,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from llamapar.describe.arguments import keywords_of, named
+from llamapar.describe.arguments import DEGREES, keywords_of, named
 from llamapar.describe.job import Job
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
@@ -234,7 +234,7 @@ class Report:
 
 
 @takes_settings
-@named(keywords_of(Job, without=("padding",)))
+@named([*DEGREES, *keywords_of(Job, without=("padding",))])
 def check(
     model: ModelLike,
     layout: LayoutLike | None = None,
@@ -249,14 +249,13 @@ def check(
         which says layout, facts and framework too, of which those that are given here win.
     framework: whose rules decide `ok`; None judges the paper's own semantics.
     padding: vocabulary padding: a Padding, "none", or a framework's name.
-    known: facts of `Job`: gpus, gpus_per_node, seq_len, batch_tokens, batch_per_dp, micro_batch,
+    known: degrees of the layout by name (tp=8, dp=2), in place of `layout` or replacing some of its;
+        and facts of `Job`: gpus, gpus_per_node, seq_len, batch_tokens, batch_per_dp, micro_batch,
         global_batch, micro_batches, kv_replication, quant_group, gpu, recompute, schedule, nc, regather.
     gpu: whose memory decides too; without one a note says on which it fits.
 
     Raises LayoutError or ModelError for input that is no number, name or file of the kind asked.
     """
-    if layout is None:
-        raise LayoutError("a layout is needed", "", ["Layout(tp=8, dp=8)", "read_settings(...)"], "layout")
     judge = find_framework(framework) if framework is not None else None
     rule = padding_rule(padding) if padding is not None else None
     return check_job(Job.of(model, layout, padding=rule, **known), judge)
@@ -270,7 +269,7 @@ def check_job(job: Job, judge: Framework | None = None) -> Report:
 
 
 @named(keywords_of(check))
-def require(model: ModelLike, layout: LayoutLike, **known: Any) -> Report:
+def require(model: ModelLike, layout: LayoutLike | None = None, **known: Any) -> Report:
     """`check`, and LayoutError with the whole report where it is not ok.
 
     One line for a training script: `lp.require("llama3.1-405b", {"tp": 8, ...}, gpus=world_size)`.

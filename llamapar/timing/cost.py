@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Unpack
 
 from llamapar.count.terms import Term
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import DEGREES, named
 from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS, offer
 from llamapar.errors import flag, one_of, real
@@ -165,10 +166,10 @@ class Cost(Record):
 
 
 @takes_settings
-@named()
+@named(DEGREES)
 def cost(
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     seq_len: int,
     micro_batch: int = 1,
@@ -189,6 +190,7 @@ def cost(
     flops: str = "causal",
     profile: str | None = None,
     framework: str | Framework | None = None,
+    **degrees: Unpack[Degrees],
 ) -> Cost:
     """How long a step takes, term by term, from published constants alone; a range of what it may be.
 
@@ -213,7 +215,7 @@ def cost(
     one_of("kernels", kernels, MOVED)
     job = Job.of(
         model,
-        layout,
+        Layout.of(layout, **degrees),
         seq_len=seq_len,
         micro_batch=micro_batch,
         global_batch=global_batch,

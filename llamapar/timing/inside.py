@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
+from typing import Unpack
 
 from llamapar.count.terms import Term
 from llamapar.count.wire import PARTS, Traffic
 from llamapar.count.wire import Term as Sent
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import DEGREES, named
 from llamapar.describe.hardware import DEFAULT_GPU, hardware
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
@@ -201,10 +202,10 @@ class LayerSteps(Record):
         return self.title, head, rows, foot
 
 
-@named()
+@named(DEGREES)
 def inside(
     model: ModelLike,
-    layout: LayoutLike,
+    layout: LayoutLike | None = None,
     *,
     seq_len: int,
     micro_batch: int = 1,
@@ -212,13 +213,14 @@ def inside(
     cp_method: str = "all_gather",
     kv_replication: bool = False,
     rank: int = 0,
+    **degrees: Unpack[Degrees],
 ) -> LayerSteps:
     """One layer and one micro-batch, step by step, on the TP × CP group of `rank`.
 
     Bytes of each collective are those of `traffic("block", …)` in bfloat16; seconds are the terms of `cost`
     without recomputation. Raises LayoutError for bad input, and where heads or seq_len do not divide.
     """
-    lay = Layout.of(layout)
+    lay = Layout.of(layout, **degrees)
     how = Conditions(hardware(gpu), recompute="none", cp_method=OPTIONS["cp_method"].chosen(cp_method))
     copies = flag("kv_replication", kv_replication)
     return inside_of(find_model(model), lay, whole("seq_len", seq_len), micro_batch, how, copies, rank)
