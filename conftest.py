@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 os.environ["LLAMAPAR_PROGRESS"] = "off"
+os.environ.pop("COLUMNS", None)  # the command follows it, and pytest-xdist sets it for its workers
 
 
 def pytest_configure(config: pytest.Config) -> None:

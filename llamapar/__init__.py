@@ -23,6 +23,7 @@ from .describe.rope import RopeScaling
 from .describe.splits import Padding
 from .diagnosis import Diagnosis, Explanation, Level, explain
 from .errors import LayoutError, LlamaparError, ModelError
+from .errors import install as _install
 from .execution.shrinking import Shrunk, shrink
 from .frameworks import FRAMEWORKS
 from .frameworks.settings import Contradiction, Settings, read_settings
@@ -209,8 +210,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"llamapar has no {name!r}" + (f"; is it {nearest}?" if nearest else ""))
     from importlib import import_module
 
-    with _interrupts.deferred():  # a torch whose import is broken off cannot be imported again
-        module = import_module(f".{_LAZY[name] or name}", __name__)
+    try:
+        with _interrupts.deferred():  # a torch whose import is broken off cannot be imported again
+            module = import_module(f".{_LAZY[name] or name}", __name__)
+    except ModuleNotFoundError as problem:
+        rest = "run" if problem.name in ("torch", "numpy", "cloudpickle") else "lab"
+        what = f"lp.{name} needs {problem.name}, which is not installed"
+        raise ModuleNotFoundError(f"{what}\n  try  {_install(rest)}", name=problem.name) from None
     value = getattr(module, name) if _LAZY[name] else module
     globals()[name] = value
     return value

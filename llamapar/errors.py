@@ -20,6 +20,11 @@ MAX_SIZE = 2**31 - 1
 """Largest model dimension, sequence length or batch that the workbook accepts."""
 
 
+def install(extra: str, how: str = "") -> str:
+    """The command that installs what an extra of the package brings; there is no release yet."""
+    return f"pip install {how}-e '.[{extra}]' in a checkout of llamapar"
+
+
 @dataclass(frozen=True)
 class Choice:
     """What fields could be instead, as data; every door makes its own words of it, `str` those of Python.

@@ -188,9 +188,14 @@ def sample(soak: bool) -> Callable[[Iterable[Any], int], list[Any]]:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[[str | list[str]], tuple[int, str, str]]:
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str | list[str]], tuple[int, str, str]]:
     """The command: `run("check --tp 8")` or `run([...])` gives exit status, stdout, stderr."""
     from llamapar.cli import main as cli
+    from llamapar.cli import writing
+
+    monkeypatch.setattr(writing, "PATIENCE", 3600.0)  # a busy machine is no reason to speak
 
     def call(words: str | list[str]) -> tuple[int, str, str]:
         capsys.readouterr()

@@ -228,7 +228,8 @@ REFUSALS = [
     ("check --model tiny --dp 4 --dp-replicate 3", "dp_replicate=3 does not divide dp=4", "--dp-replicate 2"),
     ("check --model llama3-9b", "model='llama3-9b' is neither a preset nor a file", "llama3-8b"),
     ("check --tp 8", "a model is needed", "llama3.1-405b"),
-    ("check llama3-8b --tp 8", "'llama3-8b' is one word too many", "--model llama3-8b"),
+    ("check llama3-8b tiny", "'tiny' is one word too many", "llamapar check --help"),
+    ("check llama3-8b --model tiny", "'llama3-8b' and --model 'tiny' both name a model", "llama3-8b"),
     ("check --model tiny --tpp 8", "'--tpp' is not an option of llamapar check", "--tp"),
     ("check --model tiny --gpu-per-node=8", "'--gpu-per-node=8' is not an option", "--gpus-per-node"),
     ("check --model tiny --tp", "argument --tp: expected one argument", "llamapar check --help"),
@@ -236,7 +237,7 @@ REFUSALS = [
     ("model tiny --inventory --pp 9", "pp·virtual_stages = 9 stages for 4 layers", "--pp 1"),
     ("run --model tiny", "a program is needed", "llamapar run attention"),
     ("run attention", "a model is needed", "llamapar run --help"),
-    ("run attention tiny", "'tiny' is one word too many", "--model tiny"),
+    ("run attention tiny llama3-8b", "'llama3-8b' is one word too many", "llamapar run --help"),
     ("ranks --tp 8 --rank 8", "rank=8: rank must be a whole number from 0 to 7", "--rank 7"),
     ("chek --model tiny", "command='chek' is not known", "check"),
     ("", "a command is needed first", "model"),
@@ -332,11 +333,48 @@ def test_help(run: Any, command: str) -> None:
     assert (status, err) == (0, "")
     assert "example:\n  llamapar " in out
     exits = LEAVES[command].exits if command in LEAVES else "0 and 1 as the help of each "
-    assert f"exit status: {exits}" in out
-    assert ", 2 bad usage or bad input\n" in out
+    in_one_line = " ".join(out.split())
+    assert f"exit status: {exits}" in in_one_line
+    assert ", 2 bad usage or bad input " in in_one_line
     later = {"diagnose", "clinic"}
     assert not later & set(re.findall(r"[a-z]+", out.lower()))
     assert out.isascii()
+
+
+@pytest.mark.parametrize("command", ["", "checkpoint", *LEAVES])
+@pytest.mark.parametrize("columns", [80, 100])
+def test_help_keeps_to_columns(run: Any, monkeypatch: pytest.MonkeyPatch, command: str, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = run(f"{command} --help")[1]
+    assert [line for line in out.splitlines() if len(line) > columns] == []
+
+
+def test_an_answer_keeps_to_columns(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = run("check llama3-8b --tp 16")[1]
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = run("check llama3-8b --tp 16")[1]
+    assert max(map(len, wide.splitlines())) > 80
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert narrow.split() == wide.split()
+
+
+@pytest.mark.parametrize(
+    "line", ["check MODEL --tp 2", "memory MODEL --seq-len 8", "cost MODEL --seq-len 8", "loading MODEL"]
+)
+def test_the_model_is_a_word_or_an_option(run: Any, line: str) -> None:
+    word, option = (run(line.replace("MODEL", model)) for model in ("tiny", "--model tiny"))
+    assert word == option
+    assert word[1] != ""
+
+
+def test_cost_takes_the_gpus_that_there_are(run: Any, refused: Any) -> None:
+    assert run("cost tiny --tp 2 --gpus 2 --seq-len 8") == run("cost tiny --tp 2 --seq-len 8")
+    too_few = "tp·cp·pp·dp = 2·1·1·1 = 2, but there are 8 GPUs"
+    refused("cost tiny --tp 2 --gpus 8 --seq-len 8", too_few, "dp=4")
+
+
+def test_version(run: Any) -> None:
+    assert run("--version") == (0, f"llamapar {lp.__version__}\n", "")
 
 
 STATUSES = {

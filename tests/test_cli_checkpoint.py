@@ -276,7 +276,7 @@ def test_without_numpy_it_says_what_is_needed(run: Any, monkeypatch: pytest.Monk
         2,
         "",
         "llamapar: numpy is not installed, and reading checkpoints needs it\n"
-        "  try  pip install 'llamapar[run]'\n",
+        "  try  pip install -e '.[run]' in a checkout of llamapar\n",
     )
 
 

@@ -195,7 +195,7 @@ def test_the_defaults_of_loading(run: Any) -> None:
 REFUSALS = [
     ("memory --seq-len 8192", "a model is needed", "llama3.1-405b"),
     ("memory --model tiny", "a sequence length is needed", "--seq-len 8192"),
-    ("memory tiny --seq-len 8", "'tiny' is one word too many", "--model tiny"),
+    ("memory tiny tiny --seq-len 8", "'tiny' is one word too many", "llamapar memory --help"),
     ("memory --model tiny --seq-len 0", "seq_len=0: seq_len must be", "--seq-len 1"),
     ("memory --model tiny --seq-len 8e3", "seq_len='8e3': a whole number is needed", "--seq-len 8000"),
     ("memory --model tiny --seq-len 8 --recompute selctive", "recompute='selctive' is not", "selective"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.cli import run_command as running
+from llamapar.cli import writing
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import Choice
 from llamapar.execution import execute
@@ -313,23 +315,33 @@ def test_without_torch() -> None:
     assert done.stderr == (
         "llamapar: torch is not installed, and running a layout needs it\n"
         "  why  every other command needs nothing but Python\n"
-        "  try  pip install 'llamapar[run]'\n"
+        "  try  pip install -e '.[run]' in a checkout of llamapar\n"
     )
-    assert json.loads(done.stdout)["error"]["choose"] == ["pip install 'llamapar[run]'"]
+    assert json.loads(done.stdout)["error"]["choose"] == ["pip install -e '.[run]' in a checkout of llamapar"]
 
 
 def test_with_a_torch_that_is_too_old() -> None:
     done = python("run mlp --model tiny", "sys.modules['torch.distributed._local_tensor'] = None")
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs torch 2.11 or newer\n" in done.stderr
-    assert done.stderr.endswith("  try  pip install --upgrade 'llamapar[run]'\n")
+    assert done.stderr.endswith("  try  pip install --upgrade -e '.[run]' in a checkout of llamapar\n")
 
 
 def test_as_a_module() -> None:
     words = [sys.executable, "-m", "llamapar", "run", "mlp", "--model", "tiny", "--seq-len", "8", "--json"]
     done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    patient = r"llamapar: (importing|running) "  # what a busy machine makes it say
+    said = [line for line in done.stderr.splitlines() if not re.match(patient, line)]
+    assert (done.returncode, said) == (0, [])
     assert json.loads(done.stdout)["ok"] is True
+
+
+def test_a_long_run_says_what_it_does(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "PATIENCE", 1e-3)
+    status, out, err = run("run mlp tiny --tp 2 --seq-len 8 --device cpu --json")
+    assert (status, json.loads(out)["ok"]) == (0, True)
+    told = r"llamapar: running mlp of tiny on 2 ranks; Ctrl-C ends it: \d+ s"
+    assert [line for line in err.splitlines() if re.fullmatch(told, line)]
 
 
 # -- under torchrun, as far as it shows in one process -------------------------------------------

@@ -151,7 +151,13 @@ def test_environment_yml_takes_its_pins_from_the_constraints() -> None:
     environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
     assert environment["channels"] == ["conda-forge"]
     python = "python" + PYPROJECT["project"]["requires-python"]
-    assert environment["dependencies"] == [python, "pip", {"pip": ["-c constraints.txt", "-e .[test]"]}]
+    *_, pip = environment["dependencies"]
+    first, *named, project = pip["pip"]
+    assert environment["dependencies"][:-1] == [python, "pip"]
+    assert (first, project) == ("-c constraints.txt", "-e .[test]")
+    assert named == ["jupyterlab", "ipywidgets", "torch", "plotly", "nbval"]
+    assert {canonicalize_name(name) for name in named} <= PINS.keys()
+    assert set(named) <= {canonicalize_name(r.name) for e in ("run", "lab") for r in direct(e)}
 
 
 def test_pip_reads_the_lines_of_environment_yml(tmp_path: Path) -> None:
@@ -170,7 +176,8 @@ def test_pip_reads_the_lines_of_environment_yml(tmp_path: Path) -> None:
     shown = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
     assert "False True .[test]" in shown
     assert f"True False torch=={PINS['torch']}" in shown
-    assert len(shown) == 1 + sum(
+    assert "False False jupyterlab" in shown
+    assert len(shown) == len(lines) - 1 + sum(
         "==" in line for line in (PROJECT / "constraints.txt").read_text().splitlines()
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -625,3 +626,16 @@ def test_an_interrupt_ends_a_local_run_and_not_the_process(soak: bool) -> None:
     script = [sys.executable, "-c", INTERRUPTED, times]
     done = subprocess.run(script, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout) == (0, f"{times}\n"), done.stderr
+
+
+def test_many_tensors_that_agree_are_one_row() -> None:
+    result = lp.run("llama", "tiny", tp=2, seq_len=8, device="cpu")
+    _, _, rows, _ = result._table()
+    worst = max(result.gradient_errors, key=result.gradient_errors.__getitem__)
+    error = f"{result.gradient_errors[worst]:.0e}"
+    folded = ["gradient", f"{len(result.gradient_errors)} tensors, worst {worst}", error, "equal"]
+    assert [row for row in rows if row[0] == "gradient"] == [folded]
+    differs = replace(result, gradient_errors={**result.gradient_errors, worst: 1.0})
+    _, _, rows, _ = differs._table()
+    assert ["gradient", worst, "1e+00", "DIFFERS"] in rows
+    assert len(rows) == len(result.output_errors) + 2

@@ -91,3 +91,26 @@ def test_the_helper_would_notice_a_heavy_import(name: str) -> None:
 def test_the_helper_does_not_hide_a_broken_import() -> None:
     with pytest.raises(AssertionError, match="No module named 'no_such_module'"):
         loaded("import no_such_module", "json")
+
+
+BARE_NAMES = """
+import sys
+sys.modules["anywidget"] = sys.modules["torch"] = None  # as if they were not installed
+import llamapar as lp
+for name in ("explorer", "run"):
+    try:
+        getattr(lp, name)
+    except ImportError as problem:
+        print(problem)
+"""
+
+
+def test_a_name_that_needs_more_says_how_to_get_it() -> None:
+    run = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{BARE_NAMES}"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == (
+        "lp.explorer needs anywidget, which is not installed\n"
+        "  try  pip install -e '.[lab]' in a checkout of llamapar\n"
+        "lp.run needs torch, which is not installed\n"
+        "  try  pip install -e '.[run]' in a checkout of llamapar\n"
+    )

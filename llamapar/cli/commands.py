@@ -13,7 +13,7 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import FACTS, LAYOUT, Values
-from llamapar.errors import LlamaparError
+from llamapar.errors import LlamaparError, install
 
 from .writing import Foldable, as_text
 
@@ -97,16 +97,21 @@ def with_torch(module: str, what: str, why: str = "") -> ModuleType:
         return importlib.import_module(f"llamapar.{module}")
     except ModuleNotFoundError as problem:
         missing = f"{problem.name} is not installed, and {what} needs it"
-        raise LlamaparError(missing, why, ["pip install 'llamapar[run]'"]) from None
+        raise LlamaparError(missing, why, [install("run")]) from None
     except ImportError as problem:  # a torch that is too old
-        raise LlamaparError(str(problem), "", ["pip install --upgrade 'llamapar[run]'"]) from None
+        raise LlamaparError(str(problem), "", [install("run", "--upgrade ")]) from None
+
+
+MODEL_WORD = (("model", "the same as --model"),)
+"""The word of a command that is about a model."""
 
 
 class Command(NamedTuple):
     """what: its help. exits: what its status 0 means, and its status 1 where it has one.
 
     function: the public function whose defaults its options have. options: names of OPTIONS.
-    positional: the words after it. surplus: what one more may mean.
+    positional: the words after it, by name; one that is an option's name stands for its value.
+    surplus: what one more may mean.
     helps: of options that mean something else here.
     """
 

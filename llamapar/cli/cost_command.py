@@ -15,11 +15,11 @@ from llamapar.timing.cost import Cost, cost
 from llamapar.timing.plan import Plan, plan
 from llamapar.timing.reasons import reasons
 
-from .commands import Answer, Command, Given, answer
+from .commands import MODEL_WORD, Answer, Command, Given, answer
 from .settings_command import of_settings
 from .writing import as_text, write
 
-_STEP = ("seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split")
+_STEP = ("gpus", "seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split")
 _HOW = ("gpu", "precision", "kernels", "flash", "overlap_tp", "float8_all_gather", "kv_replication")
 _OPTIONS = (*_STEP, *_HOW, "cp_method", "imbalance", "flops", "profile", "framework")
 
@@ -48,7 +48,7 @@ COST = Command(
     "  llamapar cost --model llama3.1-8b --dp 8 --zero 3 --seq-len 8192 --gpu a100-80gb --json\n"
     "  llamapar cost --config train.toml --launch run.slurm",
     exits="0 a time",
-    surplus="--model {word}",
+    positional=MODEL_WORD,
     helps={
         "gpu": f"on which it runs: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
         "framework": "whose layer split and habits there are, where they are not given",
@@ -125,7 +125,7 @@ PLAN = Command(
     f"{PLAN_EXAMPLE}\n  {PLAN_EXAMPLE} --framework torchtitan --json\n"
     "  llamapar plan --config train.toml --launch run.slurm --gpus 256",
     exits="0 some layout passes and fits, 1 none does",
-    surplus="--model {word}",
+    positional=MODEL_WORD,
     helps={
         "gpu": f"on which it runs: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
         "framework": "by whose rules, layer split and habits (default: the Llama 3 paper's)",

@@ -19,7 +19,7 @@ from llamapar.rules.report import check
 
 from . import parsing, run_command, settings_command
 from .checkpoint_command import CHECKPOINT
-from .commands import Answer, Command, Given, Group, answer
+from .commands import MODEL_WORD, Answer, Command, Given, Group, answer
 from .cost_command import COST, PLAN
 from .explain_command import EXPLAIN
 from .memory_command import LOADING, MEMORY
@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command | Group] = {
         "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072\n"
         "  llamapar check --config train.toml --gpus 128 -- --parallelism.tensor_parallel_degree 16",
         exits="0 no errors, 1 the layout has errors",
-        surplus="--model {word}",
+        positional=MODEL_WORD,
     ),
     "ranks": Command(
         _ranks,
@@ -82,13 +82,17 @@ COMMANDS: dict[str, Command | Group] = {
 }
 """The commands by name."""
 
-_DESCRIPTION = """See how a Llama-style model is cut over GPUs by tensor (TP), context (CP), pipeline
-(PP) and data (DP) parallelism, and whether that works, before it costs a GPU-hour."""
+_DESCRIPTION = (
+    "See how a Llama-style model is cut over GPUs by tensor (TP), context (CP), pipeline (PP) and data (DP) "
+    "parallelism, and whether that works, before it costs a GPU-hour."
+)
 
 _TOP = Group(_DESCRIPTION, COMMANDS, "llamapar model llama3.1-405b")
 
-_STATUS = """Bad input is told on stderr; with --json, {"error": {"field", "message", "why", "choose"}} on
-stdout too."""
+_STATUS = (
+    'Bad input is reported on stderr; with --json, {"error": {"field", "message", "why", "choose"}} on '
+    "stdout too."
+)
 
 
 def _answer(argv: Sequence[str]) -> int:

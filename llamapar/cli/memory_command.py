@@ -10,7 +10,7 @@ from llamapar.records.tables import cut
 from llamapar.rules.capacity import memory_of
 from llamapar.rules.machines import Count, counted, loading
 
-from .commands import Answer, Command, Given, answer
+from .commands import MODEL_WORD, Answer, Command, Given, answer
 from .writing import as_text
 
 _HOW = ("accounting", "cp_method", "loss", "silu_kept", "elementwise_kept", "float8_all_gather")
@@ -57,7 +57,7 @@ MEMORY = Command(
     "  llamapar memory --job paper-16k-gpus\n"
     "  llamapar memory --model llama3.1-8b --dp 8 --seq-len 8192 --accounting megatron --json",
     exits=_EXITS,
-    surplus="--model {word}",
+    positional=MODEL_WORD,
     helps={
         **dict.fromkeys(
             ("order", "gpus", "gpus_per_node", "batch_tokens", "quant_group"),
@@ -75,6 +75,6 @@ LOADING = Command(
     ("model", *_LOADING_OPTIONS),
     "llamapar loading --model llama3.1-405b --format q40 --nodes 4 --memory-gib 64",
     exits=_EXITS,
-    surplus="--model {word}",
+    positional=MODEL_WORD,
     helps={"seq_len": "tokens that the KV cache holds"},
 )

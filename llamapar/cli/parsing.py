@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 from llamapar.describe import options
@@ -46,12 +49,34 @@ _METAVARS = {
 """What stands for an option's value in a usage line, where it is neither N nor the option's name."""
 
 
+_WORD = "_word"
+"""Ends the name under which a word is kept that stands for the value of the command's option."""
+
+
+class _Form(argparse.HelpFormatter):
+    """Help of which every line is folded, an example so that a shell still takes it as one command."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(_folded(line, width) for line in text.splitlines())
+
+
+def _folded(line: str, width: int) -> str:
+    """A line of prose, or an example, which begins with blanks, of at most `width` characters."""
+    if not line.startswith(" "):
+        return textwrap.fill(line, width, break_on_hyphens=False)
+    # two columns are kept for the backslash that goes on; a flag and its value stay together
+    kept = re.sub(r"(--[a-z-]+) (?!-)", "\\1\0", line)
+    rows = textwrap.wrap(
+        kept, width - 2, subsequent_indent="      ", break_on_hyphens=False, break_long_words=False
+    )
+    return " \\\n".join(rows).replace("\0", " ")
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse that raises, and that writes its help as everything else is written."""
 
     def __init__(self, **settings: Any) -> None:
-        form = argparse.RawDescriptionHelpFormatter
-        super().__init__(formatter_class=form, allow_abbrev=False, **settings)
+        super().__init__(formatter_class=_Form, allow_abbrev=False, **settings)
         self.color = False  # Python 3.14 colours help, and `write` lets no escape through
 
     def error(self, message: str) -> NoReturn:
@@ -72,7 +97,10 @@ def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
     parser = _Parser(prog=" ".join(["llamapar", *path]), description=f"{about[0].upper()}{about[1:]}.")
     if isinstance(command, Group):
         _fill_group(parser, command, status)
-        parser.parse_args(["--help"])
+        if command is top:
+            version = import_module(__name__.partition(".")[0]).__version__
+            parser.add_argument("--version", action="version", version=f"llamapar {version}")
+        parser.parse_args(["--version" if list(argv) == ["--version"] else "--help"])
     assert isinstance(command, Command)
     _fill(parser, command, status)
     words, overrides = _apart(argv[len(path) :])
@@ -83,11 +111,24 @@ def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
     given = Given(parser.prog, vars(found))
     if unknown:
         raise _refusal(unknown[0], command, given)
+    given = Given(parser.prog, _with_words(given.values))
     texts = {name: text for name in command.options if isinstance(text := given[name], str)}
     values = {name: reading.read(name, text) for name, text in texts.items()}
     return command, _with_job(
         Given(given.command, {**given.values, **values, "overrides": overrides}), command
     )
+
+
+def _with_words(typed: Values) -> Values:
+    """The values of options, those that a word stands for among them."""
+    values = {name: value for name, value in typed.items() if not name.endswith(_WORD)}
+    for name in (name for name in values if typed.get(name + _WORD) is not None):
+        word, flagged = typed[name + _WORD], values[name]
+        if flagged is not None:
+            what = f"{shown(word)} and {OPTIONS[name].flag} {shown(flagged)} both name a {name}"
+            raise LlamaparError(what, "one of them is enough", [str(word)], name)
+        values[name] = word
+    return values
 
 
 def _apart(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
@@ -115,7 +156,7 @@ def _named(argv: Sequence[str], top: Group) -> tuple[Command | Group, Sequence[s
     """The command that the first words name, a group where they ask for its help; and those words."""
     command: Command | Group = top
     for i, word in enumerate([*argv, ""]):
-        if isinstance(command, Command) or word in ("-h", "--help"):
+        if isinstance(command, Command) or word in ("-h", "--help") or (i == 0 and word == "--version"):
             return command, argv[:i]
         if not word or word.startswith("-"):
             article = "an" if command.word[0] in "aeiou" else "a"
@@ -136,7 +177,8 @@ def _fill_group(parser: _Parser, group: Group, status: str) -> None:
 def _fill(parser: _Parser, command: Command, status: str) -> None:
     """What a command takes."""
     for name, help_text in command.positional:
-        parser.add_argument(name, nargs="?", metavar=name.upper(), help=help_text)
+        own = name + _WORD if name in command.options else name
+        parser.add_argument(own, nargs="?", metavar=name.upper(), help=help_text)
     for name in (*command.options, "json"):
         option = OPTIONS[name]
         about = option.about(options.default(name, command.function), command.helps.get(name, ""))

@@ -17,8 +17,8 @@ from llamapar.frameworks import padding_rule
 from llamapar.place.orders import ORDERS
 from llamapar.rules.report import Report
 
-from .commands import Answer, Command, Given, with_torch
-from .writing import as_dict, as_text, in_flags
+from .commands import MODEL_WORD, Answer, Command, Given, with_torch
+from .writing import as_dict, as_text, in_flags, patience
 
 if TYPE_CHECKING:
     from llamapar.execution.answers import RankFailure
@@ -39,7 +39,8 @@ _TORCHRUN = "execution.engines.torchrun"
 
 def _answer(given: Given) -> Answer:
     """Status 0 for a run equal to the reference; 1 for one that differs, raised, was refused or gave up."""
-    execute, answers = _torch("execution.execute"), _torch("execution.answers")
+    with patience("importing torch"):
+        execute, answers = _torch("execution.execute"), _torch("execution.answers")
     options = given.of(*_OPTIONS)
     if _torch(_TORCHRUN).launched() and options.setdefault("engine", "torchrun") != "torchrun":
         what = f"engine={options['engine']!r} under torchrun: each of its processes would run all ranks"
@@ -68,8 +69,10 @@ def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunRes
     if given["shrink"]:
         small = shrink(model, layout, padding=padding_rule(options.get("padding")), program=str(program))
         model, layout, notes = small.model, small.layout, small.notes
+    many = "1 rank" if options.get("engine") == "dry" else f"{layout.world} ranks"
     try:
-        result = run(program, model, layout, **options)
+        with patience(f"running {program} of {model.name} on {many}; Ctrl-C ends it"):
+            result = run(program, model, layout, **options)
     except LayoutError as problem:
         if problem.field == "world" and options.get("engine") != "torchrun":
             fits = [Choice.of(shrink=True), Choice.of(model="tiny")][given["shrink"] :]
@@ -140,8 +143,7 @@ RUN = Command(
     "  llamapar run llama --engine dry --rank 12345 --model llama3.1-405b --tp 8 --pp 16 --dp 128\n"
     "  torchrun --nproc-per-node 8 -m llamapar run llama --model tiny --tp 4 --dp 2 --json",
     exits="0 equal to the reference, 1 the run differs, raised, was refused or gave up",
-    positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"),),
-    surplus="--model {word}",
+    positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"), *MODEL_WORD),
     helps={
         "global_batch": "sequences in all (default: one per DP group and micro-batch)",
         "zero": "ZeRO stage: gradients are shared from 2, parameters from 3 (default 1)",

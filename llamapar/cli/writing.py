@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
 from llamapar.describe.options import OPTIONS
@@ -21,9 +23,34 @@ class Foldable(Protocol):
 
 
 def as_text(record: Foldable | str) -> str:
-    """A record, or what is said of it, folded to the terminal's width where stdout is one."""
-    width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    """A record, or what is said of it, folded to COLUMNS or to the terminal's width; else in full lines."""
+    narrow = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
+    width = shutil.get_terminal_size().columns if narrow else None
     return fold(record, width) if isinstance(record, str) else record.text(width)
+
+
+PATIENCE = 5.0
+"""Seconds of silence before a command says on stderr what it does."""
+
+
+@contextmanager
+def patience(what: str) -> Iterator[None]:
+    """While this runs, says `what` on stderr after PATIENCE, and again after twice as long each time."""
+    done, began = threading.Event(), time.monotonic()
+
+    def speak() -> None:
+        pause = PATIENCE
+        while not done.wait(pause):
+            write(sys.stderr, f"llamapar: {what}: {time.monotonic() - began:.0f} s")
+            pause *= 2
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        speaker.join()
 
 
 _PLAIN = str.maketrans({"·": "*", "→": "->", "–": "-", "…": "...", "×": "x"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -29,6 +29,9 @@ BLOWN_UP = (
     "updated weights: AdamW's first step is lr·g/(|g| + 1e-8), so a gradient's rounding of 1e-15 may be "
     "1e-10 in a weight, and where a gradient is all rounding its weight moves either way"
 )
+
+MOST_ROWS = 10
+"""Tensors of one kind that agree and still have a row each: a block's; more are one row."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -191,13 +194,12 @@ class RunResult(Record):
         return told | {"losses": list(self.loss_curve.losses), "norms": list(self.loss_curve.norms)}
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        limit, beyond = self.tolerance, self.beyond
         rows: list[list[object]] = []
         for what, errors in self._errors:
-            for name, error in errors.items():
-                rows.append([what, name, f"{error:.0e}", "equal" if error <= self.tolerance else "DIFFERS"])
-        for name, error in self.weight_errors.items():
-            verdict = "DIFFERS" if name in self.beyond else "as AdamW makes it"
-            rows.append(["updated weight", name, f"{error:.0e}", verdict])
+            off = [name for name, error in errors.items() if not error <= limit]
+            rows += _compared(what, errors, off, "equal")
+        rows += _compared("updated weight", self.weight_errors, beyond, "as AdamW makes it")
         raised = {
             rank: f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             for rank, error in self.errors.items()
@@ -219,6 +221,20 @@ class RunResult(Record):
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()
         return html_table(title, head, rows) + paragraphs(foot)
+
+
+def _compared(
+    what: str, errors: Mapping[str, float], off: Collection[str], agrees: str
+) -> list[list[object]]:
+    """A row for each tensor; where there are many, one row for all that agree. off: those that differ."""
+    alike = [name for name in errors if name not in off]
+    shown = errors if len(alike) <= MOST_ROWS else off
+    verdicts = {name: "DIFFERS" if name in off else agrees for name in shown}
+    rows: list[list[object]] = [[what, name, f"{errors[name]:.0e}", verdicts[name]] for name in shown]
+    if shown is off:
+        worst = max(alike, key=errors.__getitem__)
+        rows.append([what, f"{len(alike)} tensors, worst {worst}", f"{errors[worst]:.0e}", agrees])
+    return rows
 
 
 def compared(result: RunResult, alone: Unsharded, tick: Callable[[], None]) -> RunResult:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from llamapar.errors import LlamaparError
+from llamapar.errors import LlamaparError, install
 
 from .background import Background
 from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan, expected
@@ -145,7 +145,7 @@ class Runner(Background[Run]):
 def _needs(name: str | None) -> LlamaparError:
     what = f"a run needs PyTorch and threads; {name} is not in this Python"
     why = "a page's Python has neither; all but this tab works without them"
-    return LlamaparError(what, why, ["pip install 'llamapar[run]'", "make lab"])
+    return LlamaparError(what, why, [install("run"), "make lab"])
 
 
 def _expected(operations: Callable[[], int]) -> int:

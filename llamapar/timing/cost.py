@@ -20,13 +20,14 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS, offer
-from llamapar.errors import flag, one_of, real
+from llamapar.errors import LayoutError, flag, one_of, real
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.price import flops_a_token
+from llamapar.rules.report import check_job
 
 from .layer import DELAYED, DYNAMIC, FLASH, MOVED, PRECISIONS, Conditions, Pass
 from .step import Step
@@ -172,6 +173,7 @@ def cost(
     layout: LayoutLike | None = None,
     *,
     seq_len: int,
+    gpus: int | None = None,
     micro_batch: int = 1,
     global_batch: int | None = None,
     recompute: str = "selective",
@@ -195,6 +197,7 @@ def cost(
     """How long a step takes, term by term, from published constants alone; a range of what it may be.
 
     model: as in `check`; what `read_settings` read says layout, facts and framework too.
+    gpus: GPUs there are, which must be as many as the layout has ranks.
     seq_len, micro_batch, global_batch, recompute, schedule, nc, kv_replication, layer_split, cp_method,
         float8_all_gather, framework: as in `memory`.
     gpu: a name of `HARDWARE`, or one's own: {"base": a name, field: value, "nccl_tests": what it printed}.
@@ -216,6 +219,7 @@ def cost(
     job = Job.of(
         model,
         Layout.of(layout, **degrees),
+        gpus=gpus,
         seq_len=seq_len,
         micro_batch=micro_batch,
         global_batch=global_batch,
@@ -223,6 +227,9 @@ def cost(
         schedule=schedule,
         kv_replication=flag("kv_replication", kv_replication),
     )
+    if gpus is not None and job.gpus != job.layout.world:
+        refused = next(finding for finding in check_job(job).arithmetic if finding.code == "LP001")
+        raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
     judge = None if framework is None else find_framework(framework)
     how = Conditions(
         found,
