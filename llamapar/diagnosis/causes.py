@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llamapar.records.equations import Quotient
+from llamapar.records.equations import Product, Quotient, rest
 
 from .cuts import is_head_dim
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, first_heard, found
@@ -54,11 +54,15 @@ def _by_code(o: Divides, r: Reading) -> Divides:
 
 @dataclass(frozen=True)
 class Relation:
-    """A `Divides`, with what its numbers and words come to beside what is known."""
+    """A `Divides`, with what its numbers and words come to beside what is known.
+
+    misread: the divisor that stands beside the words does divide, so that the text means another.
+    """
 
     o: Divides
     r: Reading
     known: Known
+    misread: bool = False
 
     @cached_property
     def by(self) -> frozenset[str]:
@@ -74,28 +78,27 @@ class Relation:
 
     @property
     def exact(self) -> bool:
-        """Whether both numbers are there and indeed do not divide."""
-        return (
-            self.o.number is not None and bool(self.o.divisor) and self.o.number % (self.o.divisor or 1) != 0
-        )
+        """Whether both numbers are there, and do not divide."""
+        return self.equation is not None
 
     @property
     def level(self) -> Level:
-        return LIKELY if self.exact or self.o.number is None or not self.o.divisor else POSSIBLE
+        return POSSIBLE if self.misread else LIKELY
 
     @property
     def equation(self) -> Quotient | None:
-        there = self.o.number is not None and self.o.divisor
-        return Quotient(self.o.number or 0, self.o.divisor or 1) if there else None
+        return rest(self.o.number, self.o.divisor)
 
     @property
     def ranks(self) -> str:
         """Over what it is cut, in words."""
-        return str(self.o.divisor or " or ".join(sorted(self.by & {*AXES, "world"})) or "the ranks")
+        named = " or ".join(sorted(self.by & {*AXES, "world"}))
+        divisor = Product(self.o.factors) if len(self.o.factors) > 1 else self.o.divisor
+        return str(divisor or named or ("their divisor" if self.misread else "the ranks"))
 
     @property
     def cause(self) -> str:
-        number = "the" if self.o.number is None else self.o.number
+        number = self.o.number or "the"
         return f"{number} {_WORDS.get(self.o.subject, 'units')} cannot be cut evenly over {self.ranks}"
 
     def found(
@@ -106,7 +109,10 @@ class Relation:
 
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """What is divided, and by whom: the first of `_IN_TURN` that has something to say is heard."""
-    yield from first_heard(_IN_TURN, Relation(_by_code(o, r), r, known))
+    o = _by_code(o, r)
+    misread = None not in (o.number, o.divisor) and rest(o.number, o.divisor) is None
+    o = replace(o, divisor=None, factors=()) if misread else o
+    yield from first_heard(_IN_TURN, Relation(o, r, known, misread))
 
 
 _NLL = re.compile(r"nll_loss|cross_entropy")

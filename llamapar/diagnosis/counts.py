@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from llamapar.records.equations import Comparison, Product, Quotient, Stated
+from llamapar.records.equations import Comparison, Product, Quotient, Stated, rest
 
 from .cuts import rounded_up
 from .hypothesis import LIKELY, POSSIBLE, Hypothesis, found
@@ -61,14 +61,18 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
     if ranks and (axes or re.search(r"mesh|process|gpus?\b|devices", r.low)):
         have = next((t.number for t in ranks if t.number), None) or known.get("world")
         product = math.prod(degrees)
-        sign = "=" if product == have else "≠"
-        equation = Comparison(Product(tuple(degrees)), sign, have) if have and product > 1 else None
+        differ = have and 1 < product != have
+        equation = Comparison(Product(tuple(degrees)), "≠", have) if have and differ else None
         numbers = ", ".join(map(str, [n for n in dict.fromkeys(o.values) if n][:5]))
         cause = (
             f"the degrees do not multiply to the number of ranks: {numbers or 'the text gives no numbers'}"
         )
+        if product == have:
+            cause = (
+                f"the degrees in the text multiply to its {have} ranks, so it means another degree or count"
+            )
         needs = "world, tp, pp, dp"
-        level = LIKELY if equation or len(axes) > 1 else POSSIBLE
+        level = LIKELY if product != have and (equation or len(axes) > 1) else POSSIBLE
         yield found("world_size_product", level, cause, equation, needs=needs)
 
 
@@ -96,10 +100,8 @@ def _layers(layers: list[int], known: Known) -> Iterator[Hypothesis]:
                         cause = (
                             f"{total} layers over {stages} stages round down: {total - kept} layers are lost"
                         )
-                        rest = Comparison(Product((each, chunks, stages)), "of", total)
-                        yield found("layers_not_divisible_pp", LIKELY, cause, lost, rest)
+                        kept_of = Comparison(Product((each, chunks, stages)), "of", total)
+                        yield found("layers_not_divisible_pp", LIKELY, cause, lost, kept_of)
                         return
-    equation = Quotient(layers[0], pp) if pp and layers else None
-    yield found(
-        "layers_not_divisible_pp", POSSIBLE, "the layers and the stages do not come out even", equation
-    )
+    cause = "the layers and the stages do not fit together"
+    yield found("layers_not_divisible_pp", POSSIBLE, cause, rest(layers[0] if layers else None, pp))

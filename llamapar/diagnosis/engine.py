@@ -113,12 +113,10 @@ def judged(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothe
 
 
 def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """One hypothesis a category and subtype, with an equation and a blame of its like if it has none."""
+    """One hypothesis a category and subtype, with a blame of its like if it has none."""
     best: dict[tuple[str, str | None], Hypothesis] = {}
     for h in found:
         first = best.setdefault((h.category, h.subtype), h)
-        if first is not h and not first.equations:
-            first = best[h.category, h.subtype] = replace(first, equations=h.equations)
         if first.parallel is None and first.level is h.level:  # what is known decides what words leave open
             best[h.category, h.subtype] = replace(first, parallel=h.parallel)
     return list(best.values())

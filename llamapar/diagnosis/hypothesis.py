@@ -1,13 +1,17 @@
-"""A candidate explanation, with the arithmetic that supports it."""
+"""A candidate explanation, with the arithmetic that supports it.
+
+No hypothesis denies division in its sentence and shows a quotient that comes out whole.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
 
-from llamapar.records.equations import Equation
+from llamapar.records.equations import Equation, Quotient
 
 _T = TypeVar("_T")
 
@@ -45,6 +49,15 @@ def first_heard(readers: Iterable[Callable[[_T], Iterator[Hypothesis]]], it: _T)
     return next(filter(None, (list(reader(it)) for reader in readers)), ())
 
 
+_DENIES = re.compile("evenly|not divide|no (?:usual )?(?:factor|multiple|shard|degree)|contradict")
+
+
+def refutes(equation: Equation, cause: str) -> bool:
+    """Whether an equation refutes the sentence above it: 24/8 = 3 under "cannot be cut evenly over 8"."""
+    denied = isinstance(equation, Quotient) and equation.whole and not equation.floor
+    return denied and bool(_DENIES.search(cause))
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """One candidate cause of what was observed.
@@ -62,6 +75,10 @@ class Hypothesis:
     parallel: bool | None = True
     needs: tuple[str, ...] = ()
     facts: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(refutes(equation, self.cause) for equation in self.equations):
+            raise ValueError(f"{self.cause}: {', '.join(map(str, self.equations))}")
 
 
 def found(

@@ -121,7 +121,7 @@ class Known:
                 continue
             if isinstance(value, str):
                 changed, first = _CHANGE.search(value[:60]), _FIRST.search(value[:60])
-                if changed:
+                if changed and changed[1] != changed[2]:
                     changes[fact] = (changed.group(1), changed.group(2))
                 elif first and value.strip()[:1].isdigit() and " or " not in value:
                     numbers[fact] = int(first.group(1))

@@ -10,7 +10,7 @@ from llamapar.records.equations import Comparison, Equation, Multiples, Product,
 from .cuts import cuts, uneven
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
 from .known import Known
-from .observations import AXES
+from .observations import AXES, EXCEEDS
 from .reading import Reading
 from .vocabulary import categories_of
 from .words import pattern
@@ -58,14 +58,7 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 
 _COLLECTIVE = pattern("collective_of_unequal_pieces")
-_PAST = re.compile(
-    r"index (?P<index>\d{1,12}) is out of bounds for (?:dimension|axis) \d with size (?P<size>\d{1,12})|"
-    r"index (?P<index2>\d{1,12}) out of range for tensor of size "
-    r"\[(?P<size2>\d{1,12})[^]]{0,60}\] at dimension 0|"
-    r"takes value (?P<index3>\d{1,12}) which is not in the valid range \[0, (?P<size3>\d{1,12})\)|"
-    r"target (?P<target>\d{1,12}) is out of bounds|index out of range|srcindex < srcselectdimsize|"
-    r"index_select|class values must be smaller"
-)
+_PAST = pattern("past_the_rows")
 _OF_A_RANK = re.compile(r"\btp|_tp\b|rank|shard|parallel|local_|\bstart")
 _TABLE = re.compile(
     r"embed|vocab|\bwte\b|logits|log_?probs|cross_entropy|\bnll|in self$|token|srcindex|index_select|one_hot"
@@ -85,7 +78,7 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
     index = int(past["index"] or past["index2"] or past["index3"] or past["target"] or 0)
     counted = [cut for cut in cuts(known) if cut.axis != "dp" and cut.columns == 1]
     for cut in counted if size else [cut for cut in counted if cut.fact == "vocab_size"]:
-        rows, numbers = size or max(cut.shares - {cut.whole}), Quotient(cut.count, cut.degree)
+        rows, numbers = size or max(cut.shares - {cut.whole}, default=1), Quotient(cut.count, cut.degree)
         # one past the end is anybody's mistake, but for a token, which is the next rank's first
         if rows in cut.shares and rows + (cut.fact != "vocab_size") <= index < cut.whole:
             if not cut.even:
@@ -267,10 +260,7 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 _CHECKPOINT = pattern("checkpoint")
 _TWO_LAYOUTS = pattern("two_layouts")
-_SLICED = re.compile(r"start \((\d{1,20})\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
-_BEGINS = re.compile(
-    r"start out of range \(expected to be in range of \[-\d{1,20}, (\d{1,20})\], but got (\d{1,20})\)"
-)
+_BEGINS = pattern("slice_begins")
 _NO_FILES = pattern("no_files")
 _ABSENT = re.compile(r"no such file.{0,200}(?:consolidated\.00|mp_rank_00\b|rank_0\b)")
 _FILES = re.compile(r"mp_rank|zero_pp_rank|consolidated\.\d|shards?\b|\.pth")
@@ -279,7 +269,7 @@ _LAYOUTS = "layout of the checkpoint, layout of this run"
 
 def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A checkpoint that was cut for one layout and is read under another."""
-    sliced = _SLICED.search(r.low)
+    sliced = EXCEEDS.search(r.low)
     spoken = bool(sliced or "start out of range" in r.low or _CHECKPOINT.search(r.low))
     if not spoken and not (known.changes and r.parallel):
         return

@@ -36,23 +36,7 @@ ANCHORS = (
     *EXACT_ANCHORS, "rror", "ssert", "xception", "RROR", "heck failed", "imeout", "must be", "annot ", "atal",
 )  # fmt: skip
 
-_PREFIX = re.compile(
-    r"^(?:"
-    r"\[default\d{1,4}\]:|"
-    r"\[?(?:rank|Rank|RANK)[ _:]?(?P<rank>\d{1,6})\]?[:|]? ?|"
-    r"\([A-Za-z_]\w{0,40} ?(?:pid=\d{1,9})?[^()\n]{0,60}\)? ?|"
-    r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?,? ?|"
-    r"\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? ?|"
-    r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\]? ?|"
-    r"\[?(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL|stderr|stdout)\]?[:|]? |"
-    r"[\w.-]{1,60}: (?=\[?rank)|"
-    r"\d{1,5}: |"
-    r"\[\d{1,6},\d{1,6}\](?:<std(?:err|out)>)?:? ?|"
-    r"\[(?:[\w.-]{1,40}:)?\d{1,7}(?::\d{1,7})?\]:? ?|"
-    r"[\w./-]{1,60}\.(?:py|cc|cpp):\d{1,6}\]? ?|"
-    r"E  {1,8}|[|+>] ?"
-    r")"
-)
+_PREFIX = pattern("line_prefix")
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception|Failure|Exit|Interrupt|Warning)\b(?::|$)"
 )

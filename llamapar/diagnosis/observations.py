@@ -11,21 +11,25 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 
-from .reading import Reading, Shape, Term
+from .reading import PRODUCT, Reading, Shape, Term
 from .words import pattern
 
 
 @dataclass(frozen=True)
 class Divides:
-    """`number` of `subject` has to be a multiple of `divisor`, a size of the concepts in `by`."""
+    """`number` of `subject` has to be a multiple of `divisor`, a size of the concepts in `by`.
+
+    factors: what the divisor is the product of, where the text multiplies: (8, 2) of "tp (8) x pp (2)".
+    """
 
     subject: str
     number: int | None
     by: frozenset[str]
     divisor: int | None
     beside: frozenset[str] = frozenset()
+    factors: Shape = ()
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,7 @@ _WEAK = frozenset(("dimension", "hidden", "checkpoint", "lora", "fused"))
 
 
 _MODULO = re.compile(r"\b(\d{1,12}) % (\d{1,12}) [!=]= ?0")
-_PARTITIONED = re.compile(
-    r"array axis (?P<dim>\d) (?:"
-    r"is partitioned (?P<ranks>\d{1,6}) times, but (?:does not evenly divide )?the dimension size "
-    r"(?:is )?(?P<size>\d{1,12})|"
-    r"\(of size (?P<size2>\d{1,12})\) to mesh ax[ei]s (?P<axis>[('\w, )]{1,60}) "
-    r"\(of (?:total )?size (?P<ranks2>\d{1,6})\))"
-)
+_PARTITIONED = pattern("axis_is_partitioned")
 _SPEC = re.compile(r"p\(([^()]{0,80})\)")
 _ARRAY = re.compile(r"(?:full shape: \(|got shape: \(|of shape \w{1,12}\[)([\d, ]{1,60})")
 _OF_KEYS = re.compile(r"parameter '(?:k|v|kv|keys?|values?)'|\b(?:wk|wv|k_proj|v_proj)\b")
@@ -167,7 +165,8 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     if number is None:
         inside = [int(written.group(1))] if written else _counts(r, *left)
         number = inside[nearest] if inside else None
-    divisor = next((t.number for t in theirs if t.number is not None and t.concept != "dimension"), None)
+    factors = _factors(r, theirs, right)
+    divisor = math.prod(factors) if factors else None
     if divisor is None:
         inside = _counts(r, *right)
         divisor = inside[-1 - nearest] if inside else None
@@ -178,8 +177,24 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     if dim < len(shape):  # "dim 1 of [1, 500, 3072]": of three dims the second is the sequence
         number, concept = shape[dim], "seq" if (len(shape), dim) == (3, 1) else concept
     return Divides(
-        concept, number, frozenset(t.concept for t in theirs), divisor, frozenset(t.concept for t in ours)
-    )
+        concept, number, frozenset(t.concept for t in theirs), divisor, frozenset(t.concept for t in ours),
+        factors,
+    )  # fmt: skip
+
+
+_TIMES = re.compile(r"\D{0,3}\d{1,20}\W{0,3}(?:[*·×x]|times|multiplied by) ?\W?")
+"""What stands between two names whose numbers are multiplied: "tp (8) x pp (2)", "tp=8 * pp=2"."""
+
+
+def _factors(r: Reading, terms: list[Term], side: tuple[int, int]) -> Shape:
+    """The number that a side names, or each of those that it multiplies."""
+    counted = [t for t in terms if t.number is not None and t.concept != "dimension"]
+    first = counted[:1]
+    more = takewhile(lambda pair: _TIMES.fullmatch(r.low, pair[0].end, pair[1].start), pairwise(counted))
+    named = tuple(t.number or 0 for t in [*first, *(after for _, after in more)])
+    written = PRODUCT.search(r.text, *side)
+    bare = tuple(map(int, _INT.findall(written[0]))) if written else ()
+    return bare if bare[:1] and named in ((), bare[:1]) else named
 
 
 _DIM_OF = re.compile(r"dim(?:ension)? (\d) of (?:a |the )?(?:tensor )?(?:of )?(?:shape )?(?=[\[(])")
@@ -199,15 +214,8 @@ _INPUT = re.compile(r"(?:input|array) of size (\d{1,32})")
 _CLOSED = re.compile(r"[\])]")
 _MATMUL = pattern("product")
 ZERO = re.compile(r"\bzero|deepspeed|\bds_")
-_SIZES = re.compile(
-    r"\((\d{1,20})\)(?: at)? (?:must|should) match (?:the )?(?:existing )?(?:size of )?[\w ]{0,20}"
-    r"\((\d{1,20})\)(?: at non-singleton dimension (\d{1,2}))?"
-)
-_EXPECTED = re.compile(
-    r"expected (?:input |hidden |tensor )?(?:size|dim\w{0,7}|length)? ?\(?(\d{1,20})\)?"
-    r"(?: in dimension \d)?,? (?:but )?"
-    r"(?:got|found|received|was) (?:tensor )?(?:size|of size)? ?\(?(\d{1,20})(?!\d|\)\Z)"
-)
+_SIZES = pattern("one_size_must_match")
+_EXPECTED = pattern("expected_but_got")
 _VERSUS = re.compile(r"\((\d{1,12}(?: \d{1,12}){0,5}) vs\.? (\d{1,12}(?: \d{1,12}){0,5})\)")
 """Two shapes as gloo writes them: (683 8 vs. 681 8)."""
 
@@ -219,15 +227,9 @@ _LABELS = re.compile(r"expected input batch_size \((\d{1,20})\) to match target 
 _INT = re.compile(r"\d{1,20}")
 _ENTRY = re.compile(r"at entry 0 and .{1,80} at entry (\d{1,6})")
 _SPLIT = re.compile(r"sum exactly to (\d{1,20}).{0,80}split_sizes=(\[[\d, ]{1,120}\])")
-_COPIED = re.compile(
-    r"size mismatch for ([\w.]{1,200}): copying a param with shape (?:torch\.Size\()?(\[[\d, ]{0,80}\])\)? "
-    r"from checkpoint, ?(?:where )?the shape in current model is (?:torch\.Size\()?(\[[\d, ]{0,80}\])"
-)
-"""A tensor's name, its shape in the checkpoint, and the one in the model."""
-
-_EXCEEDS = re.compile(
-    r"start \((?P<start>\d{1,20})\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)"
-)
+_COPIED = pattern("copied_from_checkpoint")
+EXCEEDS = re.compile(r"start \((\d{1,20})\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
+"""Where a slice begins, how long it is, and the size that it passes."""
 _NAME = re.compile(
     r"[A-Za-z_]\w{0,60}(?:\.\w{1,60}){1,12}|\b[A-Za-z_]\w{0,30}(?:_proj|_embeddings?|_tokens|_head)\b"
 )
@@ -297,7 +299,7 @@ def shapes(r: Reading) -> Iterator[Observation]:
     if widths:
         yield Matmul(*(int(n) for n in widths.groups() if n))
         return
-    exceeds = _EXCEEDS.search(r.low)
+    exceeds = EXCEEDS.search(r.low)
     if exceeds:
         begin, length, rows = map(int, exceeds.groups())
         if 0 < begin < rows and length and begin % length == 0:  # the last of equal parts

@@ -60,7 +60,7 @@ _SHAPE = re.compile(
 )
 _DIGITS = re.compile(_INT)
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:,\d{3}){1,9}(?![\d,])|(?<![\w.])-?\d{1,32}(?![\d\w]|\.\d)")
-_PRODUCT = re.compile(r"\b\d{1,20}(?:(?: ?[·*×] ?| x )\d{1,20}){1,7}")
+PRODUCT = re.compile(r"\b\d{1,20}(?:(?: ?[·*×] ?| x )\d{1,20}){1,7}")
 _BESIDE = re.compile(r"['\"`)]{0,2} ?(?:=|:|\(|of|is|was|-|_)?=? ?\(?['\"]?(\d{1,20})(?![\d.]*\w|-\d\d-)")
 
 
@@ -172,7 +172,7 @@ class Reading:
     @cached_property
     def products(self) -> list[tuple[Shape, int]]:
         """Written products such as 8·16·16·4, as factors and value."""
-        rows = [tuple(int(n) for n in _DIGITS.findall(m.group())) for m in _PRODUCT.finditer(self.text)]
+        rows = [tuple(int(n) for n in _DIGITS.findall(m.group())) for m in PRODUCT.finditer(self.text)]
         return [(row, math.prod(row)) for row in rows]
 
     @cached_property

@@ -236,6 +236,8 @@ def assumed_cut(it: Place) -> Found:
         yield from list(_shares(it)) or _unrelated(it)
     if isinstance(it.o, Pair) and small > 1:
         cause = f"{it.a} and {it.b} differ by no factor that a split would leave"
+        if it.ratio:
+            cause = f"two tensors or two models, one {it.ratio} times as wide as the other, and no cut"
         blame = None if it.ratio else False
         yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
 

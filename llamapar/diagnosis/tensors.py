@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from llamapar.describe.placement import COUNTED_IN, PARAMETERS, REPLICATED, Shard
 from llamapar.records.equations import Comparison, Equation, Multiples, Padded, Product, Quotient, Stated
+from llamapar.records.equations import rest as uneven_quotient
 
 from .cuts import adapter_rows, is_vocabulary, rounded_up, shard_of, widths
 from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found
@@ -205,7 +206,8 @@ _IN_TURN: dict[type, tuple[Callable[[Place], Found], ...]] = {View: (explain_vie
 
 def explain_place(o: View | Matmul | Pair | Split, r: Reading, known: Known) -> Found:
     """Why two sizes differ that should be one: the first question that has something to say is heard."""
-    yield from first_heard((by_known_cuts, *_IN_TURN.get(type(o), _TENSORS)), Place.of(o, r, known))
+    it = Place.of(o, r, known)
+    yield from first_heard((by_known_cuts, *_IN_TURN.get(type(o), _TENSORS)), it) if it.a != it.b else ()
 
 
 # -- one observed shape ----------------------------------------------------------------------------
@@ -214,9 +216,10 @@ def explain_place(o: View | Matmul | Pair | Split, r: Reading, known: Known) -> 
 def explain_held(o: Held, r: Reading, known: Known) -> Found:
     """A tensor's shape alone: which model's tensor, cut how, is it?"""
     key, shape, m = key_of(o.name), o.shape, known.model
-    if len(shape) > 2 and sum(shape) in r.values and len(shape) in r.values and len(set(shape)) == 2:
+    uneven = uneven_quotient(sum(shape), len(shape))
+    if len(shape) > 2 and sum(shape) in r.values and len(shape) in r.values and uneven and len({*shape}) == 2:
         cause = f"{sum(shape)} rows over {len(shape)} ranks are cut as {list(shape)}: not evenly"
-        yield found("fsdp_uneven", LIKELY, cause, Quotient(sum(shape), len(shape)))
+        yield found("fsdp_uneven", LIKELY, cause, uneven)
         return
     if 0 in shape or shape == (1,):
         cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"

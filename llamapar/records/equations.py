@@ -1,11 +1,13 @@
 """Arithmetic that supports a cause: numbers for a picture, and one text that people read.
 
-A text never leads back to its numbers: whoever draws an equation takes its fields.
+A text never leads back to its numbers: whoever draws an equation takes its fields. A false equation raises
+ValueError when it is made, so that "0 ≠ 0" is never printed.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
 Side = tuple[str, int]
@@ -25,6 +27,15 @@ class Equation:
         """Whether its sides are bytes."""
         return False
 
+    @property
+    def holds(self) -> bool:
+        """Whether it is true."""
+        return True
+
+    def __post_init__(self) -> None:
+        if not self.holds:
+            raise ValueError(f"{self} is false")
+
 
 @dataclass(frozen=True)
 class Stated(Equation):
@@ -38,12 +49,17 @@ class Stated(Equation):
 
 @dataclass(frozen=True)
 class Quotient(Equation):
-    """n cut into k: "52/3 = 17.3333"; floor drops the rest: "126//16 = 7". after: words behind it."""
+    """n cut into k ≠ 0: "52/3 = 17.3333"; floor drops the rest: "126//16 = 7". after: words behind it."""
 
     n: int
     k: int
     floor: bool = False
     after: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether k divides n."""
+        return not self.n % self.k
 
     def __str__(self) -> str:
         slash = "//" if self.floor else "/"
@@ -56,6 +72,11 @@ class Quotient(Equation):
         if abs(self.n) > 10**15:
             return f"{whole} rest {rest}"
         return f"{self.n / self.k:.6g}"
+
+
+def rest(n: int | None, k: int | None) -> Quotient | None:
+    """n/k where it leaves a rest; None where k divides n or a number is missing."""
+    return Quotient(n, k) if n and k and n % k else None
 
 
 @dataclass(frozen=True)
@@ -77,6 +98,10 @@ class Product(Equation):
         return f"{self.label} = {self.value}{f' {self.unit}' if self.unit else ''}"
 
 
+_TRUE = {"≠": operator.ne, "=": operator.eq, ">": operator.gt, "≥": operator.ge, "of": operator.lt}
+"""What has to be true of the two sides beside a sign; "≈" claims nothing exact."""
+
+
 @dataclass(frozen=True)
 class Comparison(Equation):
     """A number or a product held against another number: "8·16·16·4 = 8192 ≠ 16384", "n ≥ 2^31".
@@ -90,6 +115,12 @@ class Comparison(Equation):
     label: str = ""
     before: str = ""
     after: str = ""
+
+    @property
+    def holds(self) -> bool:
+        left = self.left if isinstance(self.left, int) else self.left.value
+        read_rounded = bool(self.label) and 100 * abs(left - self.right) < self.right
+        return self.sign == "≈" or (self.sign == "=" and read_rounded) or _TRUE[self.sign](left, self.right)
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -115,6 +146,10 @@ class Padded(Equation):
     rows: int
 
     @property
+    def holds(self) -> bool:
+        return self.padded > self.rows
+
+    @property
     def padded(self) -> int:
         return self.shard * self.tp
 
@@ -132,6 +167,10 @@ class Multiples(Equation):
 
     numbers: tuple[int, ...]
     unit: int
+
+    @property
+    def holds(self) -> bool:
+        return not any(n % self.unit for n in self.numbers)
 
     def __str__(self) -> str:
         return ", ".join(f"{n} = {n // self.unit}·{self.unit}" for n in self.numbers)

@@ -1,0 +1,149 @@
+"""No diagnosis shows arithmetic that refutes its own sentence, whatever numbers a text holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import explain_accuracy as accuracy
+import llamapar as lp
+from llamapar.diagnosis.hypothesis import LIKELY, found
+from llamapar.records.equations import Comparison, Multiples, Padded, Product, Quotient
+
+MESSAGES = [case["message"] for path in accuracy.known() for case in accuracy.read(path)]
+
+# -- what a sentence and the arithmetic under it claim, read from the printed words alone ----------------
+
+DENIALS = ("evenly", "not divide", "no factor", "no usual degree", "no shard", "contradict")
+QUOTIENT = re.compile(r"(\d+)/(\d+) = \S+")
+UNLIKE = re.compile(r"(\d+) ≠ (?:\S+ = )?(\d+)$")
+OVER = (
+    re.compile(r"(\d+) [^:]{0,80}cannot be cut evenly over (?:[\d·]+ = )?(\d+)"),
+    re.compile(r"(\d+) over \S+?=(\d+)(?:, which)? (?:does not divide|cannot be cut evenly)"),
+    re.compile(r"(\d+) \w+ do not divide into (\d+) equal parts"),
+)
+MULTIPLY = re.compile(r"multiply to (\d+), not to (\d+)")
+PADDED = re.compile(r"(\d+) pad rows")
+
+
+def refuted(told: lp.Explanation) -> list[str]:
+    """Each claim of an explanation that its own numbers refute."""
+    bad = []
+    for d in told.diagnoses:
+        whole = [m for e in d.equations for m in QUOTIENT.finditer(e) if int(m[1]) % int(m[2]) == 0]
+        bad += [f"{d.cause}: {m[0]}" for m in whole if any(word in d.cause for word in DENIALS)]
+        bad += [e for e in d.equations if (m := UNLIKE.search(e)) and int(m[1]) == int(m[2])]
+        bad += [d.cause for over in OVER if (m := over.search(d.cause)) and int(m[1]) % int(m[2]) == 0]
+        bad += [d.cause for m in MULTIPLY.finditer(d.cause) if m[1] == m[2]]
+        bad += [e for e in d.equations for m in PADDED.finditer(e) if int(m[1]) == 0]
+    return bad
+
+
+@pytest.mark.parametrize(
+    ("cause", "equations", "says"),
+    [
+        ("24 ranks cannot be cut evenly over 8", ("24/8 = 3",), 2),
+        ("1024 and 4096 differ by no factor that a split would leave", ("4096/1024 = 4",), 1),
+        ("an empty tensor stands for the weight", ("0 ≠ 0",), 1),
+        ("25 query heads cannot be cut evenly over 4", ("25/4 = 6.25",), 0),
+        ("n_heads 24 over tp=8 does not divide", (), 1),
+    ],
+)
+def test_the_judge_of_this_file_sees_a_refuted_claim(cause: str, equations: Any, says: int) -> None:
+    diagnosis = type("", (), {"cause": cause, "equations": equations})
+    assert len(refuted(type("", (), {"diagnoses": [diagnosis]}))) == says
+
+
+def test_no_text_of_the_sets_is_answered_with_a_refuted_claim() -> None:
+    assert [bad for text in MESSAGES for bad in refuted(lp.explain(text))] == []
+
+
+SIZES = st.sampled_from([0, 1, 2, 3, 4, 6, 7, 8, 12, 16, 24, 32, 64, 96, 128, 1000, 1024, 4096, 8192, 14336,
+                         16032, 16064, 32000, 128256, 131072, 524288, 2**31, 2**32])  # fmt: skip
+FACTS = st.dictionaries(
+    st.sampled_from(["tp", "pp", "cp", "dp", "gpus", "n_heads", "n_kv_heads", "seq_len", "n_layers",
+                     "vocab_size", "ffn_dim", "dim", "global_batch", "micro_batch", "zero", "quant_group"]),
+    st.sampled_from([1, 2, 3, 4, 8, 16, 24, 64, 96, 128, 1000, 4096, 8192, 14336, 128256, "2->2", "2->4"]),
+    max_size=6,
+)  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(MESSAGES), st.lists(SIZES, min_size=1, max_size=6), FACTS)
+def test_no_numbers_make_a_refuted_claim(text: str, sizes: list[int], facts: dict[str, Any]) -> None:
+    """Texts of every cause, with other numbers: those of a text in turn, which makes many of them equal."""
+    place = iter(sizes * len(text))
+    other = re.sub(r"(?<![\w.])\d+", lambda _: str(next(place)), text)
+    assert refuted(lp.explain(other, context=facts)) == []
+
+
+# -- the record ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Comparison(0, "≠", 0), "0 ≠ 0 is false"),
+        (lambda: Comparison(Product((8, 2)), "≠", 16), "8·2 = 16 ≠ 16 is false"),
+        (lambda: Comparison(4, ">", 4), "4 > 4 is false"),
+        (lambda: Padded(16032, 8, 128256), r"128256 \+ 0 pad rows is false"),
+        (lambda: Multiples((100,), 64), "100 = 1·64 is false"),
+    ],
+)
+def test_a_false_equation_cannot_be_made(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_a_sentence_that_its_equation_refutes_cannot_be_made() -> None:
+    cause = "24 ranks cannot be cut evenly over 8"
+    with pytest.raises(ValueError, match="24 ranks cannot be cut evenly over 8: 24/8 = 3"):
+        found("world_size_product", LIKELY, cause, Quotient(24, 8))
+    assert found("world_size_product", LIKELY, cause).equations == ()
+
+
+# -- a divisor that is a product -------------------------------------------------------------------------
+
+
+OVER_16 = "24 ranks cannot be cut evenly over 8·2"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            "world_size (24) is not divisible by tensor_model_parallel_size (8) x "
+            "pipeline_model_parallel_size (2) x context_parallel_size (1)",
+            f"{OVER_16}·1 = 16",
+        ),
+        (
+            "world_size (24) is not divisible by total_model_size (tensor_model_parallel_size=8 * "
+            "pipeline_model_parallel_size=2 * context_parallel_size=1)",
+            f"{OVER_16}·1 = 16",
+        ),
+        (
+            "world size (24) is not divisible by tensor model parallel size (8) times "
+            "pipeline model parallel size (2)",
+            f"{OVER_16} = 16",
+        ),
+        ("world size 24 is not divisible by model parallel size 8 * 2", f"{OVER_16} = 16"),
+        (
+            "global batch size (100) is not divisible by micro batch size (4) times data parallel size (8)",
+            "100 samples of the batch cannot be cut evenly over 4·8 = 32",
+        ),
+        ("num_heads 25 must be divisible by tp 4 when cp is 2", "25 query heads cannot be cut evenly over 4"),
+    ],
+)
+def test_the_product_of_the_named_sizes_counts(text: str, cause: str) -> None:
+    told = lp.explain(text)
+    assert (told.verdict, told.best.cause, told.best.level) == ("sharding", cause, LIKELY)
+
+
+def test_a_divisor_that_divides_is_not_the_one_that_the_text_means() -> None:
+    told = lp.explain("world size 24 is not divisible by tensor parallel size 8 and so on")
+    assert (told.best.cause, told.best.equations) == ("24 ranks cannot be cut evenly over tp", ())
+    assert str(told.best.level) == "possible"
