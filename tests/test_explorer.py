@@ -439,6 +439,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
         {"framework": "megatron-lm"},
         {"preset": "llama3.1-70b", "tp": 8, "pp": 1, "dp": 1, "framework": "colossalai"},
         {"preset": "llama3.2-1b", "tp": 1, "pp": 4, "dp": 2, "framework": "torchtitan"},
+        {"tp": 16, "cp": 1, "pp": 1, "dp": 1, "framework": "llama-models"},
     ]
     clicked = 0
     for state in states:

@@ -153,6 +153,11 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
             "tp=2 cp=1 (2·1·1·1 = 2 ranks)",
         ),
         (
+            {"model": "llama3.1-405b", "layout": {"tp": 16}, "gpus": 16, "framework": "llama-models"},
+            "LP104",
+            "model=llama3.1-405b-mp16 (its checkpoint stores 16 KV heads)",
+        ),
+        (
             {"model": B8, "layout": {"tp": 8, "cp": 2}, "seq_len": 48, "framework": "torchtitan"},
             "LP205",
             "seq_len=32",
@@ -179,6 +184,35 @@ def test_replication_is_offered_where_the_judge_has_it() -> None:
     assert fix is None or checked_anew({"model": B8, "layout": {"tp": 16}}, fix).ok
     titan = lp.check(B8, {"tp": 16}, gpus=16, framework="torchtitan")
     assert all("kv_replication" not in text for f in titan.findings for text in texts(f))
+
+
+@pytest.mark.parametrize("framework", ["llama-models", "distributed-llama"])
+@pytest.mark.parametrize(
+    "degrees", [{"tp": 16}, {"tp": 4, "cp": 2}, {"tp": 8, "pp": 2}, {"dp": 8}, {"tp": 6}]
+)
+def test_no_axis_that_the_framework_does_not_have(framework: str, degrees: dict[str, int]) -> None:
+    """llama-models calls initialize_model_parallel(world_size) and nothing else: every rank is a TP rank."""
+    for name in ("llama3-8b", "llama3.1-405b"):
+        report = lp.check(name, degrees, gpus=lp.Layout(**degrees).world, framework=framework)
+        assert not report.ok or {*degrees} == {"tp"}
+        for fix in (fix for finding in report.findings for fix in finding.fixes):
+            assert (fix.layout.cp, fix.layout.pp, fix.layout.dp) == (1, 1, 1), fix.text
+            assert lp.check(fix.job.model, fix.layout, gpus=fix.job.gpus, framework=framework).ok
+
+
+def test_the_model_stored_for_this_tp_is_offered_once() -> None:
+    """Whether copies were asked for or not, and plain in JSON: the name is what --model takes."""
+    known = {"gpus": 16, "framework": "llama-models"}
+    (fix,) = lp.check("llama3.1-405b", {"tp": 16}, **known).fixes
+    assert (fix.changes, fix.job.model) == (
+        (("model", "llama3.1-405b-mp16"),),
+        lp.model("llama3.1-405b-mp16"),
+    )
+    assert (fix.as_dict()["model"], fix.as_dict()["tp"]) == ("llama3.1-405b-mp16", 16)
+    (asked,) = lp.check("llama3.1-405b", {"tp": 16}, kv_replication=True, **known).fixes
+    assert dict(asked.changes) == {"model": "llama3.1-405b-mp16", "kv_replication": False}
+    own = lp.check(lp.model("llama3.1-405b").replace(ffn_dim=53760), {"tp": 16}, **known)
+    assert [dict(fix.changes) for fix in own.fixes] == [{"tp": 8, "gpus": 8}]
 
 
 def test_other_gpus_are_the_last_resort() -> None:

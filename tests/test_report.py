@@ -45,8 +45,8 @@ LP002 error  batch_per_dp·dp·seq_len = 16·4·131072 = 8388608 tokens, but the
          the pipeline, 48% before
 LP301 note  n_layers=126 does not divide over pp=16 (llama3.1-405b)
     why  126/16 = 7.875 is not whole, so stages differ in length
-    note works: torchtitan, ColossalAI, Hugging Face transformers, picotron, nanotron, vLLM; clear
-         error: Megatron-LM; not applicable: distributed-llama
+    note not applicable: Meta llama-models + fairscale, distributed-llama; works: torchtitan,
+         ColossalAI, Hugging Face transformers, picotron, nanotron, vLLM; clear error: Megatron-LM
 LP511 note  stage 1 needs 81.51 to 107.46 GiB a rank, and that fits h200-141gb, b200-180gb, perhaps h100-96gb
     why  by stage 77.19, 82.05, …, 23.89 GiB; largest in stage 1: activations: MLP 45.94, gradients
          11.88, activations: attention 11.54 GiB; with seq_len=131072 micro_batch=1

@@ -42,7 +42,7 @@ def layout(**degrees: Any) -> dict[str, Any]:
 CLEAR, INIT, FORWARD = "clear error", "crash at init", "crash in forward"
 SAVE, SILENT, NA = "crash at save", "silent wrong result", "not applicable"
 ADAPTS = "works by replicating or padding"
-NO_AXIS = {"distributed-llama": NA}
+NO_AXIS = dict.fromkeys(("llama-models", "distributed-llama"), NA)
 
 SPLIT70 = {"model": B70, **layout(dp=64), "seq_len": 8192, "gpu": "h100-80gb"}
 STRADDLES = {
@@ -357,7 +357,7 @@ EXAMPLES = {
         "cp=2 pp=1 dp=1: the framework does not offer all of these axes together",
         "a layout can only use the axes that are there",
         layout(tp=2),
-        {"distributed-llama": NA, "transformers": NA},
+        {**NO_AXIS, "transformers": NA},
     ),
     "LP502": Example(
         {

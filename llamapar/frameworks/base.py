@@ -87,6 +87,12 @@ def evidence(**cases: Case | tuple[Case, ...]) -> dict[str, tuple[Case, ...]]:
     return {code: (case,) if isinstance(case, Case) else case for code, case in cases.items()}
 
 
+def tp_alone(path: str) -> dict[str, Case]:
+    """Evidence of a framework whose ranks are all TP ranks: no rule of another axis is its own."""
+    none = Case(NA, path=path, note="cuts by TP alone: cp, pp and dp do not exist there")
+    return dict.fromkeys(("LP201", "LP202", "LP301", "LP302", "LP303", "LP304", "LP501"), none)
+
+
 def uneven_vocab(job: Job) -> bool:
     """Whether the vocabulary itself does not divide over tp."""
     return job.model.vocab_size % job.layout.tp != 0

@@ -1,9 +1,8 @@
 """distributed-llama: tensor parallelism over home machines, at most one node a KV head."""
 
-from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Case, Framework, evidence, uneven_vocab
+from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Case, Framework, evidence, tp_alone, uneven_vocab
 
 _CORE = "src/nn/nn-core.cpp"
-_ONE_AXIS = (Case(NA, path="src/app.cpp", note="nodes are TP ranks; there is no other axis"),)
 
 DISTRIBUTED_LLAMA = Framework(
     name="distributed-llama",
@@ -42,13 +41,7 @@ DISTRIBUTED_LLAMA = Framework(
             note="Q40 and Q80 blocks hold 32 weights",
             when=lambda j: j.model.ffn_dim % j.layout.tp == 0 and j.model.ffn_dim // j.layout.tp % 32 != 0,
         ),
-        LP201=_ONE_AXIS,
-        LP202=_ONE_AXIS,
-        LP301=_ONE_AXIS,
-        LP302=_ONE_AXIS,
-        LP303=_ONE_AXIS,
-        LP304=_ONE_AXIS,
-        LP501=Case(NA, path="src/app.cpp", note="cuts by TP alone: cp, pp and dp do not exist there"),
+        **tp_alone("src/app.cpp"),
         LP502=Case(
             UNKNOWN,
             path="README.md",

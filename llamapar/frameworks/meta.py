@@ -5,7 +5,7 @@ from collections.abc import Callable
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 
-from .base import CLEAR, FORWARD, INIT, NA, SILENT, WORKS, Case, Framework, evidence, uneven_vocab
+from .base import CLEAR, FORWARD, INIT, NA, SILENT, WORKS, Case, Framework, evidence, tp_alone, uneven_vocab
 
 _FAIRSCALE = "facebookresearch/fairscale"
 _FAIRSCALE_AT = "146f160241"
@@ -116,6 +116,7 @@ META = Framework(
             _fairscale(WORKS, "", _UTILS, note="pads nothing: {tp} shards of the {vocab_size} rows"),
         ),
         LP106=Case(NA, path=_MODEL, note="pads nothing"),
+        **tp_alone("models/llama3/generation.py:67-70"),  # initialize_model_parallel(world_size), no more
         LP203=Case(
             CLEAR,
             "max_seq_len must be between 1 and 8192, got {seq_len}.",

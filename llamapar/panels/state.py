@@ -349,7 +349,7 @@ def _dims(model: ModelConfig) -> dict[str, int]:
 
 def _controls(changes: Mapping[str, object]) -> Values:
     """Settings of a job or a fix in the controls' own form, those that have none left out."""
-    values = {name: value for name, value in changes.items() if name in DEFAULTS}
+    values = {c: v for k, v in changes.items() if (c := {"model": "preset"}.get(k, k)) in DEFAULTS}
     if "padding" in values:
         rule = values["padding"]
         values["padding"] = OWN if rule is None else written(rule)

@@ -46,14 +46,6 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     Each passes check without an error, ends this rule's finding, and brings no new warning. Another
     number of GPUs is the last resort: one such fix, the nearest, and only where nothing else was found.
     """
-    found = False
-    if rule in MEMORY:
-        for fix in remedies(job, judge):
-            found = True
-            yield fix
-        if not found:
-            yield from itertools.islice(search(job, _fitted(job, rule, judge), judge, rule.code), MOST)
-        return
     resort: list[Job] = []
 
     def tries() -> Iterator[Fix]:
@@ -63,17 +55,18 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
             else:
                 resort.append(candidate)
 
-    for fix in itertools.islice(_ranked(search(job, tries(), judge, rule.code)), MOST):
-        found = True
-        yield fix
-    if not found and job.gpu is not None:
-        for fix in itertools.islice(search(job, _fitted(job, rule, judge), judge, rule.code), MOST):
-            found = True
-            yield fix
-    if not found:
+    def last() -> Iterator[Fix]:
         nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - _world(job)))
-        last = (Fix.between(job, made) for made in nearest)
-        yield from itertools.islice(search(job, last, judge, rule.code), 1)
+        yield from (Fix.between(job, made) for made in nearest)
+
+    fitted = itertools.islice(search(job, _fitted(job, rule, judge), judge, rule.code), MOST)
+    ways = [remedies(job, judge), fitted]
+    if rule not in MEMORY:
+        near = itertools.islice(_ranked(search(job, tries(), judge, rule.code)), MOST)
+        fewer = itertools.islice(search(job, last(), judge, rule.code), 1)
+        ways = [near, fitted, fewer] if job.gpu else [near, fewer]
+    # the first way that leads anywhere, read no further than it is asked
+    yield from next((itertools.chain([fix], fixes) for fixes in ways for fix in fixes), ())
 
 
 def _ranked(passing: Iterator[Fix]) -> Iterator[Fix]:
@@ -136,13 +129,11 @@ def _mend(job: Job, judge: Framework | None) -> Job:
     """`job` with the first repair of every rule that still fails, over and over while that helps."""
     for _ in range(_MENDS):
         failing = codes(severities_again(job, judge), ERROR)
-        for rule in (rule for code, rule in RULE_BY_CODE.items() if code in failing):
-            made = next(_repaired(job, rule), job)
-            if made != job:
-                job = made
-                break
-        else:
+        firsts = [next(_repaired(job, rule), job) for code, rule in RULE_BY_CODE.items() if code in failing]
+        mended = next((made for made in firsts if made != job), job)
+        if mended == job:
             break
+        job = mended
     return job
 
 

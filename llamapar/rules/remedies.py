@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, islice
 
 from llamapar.count.saved import RECOMPUTE
 from llamapar.describe.hardware import GPUS
@@ -28,11 +28,9 @@ def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
     if job.gpu is None:
         return
     enough: list[set[str]] = []
-    for fix in search(job, _tries(job, enough), judge, capacity.OPEN):
+    for fix in islice(search(job, _tries(job, enough), judge, capacity.OPEN), MOST):
         enough.append({name for name, _ in fix.changes})
         yield fix
-        if len(enough) == MOST:
-            return
 
 
 def _tries(job: Job, enough: list[set[str]]) -> Iterator[Fix]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llamapar.describe.job import Job
+from llamapar.describe.models import PRESETS
 from llamapar.describe.splits import Padding
 
 Changes = Mapping[str, object]
@@ -58,8 +59,14 @@ def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) ->
     return repairs
 
 
-def tp_leaves_node(job: Job, _: Padding) -> bool:
-    return job.leaves_node("tp")
+def copied_kv_heads(job: Job) -> Iterator[Changes]:
+    """Each KV head on several ranks: stored so by who published the model, or copied by the trainer."""
+    m = job.model
+    for stored in PRESETS.values() if job.kv_replicas > 1 else ():
+        if stored.n_kv_heads == job.layout.tp and stored.replace(name=m.name, n_kv_heads=m.n_kv_heads) == m:
+            yield {"model": stored, "kv_replication": False}
+    if job.kv_replicas > 1 and not job.kv_replication:
+        yield {"kv_replication": True}
 
 
 def tp_fastest(job: Job) -> Iterator[Changes]:

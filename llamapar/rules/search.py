@@ -40,8 +40,9 @@ class Fix:
     @classmethod
     def between(cls, old: Job, new: Job) -> Fix:
         """`new`, and the name and new value of every field that differs, those of the layout first."""
-        changed = [*_differ(old.layout, new.layout), *_differ(old, new)]
-        return cls(new, tuple(pair for pair in changed if pair[0] not in ("model", "layout")))
+        changed = dict(_differ(old.layout, new.layout)) | dict(_differ(old, new))
+        changed |= {"model": new.model.name} if "model" in changed else {}
+        return cls(new, tuple(pair for pair in changed.items() if pair[0] != "layout"))
 
     @property
     def layout(self) -> Layout:
@@ -54,6 +55,8 @@ class Fix:
         if any(name in AXES for name, _ in self.changes):
             lay = self.layout
             words += f" ({lay.tp}·{lay.cp}·{lay.pp}·{lay.dp} = {lay.world} ranks)"
+        if "model" in dict(self.changes):
+            words += f" (its checkpoint stores {self.job.model.n_kv_heads} KV heads)"
         return words
 
     @cached_property

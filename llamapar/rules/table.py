@@ -77,7 +77,7 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP003",
         "TP inside a node",
-        repairs.tp_leaves_node,
+        lambda j, _: j.leaves_node("tp"),
         "a TP group of {tp} ranks spans {node_span} consecutive GPUs and leaves its node of {gpus_per_node}",
         "TP communicates in every layer; across nodes it runs at the speed of the network",
         severity=_always(WARNING),
@@ -112,7 +112,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "tp={tp} does not divide n_kv_heads={n_kv_heads} ({model})",
         "a rank would need {kv_share}",
         severity=lambda j: NOTE if j.kv_replication and j.kv_replicas > 1 else ERROR,
-        repairs=lambda j: [{"kv_replication": True}] if j.kv_replicas > 1 and not j.kv_replication else [],
+        repairs=repairs.copied_kv_heads,
         layouts_first=True,
     ),
     Rule(
