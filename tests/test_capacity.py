@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -289,3 +292,28 @@ def test_micro_batches_that_nobody_said_are_as_many_everywhere() -> None:
     assert price.sequences_of(job) == 2 * many
     drawn = lp.explorer(B8, tp=1, pp=4, dp=2, virtual_stages=2, seq_len=1024, tab="pipeline").snapshot()
     assert f"{many} micro-batches" in drawn.summary
+
+
+def weight(value: object) -> int:
+    """Bytes of a value and all that it holds; of functions what they close over."""
+    seen, stack, total = set[int](), [value], 0
+    while stack:
+        one = stack.pop()
+        if id(one) in seen or isinstance(one, type | ModuleType):
+            continue
+        seen.add(id(one))
+        total += sys.getsizeof(one)
+        closed = one.__closure__ or () if isinstance(one, FunctionType) else None
+        stack.extend(gc.get_referents(one) if closed is None else (cell.cell_contents for cell in closed))
+    return total
+
+
+def test_what_is_remembered_of_jobs_stays_below_a_process_that_grows() -> None:
+    """A panel asks for thousands of jobs; one of 16 stages is a large one."""
+    model, layout = lp.model("llama3.1-405b"), lp.Layout(tp=8, pp=16, dp=128)
+    found = capacity.load(Job.of(model, layout, seq_len=8192, gpu="h100-80gb"))
+    assert found is not None
+    assert found.memory.low_bytes < found.memory.high_bytes
+    most = capacity.load.cache_info().maxsize
+    assert most is not None
+    assert weight(found) * most < 64 * 2**20

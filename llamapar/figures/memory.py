@@ -100,7 +100,8 @@ def picture(record: Memory) -> tuple[Spec, str]:
 
 def _most(record: Memory, rows: Rows) -> Spec:
     """A mark over every drawn stage, where what is not known may take it."""
-    totals = [record.upper[s].total_bytes for s in rows.drawn]
+    upper = record.upper
+    totals = [upper[s].total_bytes for s in rows.drawn]
     return parts.scatter(
         "markers",
         rows.places,

@@ -119,7 +119,7 @@ def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdo
     return found
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=512)
 def load(job: Job, judge: Framework | None = None) -> Load | None:
     """The same, remembered; None where nothing can be counted."""
     try:
