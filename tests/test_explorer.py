@@ -54,6 +54,13 @@ def assert_shows(panel: Explorer) -> None:
     assert str(panel.snapshot().summary)
 
 
+def changed(**values: Any) -> Explorer:
+    """The first job with controls moved."""
+    panel = lp.explorer()
+    panel.set(**values)
+    return panel
+
+
 def random_change(draw: random.Random, panel: Explorer) -> dict[str, Any]:
     """What a hand, or a script, may send: mostly sensible, sometimes not."""
     controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] != "file"]
@@ -126,10 +133,10 @@ def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
 )
 def test_every_remedy_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> None:
     state = {"zero": 1, **state}
-    offered = lp.explorer(**state, tab="memory").offered["fixes"]
+    offered = changed(**state, tab="memory").offered["fixes"]
     assert 0 < len(offered) <= 4
     for k, (text, effect) in enumerate(offered):
-        panel = lp.explorer(**state, tab="memory")
+        panel = changed(**state, tab="memory")
         ranks, warnings = (
             panel.layout.world,
             {f.code for f in panel.report.findings if f.severity == "warning"},
@@ -294,7 +301,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("change", KERNEL)
 def test_a_message_is_answered_once_after_a_change_of_the_kernel(change: str, message: str) -> None:
     start, make = KERNEL[change]
-    panel = lp.explorer(**start)
+    panel = changed(**start)
     make(panel)
     for _ in range(2):  # the second time most change nothing
         press(panel, **{"kind": message, **MESSAGES[message]})
@@ -394,7 +401,9 @@ def test_a_wrong_value_is_shown_with_its_reason_and_kept() -> None:
         "what": "tp=0: tp must be a whole number from 1 to 1048576",
         "why": "",
         "choose": [("tp=1", {"tp": 1})],
+        "field": "tp",
     }
+    assert panel.payload["judged"] is False
     assert panel.payload["values"]["tp"] == 0
     with pytest.raises(lp.LayoutError, match="tp=0"):
         _ = panel.layout
@@ -443,10 +452,10 @@ def test_every_fix_can_be_clicked_and_works() -> None:
     ]
     clicked = 0
     for state in states:
-        findings = lp.explorer(**state).report.findings
+        findings = changed(**state).report.findings
         for i, finding in enumerate(findings):
             for k in range(len(finding.fixes)):
-                panel = lp.explorer(**state)
+                panel = changed(**state)
                 panel.apply_fix(i, k)
                 assert panel.payload["ok"], (state, finding.code, finding.fixes[k].text)
                 left = {f.code for f in panel.report.findings if f.severity != "note"}
@@ -477,6 +486,40 @@ def test_controls_and_defaults_are_the_same_names() -> None:
     named = {c["name"] for group in SCHEMA for c in group["controls"]} - {"config"}
     assert named | {"tab"} == set(DEFAULTS)
     assert json.loads(json.dumps(SCHEMA)) is not None
+
+
+# -- a job of the reader's own ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model", ["llama3-8b", TEN_KV_HEADS, lp.PRESETS["llama3.1-70b"]], ids=lambda m: str(m)[:20]
+)
+@pytest.mark.parametrize("degrees", [{}, {"tp": 2, "dp": 4}, {"pp": 4}], ids=str)
+def test_a_job_of_one_s_own_has_nothing_of_the_first_one(model: Any, degrees: dict[str, int]) -> None:
+    """What is not said is as in lp.check: degrees are 1, and GPUs, batch and sequence are not known."""
+    panel = lp.explorer(model, **degrees)
+    assert panel.layout == lp.Layout(**degrees)
+    assert panel.report.job == lp.Job.of(lp.model(model), lp.Layout(**degrees), gpu="h100-80gb")
+    assert panel.payload["values"]["rank"] == 0
+    assert panel.answers["undo"] == 0  # the first job is not one step back
+    panel.set(tp=8, framework="torchtitan")
+    panel.reset()
+    assert panel.layout == lp.Layout(**degrees)
+    assert panel.report.judge is None
+
+
+def test_a_degree_alone_begins_a_job_of_one_s_own() -> None:
+    assert lp.explorer(tp=16).layout == lp.Layout(tp=16)
+    assert lp.explorer(seq_len=4096).layout == lp.explorer().layout
+    assert lp.explorer(n_layers=32).report.job.gpus is None
+
+
+def test_steps_that_can_be_undone_keep_no_pictures() -> None:
+    panel = lp.explorer()
+    for tp in (1, 2, 4):
+        panel.set(tp=tp)
+    assert len(panel._past) == 3
+    assert [name for state in panel._past for name in ("outcome", "answers") if name in vars(state)] == []
 
 
 def test_state_is_a_value() -> None:

@@ -130,7 +130,7 @@ def test_what_comes_after_the_cursor_is_pale() -> None:
 
 
 def test_the_explorer_steps_through_and_stays_in_the_layer() -> None:
-    panel = lp.explorer(tab="layer", tp=8, cp=16, pp=16, dp=8, seq_len=131072, step=16)
+    panel = lp.explorer(tab="layer", tp=8, cp=16, pp=16, dp=8, seq_len=131072, step=16, rank=6043)
     assert panel.payload["summary"] == lp.view(PAPER.at(16)).summary
     assert panel.payload["figure"]["layout"]["meta"] == {"steps": 24}
     panel.set(tp=1, cp=1, seq_len=8192, pp=1, dp=1)

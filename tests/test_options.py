@@ -26,6 +26,7 @@ from llamapar.errors import Choice
 from llamapar.execution import execute
 from llamapar.execution.capacity import DEVICES
 from llamapar.panels.controls import CLINIC, DEFAULTS, EXPLORER
+from llamapar.panels.line import PLAIN
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.rules.machines import BLOCKS
 from llamapar.spmd.setting import DTYPES
@@ -64,7 +65,7 @@ OF_PYTHON = {
 }
 """What is no plain value, or belongs to one function alone."""
 
-PANELS = {"explorer": DEFAULTS, "clinic": {}}
+PANELS = {"explorer": DEFAULTS | PLAIN, "clinic": {}}
 """Functions that open on values of their own."""
 
 

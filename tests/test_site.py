@@ -73,9 +73,10 @@ def test_the_real_explorer_is_driven_through_the_stand_ins() -> None:
     assert heard[0]["opened"] == "Explorer"
     states = [message["state"] for message in heard[1:] if "state" in message]
     said = [message["content"] for message in heard if "content" in message]
-    panel = Explorer(preset="llama3-8b", tp=16, pp=1, dp=1)
+    panel = Explorer()
+    panel.set(preset="llama3-8b", tp=16, pp=1, dp=1)
     shown = next(state["payload"] for state in states if "payload" in state)
-    assert shown == json.loads(json.dumps(panel.payload)) | {"seq": 1}
+    assert shown == json.loads(json.dumps(panel.payload))
     assert [each["kind"] for each in said] == ["answered", "copied", "answered", "answered"]
     assert "llamapar check --model llama3-8b --tp 16" in said[1]["text"]
     assert [bool(each.get("problem")) for each in said] == [False, False, False, True]

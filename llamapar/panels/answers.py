@@ -54,17 +54,10 @@ class Answer:
         return asdict(self)
 
 
-def answers(report: Report | None, problem: LlamaparError | None, values: Values) -> tuple[Answer, ...]:
-    """All four, in their order; never raises."""
+def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
+    """All four, in their order; none of controls that say no job. Never raises."""
     if report is None:
-        why = problem.what if problem else ""
-        unknown = (
-            ("legal?", "heads"),
-            ("fits?", "memory"),
-            ("how fast?", "time"),
-            ("what travels?", "ranks"),
-        )
-        return tuple(Answer(question, tab, "not known", why) for question, tab in unknown)
+        return ()
     return (
         legal(report),
         fits(report),
@@ -141,13 +134,20 @@ def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
     )
 
 
+def layer_split(job: Job, judge: Framework | None) -> str:
+    """The job's own, else the framework's, else the paper's."""
+    return job.layer_split or (judge.layer_split if judge else None) or "balanced ends"
+
+
 @lru_cache(maxsize=512)
 def timed(job: Job, judge: Framework | None, cp_method: str) -> Cost:
     """The time of a job's step, remembered. Raises LlamaparError."""
-    split = job.layer_split or (judge and judge.layer_split) or "balanced ends"
     copies = job.kv_replication or copies_heads(job, judge)
     return cost_of(
-        whole(job).replace(kv_replication=copies), conditions(job, judge, cp_method), split, job.nc
+        whole(job).replace(kv_replication=copies),
+        conditions(job, judge, cp_method),
+        layer_split(job, judge),
+        job.nc,
     )
 
 

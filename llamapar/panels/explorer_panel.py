@@ -27,7 +27,7 @@ from llamapar.frameworks.export import EXPORTS, as_cli
 from llamapar.rules.report import Report
 
 from .controls import DEFAULTS, EXPLORER, TABS
-from .line import is_line
+from .line import PLAIN, is_line
 from .page import Page, nth, source
 from .runner import Runner
 from .runs import Run
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 MOST_STEPS = 200
 """That can be undone."""
 
+UNSAID = keywords(DEFAULTS | PLAIN)
+"""Controls, with what they are in a job of the reader's own that does not say them."""
+
 
 class Explorer(Page[State]):
     """The panel. `set` moves controls from code, `snapshot` is what it shows, as a static View."""
@@ -58,13 +61,14 @@ class Explorer(Page[State]):
     answers = traitlets.Dict().tag(sync=True)
     planned = traitlets.Dict().tag(sync=True)
 
-    @named(keywords(DEFAULTS))
+    @named(UNSAID)
     def __init__(self, **values: object) -> None:
         self._runner = Runner(self._report)
         self._searcher = Searcher(self._show_search)
         self._past: list[State] = []
         self._future: list[State] = []
-        super().__init__(State.start().change(values))
+        self._first = State.opened(values)
+        super().__init__(self._first)
 
     # -- from code -------------------------------------------------------------------------------
 
@@ -143,8 +147,8 @@ class Explorer(Page[State]):
         self._show(lambda state: state.restore(line))
 
     def reset(self) -> None:
-        """Back to what an Explorer opens with."""
-        self._show(lambda state: State.start().change({"tab": state.values["tab"]}))
+        """Back to what this Explorer opened with."""
+        self._show(lambda state: self._first.change({"tab": state.values["tab"]}))
 
     def _step(self, back: list[State], forth: list[State]) -> None:
         with self._lock:
@@ -162,7 +166,7 @@ class Explorer(Page[State]):
     def _stepped(self, before: State, after: State) -> State:
         """Remember a step that can be undone."""
         if after.differs(before):
-            self._past = [*self._past[-MOST_STEPS:], before]
+            self._past = [*self._past[-MOST_STEPS:], replace(before)]  # without what was made of it
             self._future = []
         return after
 
@@ -308,9 +312,12 @@ STEPS: dict[str, Callable[[Explorer], None]] = {
 """Buttons that ask for no more than their name."""
 
 
-@named(keywords(DEFAULTS))
+@named(UNSAID)
 def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
+
+    Without a model and a degree it opens on the Llama 3 paper's job. With one of them the job is yours:
+    degrees that you do not give are 1, and other facts are not known, as in `lp.check`.
 
     model may be a line of text that an Explorer's `line` gave, or a `llamapar check` command.
 
@@ -321,10 +328,7 @@ def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
         panel.restore(model)
         panel.set(**values)
         return panel
-    panel = Explorer(**values if not isinstance(model, str) else {"preset": model, **values})
-    if model is not None and not isinstance(model, str):
-        panel.load(model)
-    return panel
+    return Explorer(**({} if model is None else {"preset": model}) | values)
 
 
 def copied(name: str, state: State, report: Report, drawn: View | None) -> str:

@@ -158,7 +158,7 @@ def card(problem: LlamaparError, controls: Container[str] = ()) -> Plain:
         (str(choice), {"line": str(choice)} if problem.field == "line" else _settings(choice, controls))
         for choice in problem.choices
     ]
-    return {"what": problem.what, "why": problem.why, "choose": choices}
+    return {"what": problem.what, "why": problem.why, "choose": choices, "field": problem.field}
 
 
 def _settings(choice: object, controls: Container[str]) -> Plain:

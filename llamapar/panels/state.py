@@ -14,6 +14,7 @@ from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values, written
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag, one_of
@@ -33,7 +34,7 @@ from llamapar.rules.report import Finding, Report, check_job
 from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
-from .answers import Answer, answers, layer_steps, machine, method, sequence_map, timed
+from .answers import Answer, answers, layer_split, layer_steps, machine, method, sequence_map, timed
 from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .line import PLAIN, read_line
@@ -43,11 +44,6 @@ from .searching import Question
 
 def padding(report: Report) -> Padding:
     return report.job.padding or (report.judge.padding if report.judge else NO_PADDING)
-
-
-def layer_split(report: Report) -> str:
-    own = report.judge.layer_split if report.judge else None
-    return report.job.layer_split or own or "balanced ends"
 
 
 def pipeline(report: Report, values: Values) -> Record:
@@ -78,7 +74,7 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
     "sequence": sequence_map,
-    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r)),
+    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r.job, r.judge)),
     "memory": lambda r, v: (load(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
     "pipeline": pipeline,
     "layer": layer_steps,
@@ -138,10 +134,17 @@ class State:
         base = PRESETS[FIRST_MODEL]
         return cls(DEFAULTS | _dims(base), base)
 
+    @classmethod
+    def opened(cls, values: Values) -> State:
+        """As it opens with controls set: a model, dimension or degree begins a job of the reader's own."""
+        first = cls.start()  # of which nothing is left then: what is not said is as in `lp.check`
+        own = values.keys() & {"preset", *AXES, *DIMS}
+        return (first.apply(PLAIN) if own else first).change(values)
+
     def change(self, changes: Mapping[str, object]) -> State:
         """With some controls changed, and those that follow from them.
 
-        A published job sets all that it says, until something of it is changed; a preset or a loaded model
+        A published job sets all that it says, until something of it is changed; a preset or a model
         sets the dimensions; a dimension makes the model a custom one; the rank that is shown stays within the
         layout; "16k" becomes the number that it says. Raises LayoutError for a control that is not there.
         """
@@ -156,7 +159,8 @@ class State:
         values, base = self.values | changes, self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
             base = _preset(changes["preset"])
-            values |= _dims(base) | {k: v for k, v in changes.items() if k in DIMS} | {"preset": base.name}
+            values |= _dims(base) | {k: v for k, v in changes.items() if k in DIMS}
+            values["preset"] = base.name if PRESETS.get(base.name) == base else CUSTOM
         if any(values[name] != value for name, value in _dims(base).items()):
             values["preset"] = CUSTOM
         if "head_dim" not in changes and {"dim", "n_heads"} & changes.keys():
@@ -173,29 +177,24 @@ class State:
 
     def take(self, job: Job) -> State:
         """With a job's model, layout and facts in the controls."""
-        state = self._with(job.model)
+        state = self.load(job.model)
         return state.change(_settings(job) | {"gpu": job.gpu or self.values["gpu"]})
 
-    def _with(self, model: ModelConfig) -> State:
-        """With a model, as the preset that it is where it is one."""
-        known = next((name for name, preset in PRESETS.items() if preset == model), None)
-        return self.change({"preset": known}) if known else self.load(model)
-
     def load(self, model: ModelConfig) -> State:
-        """With a model of the reader's own."""
-        return replace(self, values=self.values | _dims(model) | {"preset": CUSTOM}, base=model)
+        """With a model, as the preset that it is where it is one."""
+        return self.change({"preset": model})
 
     def bring(self, settings: Settings) -> State:
         """With what a run's own files say; a model not said whole leaves the one there."""
         state = self
         with suppress(LlamaparError):  # the page is told what of the model is missing
-            state = self._with(settings.model_config())
+            state = self.load(settings.model_config())
         return state.apply(controls_of(settings))
 
     def restore(self, line: str) -> State:
         """What a line of text says, and nothing else. Raises LlamaparError."""
         model, values = read_line(line)
-        state = self._with(model) if model else self
+        state = self.load(model) if model else self
         return state.apply(PLAIN | values)
 
     @cached_property
@@ -293,7 +292,7 @@ class State:
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
         """Legal, fits, how fast, what travels."""
-        return answers(self.outcome.report, self.outcome.problem, self.values)
+        return answers(self.outcome.report, self.values)
 
     @property
     def product(self) -> str:
@@ -328,6 +327,7 @@ class State:
             "product": self.product,
             "ok": bool(report and report.ok and not problem),
             "status": outcome.status,
+            "judged": report is not None,
             "problem": card(problem, DEFAULTS) if problem else None,
             "findings": [_finding(f) for f in report.findings] if report else [],
             "figure": outcome.view.spec if outcome.view else None,
@@ -338,7 +338,9 @@ class State:
 
 
 def _preset(name: object) -> ModelConfig:
-    """The preset of a name, its publisher's too. Raises ModelError."""
+    """The preset of a name, its publisher's too, or a model of the reader's own. Raises ModelError."""
+    if isinstance(name, ModelConfig | Mapping):
+        return find_model(name)
     known = preset_name(name) if isinstance(name, str) else ""
     return PRESETS[known if known in PRESETS else one_of("preset", name, PRESETS, ModelError)]
 
