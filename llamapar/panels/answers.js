@@ -18,12 +18,12 @@ function buildAnswers(send, ask) {
     press("redo", "do again what was taken back"), press("reset", "back to the first layout")];
   const node = make("div", {}, now, kept);
   function draw(answers, seq) {
-    node.classList.toggle("lp-stale", answers.seq !== seq);
+    node.classList.toggle("lp-stale", answers.seq !== seq || !answers.now.length);
     if (answers.seq !== seq) return;
     steps[0].textContent = answers.pinned ? "unpin" : "pin";
     steps[1].disabled = !answers.undo;
     steps[2].disabled = !answers.redo;
-    refill(now, answers.now, () => answers.now.map((one) => answerButton(one, send)));
+    if (answers.now.length) refill(now, answers.now, () => answers.now.map((one) => answerButton(one, send)));
     kept.hidden = !answers.pinned;
     if (answers.pinned) refill(kept, [answers.title, answers.pinned], () => [
       make("b", {}, "pinned "), answers.title, ` · ${answers.pinned.map(({ text }) => text).join(" · ")} `,

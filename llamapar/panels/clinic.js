@@ -91,7 +91,7 @@ function render({ model, el }) {
   const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask, read), asSettings), told, open);
   panel.columns.prepend(drop);
   takeDrops(drop, ask, read);
-  panel.main.append(panel.note, status, line, cards, figure.node, picked);
+  panel.main.append(status, line, cards, figure.node, picked);
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(below);
 
@@ -119,10 +119,10 @@ function render({ model, el }) {
 
   const show = () => {
     const now = payload();
-    figure.draw(now); // first: plotly measures the page, which the rest of this then changes, once
+    figure.draw({ ...now, problem: null }); // a wrong field costs no picture. First: plotly measures the page, which the rest of this then changes, once
     figure.node.classList.toggle("lp-none", !now.figure);
     refill(picked, now.seq, () => { picked.hidden = true; return []; });
-    controls.show(now.values);
+    controls.show(now);
     for (const row of controls.column.querySelectorAll("[data-control]")) row.dataset.origin = now.origins[row.dataset.control] ?? "";
     status.textContent = now.status;
     status.dataset.verdict = now.verdict;
@@ -131,7 +131,7 @@ function render({ model, el }) {
     refill(cards, [now.diagnoses, now.problem], () => {
       const [best, ...others] = now.diagnoses.map((one, index) => diagnosisCard(one, index, fix, send));
       const more = others.length && fold(`or else: ${others.length} more`, { class: "lp-folded" }, others);
-      return [now.problem && problemCard(now.problem, send), best, more].filter(Boolean);
+      return [now.problem && problemCard(now.problem, send, `${uid}-problem`), best, more].filter(Boolean);
     });
   };
   const showText = () => { if (model.get("text") !== sent) box.value = sent = model.get("text"); };

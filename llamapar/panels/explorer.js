@@ -55,9 +55,12 @@ function grouped(findings) {
   return [...groups.values()];
 }
 
-function drawFindings(box, { findings, problem }, opened, fix, later, send) {
+function drawFindings(box, { findings, problem, judged }, opened, fix, later, sentence) {
+  box.inert = !judged; // what was found before stays, dimmed, where nothing can be judged
+  box.classList.toggle("lp-kept", !judged);
+  if (!judged) return;
   refill(box, [findings, problem], () => { // a change of tab leaves them as they are
-    const cards = [...(problem ? [problemCard(problem, send)] : []), ...grouped(findings).map((group) => findingCard(group, opened, fix, later))];
+    const cards = [...(problem ? [sentence(problem)] : []), ...grouped(findings).map((group) => findingCard(group, opened, fix, later))];
     const rest = cards.splice(LIMIT_OPEN);
     const title = `${rest.length} more finding${rest.length > 1 ? "s" : ""}`;
     return rest.length ? [...cards, remembered(opened, "rest", title, { class: "lp-folded" }, () => rest)] : cards;
@@ -90,6 +93,7 @@ function render({ model, el }) {
   });
   const { payload, send, ask, figure, status, listen } = panel;
   const opened = new Set(); // what the reader unfolded
+  const sentence = (problem) => problemCard(problem, send, `${panel.uid}-problem`);
   const fix = (finding, k) => ask({ kind: "fix", finding, fix: k });
 
   const tabs = model.get("tabs").map(([name, title]) => button(title, { role: "tab", "data-tab": name, onclick: () => send({ tab: name }) }));
@@ -136,7 +140,7 @@ function render({ model, el }) {
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
-  panel.columns.prepend(make("div", { class: "lp-head" }, panel.note, make("div", { class: "lp-top" }, status, strip.steps), strip.node));
+  panel.columns.prepend(make("div", { class: "lp-head" }, make("div", { class: "lp-top" }, status, strip.steps), strip.node));
   panel.main.append(panel.cards, bar, run.head, plan.head, steps.head,
     figure.node, run.tables, copying);
 
@@ -183,12 +187,11 @@ function render({ model, el }) {
   const show = () => {
     const now = payload();
     drawFigure(); // first: plotly measures the page, which the rest of this then changes, once
-    panel.controls.show(now.values);
-    status.textContent = now.status;
+    panel.controls.show(now);
+    refill(status, now.judged ? now.status : now.problem, () => [now.judged ? now.status : sentence(now.problem)]);
     status.dataset.ok = !now.ok ? "no" : now.fits ? "yes" : "unsure";
-    drawFindings(panel.cards, now, opened, fix, remedies, send);
-    found.textContent = now.findings.length === 1 ? "1 finding" : `${now.findings.length} findings`;
-    found.disabled = !now.findings.length;
+    drawFindings(panel.cards, now, opened, fix, remedies, sentence);
+    if (now.judged) [found.disabled, found.textContent] = [!now.findings.length, now.findings.length === 1 ? "1 finding" : `${now.findings.length} findings`];
     showRemedies();
     showAnswers();
     product.textContent = now.product;

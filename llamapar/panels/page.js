@@ -51,34 +51,44 @@ const PATIENCE = 5000; // ms until a page without an answer says so, and sends o
 
 // Messages to Python, one at a time: the next leaves when the last is answered, as each is, whatever comes
 // of it. `send` takes changes of controls, which go together while they wait; `ask` any other message.
-// `note` tells what was refused, and `refused` puts the controls back; or that no answer comes.
-function buildSender(model, refused) {
-  const view = Math.random().toString(36).slice(2); // this model may have more views, each with its own ids
+// `note` tells what was refused, and `refused` puts the controls back; or that no answer comes, and then
+// `dim` is called, until something comes from the kernel again.
+function buildSender(model, uid, refused, dim) {
   const note = make("div", { class: "lp-answer", "aria-live": "polite" });
   const waiting = [];
   let count = 0;
   let awaited = null; // the id of the message on its way
   let timer = 0;
-  const showProblem = (problem) => note.replaceChildren(...(problem ? [problemCard(problem, ({ line }) => put({ kind: "restore", text: line }))] : []));
+  const showProblem = (problem, silent = false) => {
+    dim(silent);
+    note.replaceChildren(...(problem ? [problemCard(problem, ({ line }) => put({ kind: "restore", text: line }))] : []));
+  };
   const flush = () => {
     clearTimeout(timer);
     awaited = null;
     if (!waiting.length) return;
-    awaited = `${view}-${++count}`;
+    awaited = `${uid}-${++count}`;
     timer = setTimeout(unanswered, model.patience ?? PATIENCE);
-    try { model.send({ ...waiting.shift(), id: awaited }); } catch { unanswered(); } // its kernel is gone
+    try { model.send({ ...waiting.shift(), id: awaited }); } catch { gone(); }
   };
   const unanswered = () => { // a lost message, or answer, must not hold up the next
-    const why = "it is busy; or it was restarted or shut down, and then this cell is to be run again";
-    showProblem({ what: "no answer from the kernel", why, choose: [] });
+    const why = "It is busy, or it was restarted or shut down: then run this cell again.";
+    showProblem({ what: "no answer from the kernel", why, choose: [] }, true);
     flush();
+  };
+  const gone = () => { // JupyterLab closes the panel's line when a kernel restarts; a closed one raises
+    waiting.length = 0;
+    flush();
+    refused();
+    const why = "It was restarted or shut down. What stands below is its last answer: run this cell again.";
+    showProblem({ what: "the kernel of this panel is gone", why, choose: [] }, true);
   };
   const put = (message) => {
     waiting.push({ ...message, seq: model.get("payload").seq }); // what stood there when this was pressed
     if (!awaited) flush();
   };
   const onAnswer = ({ kind, id, problem }) => {
-    if (kind !== "answered" || !id?.startsWith(view)) return;
+    if (kind !== "answered" || !id?.startsWith(uid)) return;
     showProblem(problem);
     if (problem) refused();
     if (id === awaited) flush();
@@ -86,6 +96,7 @@ function buildSender(model, refused) {
   const clear = () => showProblem(null); // a payload comes before its answer
   model.on("msg:custom", onAnswer);
   model.on("change:payload", clear);
+  model.on("comm_live_update", gone);
   return {
     note,
     ask: put,
@@ -93,7 +104,7 @@ function buildSender(model, refused) {
       const last = waiting.at(-1);
       if (last?.kind === "set") Object.assign(last.changes, changes); else put({ kind: "set", changes: { ...changes } });
     },
-    close: () => { model.off("msg:custom", onAnswer); model.off("change:payload", clear); clearTimeout(timer); },
+    close: () => { model.off("msg:custom", onAnswer); model.off("change:payload", clear); model.off("comm_live_update", gone); clearTimeout(timer); },
   };
 }
 
@@ -195,9 +206,11 @@ const isLong = ({ kind, options }) => kind === "choice" && options.some(([, labe
 
 const KINDS = { int: intControl, text: textControl, axis: axisControl, choice: choiceControl, bool: boolControl };
 
-// Builds all groups; returns the column and a function that shows values.
+// Builds all groups; returns the column and a function that shows values, and marks the one that is wrong.
 function buildControls(schema, uid, send, load) {
   const shows = {};
+  const boxes = {};
+  const wrong = { "aria-invalid": "true", "aria-describedby": `${uid}-problem` };
   const told = []; // titles that say what some of their controls say
   const groups = schema.map(({ group, open, tab, controls, says = [] }) => {
     const words = [];
@@ -205,6 +218,7 @@ function buildControls(schema, uid, send, load) {
       const control = { ...spec, id: `${uid}-${group}-${spec.name}` };
       const built = control.kind === "file" ? fileControl(control, load) : KINDS[control.kind](control, send);
       (shows[control.name] ??= []).push(built.show);
+      (boxes[control.name] ??= []).push(built.nodes.find(({ id }) => id === control.id));
       if (says.includes(control.name)) words.push(built.says);
       const label = make("label", { for: control.id, title: control.help }, control.label);
       return make("div", { class: `lp-row lp-${control.kind}${isLong(control) ? " lp-long" : ""}`, "data-control": control.name }, label, ...built.nodes);
@@ -213,8 +227,10 @@ function buildControls(schema, uid, send, load) {
     if (words.length) told.push(() => { made.firstChild.textContent = `${group}: ${words.map((word) => word()).join(", ")}`; });
     return made;
   });
-  const show = (values) => {
+  const show = ({ values, problem }) => {
     for (const [name, value] of Object.entries(values)) shows[name]?.forEach((put) => put(value));
+    for (const [name, box] of Object.entries(boxes).flatMap(([each, nodes]) => nodes.map((node) => [each, node])))
+      for (const [key, value] of Object.entries(wrong)) name === problem?.field ? box.setAttribute(key, value) : box.removeAttribute(key);
     told.forEach((tell) => tell());
     for (const group of groups) group.hidden = Boolean(group.dataset.tab) && group.dataset.tab !== values.tab;
   };
@@ -235,10 +251,11 @@ const tries = (parts, more = "") => (parts.length ? make("div", { class: `lp-tri
 // A card: its first line, and what stands under it.
 const card = (kind, data, line, ...rest) => make("div", { class: `lp-finding lp-${kind}`, ...data }, make("div", { class: "lp-line" }, line), rest);
 
-function problemCard({ what, why: reason, choose }, send) {
+// id: of the sentence, by which a box says what is wrong with it.
+function problemCard({ what, why: reason, choose }, send, id) {
   const offer = ([text, changes], k) => [k ? ", or " : "",
     Object.keys(changes).length ? button(text, { title: "set this", onclick: () => send(changes) }) : text];
-  return card("error lp-problem", {}, [mark("error"), make("span", {}, what)], why(reason), tries(choose.flatMap(offer), "lp-choices"));
+  return card("error lp-problem", {}, [mark("error"), make("span", { id }, what)], why(reason), tries(choose.flatMap(offer), "lp-choices"));
 }
 
 // What frameworks do or say: rows of cells, each a list of what stands in it.
@@ -275,7 +292,14 @@ function buildFigure(model, onRank, onPainted) {
   let last = null;
   let color = ""; // of text: the theme's, read once
   let drawn = ""; // the kind of picture that stands there
+  let seq = 0;
   async function draw(payload) {
+    const anew = payload !== last; // else for another theme or width
+    if (anew) seq = payload.seq;
+    // While something is wrong the picture of before stays, dimmed, but not in another tab.
+    const kept = Boolean(!payload.figure && payload.problem && last?.figure && last.values.tab === payload.values.tab);
+    if (anew) node.classList.toggle("lp-kept", kept);
+    if (kept) { onPainted(seq); return; }
     last = payload;
     summary.textContent = payload.summary;
     const { figure } = payload;
@@ -302,9 +326,9 @@ function buildFigure(model, onRank, onPainted) {
         if (onRank) plot.on("plotly_click", onRank);
       }
     } else {
-      reason.textContent = payload.problem?.what ?? payload.reason ?? "nothing to draw";
+      reason.textContent = payload.reason ?? "nothing to draw";
     }
-    requestAnimationFrame(() => onPainted(payload.seq));
+    requestAnimationFrame(() => onPainted(seq));
   }
   // Fires when the plot comes onto the page, which may be after the first draw, and when it changes size.
   const resized = new ResizeObserver(() => {
@@ -329,21 +353,19 @@ function buildFigure(model, onRank, onPainted) {
 
 // -- a panel -----------------------------------------------------------------------------------
 
-let views = 0;
-
 // What every panel has: controls, messages, a line of status, cards, a figure. A panel lays itself out by its
 // own width, so what is asked for its width stands around its columns. `listen` lasts until the view is closed.
 function buildPanel({ model, el }, kind, onRank) {
-  const uid = `lp${++views}`;
+  const uid = `lp${Math.random().toString(36).slice(2)}`; // one page holds more panels, one model more views
   const payload = () => model.get("payload");
-  const { send, ask, note, close } = buildSender(model, () => controls.show(payload().values));
+  const { send, ask, note, close } = buildSender(model, uid, () => controls.show(payload()), (on) => columns.classList.toggle("lp-kept", on));
   const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
   const figure = buildFigure(model, onRank, (painted) => { root.dataset.painted = painted; });
   const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite", tabindex: -1 });
   const cards = make("div", { class: "lp-findings" });
   const main = make("div", { class: "lp-main" });
   const columns = make("div", { class: "lp-columns" }, controls.column, main);
-  const root = make("div", { class: `llamapar ${kind}`.trim() }, columns);
+  const root = make("div", { class: `llamapar ${kind}`.trim() }, note, columns);
   el.append(root);
   const handlers = [];
   const listen = (event, handler) => { handlers.push([event, handler]); model.on(event, handler); };
@@ -352,5 +374,5 @@ function buildPanel({ model, el }, kind, onRank) {
     close();
     figure.close();
   };
-  return { uid, payload, send, ask, note, controls, figure, status, cards, main, columns, listen, end };
+  return { uid, payload, send, ask, controls, figure, status, cards, main, columns, listen, end };
 }

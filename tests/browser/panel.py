@@ -41,10 +41,12 @@ SHOWN = """(root) => {
         title: root.querySelector(".lp-heading")?.hidden ? "" : text(".lp-name"),
         codes: [...new Set(all(".lp-findings [data-code]").map((card) => card.dataset.code))],
         product: text(".lp-product"),
+        dimmed: Boolean(root.querySelector(".lp-findings.lp-kept")),
         answers: all(".lp-answers .lp-part").map((part) => part.textContent),
     };
 }"""
 KEPT = """(lambda p, a: {
+    "judged": p.get("judged", True), "off": p["problem"] is not None,
     "values": p["values"], "seq": p["seq"], "status": p["status"], "product": p.get("product", ""),
     "title": ((p["figure"] or {}).get("layout") or {}).get("title", {}).get("text", ""),
     "codes": [each["code"] for each in p.get("findings", []) if "code" in each],
@@ -111,14 +113,22 @@ class Panel:
             for name, kind, shown in page["boxes"]
             if name in values and shown != face(self.faces[name], kind, values[name])
         ]
-        for part in ("seq", "status", "product", "answers"):
+        judged = kept["judged"]  # else what was said last stays, dimmed, and the status says why
+        if not judged and (kept["status"] not in page["status"] or not page["dimmed"]):
+            wrong.append(f"status is {page['status']!r}, not {kept['status']!r}, or nothing is dimmed")
+        for part in ("seq", "status", "product", "answers") if judged else ("seq", "product"):
             if page[part] != kept[part]:
                 wrong.append(f"{part} is {page[part]!r}, not {kept[part]!r}")
         if page["tab"] and page["tab"] != [values["tab"]]:
             wrong.append(f"tab is {page['tab']}, not {values['tab']}")
-        if values.get("tab") not in ("run", "plan") and page["title"] != plain(kept["title"]):
+        if (
+            not kept["off"]
+            and values.get("tab") not in ("run", "plan")
+            and page["title"] != plain(kept["title"])
+        ):
             wrong.append(f"title is {page['title']!r}, not {kept['title']!r}")
-        if not set(page["codes"]) <= set(kept["codes"]) or bool(page["codes"]) != bool(kept["codes"]):
+        told, codes = set(kept["codes"]), set(page["codes"])
+        if judged and (not codes <= told or bool(codes) != bool(told)):
             wrong.append(f"findings are {page['codes']}, not {kept['codes']}")
         return wrong
 

@@ -312,8 +312,13 @@ def test_a_page_whose_kernel_is_gone_says_so_and_waits_for_nothing(explorer: Pan
     """The last one here: it ends the kernel's memory."""
     restart = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
     explorer.notebook.page.evaluate(restart)
+    expect(explorer.answer).to_contain_text("the kernel of this panel is gone")
+    dimmed = explorer.root.locator(".lp-columns.lp-kept")
+    expect(dimmed).to_have_css("opacity", "0.5")
     explorer.control("preset", "select").select_option("llama3.1-8b")
-    expect(explorer.answer).to_contain_text("no answer from the kernel")
+    expect(explorer.control("preset", "select")).to_have_value("llama3.1-405b")  # as the answers
+    expect(explorer.answer).to_contain_text("run this cell again")
+    expect(dimmed).to_be_visible()
     explorer.notebook.run(0)
     renewed = Panel(explorer.notebook, 0, "panel")
     renewed.control("preset", "select").select_option("llama3.1-8b")

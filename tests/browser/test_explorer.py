@@ -21,12 +21,16 @@ PAPER = (
     "batch_tokens=2**24, batch_per_dp=16, gpus_per_node=4)"
 )
 LAYOUT = "str(panel.layout)"
+ANOTHER = "lp.explorer()"
+CELL_OF_ANOTHER = 3
 HEIGHT = 1400
 
 
 @pytest.fixture(scope="module")
 def opened(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    path = scratch_notebook(tmp_path_factory.mktemp("explorer") / "explorer.ipynb", CREATE, PAPER, LAYOUT)
+    path = scratch_notebook(
+        tmp_path_factory.mktemp("explorer") / "explorer.ipynb", CREATE, PAPER, LAYOUT, ANOTHER
+    )
     with lab.open(path, height=HEIGHT) as notebook:
         yield notebook
 
@@ -203,9 +207,36 @@ def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
     box.press("Enter")
     expect(status(notebook)).to_contain_text("tp=2.5: tp must be a whole number from 1 to 1048576")
     expect(box).to_have_value("2.5")
+    told = panel_of(notebook).get_by_text("tp must be a whole number from 1 to 1048576")
+    expect(told).to_have_count(1)
+    expect(box).to_have_attribute("aria-invalid", "true")
+    expect(box).to_have_attribute("aria-describedby", str(told.get_attribute("id")))
+    expect(panel_of(notebook).locator("[aria-invalid]")).to_have_count(1)
+    expect(panel_of(notebook).locator(".lp-figure.lp-kept .main-svg").first).to_be_visible()  # dimmed
+    expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("tp=8")
+    notebook.set_theme("dark")  # draws the picture anew
+    expect(panel_of(notebook).locator(".lp-figure.lp-kept .main-svg").first).to_be_visible()
+    panel_of(notebook).get_by_role("tab", name="Layers").click()
+    expect(panel_of(notebook).locator(".lp-reason")).to_be_visible()  # no picture of another tab
+    expect(told).to_have_count(1)
     box.fill("4")
     box.press("Enter")
     expect(status(notebook)).to_contain_text("tp=4 cp=1")
+    expect(panel_of(notebook).locator("[aria-invalid], .lp-kept")).to_have_count(0)
+
+
+def test_two_panels_of_a_page_share_no_id(notebook: Notebook) -> None:
+    ids = "() => [...document.querySelectorAll('.llamapar [id]')].map((node) => node.id)"
+    notebook.run(CELL_OF_ANOTHER)
+    first, second = (panel_of(notebook).nth(k) for k in (0, 1))
+    second.locator(".main-svg").first.wait_for()
+    found = notebook.page.evaluate(ids)
+    assert len(found) == len(set(found)) > 100
+    ticked = "[data-control=sequence_parallel] input"
+    second.get_by_text("sequence parallel", exact=True).click()
+    expect(second.locator(ticked)).not_to_be_checked()
+    expect(first.locator(ticked)).to_be_checked()
+    notebook._ask("cells[given].outputs?.clear();", CELL_OF_ANOTHER)
 
 
 def test_a_number_as_people_write_it_is_understood(notebook: Notebook, tmp_path: Path) -> None:
