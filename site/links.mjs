@@ -1,12 +1,14 @@
-// The Explorer's state stands in the address, as the line of text that the library takes too.
+// The Explorer's state stands in the address, as the line of text that the library takes too. `taken` is called
+// when Python has read an address, with the problem where it could not.
 
 const SETTLED = 300; // ms without a change: a browser takes few new addresses in a while, and each is slow
 
-export function takeLinks(panel) {
+export function takeLinks(panel, taken) {
   const first = panel.get("answers").line;
-  const here = () => { try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; } };
+  const here = () => { try { return decodeURIComponent(location.hash.slice(1)); } catch { return location.hash.slice(1); } };
   let written = here(); // what the address says, and what is on its way
-  const restore = (text) => panel.send({ kind: "restore", text, seq: panel.get("payload").seq });
+  const restore = (text) => panel.send({ kind: "restore", text, id: "link", seq: panel.get("payload").seq });
+  panel.on("msg:custom", ({ kind, id, problem }) => { if (kind === "answered" && id === "link") taken(problem); });
   if (written) restore(written);
   let timer = 0;
   const write = () => {

@@ -7,6 +7,8 @@ const PATIENT = 60_000; // ms: this Python is far from a kernel, and searches wh
 const kind = document.body.dataset.panel;
 const base = new URL(".", import.meta.url).href;
 const said = document.querySelector("#python");
+const box = document.querySelector("#panel");
+const link = kind === "explorer" && location.hash.length > 1; // to another job than the one in the page
 
 const load = (src) => new Promise((resolve, reject) => {
   const script = document.createElement("script");
@@ -81,12 +83,17 @@ function startPython() {
 }
 
 theme();
-said.textContent = "Python is loading; what you touch meanwhile waits for it";
+said.textContent = link ? "Python is loading, and then the job of this link" : "Python is loading; what you touch meanwhile waits for it";
+box.hidden = link;
 const opening = await (await fetch(`${kind}.json`)).json();
 const panel = new Model("w0", opening);
 models.set("w0", panel);
-await draw(panel, kind, document.querySelector("#panel"));
-if (kind === "explorer") takeLinks(panel);
+await draw(panel, kind, box);
+if (kind === "explorer") takeLinks(panel, (problem) => {
+  box.hidden = false;
+  said.classList.toggle("off", Boolean(problem));
+  said.textContent = problem ? `This link says no job that can be read: ${problem.what}. The panel shows another.` : "Python is ready";
+});
 await window.llamaparPlotly;
 await new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
 performance.mark("picture");

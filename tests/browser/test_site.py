@@ -171,6 +171,37 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     assert watched.errors == []
 
 
+LINK = "explorer.html#--model%20llama3-8b%20--tp%204"
+
+
+def test_a_link_shows_its_own_job_alone_or_says_that_it_cannot_be_read(
+    browser: Browser, address: str
+) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.add_init_script(
+        """window.seen = []; new MutationObserver(() => {
+            const status = document.querySelector("#panel:not([hidden]) .lp-status");
+            if (status) window.seen.push(status.textContent);
+        }).observe(document, { childList: true, subtree: true, attributes: true, characterData: true });"""
+    )
+    page.goto(f"{address}{LINK}")
+    said, status = page.locator("#python"), page.locator(".lp-status")
+    expect(said).to_have_text("Python is loading, and then the job of this link")
+    expect(status).to_be_visible(timeout=WAIT)
+    expect(said).to_have_text("Python is ready")
+    expect(status).to_contain_text("llama3-8b tp=4")
+    assert [text for text in page.evaluate("window.seen") if "405b" in text] == []
+    for wrong, told in (("--tq%204", "option='tq' is not known"), ("%E0%A4%A", "'%E0%A4%A' sets nothing")):
+        page.goto("about:blank")
+        page.goto(f"{address}explorer.html#{wrong}")
+        expect(said).to_contain_text(told, timeout=WAIT)
+        expect(said).to_contain_text("The panel shows another.")
+        expect(status).to_contain_text("405b")
+    page.evaluate("location.hash = '--model llama3-8b --tp 2'")
+    expect(status).to_contain_text("llama3-8b tp=2", timeout=WAIT)
+    expect(said).to_have_text("Python is ready")
+
+
 def test_a_visit_costs_little_processor_time(browser: Browser, address: str, tmp_path: Path) -> None:
     """The third visit finds what two others left in the browser's profile."""
     spent = []
