@@ -24,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import llamapar as lp
+from llamapar.count.terms import FITS
 from llamapar.describe.jobs import JOBS
 from llamapar.place.orders import ORDERS
 from settings_cases import ORACLES, cases, read
@@ -91,6 +92,7 @@ def paper() -> Iterator[Choice]:
         needs = lp.memory(job.model, job.layout, recompute="none", schedule=schedule, **known).high_bytes
         gpu = {"base": "h100-80gb", "hbm_bytes": needs}
         plan = lp.plan(job.model, gpus=job.layout.world, gpu=gpu, schedule=schedule, top=MANY, **known)
+        plan = replace(plan, layouts=tuple(one for one in plan.layouts if one.outcome == FITS))
         same = tuple(one for one in plan.layouts if one.layout.cp == job.layout.cp)
         known |= {"schedule": schedule, "recompute": "none"}
         yield judged(f"{name} among all CP", plan, job.layout, known)

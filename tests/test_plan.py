@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -18,6 +19,7 @@ import llamapar as lp
 import plans
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
+from llamapar.frameworks.export import EXPORTS
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import schedule_of, walk_of
 from llamapar.rules.capacity import memory_of
@@ -28,12 +30,14 @@ from llamapar.timing.search import (
     EVERY_SCHEDULE,
     RECOMPUTE,
     SPLIT,
+    Candidate,
     bubble_of,
     candidates,
     chunks_of,
     kept_bytes,
     layer_params,
     least_bytes,
+    splits_of,
     waits_of,
 )
 
@@ -101,44 +105,53 @@ def test_chunks_of_the_first_rank_are_the_tables(name: str) -> None:
             assert chunks_of(name, pp, stages, many) == table.flying_at_peak(0), (pp, stages, many)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_account_of_memory_is_below_the_least(data: st.DataObject) -> None:
-    """Else a layout that fits would be lost."""
+    """Else a layout that may fit would be lost: by the lower end of what is not known, whoever trains."""
+    judge = data.draw(st.sampled_from(JUDGES))
     job = Job.of("llama3-8b", lp.Layout(), seq_len=4096, global_batch=64)
-    found = data.draw(st.sampled_from(EVERY))
+    found = data.draw(st.sampled_from(EVERY[judge]))
     made = found.job(job)
     try:
-        held = memory_of(made)
+        held = memory_of(made, judge)
     except lp.LlamaparError:  # a schedule that is not defined for it
         return
-    counts = lp.stages(job.model, made.layout).counts
-    first = sum(counts[:: found.pp])
-    shards = found.cp * found.dp
-    least = least_bytes(first * layer_params(job.model) / found.tp, found.zero, shards)
-    flying = chunks_of("1f1b", found.pp, found.virtual_stages, 64 // found.dp // found.micro_batch)
+    split = found.layer_split or splits_of(judge)[0]
+    counts = lp.stages(job.model, made.layout, layer_split=split).counts
+    shards, many = found.cp * found.dp, 64 // found.dp // found.micro_batch
+    numel = sum(counts[:: found.pp]) * layer_params(job.model) / found.tp
+    least = least_bytes(numel, found.zero, shards, judge)
+    flying = chunks_of("1f1b", found.pp, found.virtual_stages, many)
     assert flying is not None
-    kept = kept_bytes(job.model, found.tp, 4096, found.recompute, False) * found.micro_batch / found.cp
+    kept = kept_bytes(job.model, found.tp, 4096, found.recompute, False, judge)
+    kept *= found.micro_batch / found.cp
     kept *= sum(layers * n for layers, n in zip(counts[:: found.pp], flying, strict=True))
-    assert least <= held.high_bytes
-    assert least + kept <= held.high_bytes
+    assert least <= held.low_bytes
+    first = least_bytes(numel, found.zero, shards, judge, many > 1)
+    assert first + kept <= held.low_bytes
 
 
-EVERY = list(
-    candidates(
-        Job.of("llama3-8b", lp.Layout(), seq_len=4096, global_batch=64),
-        Conditions(HARDWARE["h100-80gb"]),
-        16,
-        "balanced ends",
-        16,
+JUDGES = [None, *(lp.FRAMEWORKS[name] for name in ("megatron-lm", "torchtitan", "picotron", "colossalai"))]
+EVERY = {
+    judge: list(
+        candidates(
+            Job.of("llama3-8b", lp.Layout(), seq_len=4096, global_batch=64),
+            Conditions(HARDWARE["h100-80gb"]),
+            16,
+            16,
+            judge,
+        )
     )
-)
+    for judge in JUDGES
+}
 
 
 def test_no_layout_that_passes_is_left_out() -> None:
-    """Every layout of sixteen ranks in the search's own choices that `check` and `memory` let through."""
+    """Every layout of sixteen ranks in the search's own choices that `check` passes and that may fit."""
     job = Job.of("llama3-8b", lp.Layout(), seq_len=4096, global_batch=64, gpus=16, gpu="h100-80gb")
-    there = {(c.tp, c.cp, c.pp, c.dp, c.zero) for c in EVERY if (c.micro_batch, c.virtual_stages) == (1, 1)}
+    plain = [c for c in EVERY[None] if (c.micro_batch, c.virtual_stages) == (1, 1)]
+    there = {(c.tp, c.cp, c.pp, c.dp, c.zero) for c in plain}
     for tp, cp, pp in ((t, c, p) for t in (1, 2, 4, 8, 16) for c in (1, 2, 4) for p in (1, 2, 4)):
         if 16 % (tp * cp * pp):
             continue
@@ -148,8 +161,7 @@ def test_no_layout_that_passes_is_left_out() -> None:
                 continue
             made = job.replace(layout=layout, micro_batch=1, recompute="full")
             passes = not codes(severities(made, None), ERROR)
-            needs = memory_of(made).worst.total_bytes if passes else 0
-            passes = passes and needs <= HARDWARE["h100-80gb"].hbm_bytes
+            passes = passes and memory_of(made).outcome != "does not fit"
             assert not passes or (tp, cp, pp, layout.dp, zero) in there, layout
 
 
@@ -169,7 +181,7 @@ def test_layouts_are_the_fastest_first_and_each_passes_and_fits() -> None:
         assert lp.check("llama3-8b", lay, gpus=8, seq_len=8192, gpu="h100-80gb", **options).ok
         held = lp.memory("llama3-8b", lay, seq_len=8192, **options)
         assert (one.memory_bytes, one.high_bytes) == (held.worst.total_bytes, held.high_bytes)
-        assert one.memory_bytes <= held.hbm_bytes
+        assert one.outcome == held.outcome != "does not fit"
         assert lp.cost("llama3-8b", lay, seq_len=8192, **options).step_seconds == one.cost.step_seconds
 
 
@@ -178,17 +190,16 @@ def test_the_answer_is_the_same_every_time() -> None:
     assert [one.as_dict() for one in again.layouts] == [one.as_dict() for one in small().layouts]
 
 
-def test_answers_are_those_of_candidates_timed_one_by_one() -> None:
+def test_times_are_those_of_candidates_timed_one_by_one() -> None:
     """A fixture of what was found before work was shared, when matmuls sustained 0.89 of their best."""
     then = {"name": "h100-80gb", "sustained": 0.89}
     for row in json.loads((ORACLES / "plans_one_by_one.json").read_text())["rows"]:
-        found = lp.plan(row["model"], **{"gpu": then} | row["asked"])
-        assert found.considered == row["considered"]
-        for one, known in zip(found.layouts, row["layouts"], strict=False):
-            said = one.as_dict()
+        asked = lp.plan(row["model"], **{"gpu": then} | row["asked"], cancel=lambda: True).asked
+        for known in row["layouts"]:
             seconds = known.pop("step_seconds")
-            assert said["step_seconds"] == pytest.approx(seconds, rel=1e-9)
-            assert {name: said[name] for name in known} == known
+            schedule = asked.job.schedule
+            job = Candidate(**known, seconds=0.0, schedule=schedule, layer_split="").job(asked.job)
+            assert asked.timed(job).step_seconds == pytest.approx(seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["dualpipev", "flexible"])
@@ -273,8 +284,8 @@ def test_the_frontier_falls_in_memory() -> None:
 
 def test_a_plan_says_how_many_may_not_fit() -> None:
     found = small()
-    n = sum(one.high_bytes > HARDWARE["h100-80gb"].hbm_bytes for one in found.layouts)
-    assert 0 < n < 10
+    n = sum(one.outcome == "undecided" for one in found.layouts)
+    assert n
     told = f"; {n} of 10 may not fit until framework is known"
     assert str(found).endswith(told)
     assert told in lp.view(found).summary
@@ -342,13 +353,13 @@ def test_all_schedules_are_searched_together() -> None:
     assert every.best.cost.step_seconds == min(one.best.cost.step_seconds for one in each)
     assert each[0].considered < every.considered < sum(one.considered for one in each)
     pipelined = [one for one in every.layouts if one.layout.pp > 1]
-    assert len({one.job.schedule for one in pipelined}) > 2
+    assert len({one.job.schedule for one in pipelined}) > 1
     assert "schedule" in str(every).splitlines()[1]
     assert "schedule" not in str(each[0]).splitlines()[1]
     other = next(one for one in pipelined if one.job.schedule == "1f1b")
     job = other.job
     told = every.why(other.layout, job.micro_batch, job.recompute, "1f1b")
-    assert told == other.why
+    assert told.startswith(other.why)
 
 
 def test_nothing_fits(run: Callable[[str], tuple[int, str, str]]) -> None:
@@ -367,7 +378,8 @@ def test_json_is_what_scripts_read(run: Callable[[str], tuple[int, str, str]]) -
     assert status == 0
     assert len(said["layouts"]) == 3
     names = {"tp", "cp", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "zero", "recompute"}
-    assert set(said["layouts"][0]) == names | {"step_seconds", "mfu", "memory_gib", "most_gib", "why"}
+    names |= {"layer_split", "step_seconds", "mfu", "memory_gib", "least_gib", "most_gib", "outcome", "why"}
+    assert set(said["layouts"][0]) == names
     assert said["considered"] == small().considered
     assert {one["recompute"] for one in said["layouts"]} <= set(RECOMPUTE)
 
@@ -379,6 +391,94 @@ def test_the_winners_settings(run: Callable[[str], tuple[int, str, str]]) -> Non
     lay = small().best.layout
     assert f"tensor_parallel_degree = {lay.tp}" in out
     assert run(f"{words} --export torchtita")[0] == 2
+
+
+# -- what may fit, and what a trainer has ----------------------------------------------------------
+
+
+META: dict[str, Any] = {"gpus": 16384, "seq_len": 8192, "global_batch": 2048}
+"""Table 4 of the Llama 3 paper, its second row."""
+
+
+def test_what_memory_leaves_undecided_stays_and_is_marked() -> None:
+    """Meta's own layout ran; what its trainer kept is not published."""
+    found = lp.plan("llama3.1-405b", **META, top=50)
+    own = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
+    one = next(one for one in found.layouts if (one.layout, one.job.recompute) == (own, "none"))
+    assert one.outcome == one.held.outcome == "undecided"
+    assert one.gib == f"{one.held.low_bytes / 2**30:.1f} to {one.high_bytes / 2**30:.1f}"
+    row = next(line for line in str(found).splitlines() if one.gib in line)
+    assert "undecided" in row
+    for zero in (1, 2):
+        told = found.why(own.replace(zero=zero), 1, "none")
+        assert "; whether it fits is undecided: " in told
+        assert told.endswith(" of 79.6 GiB")
+    assert re.match(
+        r"stage 1 needs \d+\.\d to \d+\.\d of 79\.6 GiB$", found.why(own.replace(zero=0), 8, "none")
+    )
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from(JUDGES), st.sampled_from(EVERY[None]))
+def test_why_and_memory_agree(judge: lp.Framework | None, candidate: Candidate) -> None:
+    """A plan refuses nothing that `lp.memory` calls undecided, and nothing else fits in its words."""
+    found = planned(judge)
+    job = candidate.job(found.asked.job)
+    if codes(severities(job, judge), ERROR):
+        return
+    told = found.why(job.layout, job.micro_batch, job.recompute)
+    outcome = memory_of(job, judge).outcome
+    assert ("undecided" in told) == (outcome == "undecided")
+    assert ("GiB" in told and "undecided" not in told) == (outcome == "does not fit")
+
+
+@cache
+def planned(judge: lp.Framework | None) -> lp.Plan:
+    return lp.plan("llama3-8b", gpus=16, seq_len=4096, global_batch=64, framework=judge, top=1)
+
+
+def test_every_divisor_is_tried_as_virtual_stages() -> None:
+    """NVIDIA's 70B has pp=4 and five virtual stages of 80 layers; Meta's 405B counts both ends in."""
+    for name, pp, several in (("llama3.1-70b", 4, {1, 2, 4, 5, 10, 20}), ("llama3.1-405b", 16, {1, 2, 4, 8})):
+        job = Job.of(name, lp.Layout(), seq_len=8192, global_batch=128)
+        made = candidates(job, Conditions(HARDWARE["b200-180gb"]), 4 * pp * 16, 4)
+        assert {one.virtual_stages for one in made if one.pp == pp} >= several
+
+
+@pytest.mark.parametrize("name", [name for name, one in lp.FRAMEWORKS.items() if one.trains])
+def test_only_what_the_trainer_has_is_tried(name: str) -> None:
+    judge = lp.FRAMEWORKS[name]
+    job = Job.of("llama3-8b", lp.Layout(), seq_len=4096, global_batch=64)
+    for one in candidates(job, Conditions(HARDWARE["h100-80gb"]), 16, 16, judge):
+        assert one.zero in judge.zero or one.dp * one.cp == 1
+        assert one.virtual_stages == 1 or judge.interleaves
+        assert one.layer_split in ("", *judge.layer_splits)
+    assert judge.sources.keys() >= {"zero"} or judge.zero == (0, 1, 2, 3)
+
+
+def test_megatrons_flags_for_both_ends_are_tried() -> None:
+    """126 layers split evenly over two ranks at most; with both ends counted in they split as Meta's."""
+    found = lp.plan("llama3.1-405b", **META, framework="megatron", top=3)
+    assert found.best.job.layer_split == "balanced ends"
+    assert found.best.layout.pp > 2
+    assert found.best.cost.mfu > 0.4
+    assert "layers" in str(found).splitlines()[1]
+    assert "balanced ends" in str(found)
+    own = lp.Layout(tp=8, cp=2, pp=16, dp=64, virtual_stages=8)
+    assert found.why(own, 1, "none") == next(one.why for one in found.layouts if one.layout == own)
+    flags = EXPORTS["Megatron-LM"](found.best.job, None)
+    assert "--account-for-loss-in-pipeline-split" in flags
+    assert "--account-for-embedding-in-pipeline-split" in flags
+
+
+def test_gpus_may_be_given_by_place() -> None:
+    assert lp.plan("llama3-8b", 8, seq_len=8192, global_batch=16).asked == small().asked
+
+
+def test_what_is_not_given_is_named() -> None:
+    with pytest.raises(lp.LayoutError, match=r"^not given: seq_len, global_batch\n") as refusal:
+        lp.plan("llama3-8b", 16384)  # type: ignore[call-arg]
+    assert list(map(str, refusal.value.choices)) == ["seq_len=…, global_batch=…"]
 
 
 # -- what others chose -----------------------------------------------------------------------------

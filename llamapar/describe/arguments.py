@@ -12,7 +12,7 @@ from functools import wraps
 from inspect import Parameter
 from typing import TypeVar, cast
 
-from llamapar.errors import one_of
+from llamapar.errors import LayoutError, one_of
 
 from .layout import Layout
 
@@ -38,7 +38,8 @@ DEGREES = keywords_of(Layout)
 def named(options: Iterable[Parameter] = ()) -> Callable[[Function], Function]:
     """A decorator for a public function: `options` stand for its `**`, and wrong names are refused.
 
-    The decorated function raises LayoutError with the nearest names for an argument that it does not have.
+    The decorated function raises LayoutError with the nearest names for an argument that it does not have,
+    and with the names of those that it needs and that were not given.
     """
 
     def decorate(function: Function) -> Function:
@@ -48,12 +49,19 @@ def named(options: Iterable[Parameter] = ()) -> Callable[[Function], Function]:
         signature = signature.replace(parameters=[*own, *(p for p in options if p.name not in taken)])
         known = signature.parameters
         by_name = [p.name for p in signature.parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+        several = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
+        needed = [p.name for p in known.values() if p.default is Parameter.empty and p.kind not in several]
+        by_place = [name for name in known if name not in by_name]
 
         @wraps(function)
         def call(*args: object, **given: object) -> object:
             if not known.keys() >= given.keys():
                 unknown = next(name for name in given if name not in known)
                 one_of("argument", unknown, by_name or [name for name in known if name != "self"])
+            if missing := [name for name in needed if name not in (*by_place[: len(args)], *given)]:
+                why = f"{function.__name__} has no default for what it cannot know"
+                usable = [", ".join(f"{name}=…" for name in missing)]
+                raise LayoutError(f"not given: {', '.join(missing)}", why, usable, missing[0])
             return function(*args, **given)
 
         call.__signature__ = signature  # type: ignore[attr-defined]

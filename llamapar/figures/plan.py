@@ -80,11 +80,12 @@ def named(one: Ranked) -> str:
     """A layout with what else the search chose."""
     lay, job = one.layout, one.job
     more = f", {lay.virtual_stages} virtual stages" if lay.virtual_stages > 1 else ""
+    more += f", layers {job.layer_split}" if job.layer_split else ""
     return f"{lay}, micro-batch {job.micro_batch}, ZeRO {lay.zero}, recompute {job.recompute}{more}"
 
 
 def _hover(one: Ranked) -> str:
-    what = f"{one.cost.step_seconds:.3g} s, MFU {one.cost.mfu:.1%}, {one.memory_bytes / GIB:.1f} GiB"
+    what = f"{one.cost.step_seconds:.3g} s, MFU {one.cost.mfu:.1%}, {one.gib} GiB: {one.outcome}"
     return f"{named(one)}<br>{what}<br>{one.why}"
 
 

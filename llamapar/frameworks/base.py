@@ -195,6 +195,8 @@ class Framework:
 
     order: its rank order, fastest axis first. layer_split: a name of `splits.LAYER_SPLITS`, or None
     where it has no pipeline or its rule is not one of those. chunking: how CP cuts the sequence.
+    layer_splits: others that it has a setting for. zero: its stages of ZeRO. interleaves: whether a rank of
+    its pipeline may have several stages. sources: where these three stand, by the field's name.
     trains: whether it does; one that only serves needs none of what training keeps in memory.
     parts: folder → the part of it that its code is, where each looks at a layout by itself.
     runs: the job that it really runs, where it changes the layout without a word; LP001 tells of that.
@@ -209,6 +211,10 @@ class Framework:
     padding: Padding = NO_PADDING
     layer_split: str | None = None
     chunking: str | None = None
+    layer_splits: tuple[str, ...] = ()
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    interleaves: bool = True
+    sources: Mapping[str, Source] = field(default_factory=dict)
     trains: bool = True
     parts: Mapping[str, str] = field(default_factory=dict)
     runs: Callable[[Job], Job] = lambda job: job

@@ -2,22 +2,26 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, SAVE, WORKS, Case, Framework, evidence, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, SAVE, WORKS, Case, Framework, Source, evidence, pads
 
 _PLUGIN = "colossalai/booster/plugin/hybrid_parallel_plugin.py"
 _EMBEDDING = "colossalai/shardformer/layer/embedding.py:303"
 _PADDING = Padding(64, per_tp=True)
 
+_REPO, _AT = "hpcaitech/ColossalAI", "4f9953be335ef371b3848719ddafe596c01ecd37"
+
 COLOSSALAI = Framework(
     name="colossalai",
     title="ColossalAI",
-    repo="hpcaitech/ColossalAI",
-    commit="4f9953be335ef371b3848719ddafe596c01ecd37",
+    repo=_REPO,
+    commit=_AT,
     aliases=("colossal", "colossal-ai"),
     order="cp-tp-pp-dp",
     padding=_PADDING,
     layer_split="remainder middle",
     chunking="head-tail",
+    zero=(0, 1, 2),
+    sources={"zero": Source(_REPO, f"{_PLUGIN}:1122", _AT)},
     cases=evidence(
         LP001=(
             Case(

@@ -3,7 +3,7 @@
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework, evidence, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework, Source, evidence, pads
 
 _CONFIG = "megatron/core/transformer/transformer_config.py"
 _ARGS = "megatron/training/arguments.py"
@@ -90,16 +90,26 @@ _OVER_VIRTUAL = Case(
     ),
 )
 
+_REPO, _AT = "NVIDIA/Megatron-LM", "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
+
 MEGATRON = Framework(
     name="megatron-lm",
     title="Megatron-LM",
-    repo="NVIDIA/Megatron-LM",
-    commit="d98e8a64ddf34856e74b24714e3bedb2f5a39553",
+    repo=_REPO,
+    commit=_AT,
     aliases=("megatron", "megatron-core", "mcore"),
     order="tp-cp-dp-pp",
     padding=_PADDING,
     layer_split="equal",
     chunking="head-tail",
+    layer_splits=("balanced ends",),
+    # Of its distributed optimizer. Stages 2 and 3 are Megatron-FSDP's, another engine, whose memory `habits`
+    # does not describe.
+    zero=(0, 1),
+    sources={
+        "layer_splits": Source(_REPO, f"{_CONFIG}:2234-2415", _AT),
+        "zero": Source(_REPO, "megatron/core/distributed/distributed_data_parallel_config.py:29", _AT),
+    },
     parts={"megatron/training/": "arguments", "megatron/core/": "core"},
     cases=evidence(
         LP001=(

@@ -2,17 +2,24 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, evidence, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, Source, evidence, pads
 
 _PADDING = Padding(1, per_tp=True)
+_REPO, _AT = "huggingface/nanotron", "2411b022a75fb7f7561a1bb4166706da5e1b76de"
 
 NANOTRON = Framework(
     name="nanotron",
     title="nanotron",
-    repo="huggingface/nanotron",
-    commit="2411b022a75fb7f7561a1bb4166706da5e1b76de",
+    repo=_REPO,
+    commit=_AT,
     order="tp-cp-dp-pp",
     padding=_PADDING,
+    zero=(0, 1),
+    interleaves=False,
+    sources={
+        "zero": Source(_REPO, "src/nanotron/helpers.py:409-434; README.md:172-182", _AT),
+        "interleaves": Source(_REPO, "src/nanotron/parallel/pipeline_parallel/engine.py", _AT),
+    },
     cases=evidence(
         LP001=Case(
             CLEAR,

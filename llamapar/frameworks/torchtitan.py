@@ -10,6 +10,7 @@ from .base import (
     WORKS,
     Case,
     Framework,
+    Source,
     evidence,
     uneven_vocab,
 )
@@ -22,15 +23,19 @@ _TOKENS = Case(
     when=lambda j: (j.micro_batch or 1) * (j.seq_len or 0) % j.token_unit != 0,
 )
 
+_REPO, _AT = "pytorch/torchtitan", "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a"
+
 TORCHTITAN = Framework(
     name="torchtitan",
     title="torchtitan",
-    repo="pytorch/torchtitan",
-    commit="b5bcd76c66d0acb1a08b176d9639425bc55e0b2a",
+    repo=_REPO,
+    commit=_AT,
     aliases=("titan",),
     order="tp-cp-dp-pp",
     layer_split="balanced ends",
     chunking="head-tail",
+    zero=(2, 3),
+    sources={"zero": Source(_REPO, "torchtitan/distributed/fsdp.py:112-137", _AT)},
     cases=evidence(
         LP001=Case(
             CLEAR,

@@ -22,11 +22,11 @@ from llamapar.timing.plan import Plan, plan, searching
 
 from .answers import batched, method, timed
 from .background import Background
-from .controls import DEFAULTS
+from .controls import DEFAULTS, OWN
 from .runs import CANCELLED, DONE, FAILED, RUNNING, card
 
 SHOWN = 120
-"""Most layouts drawn: the fastest of those that pass and fit."""
+"""Most layouts drawn: the fastest of those that pass and may fit."""
 
 STEP = 0.15
 """Seconds between two reports of how far a search is."""
@@ -138,7 +138,7 @@ def as_dict(now: Search, marks: list[Mark]) -> Plain:
     """Plain values for the browser."""
     drawn = shown(now, marks)
     far = (
-        f"{now.judged:,} layouts judged, {now.passing:,} of them pass and fit"
+        f"{now.judged:,} layouts judged, {now.passing:,} of them pass and may fit"
         if now.judged
         else "estimating every layout"
     )
@@ -164,11 +164,9 @@ def adopted(found: Plan, place: int) -> Values:
     }
     return settings | {
         "dp_replicate": 1,
+        **{name: getattr(job, name) for name in ("micro_batch", "global_batch", "recompute", "schedule")},
         "gpus": found.gpus,
-        "micro_batch": job.micro_batch,
-        "global_batch": job.global_batch,
         "micro_batches": None,
         "batch_per_dp": None,
-        "recompute": job.recompute,
-        "schedule": job.schedule,
+        "layer_split": job.layer_split or OWN,
     }

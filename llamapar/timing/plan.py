@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from llamapar.count.terms import GIB, Memory
+from llamapar.count.terms import FITS, GIB, TOO_MUCH, Memory
 from llamapar.describe.arguments import named
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS, Gpu, hardware
 from llamapar.describe.job import Job
@@ -32,7 +32,7 @@ from llamapar.rules.table import ERROR
 
 from .cost import Cost, cost_of
 from .layer import Conditions
-from .search import EVERY_SCHEDULE, Candidate, candidates
+from .search import EVERY_SCHEDULE, Candidate, candidates, splits_of
 
 JUDGED = 50
 """Layouts that pass, of which the full functions judge all."""
@@ -46,7 +46,7 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class Ranked:
-    """A layout that passes `check`, with its time and its `memory`: its terms fit, its upper end may not."""
+    """A layout that passes `check` and may fit, with its time and its `memory`."""
 
     job: Job
     cost: Cost
@@ -64,26 +64,34 @@ class Ranked:
         return self.held.high_bytes
 
     @property
+    def outcome(self) -> str:
+        """FITS, or UNDECIDED until more is known."""
+        return self.held.within(self.cost.gpu.hbm_bytes)
+
+    @property
+    def gib(self) -> str:
+        """What its worst stage takes, in words; both ends where they leave it undecided."""
+        if self.outcome == FITS:
+            return f"{self.memory_bytes / GIB:.1f}"
+        return f"{self.held.low_bytes / GIB:.1f} to {self.high_bytes / GIB:.1f}"
+
+    @property
     def layout(self) -> Layout:
         return self.job.layout
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
-        lay = self.layout
+        names = ("tp", "cp", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "layer_split", "zero")
+        of_layout = self.layout.__dataclass_fields__
         return {
-            "tp": lay.tp,
-            "cp": lay.cp,
-            "pp": lay.pp,
-            "dp": lay.dp,
-            "micro_batch": self.job.micro_batch,
-            "virtual_stages": lay.virtual_stages,
-            "schedule": self.job.schedule,
-            "zero": lay.zero,
+            **{name: getattr(self.layout if name in of_layout else self.job, name) for name in names},
             "recompute": self.job.recompute,
             "step_seconds": self.cost.step_seconds,
             "mfu": self.cost.mfu,
             "memory_gib": self.memory_bytes / GIB,
+            "least_gib": self.held.low_bytes / GIB,
             "most_gib": self.high_bytes / GIB,
+            "outcome": self.outcome,
             "why": self.why,
         }
 
@@ -95,7 +103,6 @@ class Question:
     job: Job
     how: Conditions
     judge: Framework | None
-    split: str
     schedules: tuple[str, ...]
     most_tp: int | None
 
@@ -103,11 +110,16 @@ class Question:
     def gpus(self) -> int:
         return self.job.gpus or 1
 
+    def timed(self, job: Job) -> Cost:
+        """The step of a layout. Raises LlamaparError."""
+        split = job.layer_split or splits_of(self.judge)[0]
+        return cost_of(job, replace(self.how, recompute=job.recompute), split)
+
     def candidates(self) -> Iterator[Candidate]:
         """Every layout, of all schedules; without a pipeline they are the same."""
         largest = self.gpus if self.most_tp is None else self.most_tp
         for name in self.schedules:
-            for one in candidates(self.job.replace(schedule=name), self.how, self.gpus, self.split, largest):
+            for one in candidates(self.job.replace(schedule=name), self.how, self.gpus, largest, self.judge):
                 if name == self.schedules[0] or one.pp > 1:
                     yield one
 
@@ -173,7 +185,7 @@ class Plan(Record):
 
         What is not given is the best one's.
         """
-        best = self.best
+        best, judge = self.best, self.asked.judge
         size = best.job.micro_batch if micro_batch is None else micro_batch
         job = self.asked.job.replace(
             layout=Layout.of(layout),
@@ -181,26 +193,28 @@ class Plan(Record):
             recompute=OPTIONS["recompute"].chosen(recompute or best.job.recompute),
             schedule=OPTIONS["schedule"].chosen(schedule or best.job.schedule),
         )
-        judge = self.asked.judge
-        errors = [f for f in check_job(job, judge).findings if f.severity == ERROR]
+        ways = [job, *(job.replace(layer_split=split) for split in splits_of(judge)[1:])]
+        job = next((way for way in ways if not codes(severities(way, judge), ERROR)), job)
+        errors = [f for f in check_job(job, judge).arithmetic if f.severity == ERROR]
         if errors:
             return errors[0].message
         try:
-            held = memory_of(job, judge)
-            found = cost_of(job, replace(self.asked.how, recompute=job.recompute), self.asked.split)
+            one = Ranked(job, self.asked.timed(job), memory_of(job, judge))
         except LlamaparError as problem:
             return problem.what
-        if held.worst.total_bytes > self.gpu.hbm_bytes:
-            there = self.gpu.hbm_bytes / GIB
-            needs = f"{held.worst.total_bytes / GIB:.1f} of {there:.1f} GiB"
-            return f"stage {held.worst.stage} needs {needs}"
-        return compared(found, best.cost)
+        needs = f"{one.gib} of {self.gpu.hbm_bytes / GIB:.1f} GiB"
+        if one.outcome == TOO_MUCH:
+            return f"stage {one.held.worst.stage} needs {needs}"
+        undecided = "" if one.outcome == FITS else f"; whether it fits is {one.outcome}: {needs}"
+        return compared(one.cost, best.cost) + undecided
 
     @property
     def unsure(self) -> str:
         """How many of those shown may not fit, in words; empty where all surely do."""
-        n = sum(one.high_bytes > self.gpu.hbm_bytes for one in self.layouts)
-        return f"; {n} of {len(self.layouts)} may not fit until framework is known" if n else ""
+        open_ones = [one for one in self.layouts if one.outcome != FITS]
+        facts = dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts)
+        told = f"{len(open_ones)} of {len(self.layouts)} may not fit until {' or '.join(facts)} is known"
+        return f"; {told}" if open_ones else ""
 
     def as_dict(self) -> Plain:
         """Plain values for JSON, the fastest first."""
@@ -215,6 +229,7 @@ class Plan(Record):
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
         several = any(one.job.schedule != self.asked.job.schedule for one in self.layouts)
+        splits = any(one.job.layer_split for one in self.layouts)
         for place, one in enumerate(self.layouts, 1):
             lay, job = one.layout, one.job
             rows.append(
@@ -222,19 +237,20 @@ class Plan(Record):
                     place,
                     *(lay.tp, lay.cp, lay.pp, lay.dp, job.micro_batch, lay.virtual_stages),
                     *([job.schedule] if several else []),
+                    *([job.layer_split or splits_of(self.asked.judge)[0]] if splits else []),
                     *(lay.zero, job.recompute),
                     f"{one.cost.step_seconds:.4g}",
                     f"{one.cost.mfu:.1%}",
-                    f"{one.memory_bytes / GIB:.1f}",
+                    *(one.gib, one.outcome),
                     one.why,
                 ]
             )
         title = f"{self.model.name} on {self.gpus} {self.gpu.name}: {self.considered:,} layouts"
-        head = ["", "tp", "cp", "pp", "dp", "micro-batch", "virtual"]
-        head += ["schedule"] * several + ["ZeRO", "recompute"]
+        head = ["", "tp", "cp", "pp", "dp", "micro-batch", "virtual", *["schedule"] * several]
+        head += [*["layers"] * splits, "ZeRO", "recompute"]
         stopped = "" if self.complete else "; stopped, the best so far"
         foot = f"{self.seconds:.1f} s{stopped}{self.unsure}" if self.layouts else "none passes and fits"
-        return title, [*head, "seconds", "MFU", "GiB", "why"], rows, foot
+        return title, [*head, "seconds", "MFU", "GiB", "fits?", "why"], rows, foot
 
 
 def compared(one: Cost, best: Cost) -> str:
@@ -254,8 +270,8 @@ def compared(one: Cost, best: Cost) -> str:
 @named()
 def plan(
     model: ModelLike,
-    *,
     gpus: int,
+    *,
     seq_len: int,
     global_batch: int,
     gpu: str | Mapping[str, object] | Gpu = DEFAULT_GPU,
@@ -274,8 +290,10 @@ def plan(
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Plan:
-    """Every layout of some GPUs for a fixed batch: legal by `check`, fitting by the terms of `memory`, timed
-    by `cost`. Without a framework what is shown may still not fit, and is told so.
+    """Layouts of some GPUs for a fixed batch, the fastest first: legal by `check`, timed by `cost`.
+
+    One that surely does not fit by `memory` is left out. What `memory` leaves undecided stays, and is marked:
+    without a framework that is most of them, since nobody knows what the trainer keeps.
 
     model: as in `check`; what `read_settings` read says GPUs, lengths and framework too.
     gpus: how many; all are used. global_batch: sequences of a step, which is never changed. top: layouts that
@@ -284,7 +302,8 @@ def plan(
     progress: called with layouts judged, and how many of them pass. cancel: whether to stop with the best so
         far.
 
-    Tried are tp, cp, pp, dp, micro-batches of at most 8 sequences, virtual stages, ZeRO and recomputation.
+    Tried are tp, cp, pp, dp, micro-batches of at most 8 sequences, virtual stages, ZeRO and recomputation; of
+    a framework the stages of ZeRO and the splits of layers that it has.
     Raises LayoutError for bad input; LlamaparError for bad hardware.
     """
     found = hardware(gpu)
@@ -307,11 +326,10 @@ def plan(
         cp_method,
         reduces_after=habits_of(judge).reduces_after,
     ).fitted(profile)
-    split = (judge and judge.layer_split) or "balanced ends"
     largest = None if most_tp is None else whole("most_tp", most_tp)
     others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()
     schedules = (schedule, *(name for name in others if name != schedule))
-    question = Question(job, how, judge, split, schedules, largest)
+    question = Question(job, how, judge, schedules, largest)
     return search(question, whole("top", top), progress, cancel)
 
 
@@ -377,7 +395,6 @@ def _judged(every: list[Candidate], asked: Question) -> Iterator[Ranked | None]:
         if not codes(severities(one, judge), ERROR):
             with suppress(LlamaparError):  # a schedule that is not defined for it
                 held = memory_of(one, judge)
-                if held.worst.total_bytes <= how.gpu.hbm_bytes:
-                    timed = cost_of(one, replace(how, recompute=one.recompute), asked.split)
-                    found = Ranked(one, timed, held)
+                if held.within(how.gpu.hbm_bytes) != TOO_MUCH:
+                    found = Ranked(one, asked.timed(one), held)
         yield found

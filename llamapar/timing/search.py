@@ -21,6 +21,8 @@ from llamapar.describe.layout import Layout, divisors
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import LlamaparError
+from llamapar.frameworks import Framework
+from llamapar.frameworks.habits import habits_of
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import SEVERAL
 from llamapar.rules.price import layer_numel
@@ -39,8 +41,13 @@ flexible one with rounds of a pipeline's length is interleaved too."""
 MOST_MICRO_BATCH = 8
 """Sequences of a micro-batch that are tried at most."""
 
-WEIGHT, MASTER = 2, 12
-"""Bytes of a parameter or its gradient in 16 bits, and of its float32 master weight and moments."""
+LONG = 64
+"""What a layer keeps is counted of a sequence so many times as long, to which it is in proportion: the worst
+moment is then that of activations, not the optimizer's step."""
+
+WEIGHT, MOMENTS = 2, 4
+"""Bytes of a parameter in 16 bits, and of its two moments as wide; sums of gradients are of float32, and so
+are moments beside a master weight."""
 
 
 class Candidate(NamedTuple):
@@ -56,6 +63,8 @@ class Candidate(NamedTuple):
     zero: int
     recompute: str
     schedule: str
+    layer_split: str
+    """Empty: the trainer's own."""
 
     def job(self, job: Job) -> Job:
         """The Job that it makes of another one's model and facts."""
@@ -73,6 +82,7 @@ class Candidate(NamedTuple):
             micro_batch=self.micro_batch,
             recompute=self.recompute,
             schedule=self.schedule,
+            layer_split=self.layer_split or None,
         )
 
 
@@ -106,28 +116,37 @@ def layer_params(model: ModelConfig) -> int:
     return sum(layer_numel(model).values())
 
 
-def least_bytes(numel: float, zero: int, shards: int) -> float:
-    """What no rank with so many parameters can do without. shards: ranks that share its states."""
+def least_bytes(
+    numel: float, zero: int, shards: int, judge: Framework | None = None, reduced: bool = True
+) -> float:
+    """What no rank with so many parameters can do without. shards: ranks that share its states.
+
+    reduced: after a backward; the first of a step finds no sums of gradients.
+    """
     weights = WEIGHT * numel / (shards if zero == 3 else 1)
-    sums = WEIGHT * numel / (shards if zero >= 2 else 1)
-    return weights + sums + MASTER * numel / (shards if zero else 1)
+    sums = 2 * WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
+    states = 2 * (WEIGHT + MOMENTS) if habits_of(judge).master_weights else MOMENTS
+    return weights + sums + states * numel / (shards if zero else 1)
 
 
 @lru_cache(maxsize=256)
-def kept_bytes(model: ModelConfig, tp: int, seq: int, recompute: str, copies: bool) -> float:
-    """Activations of a layer that a sequence keeps until its backward, where cp = 1."""
+def kept_bytes(
+    model: ModelConfig, tp: int, seq: int, recompute: str, copies: bool, judge: Framework | None
+) -> float:
+    """Activations of a layer that a sequence keeps until its backward where cp = 1, by the lower end."""
     two, one = (
         memory(
             model.replace(n_layers=n),
             Layout(tp=tp),
-            seq_len=seq,
+            seq_len=seq * LONG,
             global_batch=1,
             recompute=recompute,
             kv_replication=copies,
-        ).stages[0]
+            framework=judge,
+        ).lower[0]
         for n in (2, 1)
     )
-    return two.bytes("activations") - one.bytes("activations")
+    return (two.bytes("activations") - one.bytes("activations")) / LONG
 
 
 def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
@@ -161,10 +180,13 @@ def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[i
         return None
 
 
-def candidates(job: Job, how: Conditions, gpus: int, split: str, most_tp: int) -> Iterator[Candidate]:
+def candidates(
+    job: Job, how: Conditions, gpus: int, most_tp: int, judge: Framework | None = None
+) -> Iterator[Candidate]:
     """Layouts of exactly `gpus` ranks whose shards divide, and whose weights and states a GPU may hold.
 
-    job: a model, seq_len, global_batch and a schedule; its layout says what is not searched.
+    job: a model, seq_len, global_batch and a schedule; its layout says what is not searched. judge: whose
+        splits of layers, stages of ZeRO and virtual stages are tried; without one all.
     """
     model, seq, batch = job.model, job.seq_len or job.model.max_seq_len, job.global_batch or 1
     ways = divisors(gpus)
@@ -177,10 +199,12 @@ def candidates(job: Job, how: Conditions, gpus: int, split: str, most_tp: int) -
         for pp in divisors(gpus // (tp * cp)):
             dp = gpus // (tp * cp * pp)
             if pp <= model.n_layers + 2 and batch % dp == 0:
-                yield from _of_degrees(job, how, own, pp, dp, split)
+                yield from _of_degrees(job, how, own, pp, dp, judge)
 
 
-def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split: str) -> Iterator[Candidate]:
+def _of_degrees(
+    job: Job, how: Conditions, own: Layout, pp: int, dp: int, judge: Framework | None
+) -> Iterator[Candidate]:
     """Every size of a micro-batch, number of virtual stages, ZeRO stage and recomputation.
 
     own: the layout's TP and CP alone, of which a layer's time is made.
@@ -188,14 +212,18 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
     model, sequences = job.model, (job.global_batch or 1) // dp
     seq = job.seq_len or model.max_seq_len
     shards, room = own.cp * dp, how.gpu.hbm_bytes
-    zeros = range(4) if shards > 1 else (1,)
+    zeros = judge.zero if judge else range(4)
+    if shards == 1:  # then stages are alike
+        zeros = (min(1, max(zeros)),)
+    splits = splits_of(judge) if pp > 1 else splits_of(judge)[:1]
     shared = {zero: Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero), job.schedule) for zero in zeros}
     numel = layer_params(model) / own.tp
     for batch in (n for n in divisors(min(sequences, MOST_MICRO_BATCH)) if sequences % n == 0):
         many = sequences // batch
         kinds: list[tuple[str, float, float, float, float]] = []
         exposed: dict[tuple[int, int, str], float] = {}
-        for v in _virtual(model, pp, many, job.schedule):
+        ways = _virtual(model, pp, many, job.schedule, judge)
+        for v, split in itertools.product(ways, splits):
             made = stages_of(model.n_layers, pp, v, split)
             flying = chunks_of(job.schedule, pp, v, many)
             if made is None or flying is None:
@@ -205,13 +233,13 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
             params = int(made.rank * numel)
             alone: dict[str, float] = {}
             for zero, sharing in shared.items():
-                if least_bytes(made.rank * numel, zero, shards) > room:
+                if least_bytes(made.rank * numel, zero, shards, judge) > room:
                     continue
-                held = least_bytes(sum(made.first) * numel, zero, shards)
+                held = least_bytes(sum(made.first) * numel, zero, shards, judge, many > 1)
                 kinds = kinds or [
                     (
                         name,
-                        kept_bytes(model, own.tp, seq, name, job.kv_replication),
+                        kept_bytes(model, own.tp, seq, name, job.kv_replication, judge),
                         *_seconds(how, name, model, own, seq, batch),
                     )
                     for name in RECOMPUTE
@@ -229,21 +257,29 @@ def _of_degrees(job: Job, how: Conditions, own: Layout, pp: int, dp: int, split:
                         between = sharing.exposed(params, named, (forward, backward))
                         exposed[alike] = between.value + sharing.optimizer(params).value
                     seconds = alone[name] + exposed[alike]
-                    yield Candidate(*(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name, job.schedule))
+                    other = "" if split == splits[0] else split
+                    yield Candidate(
+                        *(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name, job.schedule, other)
+                    )
 
 
-def _virtual(model: ModelConfig, pp: int, many: int, schedule: str) -> Iterator[int]:
-    """Virtual stages that a schedule may have: of 1f1b 1, or as many as leave a stage a layer."""
+def splits_of(judge: Framework | None) -> tuple[str, ...]:
+    """How a trainer's layers may be split over stages, its own way first."""
+    return (judge and judge.layer_split) or "balanced ends", *(judge.layer_splits if judge else ())
+
+
+def _virtual(model: ModelConfig, pp: int, many: int, schedule: str, judge: Framework | None) -> Iterator[int]:
+    """Virtual stages that a schedule may have: of 1f1b 1, or what makes stages alike, or a power of two."""
     if ORDERS[schedule].virtual_stages is not None and schedule not in SEVERAL:
         yield ORDERS[schedule].virtual_stages or 1
         return
     yield 1
-    if pp == 1 or many % max(1, many // pp):
+    if pp == 1 or many % max(1, many // pp) or (judge and not judge.interleaves):
         return
-    v = 2
-    while pp * v <= model.n_layers + 2:
-        yield v
-        v *= 2
+    counted = model.n_layers, model.n_layers + 2
+    for v in range(2, counted[1] // pp + 1):
+        if v & (v - 1) == 0 or any(n % (pp * v) == 0 for n in counted):
+            yield v
 
 
 @lru_cache(maxsize=8192)
