@@ -20,6 +20,8 @@ from llamapar.cli.main import main
 from llamapar.diagnosis.flight import answer, dumps, inert, verdict
 from llamapar.diagnosis.flight.verdict import Standing
 from llamapar.diagnosis.known import Known
+from peak import Peak
+from soon import within
 
 CASES = hangs()
 PASSED = {"order-0", "order-1", "order-3", "branch-1", "truncated-3"} | {
@@ -472,6 +474,105 @@ def test_a_dump_that_is_cut_off_or_damaged_is_told(name: str, tmp_path: Path) ->
     found = lp.explain(flight=tmp_path)
     assert time.process_time() - start < 3
     assert f"rank 0's dump cannot be read: {words}" in found.note
+
+
+# -- few bytes that refer to much ------------------------------------------------------------------
+
+
+def short(number: int, group: str = "0", label: str = "default_pg", **more: Any) -> dict[str, Any]:
+    """An entry with the fewest fields."""
+    return {"process_group": (group, label), "profiling_name": "n", "collective_seq_id": number, **more}
+
+
+def groups(names: int, ranks: str) -> dict[str, Any]:
+    """Dumps in which so many groups have the same text of ranks."""
+    config = {"ranks": ranks}
+    each = [short(1, str(i), "g") for i in range(names)]
+    return dump(each, {}) | {"pg_config": {str(i): config for i in range(names)}}
+
+
+def pairs_of_pairs(depth: int = 60) -> Any:
+    """2**depth numbers in a few hundred bytes, were it followed."""
+    pair: Any = (1, 2)
+    for _ in range(depth):
+        pair = (pair, pair)
+    return pair
+
+
+MANY, EVERYBODY = [[1]] * 8000, ", ".join(map(str, range(5000)))
+MULTIPLIED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "sizes of a thousand calls are one list": (
+        dump([short(1, input_sizes=MANY, profiling_name=f"n{i}") for i in range(1200)], {}),
+        2,
+        "",
+    ),
+    "numbers of twenty thousand tensors are one list": (
+        dump([short(1, input_sizes=[list(range(20_000))] * 20_000)], {}),
+        2,
+        "entry 0 lacks a field, or has it in another form",
+    ),
+    "a description of pairs": (dump([short(1, label=pairs_of_pairs())], {}), 4, "entry 0 lacks a field"),
+    "a size of pairs": (dump([short(1, input_sizes=[[pairs_of_pairs()]])], {}), 4, "entry 0 lacks a field"),
+    "an entry again and again": (dump([short(1, profiling_name="coalesced")] * 18_000, {}), 2, ""),
+    "a long path on every line": (
+        dump(
+            [
+                short(1, frames=[{"filename": FAR, "line": 40 * i + j, "name": "f"} for j in range(40)])
+                for FAR in ["/" * 20_000]
+                for i in range(40)
+            ],
+            {},
+        ),
+        2,
+        "",
+    ),
+    "groups of five thousand": (
+        groups(400, EVERYBODY),
+        2,
+        "its groups have 2,000,000 members, at most 1,048,576 are read",
+    ),
+    "fewer of them": (groups(20, EVERYBODY), 2, ""),
+    "a rank far away": (
+        dump([short(1)], {}) | {"pg_config": {"0": {"ranks": "0, 99999999"}}},
+        2,
+        "a group has rank 99,999,999, and at most 65,536 ranks are read",
+    ),
+    "many groups of all ranks": (
+        dump([short(1, str(i)) for i in range(900)], {}) | {"pg_config": {"0": {"ranks": "0, 65535"}}},
+        2,
+        "the folder: its groups have 58,916,866 members",
+    ),
+    "a member twice": (groups(2, "0, 0"), 2, ""),
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
+    value, protocol, words = MULTIPLIED[name]
+    data = pickle.dumps(value, protocol)
+    assert len(data) < 110_000
+    with Peak() as peak, within(3):
+        try:
+            said = str(answer.explained(verdict.standing(dumps.of_bytes([("rank_0", data)]))))
+        except lp.LlamaparError as problem:
+            said = str(problem)
+    assert words in said
+    assert bool(words) == said.startswith(("rank_0: ", "the folder: ")), said
+    assert peak.anonymous < 64 * 2**20
+
+
+def test_a_number_in_a_name_that_is_no_rank() -> None:
+    with pytest.raises(lp.LlamaparError, match="its name ends in 20,251,123, which is no rank"):
+        dumps.of_bytes([("dump_of_20251123", json.dumps(GOOD).encode())])
+
+
+def test_a_batch_ends_what_was_called_since_the_last_end() -> None:
+    """Also where an operation whose own name ends so stands inside; another number is another batch."""
+    ops = [("send 0->1", 1), ("all_gather_coalesced", 2), ("all_gather", 2), ("coalesced", 2)]
+    calls = [short(number, profiling_name=f"nccl:{op}", retired=False) for op, number in ops]
+    calls[-1]["retired"] = True
+    (one,) = dumps.of_bytes([("rank_0", json.dumps(dump(calls, {})).encode())]).dumps.values()
+    assert list(one.done) == [0, 1, 1, 1]
 
 
 def test_a_rank_that_comes_twice(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import gc
 import io
 import pickle
 import pickletools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,9 +95,9 @@ class Name:
 class _Reader(pickle.Unpickler):
     """Python's unpickler, which gets a `Name` for whatever it asks for."""
 
-    def __init__(self, data: bytes, allowed: Collection[str], where: str):
+    def __init__(self, data: bytes, allowed: Collection[str], where: str, storages: bool):
         super().__init__(io.BytesIO(data))
-        self.allowed, self.where = allowed, where
+        self.allowed, self.where, self.storages = allowed, where, storages
 
     def find_class(self, module: str, name: str) -> Name:
         full = f"{module}.{name}"
@@ -108,25 +108,29 @@ class _Reader(pickle.Unpickler):
             )
         return Name(full)
 
-    def persistent_load(self, identity: object) -> Dict | Made:
+    def persistent_load(self, identity: object) -> Dict | Made | list[object]:
         if identity is None:
             return Dict()
         if type(identity) is not tuple:
             raise _outside(self.where)
-        return Made(STORAGE, identity)
+        return Made(STORAGE, identity) if self.storages else list(identity)
 
 
-def load(data: bytes, allowed: Collection[str], where: str, storages: bool = False) -> Any:
+def load(
+    data: bytes, allowed: Collection[str], where: str, storages: bool = False, tuples: bool = True
+) -> Any:
     """The value that the pickle `data` holds; classes and functions come as `Name`, calls as `Made`.
 
     allowed: full names that may occur. where: what to call the file in messages. storages: whether
-    persistent ids may occur. An OrderedDict comes as a dict, a torch.Size as a tuple.
+    persistent ids may occur. tuples: whether they stay tuples; without storages they can come as lists, which
+    nobody hashes by mistake. An OrderedDict comes as a dict, a torch.Size as a tuple.
     Raises CheckpointError.
     """
     damaged = pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError
     try:
         with uncollected():
-            return _Reader(_plain(data, where, storages), allowed, where).load()
+            plain = _plain(data, where, storages, _INSTEAD if tuples else _INSTEAD | _LISTS)
+            return _Reader(plain, allowed, where, storages).load()
     except CheckpointError:
         raise
     except BadKey as kind:
@@ -168,9 +172,12 @@ _INSTEAD = {
     pickle.NEWOBJ[0]: pickle.REDUCE,  # a `Name` is called like a function
     pickle.FRAME[0]: b"",  # one frame is put around the whole
 }
+_LISTS = {
+    code[0]: code + pickle.BINPERSID for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
+}
 
 
-def _plain(data: bytes, where: str, storages: bool) -> bytes:
+def _plain(data: bytes, where: str, storages: bool, instead: Mapping[int, bytes]) -> bytes:
     """The pickle as opcodes that Python's unpickler can be trusted with."""
     body = bytearray()
     start = at = 0
@@ -188,8 +195,8 @@ def _plain(data: bytes, where: str, storages: bool) -> bytes:
         elif code in _PUTS and int.from_bytes(data[at + 1 : at + 1 + size], "little") > at:
             # the unpickler keeps a list up to the largest index
             raise CheckpointError(f"{where}: its pickle is damaged", "it numbers a value beyond its length")
-        if code in _INSTEAD:
-            body += data[start:at] + _INSTEAD[code]
+        if code in instead:
+            body += data[start:at] + instead[code]
             start = at + 1 + size
         at += 1 + size
         if code == _STOP:

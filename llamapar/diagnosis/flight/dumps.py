@@ -27,14 +27,17 @@ MAX_FILE = 2**25
 MAX_ENTRIES = 100_000
 """Most entries of one dump; torch keeps 2,000 unless told otherwise."""
 
-MAX_BATCH = 1024
-"""Most entries among which the calls of one batch are looked for."""
-
 MAX_FRAMES = 64
 """Most frames of a call's stack that are kept, the innermost ones."""
 
+MAX_TENSORS, MAX_DIMS, MAX_PATH = 8, 16, 1024
+"""Most sizes of a call that are kept, most dims of one, and most characters of a file's name."""
+
 MAX_RANKS = 2**16
-"""Most dumps of one folder."""
+"""Most ranks of a run, and so most dumps of one folder."""
+
+MAX_MEMBERS = 16 * MAX_RANKS
+"""Most members of all groups together: each rank of the largest run may call something in 16 groups."""
 
 VERSION = 2
 """The main version of the form that is read; torch raises it when a field changes its meaning."""
@@ -211,6 +214,9 @@ def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
         if number is None:
             raise LlamaparError(f"{shown(name)}: no number of a rank in its name", "", ["rank_0"], "flight")
         rank = int(number[1])
+        if rank >= MAX_RANKS:
+            what = f"{shown(name)}: its name ends in {rank:,}, which is no rank"
+            raise LlamaparError(what, f"at most {MAX_RANKS:,} ranks are read", ["rank_0"], "flight")
         if rank in names:
             raise LlamaparError(
                 f"rank {rank} comes twice: {names[rank]} and {name}", "a rank leaves one dump", (), "flight"
@@ -230,41 +236,53 @@ def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
 
 
 class _Known:
-    """What dumps have in common, kept once: calls, places, groups."""
+    """What dumps have in common, kept once: calls, places, groups.
+
+    A few bytes of a pickle can refer to a long list or text again, so nothing is copied whole: what an entry
+    costs has a bound, and what many entries share is read once.
+    """
 
     def __init__(self) -> None:
         self.calls: dict[object, Call] = {}
         self.frames: dict[object, tuple[str, str]] = {}
+        self.files: dict[str, tuple[str, str, bool]] = {}
         self.stacks: dict[Stack, Stack] = {}
+        self.ranks: dict[str, tuple[int, ...]] = {}
+        self.batches = False  # whether a call that ends a batch was seen
 
     def call(self, entry: Plain) -> Call:
         """The call of an entry; TypeError, ValueError or LookupError where a field is not as torch has it."""
+        get = entry.get
         group, label = entry["process_group"]
         name = entry["profiling_name"]
-        sizes_in, sizes_out = entry.get("input_sizes") or (), entry.get("output_sizes") or ()
-        dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
-        inputs, outputs = tuple(map(tuple, sizes_in)), tuple(map(tuple, sizes_out))
-        point = bool(entry.get("is_p2p"))
+        sizes_in, sizes_out = get("input_sizes") or [], get("output_sizes") or []
+        dtypes = (get("input_dtypes") or get("output_dtypes") or ())[:4]
+        # one tensor is the usual case, in which another function call would take as long as the rest
+        inputs = (tuple(sizes_in[0][:_CUT]),) if len(sizes_in) == 1 else _sizes(sizes_in)
+        outputs = (tuple(sizes_out[0][:_CUT]),) if len(sizes_out) == 1 else _sizes(sizes_out)
+        point = bool(get("is_p2p"))
         key = (group, label, name, point, inputs, outputs, *dtypes)
         found = self.calls.get(key)
         if found is None:
-            words = (group, label, name, *dtypes)
-            numbers = (number for sizes in (*inputs, *outputs) for number in sizes)
-            if not (all(type(word) is str for word in words) and all(type(n) is int for n in numbers)):
+            kinds = {type(number) for size in (*inputs, *outputs) for number in size}
+            if {*map(type, (group, label, name, *dtypes))} != {str} or not kinds <= {int}:
                 raise TypeError
-            what = name.partition(":")[2] or name
+            if any(len(size) > MAX_DIMS for size in (*inputs, *outputs)):
+                raise ValueError
+            what = name[:200].partition(":")[2] or name[:200]
             ends = _ENDS.fullmatch(what)
             op, pair = what, (-1, -1) if point else None
             if ends is not None:
                 op, first, arrow, second = ends.groups()
                 pair = (int(first), int(second)) if arrow == "->" else (int(second), int(first))
-            call = Call(group[:200], label[:200], op[:60], inputs[:8], outputs[:8], tuple(dtypes[:4]), pair)
+            call = Call(group[:200], label[:200], op[:60], inputs, outputs, tuple(dtypes), pair)
             found = self.calls[key] = call
+            self.batches = self.batches or op.endswith("coalesced")
         return found
 
     def stack(self, frames: object, seen: dict[tuple[int, ...], Stack]) -> Stack:
         """Of an entry's frames. seen: those of the same dump, in which equal frames are one object."""
-        if not isinstance(frames, list) or not frames:
+        if not isinstance(frames, list):
             return NO_STACK
         kept = frames[:MAX_FRAMES]
         key = tuple(map(id, kept))
@@ -284,11 +302,44 @@ class _Known:
             raise TypeError
         key = (file, line, name)
         if key not in self.frames:
-            parts = ["a cell"] if "/ipykernel_" in file else file.split("/")
-            whole, short = (f"line {line} of {'/'.join(parts[-n:])[-100:]}, in {name[:100]}" for n in (3, 1))
-            own = not (_LIBRARIES.search(file) or file.startswith("<"))
-            self.frames[key] = whole, short if own else ""
+            if file not in self.files:
+                path = file[-MAX_PATH:]
+                parts = ["a cell"] if "/ipykernel_" in path else path.split("/")
+                own = not (_LIBRARIES.search(path) or file.startswith("<"))
+                self.files[file] = "/".join(parts[-3:])[-100:], parts[-1][-100:], own
+            whole, short, own = self.files[file]
+            texts = [f"line {line} of {part}, in {name[:100]}" for part in (whole, short)]
+            self.frames[key] = texts[0], texts[1] if own else ""
         return self.frames[key]
+
+    def members(self, config: object, where: str) -> dict[str, tuple[int, ...]]:
+        """Group → its ranks, of those of which NCCL notes them."""
+        found, most = dict[str, tuple[int, ...]](), 0
+        for name, group in config.items() if isinstance(config, dict) else ():
+            text = group.get("ranks", "") if isinstance(group, dict) else ""
+            if type(name) is str and type(text) is str:
+                if text not in self.ranks:
+                    self.ranks[text] = tuple(dict.fromkeys(map(int, re.findall(r"\d{1,8}", text))))
+                    most = max(most, max(self.ranks[text], default=0))
+                found[name] = self.ranks[text]
+        if most >= MAX_RANKS:
+            raise refused(where, f"a group has rank {most:,}, and at most {MAX_RANKS:,} ranks are read")
+        judge_members(found.values(), where)
+        return {name: ranks for name, ranks in found.items() if ranks}
+
+
+def judge_members(groups: Iterable[Sequence[int]], where: str) -> None:
+    """Raises LlamaparError where groups have more members together than the ranks of one run."""
+    total = sum(map(len, groups))
+    if total > MAX_MEMBERS:
+        raise refused(where, f"its groups have {total:,} members, at most {MAX_MEMBERS:,} are read")
+
+
+_CUT = MAX_DIMS + 1  # one dim too many is refused
+
+
+def _sizes(tensors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple([tuple(size[:_CUT]) for size in tensors[:MAX_TENSORS]])
 
 
 _LIBRARIES = re.compile(r"/site-packages/torch/|/llamapar/(spmd|execution)/|/lib/python3[^/]*/[^/]*$")
@@ -308,17 +359,19 @@ def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
         raise refused(where, f"{len(entries):,} entries, at most {MAX_ENTRIES:,} are read")
     calls, stacks, seen = list[Call](), list[Stack](), dict[tuple[int, ...], Stack]()
     numbers, created, done = array("q"), array("q"), bytearray()
+    members = known.members(value.get("pg_config"), where)
     try:
         for entry in entries:
+            get = entry.get
             calls.append(known.call(entry))
-            point = entry.get("is_p2p", False)
-            numbers.append(entry["p2p_seq_id"] if point else entry["collective_seq_id"])
-            done.append(bool(entry.get("retired")) or entry.get("state") == "completed")
-            created.append(entry.get("time_created_ns") or 0)
-            stacks.append(known.stack(entry["frames"], seen) if "frames" in entry else NO_STACK)
-        _settle_batches(calls, numbers, done)
+            numbers.append(entry["p2p_seq_id"] if get("is_p2p") else entry["collective_seq_id"])
+            done.append(bool(get("retired")) or get("state") == "completed")
+            created.append(get("time_created_ns") or 0)
+            frames = get("frames")
+            stacks.append(known.stack(frames, seen) if frames else NO_STACK)
+        if known.batches:
+            _settle_batches(calls, numbers, done)
         first = entries[0].get("record_id", 0) if entries else 0
-        members = _members(value.get("pg_config"))
         if type(first) is not int:
             raise TypeError
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError):
@@ -331,24 +384,16 @@ def _settle_batches(calls: Sequence[Call], numbers: Sequence[int], done: bytearr
 
     Source: https://github.com/pytorch/pytorch/issues/137969.
     """
+    open_calls: dict[str, list[int]] = {}  # by group, since its last end
     for end, call in enumerate(calls):
-        if call.op == "coalesced" or call.op.endswith("_coalesced"):
-            for at in range(end - 1, max(-1, end - MAX_BATCH), -1):
-                if calls[at].group == call.group:
-                    apart = (calls[at].ends is None) != (call.ends is None)
-                    if apart or numbers[at] != numbers[end]:
-                        break
-                    done[at] = done[end]
+        since = open_calls.setdefault(call.group, [])
+        if call.op.endswith("coalesced"):
+            for at in reversed(since):
+                apart = (calls[at].ends is None) != (call.ends is None)
+                if apart or numbers[at] != numbers[end]:
+                    break
+                done[at] = done[end]
+            since.clear()
             if call.op == "coalesced":
                 done[end] = 1
-
-
-def _members(config: object) -> dict[str, tuple[int, ...]]:
-    """Group → its ranks, of those of which NCCL notes them."""
-    found = {}
-    for name, group in config.items() if isinstance(config, dict) else ():
-        text = group.get("ranks", "") if isinstance(group, dict) else ""
-        ranks = [int(word) for word in re.findall(r"\d{1,8}", text)] if isinstance(text, str) else []
-        if ranks and type(name) is str:
-            found[name] = tuple(ranks)
-    return found
+        since.append(end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.errors import LayoutError
 from llamapar.records.trace import some
 
-from .dumps import WORLD, Folder
+from .dumps import WORLD, Folder, judge_members
 
 ALL = "all"
 """Stands for the axes of the group of all ranks."""
@@ -45,7 +45,13 @@ class Group:
         """What the same group is called on other ranks of the program."""
         if self.axes or self.label not in ("", "undefined"):
             return self.axes or self.label
-        return f"stride {_stride(self.ranks)}"
+        return f"stride {self.stride}"
+
+    @cached_property
+    def stride(self) -> int:
+        """Between its ranks; 0 of a single one."""
+        ordered = sorted(self.ranks)
+        return math.gcd(*(b - a for a, b in itertools.pairwise(ordered))) if len(ordered) > 1 else 0
 
     def along(self, layout: Layout) -> str:
         """Its axes; of the group of all ranks the only axis that there is."""
@@ -63,11 +69,6 @@ class Group:
         others = [f"{axis} {getattr(coord, axis)}" for axis in reversed(layout.axes)
                   if axis not in own and layout.size(axis) > 1]  # fmt: skip
         return f"{self.axes} group" + (f" of {', '.join(others)}" if others else "")
-
-
-def _stride(ranks: Iterable[int]) -> int:
-    ordered = sorted(ranks)
-    return math.gcd(*(b - a for a, b in itertools.pairwise(ordered))) if len(ordered) > 1 else 0
 
 
 def axes_named(label: str) -> str:
@@ -95,21 +96,21 @@ def matched(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group], La
     elif found and all(found.size(axis) == layout.size(axis) for axis in AXES):
         layout = layout.replace(order=found.order)  # in which the ranks really lie
     world = layout.world if layout else top + 1
+    everyone = tuple(range(world)) if any(group.axes == ALL for group in seen.values()) else ()
     if layout is None:  # without names of axes, the ranks still lie in a grid
+        strides = sorted({g.stride for g in seen.values() if g.axes != ALL and g.stride})
+        axes = dict(zip(strides, AXES, strict=False))
         plain = [
-            replace(group, axes=axis) for group in seen.values() for axis in [_nameless(group, seen)] if axis
+            replace(group, axes=axes[group.stride])
+            for group in seen.values()
+            if group.axes != ALL and group.stride in axes
         ]
         grid = _found(plain, top)
-        whole = {group.name: _completed(group, grid, world) for group in plain if grid is not None}
+        whole = {group.name: _completed(group, grid, everyone) for group in plain if grid is not None}
         seen |= {name: replace(group, axes="") for name, group in whole.items()}
-    return {name: _completed(group, layout, world) for name, group in seen.items()}, layout
-
-
-def _nameless(group: Group, groups: Mapping[str, Group]) -> str:
-    """An axis for a group that says none, by its stride among the others'; "" for one of all ranks."""
-    strides = sorted({_stride(g.ranks) for g in groups.values() if g.axes != ALL and len(g.ranks) > 1})
-    place = strides.index(_stride(group.ranks)) if group.axes != ALL and len(group.ranks) > 1 else len(AXES)
-    return AXES[place] if place < len(AXES) else ""
+    groups = {name: _completed(group, layout, everyone) for name, group in seen.items()}
+    judge_members((group.ranks for group in groups.values()), "the folder")
+    return groups, layout
 
 
 def _seen(folder: Folder) -> dict[str, Group]:
@@ -127,10 +128,10 @@ def _seen(folder: Folder) -> dict[str, Group]:
     return found
 
 
-def _completed(group: Group, layout: Layout | None, world: int) -> Group:
+def _completed(group: Group, layout: Layout | None, everyone: tuple[int, ...]) -> Group:
     """The group with its axes, and the members that the layout adds."""
     if group.axes == ALL:
-        return group if group.whole else Group(group.name, group.label, tuple(range(world)), ALL, True)
+        return group if group.whole else Group(group.name, group.label, everyone, ALL, True)
     if layout is None:
         return Group(group.name, group.label, group.ranks, "", group.whole)
     for axes in dict.fromkeys([*filter(None, [group.axes]), *_joint()]):
@@ -157,7 +158,7 @@ def _found(groups: Iterable[Group], top: int) -> Layout | None:
     for group in named:
         if len(group.ranks) > 1:
             sizes[group.axes] = max(sizes.get(group.axes, 0), len(group.ranks))
-            strides[group.axes] = math.gcd(strides.get(group.axes, 0), _stride(group.ranks))
+            strides[group.axes] = math.gcd(strides.get(group.axes, 0), group.stride)
     widest = max(strides.values(), default=1)
     ends = [*sorted(strides.values())[1:], -(-(top + 1) // widest) * widest][: len(strides)]
     for axis, end in zip(sorted(strides, key=strides.__getitem__), ends, strict=True):

@@ -111,4 +111,6 @@ def _torchs(data: bytes) -> bytes | None:
 
 def _unpickled(data: bytes, where: str) -> object:
     trusted = _torchs(data)
-    return pickles.load(data, (), where) if trusted is None else _Reader(io.BytesIO(trusted)).load()
+    if trusted is None:
+        return pickles.load(data, (), where, tuples=False)
+    return _Reader(io.BytesIO(trusted)).load()
