@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from .counts import explain_unequal
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import FACTS, Known
 from .limits import PARTED, limits
-from .lines import Candidate, blocks, causes, is_watchdog, pieces, score, strip
+from .lines import Candidate, blocks, by_rank, causes, is_watchdog, pieces, score, strip
 from .observations import AXES, Divides, Held, Matmul, Observation, Pair, Split, Unequal, View, observe
 from .quotes import quotes, speakers, spoken
 from .reading import LIMIT, Reading
@@ -122,6 +122,22 @@ def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
     return list(best.values())
 
 
+def shared(found: list[Hypothesis], r: Reading, others: Sequence[Reading], known: Known) -> list[Hypothesis]:
+    """Those that every other rank's message leads to too, read with the layout that they imply, a level
+    surer where its sizes differ; all of `found` where the messages share none."""
+
+    def agrees(h: Hypothesis, other: Reading) -> bool:
+        told = hypotheses(other, observe(other), known.also(h.facts))
+        same = (o for o in told if (o.category, o.subtype) == (h.category, h.subtype))
+        return any(h.facts.items() <= {**h.facts, **o.facts}.items() for o in same)
+
+    kept = [h for h in found if all(agrees(h, other) for other in others)]
+    if any(other.values != r.values for other in others):  # what rests on nothing needs a degree to be shared
+        surer = {WEAK: POSSIBLE, POSSIBLE: LIKELY, LIKELY: LIKELY}
+        kept = [replace(h, level=surer[h.level]) if h.facts or h.level > WEAK else h for h in kept]
+    return kept or found
+
+
 def ranked(
     found: list[Hypothesis], saying: set[str], quoted: set[str], failing: set[str]
 ) -> list[Hypothesis]:
@@ -170,11 +186,24 @@ def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in:
     """The explanation of a text of any length. code: lines of source of the frames that raised it; raised_in:
     the file of the last."""
     if len(text) <= _SHORT and text.count("\n") < _FEW and "Traceback" not in text:
-        rows = [strip(row)[0] for row in text.strip().splitlines()] or [""]
-        root = max(rows, key=score)
-        above = tuple(row for row in rows[: rows.index(root)] if not row.startswith('File "'))
-        return build(Reading.of(text, code or above, raised_in), known, root, ())
+        said = {rank: _read(words, code, raised_in) for rank, words in by_rank(text).items()}
+        root, first = max(said.values(), key=lambda row: score(row[0]), default=("", Reading("")))
+        alike = {row: r for row, r in said.values() if row != root and score(row) == score(root)}
+        ranks = sorted(rank for rank, (row, _) in said.items() if rank is not None and row in {root, *alike})
+        found = build(first, known, root, tuple(ranks), [*alike.values()])
+        if found.diagnoses or len(said) < 2:
+            return found
+        root, whole = _read(text, code, raised_in)  # no rank says enough by itself
+        return build(whole, known, root, tuple(ranks))
     return _explain(pieces(text), known, text[:LIMIT], code)
+
+
+def _read(text: str, code: tuple[str, ...], raised_in: str) -> tuple[str, Reading]:
+    """The likeliest cause among the lines of a short text, and the text with the code over that line."""
+    rows = [strip(row)[0] for row in text.strip().splitlines()] or [""]
+    root = max(rows, key=score)
+    above = tuple(row for row in rows[: rows.index(root)] if not row.startswith('File "'))
+    return root, Reading.of(text, code or above, raised_in)
 
 
 def explain_lines(lines: Iterable[str], known: Known) -> Explanation:
@@ -243,8 +272,12 @@ def _of_candidates(
     for candidate in candidates[:_TRIED]:
         around = Reading.of(candidate.before[-_SHORT:])
         stated = {fact: n for fact, n in around.facts() if fact in ("tp", "pp", "cp")}
-        message = Reading.of(candidate.message, code or candidate.code, candidate.raised_in)
-        found = build(message, known.also(stated), candidate.line, tuple(sorted(candidate.ranks)))
+        message, *others = (
+            Reading.of(other.message, code or other.code, other.raised_in)
+            for other in [candidate, *filter(candidate.alike, candidates)][: _TRIED + 1]
+        )
+        ranks = candidate.ranks.union(*(other.ranks for other in filter(candidate.alike, candidates)))
+        found = build(message, known.also(stated), candidate.line, tuple(sorted(ranks)), others)
         if found.diagnoses:
             late = not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates)
             return replace(found, note=_LATE) if late else found
@@ -252,8 +285,10 @@ def _of_candidates(
     return build(Reading.of(_CODE.sub("", head), shown), known, "", ())
 
 
-def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explanation:
-    """The explanation of one message."""
+def build(
+    r: Reading, known: Known, line: str, ranks: tuple[int, ...], others: Sequence[Reading] = ()
+) -> Explanation:
+    """The explanation of one message. others: what other ranks say of the same failure."""
     known = known.also(dict(r.facts()))
     job, quoted, observed = known.job(), quotes(r, known.framework), observe(r)
     failing: set[str] = set()
@@ -280,7 +315,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     for name, category in CATEGORIES.items():  # in their order, not in that of a set
         if name in missing:
             found.append(Hypothesis(name, category.what, LIKELY))
-    best = ranked(found, saying, named, failing)
+    best = ranked(shared(found, r, others, known), saying, named, failing)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(
         Diagnosis(

@@ -82,10 +82,20 @@ class Candidate:
     after: str
     ranks: set[int] = field(default_factory=set)
 
+    def alike(self, other: Candidate) -> bool:
+        """Whether another rank alone says the same of other sizes."""
+        words, others = (it.line.translate(_NO_DIGITS) for it in (self, other))
+        return words == others and bool(other.ranks - self.ranks)
+
+    def _own(self, rows: list[str]) -> list[str]:
+        """The words of those rows that no other rank says."""
+        said = map(strip, rows)
+        return [text for text, rank in said if rank is None or not self.ranks or rank in self.ranks]
+
     @property
     def code(self) -> tuple[str, ...]:
         """The lines of source that the traceback shows above it, the failing one last."""
-        rows = [text for text, _ in map(strip, self.before.splitlines()[-16:])]
+        rows = self._own(self.before.splitlines()[-16:])
         quoted = [_QUOTED.sub("", row) for row in rows if _QUOTED.match(row)]
         shown = [
             pair for pair in pairwise(rows) if pair[0].startswith('File "') and not _FRAME.match(pair[1])
@@ -98,19 +108,19 @@ class Candidate:
     @property
     def raised_in(self) -> str:
         """The file that raised it: that of the last frame above."""
-        rows = (strip(row)[0] for row in reversed(self.before.splitlines()[-16:]))
-        return next((place[1] for place in map(_PLACE.match, rows) if place), "")
+        rows = self._own(self.before.splitlines()[-16:])
+        return next((place[1] for place in map(_PLACE.match, reversed(rows)) if place), "")
 
     @property
     def message(self) -> str:
         """The line, the source line above a bare assert, and the lines that continue it."""
         words = [self.line]
-        above = [s for s in (strip(x)[0] for x in self.before.splitlines()[-6:]) if s]
+        above = [s for s in self._own(self.before.splitlines()[-6:]) if s]
         if len(self.line) < 40 and above:
             code = next((s for s in reversed(above) if not _FRAME.match(s) and set(s) - set("^~ ")), "")
             words.insert(0, code)
         for row in self.after.splitlines()[:12]:
-            text, _ = strip(row)
+            text = next(iter(self._own([row])), "")
             if _EXCEPTION.match(text) or _FRAME.match(text):
                 break
             if text and (row[:1] in " \t" or _EXACT.search(text[:400])):
@@ -130,6 +140,19 @@ def strip(line: str) -> tuple[str, int | None]:
         rank = int(match.group("rank")) if match.group("rank") else rank
         text = text[match.end() :].lstrip()
     return text, rank
+
+
+def by_rank(text: str) -> dict[int | None, str]:
+    """What each rank says, in its lines and those below them; all under None where no rank is named."""
+    said: dict[int | None, str] = {}
+    rank = None
+    for row in text.strip().splitlines():
+        named = strip(row)[1]
+        if named is not None and rank is None:
+            said = {named: "".join(said.values())}
+        rank = rank if named is None else named
+        said[rank] = said.get(rank, "") + row + "\n"
+    return said
 
 
 def is_watchdog(line: str) -> bool:

@@ -1,0 +1,99 @@
+"""Several ranks in one paste: one reading for each message, and what their causes share."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llamapar as lp
+from llamapar.diagnosis.lines import by_rank
+
+RESHAPED = "RuntimeError: shape '[1, {0}, 32, 128]' is invalid for input of size {1}"
+SIZES = "RuntimeError: The size of tensor a ({0}) must match the size of tensor b ({1}) at dimension 2"
+
+
+def paste(*messages: str) -> str:
+    return "\n".join(f"[rank{rank}]: {message}" for rank, message in enumerate(messages))
+
+
+def traceback(rank: int, line: str, message: str) -> str:
+    rows = [
+        "Traceback (most recent call last):",
+        '  File "model.py", line 7, in forward',
+        f"    {line}",
+        message,
+    ]
+    return "\n".join(f"[rank{rank}]: {row}" for row in rows)
+
+
+def found(told: lp.Explanation) -> list[tuple[str, str]]:
+    return [(d.title, str(d.level)) for d in told.diagnoses if d.level > lp.Level.WEAK]
+
+
+def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:
+    """Both hold 8 of 32 heads, of 1024 and of 512 tokens; mixed, they would be 16 of 32."""
+    first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
+    told = lp.explain(paste(first, second))
+    assert told.ranks == (0, 1)
+    assert told.best.cause.startswith("8 heads of 128 are read as 32")
+    assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
+
+
+def test_a_second_rank_drops_the_causes_that_it_does_not_share() -> None:
+    first, second = RESHAPED.format(1024, 1024 * 8 * 128), SIZES.format(3584, 14336)
+    assert found(lp.explain(first)) == [
+        ("fused_qkv_layout", "possible"),
+        ("other / global_dim_not_localized", "possible"),
+    ]
+    assert found(lp.explain(paste(first, second))) == [("other / global_dim_not_localized", "likely")]
+
+
+@pytest.mark.parametrize(
+    ("third", "level"),
+    [
+        (SIZES.format(16, 52), "possible"),  # the rest of 52 over 3
+        (SIZES.format(18, 52), "weak"),  # the same again
+    ],
+)
+def test_a_share_of_another_size_makes_a_degree_surer(third: str, level: str) -> None:
+    told = lp.explain(paste(SIZES.format(18, 52), third))
+    no_share = lp.explain(paste(SIZES.format(18, 52), SIZES.format(11, 52)))
+    assert "tp=3" not in str(no_share)
+    assert told.best.cause == "18 and 52 are shares of size 52 over tp=3, which does not divide"
+    assert str(told.best.level) == level
+
+
+def test_ranks_of_a_log_are_read_apart() -> None:
+    first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
+    rows = zip(traceback(0, "k = k.view(shape)", first).splitlines(),
+               traceback(1, "v = v.view(shape)", second).splitlines(), strict=True)  # fmt: skip
+    told = lp.explain("\n".join(row for pair in rows for row in pair))
+    assert told.ranks == (0, 1)
+    assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
+    assert str(told.best.level) == "likely"
+
+
+def test_what_only_two_ranks_say_together_is_read_together() -> None:
+    """Each rank names its own size; only both of them state that they differ."""
+    text = "rank 0: local tokens are [1, 683, 8]\nrank 1: but got [1, 681, 8], which does not match"
+    assert set(by_rank(text)) == {0, 1}
+    assert lp.explain(text).line in text
+
+
+def test_lines_go_to_the_rank_that_speaks() -> None:
+    said = by_rank("job 7 starts\n[rank1]: one\nmore of it\n[rank0]: zero\n[rank1]: again\n")
+    assert said == {1: "job 7 starts\n[rank1]: one\nmore of it\n[rank1]: again\n", 0: "[rank0]: zero\n"}
+    assert by_rank("no rank speaks") == {None: "no rank speaks\n"}
+    assert by_rank("") == {}
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from([RESHAPED.format(1024, 2**20), SIZES.format(18, 52), SIZES.format(1024, 4096)]),
+    st.integers(2, 5),
+)
+def test_the_same_message_of_more_ranks_is_the_same_evidence(message: str, ranks: int) -> None:
+    alone, together = lp.explain(paste(message)), lp.explain(paste(*[message] * ranks))
+    assert found(together) == found(alone)
+    assert together.ranks == tuple(range(ranks))
