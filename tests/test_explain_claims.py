@@ -58,8 +58,9 @@ def test_the_judge_of_this_file_sees_a_refuted_claim(cause: str, equations: Any,
     assert len(refuted(type("", (), {"diagnoses": [diagnosis]}))) == says
 
 
-def test_no_text_of_the_sets_is_answered_with_a_refuted_claim() -> None:
-    assert [bad for text in MESSAGES for bad in refuted(lp.explain(text))] == []
+def test_no_text_of_the_sets_is_answered_with_a_refuted_claim(soak: bool) -> None:
+    asked = MESSAGES if soak else MESSAGES[::8]
+    assert [bad for text in asked for bad in refuted(lp.explain(text))] == []
 
 
 SIZES = st.sampled_from([0, 1, 2, 3, 4, 6, 7, 8, 12, 16, 24, 32, 64, 96, 128, 1000, 1024, 4096, 8192, 14336,

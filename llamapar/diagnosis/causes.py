@@ -17,6 +17,7 @@ from .reading import Reading
 from .roles import BY_FACT, explain_unnamed, roles
 from .views import explain_columns
 from .vocabulary import BY_CONCEPT, categories_of
+from .words import pattern
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
 
@@ -28,9 +29,7 @@ _WORDS = {
     "microbatch": "micro-batches", "batch": "samples of the batch", "world": "ranks", "expert": "experts",
     "ffn": "FFN columns", "hidden": "columns", "dimension": "columns",
 }  # fmt: skip
-_MESH = re.compile(
-    r"fsdp|mesh dim|flat_?param|dtensor|device_?mesh|device mesh|fully_shard|sharding propagation|placement"
-)
+_MESH = pattern("mesh_of_fsdp")
 _DIM_0 = re.compile(r"(?:first dim\w{0,8}|dim(?:ension)? ?0) of (?:the )?param")
 """Where FSDP cuts a parameter."""
 

@@ -16,9 +16,7 @@ from .reading import Reading
 from .words import pattern
 
 _TWO_RUNS, _PIECES = pattern("two_runs"), pattern("collective_of_unequal_pieces")
-_LAYERS = re.compile(
-    r"(\d{1,6})(?= of \d{1,6} \w{0,12} ?(?:layer|block))|(\d{1,6})[ -](?:\w{1,12} )?(?:layers?|blocks)\b"
-)
+_LAYERS = pattern("counted_layers")
 
 
 def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis]:

@@ -29,7 +29,7 @@ from .reading import LIMIT, Reading
 from .result import Diagnosis, Explanation
 from .slips import explain_spoken, unfit
 from .tensors import explain_held, explain_place
-from .topics import BARE, elsewhere, stated, topics
+from .topics import BARE, elsewhere, of_other_layer, stated, topics
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
 
 MOST = 4
@@ -132,7 +132,9 @@ def shared(found: list[Hypothesis], r: Reading, others: Sequence[Reading], known
         return any(h.facts.items() <= {**h.facts, **o.facts}.items() for o in same)
 
     kept = [h for h in found if all(agrees(h, other) for other in others)]
-    if any(other.values != r.values for other in others):  # what rests on nothing needs a degree to be shared
+    if any(
+        {*other.values} != {*r.values} for other in others
+    ):  # what rests on nothing needs a degree to be shared
         surer = {WEAK: POSSIBLE, POSSIBLE: LIKELY, LIKELY: LIKELY}
         kept = [replace(h, level=surer[h.level]) if h.facts or h.level > WEAK else h for h in kept]
     return kept or found
@@ -305,11 +307,13 @@ def build(
     parted = r.parallel or PARTED.search(r.line)
     near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
     found += [
-        replace(h, parallel=None) if near else placeholders(h, known) for h in elsewhere(found, r, known)
+        replace(h, parallel=None) if near else acquitted(placeholders(h, known), r, known)
+        for h in elsewhere(found, r, known)
     ]
     if all(h.level is WEAK for h in found):
         found += unfit(r, known, r.parallel or len(r.low.split()) < BARE)
     found += stated(found, r)
+    found = of_other_layer(found, r, observed, known)
     sized = any(isinstance(o, View | Matmul | Pair) for o in observed)  # torch's words: the sizes decide
     missing = (saying if sized else saying | named) - {h.category for h in found}
     for name, category in CATEGORIES.items():  # in their order, not in that of a set

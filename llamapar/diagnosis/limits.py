@@ -30,8 +30,6 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 
 _ZERO = pattern("zero_division")
-_LOCAL = pattern("counts_per_rank")
-_PER_RANK = re.compile(r"n_rep|local_(?:kv_)?heads|n_kv")
 _NO_HEADS = re.compile(r"\b0 (?:local )?(?:kv|key[/ _-]value) heads|kv_?heads? ?(?:=|is|:) ?0\b")
 
 
@@ -43,26 +41,29 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     tp, kv = known.get("tp"), known.get("n_kv_heads")
     if tp and kv and tp > kv:
         cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides"
-        yield found(
-            "kv_heads_lt_tp", LIKELY, cause, Quotient(kv, tp, floor=True), facts={"tp": tp, "n_kv_heads": kv}
-        )
+        level, facts = POSSIBLE if r.code and not r.counts_heads else LIKELY, {"tp": tp, "n_kv_heads": kv}
+        yield found("kv_heads_lt_tp", level, cause, Quotient(kv, tp, floor=True), facts=facts)
         return
     other = bool(tp and kv) or known.alone("tp")
-    hint = _LOCAL.search(r.low) or any(_PER_RANK.search(line) for line in r.code)
-    cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
-    score = first((other, WEAK), (hint, LIKELY), otherwise=POSSIBLE)
-    blame = True if hint and not other else None
-    yield found(
-        "kv_heads_lt_tp", score, cause, Stated("n_kv_heads // tp = 0"), parallel=blame, needs="tp, n_kv_heads"
+    if r.code and not r.counts_heads:
+        cause = "a divisor is 0, and no name in the code is a count of heads"
+        yield found("other", WEAK, cause, parallel=None, needs="value of the divisor")
+        return
+    cause = (
+        "a divisor is 0, and the text does not name it; a count of KV heads per rank is one that rounds to 0"
     )
+    if r.counts_heads:
+        cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
+    score = first((other, WEAK), (r.counts_heads, LIKELY), otherwise=POSSIBLE)
+    blame = True if r.counts_heads and not other else None
+    numbers = Stated("n_kv_heads // tp = 0") if r.counts_heads else None
+    yield found("kv_heads_lt_tp", score, cause, numbers, parallel=blame, needs="tp, n_kv_heads")
 
 
 _COLLECTIVE = pattern("collective_of_unequal_pieces")
 _PAST = pattern("past_the_rows")
 _OF_A_RANK = re.compile(r"\btp|_tp\b|rank|shard|parallel|local_|\bstart")
-_TABLE = re.compile(
-    r"embed|vocab|\bwte\b|logits|log_?probs|cross_entropy|\bnll|in self$|token|srcindex|index_select|one_hot"
-)
+_TABLE = pattern("table_of_tokens")
 
 
 def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:

@@ -53,10 +53,7 @@ _FRAME = re.compile(r'^File "|^Traceback|^    at |^\^+$|^During handling|^The ab
 _PLACE = re.compile(r'File "([^"]{1,300})", line \d{1,7}(?:, in (\w{1,60}))?')
 """A frame's file and function."""
 
-_LIBRARY = re.compile(
-    r"(?:.{0,200}-packages/|.{0,200}/python3\.\d{1,2}/|/usr/lib)|"
-    r"(?:torch|numpy|transformers|jax|flax|peft|deepspeed|accelerate|megatron|safetensors)/|<"
-)
+_LIBRARY = pattern("path_of_a_library")
 """The path of a library's file, whose names say less."""
 
 _TORCH = re.compile(r'File "(?:[^"]{0,200}/)?torch/')

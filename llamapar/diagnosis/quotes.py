@@ -22,7 +22,7 @@ _NAMING = 16
 _FILLED = 160
 """Characters, at most, that stand where a message names a number."""
 
-_TORCH = "dtensor"
+_TORCH, _PYTHON = "dtensor", "integer division or modulo by zero"
 
 _MOST = 3
 """Frameworks that are named beside one cause."""
@@ -67,8 +67,9 @@ _LAST, _FIRST = re.compile(r"\S{0,32} ?$"), re.compile(r"^ ?\S{0,32}")
 
 
 def quotes(r: Reading, framework: Framework | None) -> list[Quote]:
-    """Every message that the text holds from its first word to its last. Torch's own words are torch's,
-    whichever framework they come up in, but for the one that is known to be at work."""
+    """Every message that the text holds from its first word to its last. Torch's own words are torch's, and
+    Python's of a division by 0 nobody's where no count of heads is named, whichever framework they come up
+    in, but for the one that is known to be at work."""
     found = []
     for speaker, code, case, pieces in _templates():
         span = _span(r.text, pieces) if pieces and pieces[0] in r.text else None
@@ -80,6 +81,7 @@ def quotes(r: Reading, framework: Framework | None) -> list[Quote]:
             found.append(Quote(speaker, code, case, sum(map(len, pieces)), words))
     torch = {_longest(quote) for quote in found if quote.framework.name == _TORCH}
     own = {_TORCH, framework.name if framework else ""}
+    torch |= set() if r.counts_heads else {_PYTHON}
     return [quote for quote in found if quote.framework.name in own or _longest(quote) not in torch]
 
 

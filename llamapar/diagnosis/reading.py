@@ -76,22 +76,16 @@ _NEAR = 24
 _WHICH = pattern("which_one")
 """What stands before a number that says which one, where or when, and counts nothing."""
 
-_KEYS = re.compile(
-    r"(?:keys|rank|ranks|index|indices|list|layers?|blocks?|param_groups|args)[ :=]?\(?$|[a-z_]$"
-)
+_KEYS = pattern("no_shape_in_brackets")
 """What stands before one number in brackets that is no shape: dict_keys([0]), ranks [3], params[0]."""
 
 _INTERVAL = re.compile(r"\b(?:interval|range(?: of)?|between|within|block:|thread:) $")
 """What stands before brackets that hold no shape: the ends of an interval, or which thread of a GPU."""
 
-_MEASURE = re.compile(
-    r" ?(?:ms|s|sec|secs|seconds|milliseconds|minutes|min|hours|gib|gb|mib|mb|kib|kb|tb|%)\b"
-)
+_MEASURE = pattern("amount")
 """What stands behind an amount of time or memory."""
 
-_PARALLEL = re.compile(
-    r"parallel|shard|\btp\b|\bmp\b|ranks?\b|world|\bgpus?\b|nccl|dist|numel|collective|partition|padded_vocab|\blocal_(?!rank)\w"
-)
+_PARALLEL = pattern("of_ranks")
 
 _LOADED = re.compile(r"copying|checkpoint|current model|param|load|set a tensor|saved")
 _LOADS = re.compile(r"(?<!to_local\(\))\.copy_\(|load|get_slice|state_dict|narrow\(|checkpoint|merge")
@@ -100,13 +94,18 @@ _LOADS = re.compile(r"(?<!to_local\(\))\.copy_\(|load|get_slice|state_dict|narro
 _NAMED_LOAD = re.compile(r"  # .{0,60}(?:load(?!er\b)|resum|restor|convert|merge|ckpt|checkpoint|export)")
 """The name of a user's file or function that reads one."""
 
-_SAVED = re.compile(
-    r"load|checkpoint|ckpt|saved?\b|state_dict|merge|shard|restor|resum|get_slice|convert|import_"
-)
+_SAVED = pattern("saved")
+
+_NO_OPERAND = re.compile(r"\b\w{1,60}\(|  # .*")
 
 _GROUP_SIZE = ("group_size", "group size")
 _LEAST_GROUP = 16
 """Columns of a quantisation group, at least: a smaller group is one of ranks."""
+
+_OTHER_LAYERS = {
+    "multi-head latent attention (MLA)": pattern("latent_attention"),
+    "a linear-attention layer": pattern("linear_attention"),
+}
 
 _FACTS = {"heads": "n_heads", "kv": "n_kv_heads", "layers": "n_layers"}
 
@@ -204,6 +203,12 @@ class Reading:
         return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(self.line)}
 
     @cached_property
+    def operands(self) -> frozenset[str]:
+        """`evident`, but of the line only what it computes with: no function's or file's name."""
+        line = _NO_OPERAND.sub(" ", self.line)
+        return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(line)}
+
+    @cached_property
     def named(self) -> list[str]:
         """The concepts of the lines of source over the text, those of the failing line first."""
         lines = (line.lower() for line in reversed(self.code))
@@ -230,6 +235,17 @@ class Reading:
     def parallel(self) -> bool:
         """Whether the text or the line of code that failed speaks of ranks."""
         return bool(_PARALLEL.search(self.low) or _PARALLEL.search(self.line))
+
+    @cached_property
+    def other_layer(self) -> str:
+        """A layer that no size of a Llama describes, where the text or the failing line names one."""
+        said = f"{self.low}\n{self.line.partition('  # ')[0]}"
+        return next((name for name, words in _OTHER_LAYERS.items() if words.search(said)), "")
+
+    @cached_property
+    def counts_heads(self) -> bool:
+        """Whether a name in the text, or in the lines of source over it, is a count of heads."""
+        return bool({"kv", "heads"} & {*self.concepts, *self.named} or "n_rep" in self.whole)
 
     def within(self, start: int, end: int) -> list[Term]:
         return [t for t in self.terms if start <= t.start < end]

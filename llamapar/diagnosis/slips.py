@@ -118,12 +118,18 @@ def a_slice(it: Place, small: int, big: int, cut: Cut | None = None, tokens: str
     tokens: what is compared with a rank's tokens."""
     r, k, view, weight = it.r, cut.degree if cut else big // small, isinstance(it.o, View), it.key and not cut
     level, blame = (LIKELY, True) if cut else _degree(it, k, big, bool(tokens))
-    axis, needs = cut.axis if cut else "tp", "cp, tp, seq_len" if tokens else "tp"
+    by = ("tp",) if it.key else ("tp", "cp", "dp", "ep", "world")
+    ours = [axis for axis in by if it.known.get(axis) == k]
+    if it.known.alone("tp") and not (cut or ours or it.r.loading):
+        return  # one process holds it whole; a file may have been cut by another run
+    axis, needs = cut.axis if cut else next(iter(ours), "tp"), "cp, tp, seq_len" if tokens else "tp"
     numbers: tuple[Quotient, ...] = (Quotient(big, k),)
     counted = tokens or (cut and cut.fact in ("seq_len", "global_batch"))
     share = f"{small} is 1/{k} of {big}"
     rank = f"a rank's slice ({axis}={k})" + (f" of {cut.fact}" if cut and not view else "")
     category, cause = LOCAL, f"{share}: {rank} meets the whole dim"
+    if not (cut or ours or r.parallel or weight):  # nothing here speaks of a second process
+        rank, cause = f"something cut by {k}", f"{share}, as a rank's slice at {axis}={k} would be"
     if counted and cut and cut.axis == "cp" and r.positions:
         category = "position/rope"
         cause = f"a rank's {small} tokens ({cut}) meet positions or tables of all {big}"
@@ -276,7 +282,15 @@ def _unrelated(it: Place) -> Found:
     small, big = it.small, it.big
     near = big - small < min(_NEAR, small)
     if not (_SHARDS.search(it.r.low) or near or big > _WIDEST or relates(small, big, it.known)):
-        cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are of two models"
+        pair = {small, big}
+        ours = (m.name for m in it.known.models() if pair <= {m.dim, m.ffn_dim, m.q_dim, m.kv_dim})
+        one = next(ours, "")
+        of = (
+            f"two widths of one model, such as {one}: transposed, or of two weights"
+            if one
+            else "of two models"
+        )
+        cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are {of}"
         yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Callable
 
 from llamapar.describe.placement import COUNTED_IN, PARAMETERS, REPLICATED, Shard
@@ -14,7 +16,7 @@ from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found
 from .known import Known
 from .meetings import Place, key_of
 from .observations import LABELS, ZERO, Held, Matmul, Pair, Split, View, names
-from .reading import Reading
+from .reading import Reading, Shape
 from .slips import KV_WEIGHTS, TABLES, Found, a_slice, as_queries, assumed_cut, by_known_cuts
 from .views import explain_split, explain_view
 from .words import pattern
@@ -38,7 +40,23 @@ def _other_model(it: Place) -> Found:
         why = "differs in more than one dim" if differ > 1 else "is whole on every rank"
         cause = f"{it.name} {why}: the weights of two models"
         numbers = Stated(" ≠ ".join(str(list(shape)) for shape in it.shapes)) if it.shapes else it.both
-        yield found("other: model_config", LIKELY, cause, numbers, parallel=False)
+        how = _stored(it.shapes[0], it.shapes[1], it.known) if differ > 1 else ""
+        if how:
+            cause = f"{it.name} is {how} on one side: one weight in two forms, rather than two models"
+        blame = None if how == "padded" else False
+        yield found("other" if how else "other: model_config", LIKELY, cause, numbers, parallel=blame)
+
+
+def _stored(a: Shape, b: Shape, known: Known) -> str:
+    """How one weight comes to have two shapes that no axis makes; "" where nothing here does it."""
+    if sorted(a) == sorted(b):
+        return "transposed"
+    own, other = Counter(a) - Counter(b), Counter(b) - Counter(a)
+    small, big = sorted((math.prod(own.elements()), math.prod(other.elements())))
+    if (1 in {*a, *b} or len(own) == len(other) == 1) and small and big in (2 * small, 4 * small, 8 * small):
+        return "packed"
+    pairs = [sorted(pair) for pair in zip(a, b, strict=False)]
+    return "padded" if all(x == y or rounded_up(x, y, known) for x, y in pairs) else ""
 
 
 def _adapter(it: Place) -> Found:
@@ -91,11 +109,15 @@ def _empty(it: Place) -> Found:
 
 
 def _positions(it: Place) -> Found:
-    if isinstance(it.o, Pair) and (it.key == "position" or (not it.key and "position" in it.r.evident)):
+    if isinstance(it.o, Pair) and (it.key == "position" or (not it.key and "position" in it.r.operands)):
         cp = it.known.get("cp")
         cut = cp if cp is None else cp > 1
         blame = (cut or False) if it.r.loading else cut  # of a file, no axis cuts the positions
-        cause = f"position tables of {it.a} and {it.b} rows: another sequence length"
+        cause = (
+            f"{it.a} and {it.b} meet at a position table: another sequence length, or other rotary columns"
+        )
+        if it.key == "position" and it.dim == 0:
+            cause = f"position tables of {it.a} and {it.b} rows: another sequence length"
         yield found("position/rope", LIKELY, cause, it.both, parallel=blame)
 
 
@@ -141,6 +163,8 @@ def _vocabulary(it: Place) -> Found:
     tokens = it.dims > 2 and it.dim == 1  # [batch, seq, …]
     maybe = (small > _VOCABULARY and both and close) or uneven or is_vocabulary(big, known)
     given, pads_of = known.get("vocab_size") or 0, lambda n: rounded_up(given, n, known)
+    seen = named or "vocab" in r.evident or given in (small, big) or (r.loading and it.dim == 0)
+    maybe = maybe and (seen or big & (big - 1) > 0)  # a power of two is the width or the length of anything
     for ranks in sorted({1, known.get("tp") or 1}) if isinstance(it.o, Pair) and "lora" not in r.low else ():
         rows, most = small * ranks, big * ranks
         if pads_of(most) and (rows == given or pads_of(rows)):
@@ -152,11 +176,12 @@ def _vocabulary(it: Place) -> Found:
         return
     public = all("vocab_size" in widths(n, known) for n in (small, big))
     shards = shard_of(small, big, known)
+    rows_of = first((seen, "vocabularies"), (public, "public vocabularies"), otherwise="perhaps vocabularies")
     if close:  # two paddings, or tokens that were added
         padded = both or rounded_up(small, big, known)
         pads = Multiples((small, big), 64) if both else Stated(f"{big} - {small} = {big - small}")
         why = "padded to different multiples" if padded else "tokens were added on one side"
-        cause = f"vocabularies of {small} and {big} rows: {why}"
+        cause = f"{rows_of} of {small} and {big} rows: {why}"
         lora = "lora" in r.concepts or adapter_rows(small, big)
         category = first((lora, "lora_tp"), (padded, "vocab_padding"), otherwise="embed_checkpoint_shape")
         cut = (known.get("tp") or 1) > 1 or (both and (r.loading or not public))
@@ -164,10 +189,11 @@ def _vocabulary(it: Place) -> Found:
         level = LIKELY if blame is not None or r.loading else POSSIBLE
         yield found(category, level, cause, pads, parallel=blame)
     elif shards is None:
-        of = f"{Quotient(big, small)} is no shard"
-        cause = f"vocabularies of {small} and {big} rows are of two models: {of}"
+        of, padded = f"{Quotient(big, small)} is no shard", small % 128 == big % 128 == 0 and small * 2 > big
+        cause = f"{rows_of} of {small} and {big} rows are of two models: {of}"
+        if padded:
+            cause = f"{rows_of} of {small} and {big} rows: of two models, or one of them was padded twice"
         sure = named or public  # else these may be the parts of anything
-        padded = small % 128 == big % 128 == 0 and small * 2 > big  # may be one that was padded twice
         level, blame = LIKELY if sure else WEAK, False if sure and not padded else None
         numbers = Quotient(big, small)
         yield found("other: model_config", level, cause, numbers, parallel=blame, needs="vocab_size")

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from llamapar.records.equations import rest
+
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found
 from .known import Known
-from .observations import AXES
+from .observations import AXES, Divides, Observation
 from .reading import Reading
-from .vocabulary import NOT_SHARDING, SHARDING
+from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING
 from .words import either, pattern, table
 
 BARE = 4
@@ -68,6 +70,34 @@ def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator
     """Causes that no cut makes, where nothing of what was found blames one, or is likely."""
     if not any(h.level is LIKELY or (h.parallel and h.level > WEAK) for h in found):
         yield from topics(r, known, "elsewhere.toml")
+
+
+def of_other_layer(
+    found: list[Hypothesis], r: Reading, observed: list[Observation], known: Known
+) -> list[Hypothesis]:
+    """`found`, without the cuts of a Llama's sizes where the text names a layer that they do not describe."""
+    experts = {"ep", "expert"} & r.concepts
+
+    def stays(h: Hypothesis) -> bool:
+        cut = CATEGORIES[h.category].axes or h.category == "lora_tp" or h.category == "other"
+        axes = {*CATEGORIES[h.category].axes, *h.facts} & {*AXES} or {"tp"}
+        spoken = any(axis in r.concepts or (known.get(axis) or 1) > 1 for axis in axes)
+        return (
+            not cut or h.subtype not in (None, "global_dim_not_localized") or (not r.other_layer and spoken)
+        )
+
+    kept = [h for h in found if stays(h)] if r.other_layer or experts else found
+    if kept == found:
+        return found
+    layer, level, blame = r.other_layer or "experts (EP)", WEAK, None
+    cause, numbers = f"the text names {layer}, whose cuts are not read here", None
+    for o in (o for o in observed if isinstance(o, Divides)):
+        if numbers := rest(o.number, o.divisor):
+            cause = f"{o.number}, a size of {layer}, cannot be cut evenly over {o.divisor}"
+            blame = bool(o.by & {*AXES, "world"}) or r.parallel or None
+            level = LIKELY if blame else POSSIBLE
+            break
+    return [*kept, Hypothesis("other", cause, level, (numbers,) if numbers else (), None, blame)]
 
 
 _RULE, _RAISED = pattern("rule"), re.compile(r"(?:^|\n)[\w.]{0,80}(?:error|exception)\b")
