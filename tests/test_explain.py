@@ -75,6 +75,17 @@ def test_incident_2_seen_from_the_padding(option: str) -> None:
     assert [said.framework for said in told.best.frameworks] == ["colossalai"]
 
 
+def test_incident_2_misspelt() -> None:
+    text = "TypeError: {}__init__() got an unexpected keyword argument '{}'"
+    for owner in ("HybridParallelPlugin.", ""):
+        told = lp.explain(text.format(owner, "make_vocal_size_divisible_by"))
+        assert told.verdict == "sharding"
+        assert (told.best.subtype, str(told.best.level)) == ("misspelt_setting", "likely")
+        assert "did you mean make_vocab_size_divisible_by, of Megatron-LM, ColossalAI, nanotron?" in str(told)
+    for other in ("hidden_dropout", "dp_size", "seq_lens", "make_vocab_size_divisible_by"):  # no slips
+        assert lp.explain(text.format("", other)).verdict == "not_sharding"
+
+
 def test_incident_3_half_a_head() -> None:
     told = lp.explain(KV)
     assert told.verdict == "sharding"

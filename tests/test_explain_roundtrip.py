@@ -50,9 +50,9 @@ def told() -> list[tuple[str, str, tuple[str, ...], Job]]:
             messages = defaultdict(list)
             for rule in RULES:
                 if rule.applies(job, framework.padding):
-                    message = framework.judge(rule.code, job).message
-                    if message:
-                        messages[message].append(rule.code)
+                    for verdict in framework.judge(rule.code, job).versions:
+                        if verdict.message:
+                            messages[verdict.message].append(rule.code)
             for message, codes in messages.items():
                 key = (framework.name, *codes)
                 if seen[key] < LAYOUTS_EACH:

@@ -128,7 +128,7 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
         (
             {"model": B70, "layout": {"tp": 8}, "framework": "colossalai"},
             "LP106",
-            "padding=multiple of 32·tp",
+            "make_vocab_size_divisible_by=32",
         ),
         ({"model": B8, "layout": {"virtual_stages": 2}}, "LP307", "virtual_stages=1"),
         ({"model": B8, "layout": {"pp": 4}, "micro_batches": 3}, "LP305", "micro_batches=4"),
@@ -145,7 +145,7 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
         (
             {"model": "llama3.2-1b", "layout": {"tp": 6, "pp": 3, "dp": 5}, "framework": "torchtitan"},
             "LP304",
-            "tp=2 pp=1 dp=45 (2·1·1·45 = 90 ranks)",
+            "tensor_parallel_degree=2 pipeline_parallel_degree=1 dp=45 (2·1·1·45 = 90 ranks)",
         ),
         (
             {"model": B8, "layout": {"cp": 2}, "gpus": 2, "framework": "distributed-llama"},
@@ -160,7 +160,7 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
         (
             {"model": B8, "layout": {"tp": 8, "cp": 2}, "seq_len": 48, "framework": "torchtitan"},
             "LP205",
-            "seq_len=32",
+            "max_context_length=32",
         ),
         (
             {"model": B8, "layout": {"pp": 4}, "layer_split": "balanced ends", "framework": "megatron"},

@@ -24,8 +24,11 @@ from llamapar.frameworks import (
     VERDICTS,
     WORKS,
     Case,
+    Change,
     Framework,
+    Verdict,
     framework,
+    of_version,
     padding_rule,
 )
 from llamapar.place.sequence_map import CHUNKINGS
@@ -64,11 +67,16 @@ def test_every_case_is_evidence(name: str) -> None:
             for template in (case.message, case.note):
                 names = {field for _, field, _, _ in string.Formatter().parse(template) if field}
                 assert names <= NUMBERS, f"{code}: {names - NUMBERS}"
-            assert bool(case.repo) == bool(case.at), f"{code}: a foreign place has its own commit"
+            assert case.at or not case.repo, f"{code}: a foreign place has its own commit"
         for part in {f.part(case) for case in cases}:
-            *before, _ = [case for case in cases if f.part(case) == part]
-            reached = not any(case.when is ALWAYS for case in before)
+            *before, last = [case for case in cases if f.part(case) == part]
+            reached = not any(case.when is ALWAYS and not _replaced(case, last) for case in before)
             assert reached, f"{code}: a case after an unconditional one is never reached"
+
+
+def _replaced(newer: Case, older: Case) -> bool:
+    """Whether there were versions that had the one and not yet the other."""
+    return newer.since is not None and (older.since is None or older.since < newer.since)
 
 
 @ALL
@@ -84,7 +92,8 @@ def test_sources_name_repository_path_and_commit(name: str) -> None:
             assert re.fullmatch(r"[\w.-]+/[\w.-]+: \S.* @([0-9a-f]{10}|v[\d.]+)", str(verdict.source))
         assert verdict.fails == (verdict.verdict in FAILS)
         parts = {"part", "others"} if verdict.part else set()
-        assert set(verdict.as_dict()) == {"verdict", "message", "source"} | parts
+        dated = {"since", "before"} if verdict.since else set()
+        assert set(verdict.as_dict()) == {"verdict", "message", "source"} | parts | dated
         assert bool(verdict.part) == bool(f.parts and verdict.source)
 
 
@@ -501,3 +510,115 @@ def test_no_number_is_made_for_nobody() -> None:
     templates += [text for case in every for text in (case.message, case.note)]
     used = {name for text in templates for _, name, _, _ in string.Formatter().parse(text) if name}
     assert used == NUMBERS | set(capacity.words(lp.Job.of("tiny", {})))
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+HALF = lp.Job.of("llama3-8b", {"tp": 16})
+"""Half a KV head a rank."""
+
+EARLY, VALIDATED, LATE = (
+    Change("2026-02-23", "#2386"),
+    Change("2026-03-15", "#2577"),
+    Change("2026-08-21", ""),
+)
+
+
+def test_where_the_version_is_not_known_both_verdicts_are_told() -> None:
+    verdict = framework("torchtitan").judge("LP104", HALF)
+    assert (verdict.verdict, verdict.since) == ("clear error", VALIDATED)
+    assert verdict.words == (
+        "tensor_parallel_degree (16) must divide n_kv_heads (8).; before 2026-03-15 (#2577) crash in "
+        "forward: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+    )
+    assert verdict.dated == " (since 2026-03-15)"
+    plain = verdict.as_dict()
+    assert (plain["since"], plain["before"]["verdict"]) == ("2026-03-15 (#2577)", "crash in forward")
+
+
+@pytest.mark.parametrize(
+    ("since", "before", "verdict", "earlier"),
+    [
+        (None, EARLY, "crash in forward", None),
+        (None, VALIDATED, "crash in forward", None),
+        (VALIDATED, None, "clear error", None),
+        (LATE, None, "clear error", None),
+        (EARLY, LATE, "clear error", "crash in forward"),
+        (EARLY, None, "clear error", "crash in forward"),
+        (None, LATE, "clear error", "crash in forward"),
+    ],
+)
+def test_a_version_chooses_its_verdict(
+    since: Change | None, before: Change | None, verdict: str, earlier: str | None
+) -> None:
+    of_then = of_version(framework("torchtitan"), since, before)
+    found = of_then.judge("LP104", HALF)
+    assert (found.verdict, found.before.verdict if found.before else None) == (verdict, earlier)
+    assert of_then is of_version(framework("torchtitan"), since, before)
+
+
+def test_a_row_ends_where_another_came_even_if_that_one_does_not_fit() -> None:
+    """Since batches are counted in tokens, two sequences of 12 may be cut in 8; one of them never could."""
+    job = lp.Job.of("llama3-8b", {"cp": 4}, seq_len=12, micro_batch=2)
+    assert framework("torchtitan").judge("LP201", job).verdict == UNKNOWN
+    [old] = [of_version(framework("torchtitan"), None, EARLY).judge("LP201", job)]
+    assert old.message == (
+        "Sequence length 12 must be divisible by the product of TP degree (1) and 2 * CP degree (4)."
+    )
+    assert str(old.since) == "2025-06-24 (#1312)"
+
+
+def test_before_the_evidence_nothing_is_known() -> None:
+    uneven = lp.Job.of("llama3-8b", {"tp": 5})
+    now, then = framework("torchtitan"), of_version(framework("torchtitan"), None, EARLY)
+    assert now.judge("LP105", uneven).words.endswith("before 2026-08-18 (#4085) not known")
+    assert then.judge("LP105", uneven).verdict == UNKNOWN
+
+
+def test_other_frameworks_have_dates_too() -> None:
+    verdict = framework("megatron").judge("LP104", HALF)
+    assert (verdict.verdict, str(verdict.since)) == (ADAPTS, "2025-12-07 (f7dfb99795)")
+    assert verdict.before is not None
+    assert verdict.before.message == (
+        "num_query_groups (8) must be a multiple of tensor_model_parallel_size (16)."
+    )
+    saved = framework("colossalai").judge("LP106", lp.Job.of("llama3-70b", {"tp": 8}))
+    assert (saved.verdict, str(saved.since)) == ("crash at save", "2025-01-21 (#6168)")
+    assert saved.before is not None
+    assert saved.before.verdict == SILENT
+
+
+@ALL
+@given(st.sampled_from(sorted(RULE_BY_CODE)), st.sampled_from([1, 3, 5, 8, 16]), st.integers(1, 5))
+def test_a_version_says_nothing_that_no_version_said(name: str, code: str, tp: int, seq: int) -> None:
+    """The verdict between any two changes is among those that the whole history tells."""
+    f, job = FRAMEWORKS[name], lp.Job.of("llama3-8b", {"tp": tp, "cp": 2}, seq_len=1000 * seq)
+
+    def told(verdict: Verdict | None) -> list[str]:
+        return [] if verdict is None else [verdict.verdict, *told(verdict.before)]
+
+    days = sorted({case.since for case in f.cases.get(code, ()) if case.since})
+    whole = told(f.judge(code, job))
+    for since, before in zip([None, *days], [*days, None], strict=True):
+        assert told(of_version(f, since, before).judge(code, job))[0] in [*whole, UNKNOWN]
+
+
+# -- a fix in a framework's own words --------------------------------------------------------------
+
+
+def test_a_fix_is_written_in_the_frameworks_own_settings() -> None:
+    padded = lp.check("llama3-70b", {"tp": 8}, framework="colossalai").findings[0]
+    assert padded.fixes[0].text == "make_vocab_size_divisible_by=32"
+    assert padded.fixes[1].text.startswith("tp_size=")
+    assert framework("vllm").setting("padding", Padding(32, per_tp=True)) == "padding=multiple of 32·tp"
+    assert framework("megatron").setting("dp", 4) == ""  # it is what is left of the GPUs
+
+
+def test_a_setting_has_the_name_of_its_version() -> None:
+    now, then = framework("torchtitan"), of_version(framework("torchtitan"), None, EARLY)
+    assert now.setting("seq_len", 8192) == "max_context_length=8192"
+    assert then.setting("seq_len", 8192) == "seq_len=8192"
+    assert (now.setting("global_batch", 4), then.setting("global_batch", 4)) == (
+        "global_batch=4",
+        "global_batch_size=4",
+    )

@@ -56,15 +56,16 @@ TITAN = """\
 llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for torchtitan: 1 error, 1 warning
 LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)
     why  a rank would need half a KV head
-    try  tp=8 dp=2 (8·1·1·2 = 16 ranks)
-    or   tp=8 cp=2 (8·2·1·1 = 16 ranks)
-    or   tp=8 pp=2 (8·1·2·1 = 16 ranks)
-    torchtitan: clear error: tensor_parallel_degree (16) must divide n_kv_heads (8).
+    try  tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)
+    or   tensor_parallel_degree=8 context_parallel_degree=2 (8·2·1·1 = 16 ranks)
+    or   tensor_parallel_degree=8 pipeline_parallel_degree=2 (8·1·2·1 = 16 ranks)
+    torchtitan: clear error: tensor_parallel_degree (16) must divide n_kv_heads (8).; before 2026-03-15 \
+(#2577) crash in forward: shape '[1, 8192, -1, 128]' is invalid for input of size 524288
 LP003 warning  a TP group of 16 ranks spans 16 consecutive GPUs and leaves its node of 8
     why  TP communicates in every layer; across nodes it runs at the speed of the network
-    try  tp=8 dp=2 (8·1·1·2 = 16 ranks)
-    or   tp=8 cp=2 (8·2·1·1 = 16 ranks)
-    or   tp=8 pp=2 (8·1·2·1 = 16 ranks)
+    try  tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)
+    or   tensor_parallel_degree=8 context_parallel_degree=2 (8·2·1·1 = 16 ranks)
+    or   tensor_parallel_degree=8 pipeline_parallel_degree=2 (8·1·2·1 = 16 ranks)
     torchtitan: not known"""
 
 VLLM = """\
@@ -103,7 +104,7 @@ def test_a_finding_shows_itself() -> None:
     assert finding.frameworks["vllm"].verdict == "works by replicating or padding"
     assert list(finding.frameworks)[:2] == ["torchtitan", "llama-models"]
     assert finding.by_verdict()["clear error"] == [
-        "torchtitan",
+        "torchtitan (since 2026-03-15)",
         "ColossalAI",
         "distributed-llama",
         "nanotron",
@@ -210,7 +211,7 @@ def test_as_dict_is_json(arguments: dict[str, Any]) -> None:
         assert finding["severity"] in SEVERITIES
         assert set(finding["frameworks"]) == set(FRAMEWORKS)
         for verdict in finding["frameworks"].values():
-            assert set(verdict) - {"part", "others"} == {"verdict", "message", "source"}
+            assert set(verdict) - {"part", "others", "since", "before"} == {"verdict", "message", "source"}
             assert verdict["verdict"] in VERDICTS
             assert (verdict["verdict"] == "not known") or re.search(r"^\S+/\S+: .*@", verdict["source"])
         for fix in finding["fixes"]:
@@ -243,21 +244,21 @@ def test_as_dict_whole() -> None:
                         "cp": 1,
                         "pp": 1,
                         "dp": 2,
-                        "text": "tp=8 dp=2 (8·1·1·2 = 16 ranks)",
+                        "text": "tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)",
                     },
                     {
                         "tp": 8,
                         "cp": 2,
                         "pp": 1,
                         "dp": 1,
-                        "text": "tp=8 cp=2 (8·2·1·1 = 16 ranks)",
+                        "text": "tensor_parallel_degree=8 context_parallel_degree=2 (8·2·1·1 = 16 ranks)",
                     },
                     {
                         "tp": 8,
                         "cp": 1,
                         "pp": 2,
                         "dp": 1,
-                        "text": "tp=8 pp=2 (8·1·2·1 = 16 ranks)",
+                        "text": "tensor_parallel_degree=8 pipeline_parallel_degree=2 (8·1·2·1 = 16 ranks)",
                     },
                 ],
             }
@@ -267,6 +268,12 @@ def test_as_dict_whole() -> None:
         "verdict": "clear error",
         "message": "tensor_parallel_degree (16) must divide n_kv_heads (8).",
         "source": "pytorch/torchtitan: torchtitan/models/common/decoder.py:195-198 @b5bcd76c66",
+        "since": "2026-03-15 (#2577)",
+        "before": {
+            "verdict": "crash in forward",
+            "message": "shape '[1, 8192, -1, 128]' is invalid for input of size 524288",
+            "source": "pytorch/torchtitan: torchtitan/models/llama3/model/model.py:257 @238fa9953e",
+        },
     }
     assert frameworks["vllm"]["message"] == "each KV head on 2 ranks: rank r loads head r // 2"
 

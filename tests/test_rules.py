@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import llamapar as lp
 from inputs import jobs
@@ -649,3 +650,37 @@ def test_severities_sort_the_report(arguments: dict[str, Any]) -> None:
 def test_rules_are_values() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'code'"):
         RULES[0].code = "LP000"  # type: ignore[misc]
+
+
+# -- the dp that a framework makes -----------------------------------------------------------------
+
+
+def test_a_batch_is_judged_by_the_dp_that_megatron_makes() -> None:
+    """Of 8 GPUs at tp=2 it makes dp=4, whatever dp was given."""
+    asked = {"model": B8, **layout(tp=2, dp=2), "gpus": 8, "micro_batch": 1, "framework": "megatron"}
+    report = lp.check(**asked, global_batch=6)
+    finding = found("LP401", report)
+    assert finding is not None
+    assert finding.message == "global_batch=6 is not a multiple of dp·micro_batch = 4·1 = 4"
+    assert [dict(fix.changes) for fix in finding.fixes][:2] == [{"global_batch": 4}, {"global_batch": 8}]
+    assert finding.frameworks["megatron-lm"].message == (
+        "global batch size (6) is not divisible by micro batch size (1) times data parallel size (4)"
+    )
+    assert lp.check(**asked, global_batch=8).ok
+    small = lp.check(**asked | {"gpus": 16, "gpu": "h100-80gb"}, seq_len=8192)
+    made = lp.check(**asked | {"gpus": 16, "gpu": "h100-80gb"} | layout(tp=2, dp=8), seq_len=8192)
+    assert str(small.memory) == str(made.memory)
+
+
+@given(jobs(), st.sampled_from(["megatron-lm", "colossalai", "llama-models"]), st.integers(1, 64))
+def test_every_rule_sees_the_dp_that_is_made(arguments: dict[str, Any], name: str, made: int) -> None:
+    """A layout with any dp is judged as the one with the dp that the framework makes of the GPUs."""
+    given_layout = arguments["layout"].replace(dp_replicate=1)
+    ways = given_layout.tp * given_layout.cp * given_layout.pp
+    asked = arguments | {"framework": name, "gpus": ways * made}
+    seen = [
+        {(f.code, f.severity, f.message) for f in lp.check(**asked | {"layout": lay}).arithmetic}
+        for lay in (given_layout, given_layout.replace(dp=made))
+    ]
+    first, other = ({row for row in rows if row[0] != "LP001"} for rows in seen)
+    assert first == other

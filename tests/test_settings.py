@@ -956,6 +956,115 @@ def test_a_misspelt_key_leaves_its_field_open() -> None:
     assert "gpus" not in lp.read_settings(text=command).job
 
 
+# -- ColossalAI's plugin ---------------------------------------------------------------------------
+
+PLUGIN = "plugin = HybridParallelPlugin(tp_size=8, pp_size=1, make_vocab_size_divisible_by=32)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLUGIN,
+        PLUGIN.replace("(", "(\n    ").replace(", ", ",  # the default (64) pads\n    "),
+        f"I start it with `{PLUGIN.partition(' = ')[2]}` on 8 GPUs.",
+        f"def main():\n    if True:\n        {PLUGIN}\n        return plugin\n",
+    ],
+)
+def test_a_plugin_call_is_read_wherever_it_stands(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    known = {"model": "llama3.1-70b", "gpus": 8}
+    pasted, file = (
+        lp.read_settings(text=text, known=known),
+        lp.read_settings(tmp_path / "train.py", known=known),
+    )
+    for settings in (pasted, file):
+        assert (settings.format, settings.layout["tp"], settings.job["padding"]) == ("ColossalAI", 8, "32*tp")
+        assert settings.sources["job.padding"].endswith(" make_vocab_size_divisible_by")
+        codes = {f.code for f in lp.check(settings).findings}
+        assert not codes & {"LP105", "LP106"}  # incident 2's cure: nothing is padded
+
+
+def test_the_default_padding_is_named_and_pads() -> None:
+    settings = lp.read_settings(
+        text=PLUGIN.replace(", make_vocab_size_divisible_by=32", ""),
+        known={"model": "llama3.1-70b", "gpus": 8},
+    )
+    assert settings.job["padding"] == "64*tp"
+    [error] = lp.check(settings).errors
+    assert (error.code, error.fixes[0].text) == ("LP106", "make_vocab_size_divisible_by=32")
+
+
+def test_a_misspelt_keyword_of_a_call_is_questioned() -> None:
+    settings = lp.read_settings(text=PLUGIN.replace("vocab", "vocal"))
+    assert settings.unread == ("make_vocal_size_divisible_by",)
+    assert settings.unknown["padding"].endswith("is not read: did you mean make_vocab_size_divisible_by?")
+    assert "padding" not in settings.job
+
+
+def test_what_differs_between_calls_or_is_computed_stays_open() -> None:
+    several = lp.read_settings(text=f"{PLUGIN}\nplugin = HybridParallelPlugin(tp_size=4, pp_size=1)\n")
+    assert several.unknown["tp"] == "tp_size is '8 or 4' (text.sh:1)"
+    assert several.layout["pp"] == 1
+    assert "padding" in several.unknown
+    computed = lp.read_settings(text=PLUGIN.replace("=32", "=unit()"))
+    assert "padding" not in computed.job
+    assert "unit()" in computed.unknown["padding"]
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "70B"
+[training]
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 16
+"""
+REGISTRY = """
+from torchtitan.models.llama3.config_registry import llama3_70b
+def mine():
+    config = llama3_70b()
+    config.training.{length} = 8192
+    config.parallelism.tensor_parallel_degree = 16
+    config.parallelism.context_parallel_degree = 1
+    config.parallelism.pipeline_parallel_degree = 1
+    return config
+"""
+
+
+def test_a_toml_file_is_judged_by_the_torchtitan_that_read_it(tmp_path: Path) -> None:
+    """Clear refusals came when TOML files had gone."""
+    settings = lp.read_settings(text=TITAN, known={"gpus": 128})
+    assert (settings.since, str(settings.before)) == (None, "2026-02-23 (#2386)")
+    [error] = lp.check(settings).errors
+    assert str(error).splitlines()[-1] == (
+        "    torchtitan before 2026-02-23 (#2386): crash in forward: shape '[8, 8192, -1, 128]' is invalid "
+        "for input of size 4194304"
+    )
+    plain = settings.as_dict()
+    assert (plain["since"], plain["before"]) == ("", "2026-02-23 (#2386)")
+    assert "version" in str(settings)
+
+
+@pytest.mark.parametrize(
+    ("length", "ends", "verdict", "earlier"),
+    [
+        ("seq_len", ("2026-02-23 (#2386)", "2026-08-21 (#4121)"), "clear error", "crash in forward"),
+        ("max_context_length", ("2026-08-21 (#4121)", ""), "clear error", None),
+    ],
+)
+def test_a_function_of_the_registry_tells_its_version(
+    length: str, ends: tuple[str, str], verdict: str, earlier: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "my_runs.py").write_text(REGISTRY.replace("{length}", length))
+    settings = lp.read_settings(tmp_path / "my_runs.py", known={"gpus": 128})
+    assert (settings.as_dict()["since"], settings.as_dict()["before"]) == ends
+    found = lp.check(settings).errors[0].frameworks["torchtitan"]
+    assert (found.verdict, found.before.verdict if found.before else None) == (verdict, earlier)
+
+
 # -- torchtune -------------------------------------------------------------------------------------
 
 TUNE = """

@@ -73,7 +73,7 @@ def _known(given: Given) -> Values:
         settings = read_settings(*given.files, overrides=given["overrides"])
         schedule = {name: value for name, value in settings.facts().items() if name == "schedule"}
         known["context"] = settings.known() | schedule | (known["context"] or {})
-        known |= {} if settings.framework is None else {"framework": settings.framework}
+        known |= {} if settings.judge is None else {"framework": settings.judge}
     for name, value in given.of(*AXES, *_FACTS).items():
         known[name] = whole(name, value, 1, OPTIONS[name].most)
     if given["model"] is not None:

@@ -11,7 +11,6 @@ from itertools import chain, islice
 from typing import Any
 
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import StartUp, read_settings
 from llamapar.rules.fixes import find_fixes
 from llamapar.rules.search import Fix, severities_again
@@ -82,7 +81,7 @@ def acquitted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     return replace(h, parallel=False) if known.alone(*axes) else h
 
 
-_BY_WORDS = frozenset(("memory_oom_layout", "counter_overflow", "quant_group_vs_tp"))
+_BY_WORDS = frozenset(("memory_oom_layout", "counter_overflow", "quant_group_vs_tp", "misspelt_setting"))
 """Causes that a text names without a word of ranks."""
 
 
@@ -95,7 +94,8 @@ def placeholders(h: Hypothesis, known: Known) -> Hypothesis:
 def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     """`h`, which is only possible where nothing else speaks for the cut that it blames: no word of ranks, no
     degree that is known."""
-    if h.level < LIKELY or not h.parallel or h.category in _BY_WORDS or r.parallel or known.changes:
+    named = {h.category, h.subtype} & _BY_WORDS
+    if h.level < LIKELY or not h.parallel or named or r.parallel or known.changes:
         return h
     return h if any(map(known.get, (*AXES, "world"))) else replace(h, level=POSSIBLE)
 
@@ -257,7 +257,7 @@ def _started(text: str, known: Known) -> tuple[Known, list[str]]:
         for fact, number in held.items()
         if (given := known.get(fact)) is not None and given != number
     ]
-    judge = known.framework or (settings.framework and find_framework(settings.framework)) or None
+    judge = known.framework or settings.judge
     if not all(known.fits(**{fact: held[fact]}) for fact in degrees):
         held = {fact: number for fact, number in held.items() if fact not in degrees}  # never of two layouts
     model = known.model

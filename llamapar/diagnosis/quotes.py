@@ -108,10 +108,11 @@ def spoken(r: Reading, job: Job, framework: Framework | None) -> Iterator[str]:
         for code, cases in judge.cases.items():
             rule = RULE_BY_CODE[code]
             if any(case.message for case in cases) and rule.applies(job, job.padding or judge.padding):
-                message = " ".join(judge.judge(code, job).message.split())
-                bare = len(message) < _NAMING and not any(c.isdigit() for c in message)
-                if message and (message == r.text if bare else message in r.text):
-                    yield code
+                for said in judge.judge(code, job).versions:
+                    message = " ".join(said.message.split())
+                    bare = len(message) < _NAMING and not any(c.isdigit() for c in message)
+                    if message and (message == r.text if bare else message in r.text):
+                        yield code
 
 
 def speakers(

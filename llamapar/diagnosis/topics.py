@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from llamapar.describe.layout import Layout
+from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks.settings.flags import is_slip
 from llamapar.records.equations import rest
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found
@@ -100,6 +103,31 @@ def of_other_layer(
     return [*kept, Hypothesis("other", cause, level, (numbers,) if numbers else (), None, blame)]
 
 
+_CUTS = frozenset((*Layout.__dataclass_fields__, "padding"))
+
+_TELLING = 10
+"""Letters of a setting from which one slip tells what was meant: tp_size and dp_size are two settings."""
+
+_REFUSED = re.compile(r"unexpected keyword argument '?(\w{5,80})")
+
+
+def misspelt(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """A keyword that a call refuses, and that is a setting of how a framework cuts, or a slip for one."""
+    refused, meant = next(iter(_REFUSED.findall(r.text)), ""), dict[str, list[str]]()
+    for framework in [known.framework] if known.framework else FRAMEWORKS.values():
+        names = {name for _, own in framework.keywords for field, name in own.items() if field in _CUTS}
+        for keyword in names:
+            if len(keyword) >= _TELLING and (refused == keyword or is_slip(refused, keyword)):
+                meant.setdefault(keyword, []).append(framework.title)
+    for keyword, titles in meant.items():
+        if refused == keyword:
+            cause = f"{refused} is a setting of {', '.join(titles)}, and what is called here takes none such"
+            yield found("other: not_there", LIKELY, cause, parallel=False)
+        else:
+            cause = f"{refused} is no setting: did you mean {keyword}, of {', '.join(titles)}?"
+            yield found("other: misspelt_setting", LIKELY, cause)
+
+
 _RULE, _RAISED = pattern("rule"), re.compile(r"(?:^|\n)[\w.]{0,80}(?:error|exception)\b")
 
 
@@ -116,6 +144,8 @@ def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
 
 def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypothesis]:
     """Causes that words name: the rows of a file."""
+    if file == "topics.toml":
+        yield from misspelt(r, known)
     beside = r.parallel
     cut = known.get("zero") == 3 or any((known.get(axis) or 1) > 1 for axis in ("tp", "cp", "pp"))
     sharded = beside or cut

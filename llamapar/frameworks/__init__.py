@@ -23,9 +23,11 @@ from .base import (
     VERDICTS,
     WORKS,
     Case,
+    Change,
     Framework,
     Source,
     Verdict,
+    of_version,
 )
 from .colossalai import COLOSSALAI
 from .distributed_llama import DISTRIBUTED_LLAMA
@@ -100,9 +102,11 @@ __all__ = [
     "VERDICTS",
     "WORKS",
     "Case",
+    "Change",
     "Framework",
     "Source",
     "Verdict",
     "framework",
+    "of_version",
     "padding_rule",
 ]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from html import escape
+from itertools import groupby
+from math import gcd
 
 from llamapar.describe.job import Job
 from llamapar.describe.splits import NO_PADDING, Padding
@@ -63,6 +66,17 @@ class Source:
         )
 
 
+@dataclass(frozen=True, order=True)
+class Change:
+    """A commit that changed what a framework does. day: its date in UTC; name: its request, or its hash."""
+
+    day: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.day} ({self.name})"
+
+
 @dataclass(frozen=True)
 class Case:
     """One piece of evidence: what the framework does where a rule applies and `when` holds.
@@ -70,6 +84,8 @@ class Case:
     message: what it says, word for word; {names} are filled from `Job.numbers`.
     path: file and lines in the framework's repository at its commit.
     note: what happens, in our words, where the message does not say it.
+    since: the change that brought it, where that is known. It replaces every case of its part that stands
+        behind those of the same change; a case without one that stands first holds in every version.
     """
 
     verdict: str
@@ -80,6 +96,7 @@ class Case:
     repo: str = ""
     at: str = ""
     """Repository and commit or version of `path` where they are not the framework's own."""
+    since: Change | None = None
 
 
 def evidence(**cases: Case | tuple[Case, ...]) -> dict[str, tuple[Case, ...]]:
@@ -91,6 +108,11 @@ def tp_alone(path: str) -> dict[str, Case]:
     """Evidence of a framework whose ranks are all TP ranks: no rule of another axis is its own."""
     none = Case(NA, path=path, note="cuts by TP alone: cp, pp and dp do not exist there")
     return dict.fromkeys(("LP201", "LP202", "LP301", "LP302", "LP303", "LP304", "LP501"), none)
+
+
+def keywords(**own: str) -> tuple[tuple[None, dict[str, str]]]:
+    """A framework's own settings by our fields, of which no change is known."""
+    return ((None, own),)
 
 
 def uneven_vocab(job: Job) -> bool:
@@ -107,6 +129,16 @@ def torn_kv_heads(job: Job) -> bool:
     """Whether Q can be viewed by heads and K cannot: rank 0's columns end inside a KV head."""
     m, tp = job.model, job.layout.tp
     return m.n_heads % tp == 0 and -(-m.kv_dim // tp) % m.head_dim != 0
+
+
+def takes_what_is_left(job: Job) -> Job:
+    """The job with the dp that a framework makes of the GPUs, gpus / (tp·cp·pp), where that is whole."""
+    lay = job.layout
+    dp, left = divmod(job.gpus or lay.world, lay.tp * lay.cp * lay.pp)
+    if left or dp == lay.dp:
+        return job
+    copies = dp if 1 < lay.dp_replicate == lay.dp else gcd(dp, lay.dp_replicate)  # all copies stay so
+    return job.replace(layout=lay.replace(dp=dp, dp_replicate=copies))
 
 
 def pads(own: Padding) -> Callable[[Job], bool]:
@@ -165,20 +197,38 @@ class Verdict:
     """Which part of the framework says it, where several look at a layout: its "arguments", its "core"."""
     others: tuple[Verdict, ...] = ()
     """What its other parts do with the same finding."""
+    since: Change | None = None
+    """The change that brought it, where it is not known whether the version at work has it."""
+    before: Verdict | None = None
+    """What it did before that change; UNKNOWN where there is no evidence."""
 
     @property
     def fails(self) -> bool:
         return self.verdict in FAILS
 
     @property
+    def versions(self) -> tuple[Verdict, ...]:
+        """This one, and what stood in its place before it, the newest first."""
+        return (self, *(self.before.versions if self.before else ()))
+
+    @property
+    def dated(self) -> str:
+        """ " (since 2026-03-15)" where older versions do otherwise, or may; "" where they do not."""
+        differs = self.since and self.before and self.before.verdict != self.verdict
+        return f" (since {self.since.day})" if self.since and differs else ""
+
+    @property
     def words(self) -> str:
-        """What it says or does; of several parts each, by its name."""
+        """What it says or does; of several parts each, by its name; and what older versions did."""
         own = self.message or self.note
-        named = f"its {self.part}: {own}" if self.part else own
-        return "; ".join([named, *(other.words for other in self.others)])
+        named = f"its {self.part}: {own}" if self.part and own else own
+        earlier = self.before and ": ".join(filter(None, (self.before.verdict, self.before.words)))
+        dated = [f"before {self.since} {earlier}"] if earlier else []
+        return "; ".join([*filter(None, [named]), *dated, *(other.words for other in self.others)])
 
     def as_dict(self) -> Plain:
-        """Plain values for JSON; part and others only of a framework that has parts."""
+        """Plain values for JSON; part and others only of a framework that has parts, since and before only
+        where versions differ."""
         plain: Plain = {
             "verdict": self.verdict,
             "message": self.message or self.note,
@@ -186,6 +236,8 @@ class Verdict:
         }
         if self.part:
             plain |= {"part": self.part, "others": [other.as_dict() for other in self.others]}
+        if self.before:
+            plain |= {"since": str(self.since), "before": self.before.as_dict()}
         return plain
 
 
@@ -200,6 +252,9 @@ class Framework:
     trains: whether it does; one that only serves needs none of what training keeps in memory.
     parts: folder → the part of it that its code is, where each looks at a layout by itself.
     runs: the job that it really runs, where it changes the layout without a word; LP001 tells of that.
+    keywords: the change since which they hold, and a job's or a layout's field → its own setting; "" where
+        the value follows from others. The newest come first.
+    since, before: the changes between which its version lies, as far as that is known (`of_version`).
     """
 
     name: str
@@ -219,6 +274,9 @@ class Framework:
     parts: Mapping[str, str] = field(default_factory=dict)
     runs: Callable[[Job], Job] = lambda job: job
     cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
+    keywords: tuple[tuple[Change | None, Mapping[str, str]], ...] = ()
+    since: Change | None = None
+    before: Change | None = None
 
     def job_of(self, code: str, job: Job) -> Job:
         """The job that rule `code` looks at: what is run, but for the rule that compares it with the GPUs."""
@@ -226,31 +284,65 @@ class Framework:
 
     def case(self, code: str, job: Job) -> Case | None:
         """The evidence on rule `code` that fits `job`, or None; of several parts' the first that fails."""
-        fitting = list(self._fitting(code, self.job_of(code, job)).values())
-        return next((case for case in fitting if case.verdict in FAILS), next(iter(fitting), None))
+        newest = [cases[0] for cases in self._fitting(code, self.job_of(code, job))]
+        return next((case for case in newest if case.verdict in FAILS), next(iter(newest), None))
 
-    def _fitting(self, code: str, job: Job) -> dict[str, Case]:
-        """Of every part of the framework the first case that fits."""
-        found: dict[str, Case] = {}
-        for case in self.cases.get(code, ()):
-            if (part := self.part(case)) not in found and case.when(job):
-                found[part] = case
+    def _fitting(self, code: str, job: Job) -> list[list[Case]]:
+        """Of every part of the framework what fits, in the versions that it may be, the newest first."""
+        cases = self.cases.get(code, ())
+        parts = {part: [c for c in cases if self.part(c) == part] for part in map(self.part, cases)}
+        found = [held for own in parts.values() if (held := self._by_version(own, job))]
+        return sorted(found, key=lambda held: cases.index(held[0]))
+
+    def _by_version(self, cases: list[Case], job: Job) -> list[Case]:
+        """Of one part's cases what fits in each version, the newest first, as far back as is known."""
+        found: list[Case] = []
+        end = None
+        for since, group in groupby(cases, key=lambda case: case.since):
+            case = next((case for case in group if case.when(job)), None)
+            if since is None and end is None and case is None:
+                continue  # of what holds in every version nothing fits
+            later = self.before and since and since >= self.before
+            if not later and not (self.since and end and end <= self.since):
+                if case is None:
+                    break
+                found.append(case)
+            if since is None:
+                break
+            end = since
         return found
 
     def judge(self, code: str, job: Job) -> Verdict:
         """The verdict on rule `code` for `job`; "not known" where no evidence fits."""
-        case = self.case(code, job)
-        if case is None:
-            return Verdict(self.name, UNKNOWN)
         job = self.job_of(code, job)
-        verdict = self._verdict(case, job)
-        others = (other for other in self._fitting(code, job).values() if other is not case)
-        return replace(verdict, others=tuple(self._verdict(other, job) for other in others))
+        case = self.case(code, job)
+        parts = sorted(self._fitting(code, job), key=lambda cases: cases[0] is not case)
+        verdict, *others = [self._verdict(cases, job) for cases in parts or [[]]]
+        return replace(verdict, others=tuple(others))
 
-    def _verdict(self, case: Case, job: Job) -> Verdict:
+    def _verdict(self, cases: list[Case], job: Job) -> Verdict:
+        """The verdict of the first, the newest, and behind it those of what it replaced."""
+        if not cases:
+            return Verdict(self.name, UNKNOWN)
+        case, *older = cases
         numbers = job.numbers(self.padding)
         message, note = case.message.format_map(numbers), case.note.format_map(numbers)
-        return Verdict(self.name, case.verdict, message, note, self.source(case), self.part(case))
+        verdict = Verdict(self.name, case.verdict, message, note, self.source(case), self.part(case))
+        if case.since is None or (self.since and case.since <= self.since):
+            return verdict
+        return replace(verdict, since=case.since, before=self._verdict(older, job))
+
+    def setting(self, name: str, value: object) -> str:
+        """A field of a job or a layout as its own setting, "tp_size=8"; as ours where none is known.
+
+        "" where the value follows from other settings.
+        """
+        end = self.before
+        held = [names for since, names in self.keywords if not (end and since and since >= end)]
+        own = next((names[name] for names in held if name in names), name)
+        if isinstance(value, Padding):
+            return f"{own}={value.multiple}" if value.per_tp == self.padding.per_tp else f"{name}={value}"
+        return own and f"{own}={value}"
 
     def part(self, case: Case) -> str:
         """The part of the framework whose code the evidence is; "" where it has no parts."""
@@ -259,3 +351,12 @@ class Framework:
     def source(self, case: Case) -> Source:
         """Where a piece of its evidence stands."""
         return Source(case.repo or self.repo, case.path, case.at or self.commit)
+
+
+@cache
+def of_version(framework: Framework, since: Change | None, before: Change | None) -> Framework:
+    """A framework as it was from one change on and until another; None is open at that end."""
+    if not (since or before):
+        return framework
+    between = " ".join([f"since {since}"] * bool(since) + [f"before {before}"] * bool(before))
+    return replace(framework, title=f"{framework.title} {between}", since=since, before=before)

@@ -2,7 +2,24 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, SAVE, WORKS, Case, Framework, Source, evidence, pads
+from .base import (
+    ADAPTS,
+    CLEAR,
+    FORWARD,
+    INIT,
+    NA,
+    SAVE,
+    SILENT,
+    WORKS,
+    Case,
+    Change,
+    Framework,
+    Source,
+    evidence,
+    keywords,
+    pads,
+    takes_what_is_left,
+)
 
 _PLUGIN = "colossalai/booster/plugin/hybrid_parallel_plugin.py"
 _EMBEDDING = "colossalai/shardformer/layer/embedding.py:303"
@@ -22,6 +39,18 @@ COLOSSALAI = Framework(
     chunking="head-tail",
     zero=(0, 1, 2),
     sources={"zero": Source(_REPO, f"{_PLUGIN}:1122", _AT)},
+    runs=takes_what_is_left,
+    keywords=keywords(
+        tp="tp_size",
+        pp="pp_size",
+        dp="",
+        virtual_stages="num_model_chunks",
+        zero="zero_stage",
+        sequence_parallel="enable_sequence_parallelism",
+        micro_batch="microbatch_size",
+        micro_batches="num_microbatches",
+        padding="make_vocab_size_divisible_by",
+    ),
     cases=evidence(
         LP001=(
             Case(
@@ -65,16 +94,29 @@ COLOSSALAI = Framework(
         ),
         LP106=(
             Case(
+                NA,
+                path=_EMBEDDING,
+                note="{vocab_size} needs no pad rows here",
+                when=lambda j: not pads(_PADDING)(j),
+            ),
+            Case(
                 SAVE,
                 "The parameter isn't evenly distributed among tensor parallel group:                 "
                 "shape before sharding torch.Size([{vocab_size}, {dim}]), "
                 "shape after sharding torch.Size([{vocab_local}, {dim}])",
                 "colossalai/checkpoint_io/utils.py:113-131",
-                note="saving the optimizer; up to v0.4.7 the model itself was saved as rank 0's "
-                "[{vocab_local}, {dim}] without a word (issue #6108)",
+                note="saving the optimizer",
                 when=pads(_PADDING),
+                since=Change("2025-01-21", "#6168"),
             ),
-            Case(NA, path=_EMBEDDING, note="{vocab_size} needs no pad rows here"),
+            Case(
+                SILENT,
+                path="colossalai/checkpoint_io/hybrid_parallel_checkpoint_io.py `_model_sharder`",
+                note="the model is saved as rank 0's [{vocab_local}, {dim}] without a word (issue #6108, "
+                "up to v0.4.7); saving the optimizer fails as it does since",
+                when=pads(_PADDING),
+                at="v0.4.7",
+            ),
         ),
         LP201=Case(
             FORWARD,

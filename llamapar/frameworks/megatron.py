@@ -3,13 +3,30 @@
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Case, Framework, Source, evidence, pads
+from .base import (
+    ADAPTS,
+    CLEAR,
+    FORWARD,
+    INIT,
+    NA,
+    WORKS,
+    Case,
+    Change,
+    Framework,
+    Source,
+    evidence,
+    keywords,
+    pads,
+    takes_what_is_left,
+)
 
 _CONFIG = "megatron/core/transformer/transformer_config.py"
 _ARGS = "megatron/training/arguments.py"
 
 _BLOCK = "megatron/core/transformer/transformer_block.py"
 _PADDING = Padding(128, per_tp=True)
+_GATHERS = Change("2025-12-07", "f7dfb99795")
+"""The activation of QKV is gathered where TP is larger than the KV heads."""
 
 
 def _accounted(job: Job) -> bool:
@@ -110,6 +127,16 @@ MEGATRON = Framework(
         "layer_splits": Source(_REPO, f"{_CONFIG}:2234-2415", _AT),
         "zero": Source(_REPO, "megatron/core/distributed/distributed_data_parallel_config.py:29", _AT),
     },
+    runs=takes_what_is_left,
+    keywords=keywords(
+        tp="tensor_model_parallel_size",
+        cp="context_parallel_size",
+        pp="pipeline_model_parallel_size",
+        dp="",
+        micro_batch="micro_batch_size",
+        global_batch="global_batch_size",
+        padding="make_vocab_size_divisible_by",
+    ),
     parts={"megatron/training/": "arguments", "megatron/core/": "core"},
     cases=evidence(
         LP001=(
@@ -153,6 +180,7 @@ MEGATRON = Framework(
                     j.layout.tp % j.model.n_kv_heads == 0
                     and (j.model.q_dim + 2 * j.model.kv_dim) % j.layout.tp != 0
                 ),
+                since=_GATHERS,
             ),
             Case(
                 ADAPTS,
@@ -160,12 +188,20 @@ MEGATRON = Framework(
                 note="all-gathers the QKV activation over TP and slices group rank // {replicas}; "
                 "no weight is stored twice",
                 when=lambda j: j.layout.tp % j.model.n_kv_heads == 0,
+                since=_GATHERS,
             ),
             Case(
                 CLEAR,
                 "num_query_groups ({n_kv_heads}) must be a multiple or divisor of "
                 "tensor_model_parallel_size ({tp}).",
                 f"{_CONFIG}:1461-1468",
+                since=_GATHERS,
+            ),
+            Case(
+                CLEAR,
+                "num_query_groups ({n_kv_heads}) must be a multiple of tensor_model_parallel_size ({tp}).",
+                f"{_CONFIG}:782-786",
+                at="8a5f379eb1",
             ),
         ),
         LP105=(

@@ -5,7 +5,20 @@ from collections.abc import Callable
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 
-from .base import CLEAR, FORWARD, INIT, NA, SILENT, WORKS, Case, Framework, evidence, tp_alone, uneven_vocab
+from .base import (
+    CLEAR,
+    FORWARD,
+    INIT,
+    NA,
+    SILENT,
+    WORKS,
+    Case,
+    Framework,
+    evidence,
+    takes_what_is_left,
+    tp_alone,
+    uneven_vocab,
+)
 
 _FAIRSCALE = "facebookresearch/fairscale"
 _FAIRSCALE_AT = "146f160241"
@@ -30,8 +43,9 @@ def _clamped(job: Job) -> bool:
 
 
 def _runs(job: Job) -> Job:
-    """The job with fairscale's tp: min(tp, world)."""
-    return job.replace(layout=job.layout.replace(tp=job.gpus)) if _clamped(job) else job
+    """The job with fairscale's tp, min(tp, world), and the dp that is left."""
+    job = job.replace(layout=job.layout.replace(tp=job.gpus)) if _clamped(job) else job
+    return takes_what_is_left(job)
 
 
 def _world_by(ranks: Callable[[Layout], int], number: str) -> Case:

@@ -2,7 +2,7 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, Source, evidence, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, Source, evidence, keywords, pads
 
 _PADDING = Padding(1, per_tp=True)
 _REPO, _AT = "huggingface/nanotron", "2411b022a75fb7f7561a1bb4166706da5e1b76de"
@@ -20,6 +20,14 @@ NANOTRON = Framework(
         "zero": Source(_REPO, "src/nanotron/helpers.py:409-434; README.md:172-182", _AT),
         "interleaves": Source(_REPO, "src/nanotron/parallel/pipeline_parallel/engine.py", _AT),
     },
+    keywords=keywords(
+        cp="context_parallel_size",
+        zero="zero_stage",
+        seq_len="sequence_length",
+        micro_batch="micro_batch_size",
+        micro_batches="batch_accumulation_per_replica",
+        padding="make_vocab_size_divisible_by",
+    ),
     cases=evidence(
         LP001=Case(
             CLEAR,

@@ -1,6 +1,6 @@
 """picotron: short asserts without numbers; ring attention over contiguous chunks."""
 
-from .base import CLEAR, INIT, NA, WORKS, Case, Framework, Source, evidence, uneven_vocab
+from .base import CLEAR, INIT, NA, WORKS, Case, Framework, Source, evidence, keywords, uneven_vocab
 
 _REPO, _AT = "huggingface/picotron", "59714b1bf25541dbeb6f5a721ed15f6d0768e786"
 
@@ -18,6 +18,15 @@ PICOTRON = Framework(
         "zero": Source(_REPO, "picotron/data_parallel/bucket.py:31", _AT),
         "interleaves": Source(_REPO, "picotron/pipeline_parallel/pipeline_parallel.py:77-129", _AT),
     },
+    keywords=keywords(
+        tp="tp_size",
+        cp="cp_size",
+        pp="pp_size",
+        dp="dp_size",
+        seq_len="seq_length",
+        micro_batch="micro_batch_size",
+        micro_batches="gradient_accumulation_steps",
+    ),
     cases=evidence(
         LP001=Case(
             CLEAR,

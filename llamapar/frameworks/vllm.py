@@ -3,7 +3,7 @@
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework, evidence, pads
+from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework, evidence, keywords, pads
 
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"
@@ -21,6 +21,12 @@ VLLM = Framework(
     commit="v0.33.0",
     order="tp-cp-pp-dp",
     padding=_PADDING,
+    keywords=keywords(
+        tp="tensor_parallel_size",
+        pp="pipeline_parallel_size",
+        dp="data_parallel_size",
+        seq_len="max_model_len",
+    ),
     trains=False,
     layer_split="remainder before last",
     cases=evidence(

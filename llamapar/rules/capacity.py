@@ -36,6 +36,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
 
     Without a sequence length the model's longest. Raises LayoutError.
     """
+    job = judge.runs(job) if judge else job
     many, batch = job.n_micro_batches, job.micro_batch or 1
     settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **options}
     return memory(

@@ -106,15 +106,16 @@ def _fewer(job: Job) -> Iterator[Job]:
             yield job.replace(layout=layout, gpus=world if job.gpus else None)
 
 
-def _repaired(job: Job, rule: Rule) -> Iterator[Job]:
-    """`job` with each of a rule's repairs that makes a layout."""
-    made = (changed(job, changes) for changes in rule.repairs(job))
+def _repaired(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
+    """`job` with each of a rule's repairs, of what the judge really runs, that makes a layout."""
+    seen = judge.job_of(rule.code, job) if judge else job
+    made = (changed(job, changes) for changes in rule.repairs(seen))
     return (other for other in made if other is not None)
 
 
 def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
     """Jobs that might pass, in the order in which they should be offered."""
-    repaired = list(_repaired(job, rule))
+    repaired = list(_repaired(job, rule, judge))
     if not rule.layouts_first:
         yield from repaired
         yield from (_mend(made, judge) for made in repaired)
@@ -129,7 +130,9 @@ def _mend(job: Job, judge: Framework | None) -> Job:
     """`job` with the first repair of every rule that still fails, over and over while that helps."""
     for _ in range(_MENDS):
         failing = codes(severities_again(job, judge), ERROR)
-        firsts = [next(_repaired(job, rule), job) for code, rule in RULE_BY_CODE.items() if code in failing]
+        firsts = [
+            next(_repaired(job, rule, judge), job) for code, rule in RULE_BY_CODE.items() if code in failing
+        ]
         mended = next((made for made in firsts if made != job), job)
         if mended == job:
             break

@@ -203,6 +203,7 @@ def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
 
     Without a sequence length nothing is said of FLOPs and bytes.
     """
+    old, new = (old, new) if judge is None else (judge.runs(old), judge.runs(new))
     there = old.gpus or old.layout.world
     idle = max(0, there - new.layout.world)
     if old.seq_len is None or new.seq_len is None:

@@ -78,8 +78,8 @@ class Finding:
     @cached_property
     def frameworks(self) -> dict[str, Verdict]:
         """Every framework's verdict by name, the judge first."""
-        order = [self.judge, *FRAMEWORKS.values()] if self.judge else list(FRAMEWORKS.values())
-        return {f.name: f.judge(self.code, self.job) for f in dict.fromkeys(order)}
+        first = {self.judge.name: self.judge} if self.judge else {}
+        return {f.name: f.judge(self.code, self.job) for f in (first | FRAMEWORKS | first).values()}
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
@@ -108,7 +108,7 @@ class Finding:
         """Titles of the frameworks by what they do here."""
         groups: dict[str, list[str]] = {}
         for name, verdict in self.frameworks.items():
-            groups.setdefault(verdict.verdict, []).append(FRAMEWORKS[name].title)
+            groups.setdefault(verdict.verdict, []).append(FRAMEWORKS[name].title + verdict.dated)
         return groups
 
     def text(self, width: int | None = None) -> str:

@@ -50,8 +50,9 @@ class Fix:
 
     @property
     def text(self) -> str:
-        """The changes, ready to read: "tp=8 dp=8 (64 ranks)"."""
-        words = " ".join(f"{name}={value}" for name, value in self.changes)
+        """The changes, ready to read, in the judge's own settings: "tp_size=4 (4·1·1·2 = 8 ranks)"."""
+        own = [self.judge.setting(*change) for change in self.changes] if self.judge else []
+        words = " ".join(filter(None, own)) or " ".join(f"{name}={value}" for name, value in self.changes)
         if any(name in AXES for name, _ in self.changes):
             lay = self.layout
             words += f" ({lay.tp}·{lay.cp}·{lay.pp}·{lay.dp} = {lay.world} ranks)"

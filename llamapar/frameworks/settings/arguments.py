@@ -38,7 +38,7 @@ def takes_settings(function: Callable[Given, Result]) -> TakesSettings[Given, Re
             return cast("Callable[..., object]", function)(*args, **given)
         settings, said = args[0], dict(zip([*known][1:], args[1:], strict=False)) | given
         held = {name: value for name, value in settings.facts().items() if name in known}
-        held |= {"framework": settings.framework} | said
+        held |= {"framework": settings.judge} | said
         if "layout" in known and held.get("layout") is None:
             held["layout"] = settings.to_layout()
         for name, parameter in known.items():

@@ -6,7 +6,6 @@ A degree of data parallelism is derived and never believed from a name; numbers 
 from __future__ import annotations
 
 import math
-import re
 
 from .draft import DIMS, Contradiction, Draft
 
@@ -133,27 +132,3 @@ def _say_unknown(draft: Draft) -> None:
             draft.unknown.setdefault(name, "not in these files")
     if "gpus" in draft.facts and "gpus_per_node" not in draft.facts:
         draft.unknown.setdefault("gpus_per_node", "no launch says how many GPUs a node has")
-
-
-# -- names that lie --------------------------------------------------------------------------------
-
-_IN_NAMES = re.compile(
-    r"(?<![a-z0-9])(?:(?P<axis>tp|cp|pp|dp)[-_=]?(?P<degree>[0-9]{1,4})"
-    r"|(?P<nodes>[0-9]{1,5})[-_]?(?:nodes?)|(?P<gpus>[0-9]{1,6})[-_]?(?:gpus?))(?![a-z0-9])"
-)
-
-
-def question_name(draft: Draft, name: str) -> None:
-    """Numbers in a file's name that the file itself contradicts."""
-    gpus, each = draft.number("gpus"), draft.number("gpus_per_node")
-    for match in _IN_NAMES.finditer(name.lower()):
-        if match["axis"]:
-            field_name, said, found = match["axis"], int(match["degree"]), draft.number(match["axis"])
-        elif match["gpus"]:
-            field_name, said, found = "gpus", int(match["gpus"]), gpus
-        else:
-            field_name, said = "gpus", int(match["nodes"]) * (each or 0)
-            found = gpus if each else None
-        if found is not None and found != said:
-            why = f"the file's name says {match.group()}, its settings {found}"
-            draft.contradictions.append(Contradiction(field_name, (said, found), why))

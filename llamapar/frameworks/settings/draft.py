@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
+from llamapar.frameworks.base import Change
 
 from .documents import OVERRIDE, Entry, Scalar
 
@@ -130,6 +131,9 @@ class Draft:
     defaulted: dict[str, str] = field(default_factory=dict)
     """Those of them for which a default counts → its field."""
     training: bool = True
+    since: Change | None = None
+    before: Change | None = None
+    """The changes between which the version lies that the settings are written for, as far as they tell."""
     fills: str = ""
     """The degree that takes what is left of the GPUs: "dp" or "dp_shard"; "" where all are said."""
 

@@ -12,7 +12,7 @@ from .draft import Contradiction, Draft, Source
 from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
 from .log import is_log, read_log
-from .python_source import read_python
+from .python_source import keyword_literals, read_python
 from .shell import Script, Word, read_shell
 
 _DOCUMENTS = ("toml", "json", "yaml", "yml")
@@ -28,6 +28,8 @@ class Files:
     overrides: Sequence[str] = ()
     commands: dict[str, Flags] = field(default_factory=dict)
     """Arguments of commands that were looked into, by their files."""
+    called: dict[str, Document] = field(default_factory=dict)
+    """Keywords of calls that were looked into, by their classes."""
 
     @cached_property
     def documents(self) -> dict[str, Document]:
@@ -84,6 +86,15 @@ class Files:
         """What the one configuring function of the Python files makes."""
         return read_python(self.python) if self.python else None
 
+    def calls(self, *classes: str) -> dict[str, Document]:
+        """Class → the keywords of its calls, in the first text that calls the first of `classes`."""
+        for name, text in self.texts.items():
+            found = keyword_literals(name, text, classes) if f"{classes[0]}(" in text else {}
+            if classes[0] in found:
+                self.called.update(found)
+                return found
+        return {}
+
     def with_key(self, *paths: str) -> tuple[str, Document] | None:
         """The first file of settings that has one of these keys, or any below it."""
         for name, document in self.documents.items():
@@ -134,6 +145,7 @@ class Files:
     def unread(self, draft: Draft) -> Iterator[tuple[str, Entry]]:
         """The settings that no reader has looked at, with their files."""
         held = [(name, entry) for name, document in self.documents.items() for entry in document.entries]
+        held += [(document.name, entry) for document in self.called.values() for entry in document.entries]
         held += [(name, entry) for name, flags in self.commands.items() for entry in flags.entries.values()]
         seen = {(name, path) for name, path, _ in draft.asked}
         yield from ((name, entry) for name, entry in held if (name, entry.path) not in seen)

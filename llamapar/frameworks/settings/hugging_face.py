@@ -14,7 +14,6 @@ from .documents import Document, Entry
 from .draft import MODEL, Contradiction, Draft, Fact, Source, count, section_of, stage, truth
 from .files import Files
 from .flags import Flags
-from .python_source import keyword_literals
 
 _DEGREES = ("tp", "cp", "dp_replicate", "dp_shard")
 
@@ -162,21 +161,17 @@ def _read_accelerate_launch(files: Files, draft: Draft) -> None:
 # -- transformers' DistributedConfig ---------------------------------------------------------------
 
 
-def _calls(files: Files) -> dict[str, Document]:
-    """Configurations that a Python file makes by literals, by the class's name."""
-    texts = ((name, text) for name, text in files.python.items() if "DistributedConfig(" in text)
-    name, text = next(texts, ("", ""))
-    return keyword_literals(name, text, ("DistributedConfig", "LlamaConfig"))
+_CLASSES = ("DistributedConfig", "LlamaConfig")
 
 
 def is_distributed(files: Files) -> bool:
-    """Whether a Python file makes transformers' DistributedConfig."""
-    return "DistributedConfig" in _calls(files)
+    """Whether a text makes transformers' DistributedConfig."""
+    return bool(files.calls(*_CLASSES))
 
 
 def read_distributed(files: Files, draft: Draft) -> None:
     """Fills the draft from DistributedConfig and the LlamaConfig beside it (transformers v5.23.0)."""
-    calls = _calls(files)
+    calls = files.calls(*_CLASSES)
     held = calls["DistributedConfig"]
     source = Source(held.name, held.get, draft, "transformers (v5.23.0)")
     for axis in ("tp", "pp", "dp_replicate"):

@@ -6,7 +6,6 @@ colossalai/booster/plugin/hybrid_parallel_plugin.py and examples/language/llama/
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 
@@ -92,38 +91,17 @@ def read_maxtext(files: Files, draft: Draft) -> None:
 
 # -- ColossalAI ------------------------------------------------------------------------------------
 
-_PLUGIN = re.compile(r"HybridParallelPlugin\((.*?)^\s*\)", re.S | re.M)
-
-
-def _plugin(files: Files) -> Document | None:
-    """The literal arguments of the first HybridParallelPlugin that a text calls."""
-    for name, text in files.texts.items():
-        if match := _PLUGIN.search(text):
-            try:
-                call = ast.parse(f"f({match[1]})", mode="eval").body
-            except (SyntaxError, RecursionError, MemoryError, ValueError):
-                continue
-            assert isinstance(call, ast.Call)
-            first = text.count("\n", 0, match.start(1))
-            found = list[Entry]()
-            for keyword in call.keywords:
-                if keyword.arg:
-                    given = keyword.value
-                    value: object = given.value if isinstance(given, ast.Constant) else ast.unparse(given)
-                    plain = value if value is None or isinstance(value, (str, int, float)) else "?"
-                    found.append(Entry(keyword.arg, plain, first + given.lineno))
-            return Document(name, tuple(found))
-    return None
+_PLUGIN = "HybridParallelPlugin"
 
 
 def is_colossalai(files: Files) -> bool:
     """Whether a text calls ColossalAI's plugin, or a command starts it."""
-    return _plugin(files) is not None or files.has_word("colossalai")
+    return bool(files.calls(_PLUGIN)) or files.has_word("colossalai")
 
 
 def read_colossalai(files: Files, draft: Draft) -> None:
     """Fills the draft from the plugin's arguments, or from the benchmark's command."""
-    found = _plugin(files)
+    found = files.calls(_PLUGIN).get(_PLUGIN)
     files.take_world(draft)
     if found is not None:
         by = "ColossalAI (hybrid_parallel_plugin.py@4f9953be33)"
@@ -152,6 +130,7 @@ def _read_plugin(source: Source) -> None:
     if style := source.get("pp_style"):
         source.put("schedule", str(style.value), "pp_style")
     source.put("dtype", source.text("precision") or "fp16", "precision")
+    source.padding("make_vocab_size_divisible_by", 64)
     draft.derive("dp_replicate", 1, "ZeRO shares over all of dp")
     if zero >= 2 and (draft.number("pp") or 1) > 1:
         why = f"zero_stage {zero} with pp_size > 1 fails an assertion (line 1135)"

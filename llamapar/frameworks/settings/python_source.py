@@ -8,7 +8,10 @@ functions of these files that it starts from. What is computed otherwise is left
 from __future__ import annotations
 
 import ast
+import itertools
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from llamapar.errors import LlamaparError
 
@@ -16,6 +19,15 @@ from .documents import Document, Entry, Scalar
 from .shell_words import arithmetic
 
 UNREAD = "called, not in these files"
+
+_LONGEST = 10_000
+"""Characters of a call in a text that is not Python."""
+
+_SHOWN = 300
+"""Characters of source in the place of a value."""
+
+_CLOSING = 64
+"""Parentheses in it that may be its end."""
 
 
 def _parsed(name: str, text: str) -> ast.Module:
@@ -103,7 +115,7 @@ class _Function:
                 local[path[0]] = _argument(node.value)
                 self._base(node.value)
             else:
-                self.entries[key] = Entry(key, f"{ast.unparse(node.value)[:300]}", node.lineno)
+                self.entries[key] = Entry(key, f"{ast.unparse(node.value)[:_SHOWN]}", node.lineno)
                 self.call(key, node.value, local)
         elif isinstance(node.value, ast.Constant) and node.value.value is None and key:
             self.entries[key] = Entry(key, None, node.lineno)
@@ -185,20 +197,56 @@ def call_entries(source: str) -> Iterator[Entry]:
 
 
 def keyword_literals(name: str, text: str, classes: tuple[str, ...]) -> dict[str, Document]:
-    """Class → its keywords, of the last call of each class; keys of a dict in one are joined by dots."""
-    found = dict[str, Document]()
-    for node in ast.walk(_parsed(name, text)):
-        called = _called(node) if isinstance(node, ast.Call) else ""
-        if called not in classes or not isinstance(node, ast.Call):
-            continue
-        entries = list[Entry]()
-        for keyword in node.keywords:
-            if keyword.arg and isinstance(keyword.value, ast.Dict):
-                for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                        path = f"{keyword.arg}.{key.value}"
-                        entries.append(Entry(path, _literal(value, {}), value.lineno))
-            elif keyword.arg:
-                entries.append(Entry(keyword.arg, _literal(keyword.value, {}), keyword.value.lineno))
-        found[called] = Document(name, tuple(entries))
-    return found
+    """Class → the keywords of its calls; keys of a dict in one are joined by dots.
+
+    What is computed stands there as its source, and so does a keyword with another value in each call.
+    """
+    found = dict[str, list[dict[str, Entry]]]()
+    for call in _calls(text, classes):
+        entries = dict[str, Entry]()
+        for path, node in _keywords(call):
+            value = _literal(node, {})
+            is_none = isinstance(node, ast.Constant) and node.value is None
+            computed = None if is_none else ast.unparse(node)[:_SHOWN]
+            entries[path] = Entry(path, computed if value is None else value, node.lineno)
+        found.setdefault(_called(call), []).append(entries)
+    return {called: Document(name, tuple(_joined(calls))) for called, calls in found.items()}
+
+
+def _calls(text: str, classes: tuple[str, ...]) -> Iterator[ast.Call]:
+    """The calls of some classes, in a text that is Python or has them in it."""
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, RecursionError, MemoryError, ValueError):
+        starts = re.finditer(rf"\b(?:{'|'.join(classes)})\(", text)
+        nodes = [node for match in starts for node in _quoted(text, match.start())]
+    yield from (node for node in nodes if isinstance(node, ast.Call) and _called(node) in classes)
+
+
+def _quoted(text: str, start: int) -> Iterator[ast.AST]:
+    """The call that begins there: the shortest piece up to a parenthesis that is one."""
+    rest = text[start : start + _LONGEST]
+    for end in itertools.islice(re.finditer(r"\)", rest), _CLOSING):
+        with suppress(SyntaxError, RecursionError, MemoryError, ValueError):
+            call = ast.parse(rest[: end.end()], mode="eval").body
+            yield ast.increment_lineno(call, text.count("\n", 0, start))
+            return
+
+
+def _keywords(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    for keyword in call.keywords:
+        if keyword.arg and isinstance(keyword.value, ast.Dict):
+            for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield f"{keyword.arg}.{key.value}", value
+        elif keyword.arg:
+            yield keyword.arg, keyword.value
+
+
+def _joined(calls: list[dict[str, Entry]]) -> Iterator[Entry]:
+    """The keywords of several calls, of which nobody can tell here which one runs."""
+    for path in dict.fromkeys(path for call in calls for path in call):
+        held = [call.get(path) for call in calls]
+        values = dict.fromkeys("nothing" if entry is None else str(entry.value) for entry in held)
+        first = next(entry for entry in held if entry)
+        yield first if len(values) == 1 else Entry(path, " or ".join(values), first.line)

@@ -16,6 +16,8 @@ from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LayoutError, LlamaparError, one_of, printable, shown, whole
+from llamapar.frameworks import Change, Framework, of_version
+from llamapar.frameworks import framework as find_framework
 from llamapar.records.tables import Plain, Record
 
 from . import (
@@ -32,11 +34,11 @@ from . import (
     serving,
     torchtitan,
 )
-from .arithmetic import question_name, settle
-from .documents import MOST_BYTES, Entry
+from .arithmetic import settle
+from .documents import MOST_BYTES
+from .doubts import question_name, question_silence, question_spelling
 from .draft import DIMS, JOB, LAYOUT, MODEL, Contradiction, Draft, Origin, section_of
 from .files import Files
-from .flags import is_slip
 
 MOST_FILES = 20
 _SHOWN = 12
@@ -130,12 +132,22 @@ class Settings(Record):
     contradictions: tuple[Contradiction, ...]
     covered: bool = True
     unread: tuple[str, ...] = ()
+    since: Change | None = None
+    before: Change | None = None
+    """The changes between which the framework's version lies, as far as the files tell."""
+
+    @property
+    def judge(self) -> Framework | None:
+        """The framework whose rules judge what they say, in the version that they are written for."""
+        return of_version(find_framework(self.framework), self.since, self.before) if self.framework else None
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
             "format": self.format,
             "framework": self.framework,
+            "since": str(self.since or ""),
+            "before": str(self.before or ""),
             "covered": self.covered,
             "model": dict(self.model),
             "layout": dict(self.layout),
@@ -151,7 +163,8 @@ class Settings(Record):
         }
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        rows: list[list[object]] = []
+        ends = [f"{word} {end}" for word in ("since", "before") if (end := getattr(self, word))]
+        rows: list[list[object]] = [["version", " ".join(ends), "by its form"]] if ends else []
         for section, held in ((MODEL, self.model), (LAYOUT, self.layout), (JOB, self.job)):
             for name, value in held.items():
                 rows.append([name, printable(str(value)), printable(self.sources[f"{section}.{name}"])])
@@ -297,50 +310,13 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     files.tell_cut_off(draft)
     found.read(files, draft)
     unread = [*files.unread(draft)]
-    _question_spelling(draft, unread)
-    _question_silence(draft, unread)
+    question_spelling(draft, unread)
+    question_silence(draft, unread)
     _take_known(draft, known)
     settle(draft)
     for name in files.texts:
         question_name(draft, name)
     return replace(_settled(found, draft), unread=tuple(dict.fromkeys(entry.path for _, entry in unread)))
-
-
-def _question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
-    """A key that nobody reads and that is one letter off one that was looked for: no default counts then."""
-    for name, entry in unread:
-        meant = [key for key in draft.wanted if is_slip(_bare(entry.path), _bare(key))]
-        if not meant:
-            continue
-        beside = entry.path.rpartition(".")[0]
-        nearest = next((key for key in meant if key.rpartition(".")[0] == beside), meant[0])
-        said = f"{entry.path} ({name}:{entry.line}) is not read; {nearest} would be"
-        draft.notes.append(said)
-        for field in {draft.defaulted[key]: None for key in meant if key in draft.defaulted}:
-            draft.missing(field, said)
-
-
-_TELLING = {
-    "n_kv_heads": re.compile(r"kv_?head|query_?group|proj_?group"),
-    "zero": re.compile(r"distributed_?optimizer|zero_?stage"),
-}
-"""Words in keys of forks that say what is else taken for granted."""
-
-
-def _question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
-    """A default counts where nothing is said, and a key that nobody here knows may say it."""
-    for name, entry in unread:
-        key = entry.path.rpartition(".")[2].replace("-", "_").lower()
-        for field, words in _TELLING.items():
-            fact = draft.facts.get(field)
-            silent = fact is not None and not fact.origin.line and entry.value not in (None, False, 0)
-            if silent and words.search(key):
-                draft.missing(field, f"{entry.path} {entry.value} ({name}:{entry.line}) may say it")
-
-
-def _bare(key: str) -> str:
-    """A key's last part, without dashes and underscores."""
-    return re.sub(r"[-_]", "", key.rpartition(".")[2].lower())
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
@@ -394,4 +370,6 @@ def _settled(found: Format, draft: Draft) -> Settings:
         tuple(draft.notes),
         tuple(draft.contradictions),
         draft.covered,
+        since=draft.since,
+        before=draft.before,
     )

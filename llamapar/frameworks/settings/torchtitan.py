@@ -11,6 +11,7 @@ import re
 
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.errors import LlamaparError
+from llamapar.frameworks.torchtitan import REGISTRY, TOKENS
 
 from .documents import Document, Entry
 from .draft import Draft, Source, count, truth
@@ -47,6 +48,8 @@ def read(files: Files, draft: Draft) -> None:
     assert found is not None
     name, document = found
     source = Source(name, document.get, draft, _SINCE, document.partial)
+    if name.lower().endswith(".toml"):
+        draft.before = REGISTRY
     _read_layout(source, _unread(document))
     _read_job(source)
     _read_model(source)
@@ -288,6 +291,9 @@ def read_registry(files: Files, draft: Draft) -> None:
     source.take("seq_len", *length, default=None if base else 2048)
     seq = draft.number("seq_len")
     tokens = "training.num_tokens_per_microbatch_per_dp_rank"
+    draft.since = TOKENS if source.get(length[0], tokens) else REGISTRY
+    if source.get(length[1], "training.local_batch_size"):
+        draft.before = TOKENS
     if (many := source.count(tokens)) and seq:
         if many % seq == 0:
             draft.put("micro_batch", many // seq, source.origin(source.get(tokens), f"{many} tokens / {seq}"))

@@ -1,0 +1,71 @@
+"""Doubts about what was read: keys that look misspelt, keys of forks that say what a default stands for, and
+numbers in a file's name that the file itself contradicts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .documents import Entry
+from .draft import Contradiction, Draft
+from .flags import is_slip
+
+
+def question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
+    """A key that nobody reads and that is one letter off one that was looked for: no default counts then."""
+    for name, entry in unread:
+        meant = [key for key in draft.wanted if is_slip(_bare(entry.path), _bare(key))]
+        if not meant:
+            continue
+        beside = entry.path.rpartition(".")[0]
+        nearest = next((key for key in meant if key.rpartition(".")[0] == beside), meant[0])
+        said = f"{entry.path} ({name}:{entry.line}) is not read: did you mean {nearest}?"
+        draft.notes.append(said)
+        for field in {draft.defaulted[key]: None for key in meant if key in draft.defaulted}:
+            draft.missing(field, said)
+
+
+_TELLING = {
+    "n_kv_heads": re.compile(r"kv_?head|query_?group|proj_?group"),
+    "zero": re.compile(r"distributed_?optimizer|zero_?stage"),
+}
+"""Words in keys of forks that say what is else taken for granted."""
+
+
+def question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
+    """A default counts where nothing is said, and a key that nobody here knows may say it."""
+    for name, entry in unread:
+        key = entry.path.rpartition(".")[2].replace("-", "_").lower()
+        for field, words in _TELLING.items():
+            fact = draft.facts.get(field)
+            silent = fact is not None and not fact.origin.line and entry.value not in (None, False, 0)
+            if silent and words.search(key):
+                draft.missing(field, f"{entry.path} {entry.value} ({name}:{entry.line}) may say it")
+
+
+def _bare(key: str) -> str:
+    """A key's last part, without dashes and underscores."""
+    return re.sub(r"[-_]", "", key.rpartition(".")[2].lower())
+
+
+_IN_NAMES = re.compile(
+    r"(?<![a-z0-9])(?:(?P<axis>tp|cp|pp|dp)[-_=]?(?P<degree>[0-9]{1,4})"
+    r"|(?P<nodes>[0-9]{1,5})[-_]?(?:nodes?)|(?P<gpus>[0-9]{1,6})[-_]?(?:gpus?))(?![a-z0-9])"
+)
+
+
+def question_name(draft: Draft, name: str) -> None:
+    """Numbers in a file's name that the file itself contradicts."""
+    gpus, each = draft.number("gpus"), draft.number("gpus_per_node")
+    for match in _IN_NAMES.finditer(name.lower()):
+        if match["axis"]:
+            field_name, said, found = match["axis"], int(match["degree"]), draft.number(match["axis"])
+        elif match["gpus"]:
+            field_name, said, found = "gpus", int(match["gpus"]), gpus
+        else:
+            field_name, said = "gpus", int(match["nodes"]) * (each or 0)
+            found = gpus if each else None
+        if found is not None and found != said:
+            why = f"the file's name says {match.group()}, its settings {found}"
+            draft.contradictions.append(Contradiction(field_name, (said, found), why))
