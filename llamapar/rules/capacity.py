@@ -6,6 +6,7 @@ an account takes a hundred times as long as they do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,9 +15,11 @@ from llamapar.count.account import memory
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memory
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS
 from llamapar.describe.job import Job
+from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import FACTS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import ADAPTS, Framework
+from llamapar.frameworks.habits import habits_of
 from llamapar.records.tables import Plain, cut
 
 from .repairs import ERROR, NOTE, WARNING
@@ -127,6 +130,54 @@ def load(job: Job, judge: Framework | None = None) -> Load | None:
         return account(job, judge)
     except LlamaparError:
         return None
+
+
+WEIGHT, MOMENTS = 2, 4
+"""Bytes of a parameter in 16 bits, and of its two moments as wide; sums of gradients are of float32, and so
+are moments beside a master weight."""
+
+
+def least_bytes(
+    numel: float, zero: int, shards: int, judge: Framework | None = None, reduced: bool = True
+) -> float:
+    """What no rank with so many parameters can do without. shards: ranks that share its states.
+
+    reduced: after a backward; the first of a step finds no sums of gradients.
+    """
+    weights = WEIGHT * numel / (shards if zero == 3 else 1)
+    sums = 2 * WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
+    states = 2 * (WEIGHT + MOMENTS) if habits_of(judge).master_weights else MOMENTS
+    return weights + sums + states * numel / (shards if zero else 1)
+
+
+@lru_cache(maxsize=256)
+def layers_numel(model: ModelConfig) -> int:
+    """Parameters of all layers."""
+    return sum(p.numel for p in model.parameters() if p.layer is not None)
+
+
+def surely_exceeds(job: Job, judge: Framework | None) -> bool:
+    """Whether the states of its layers alone are more than its GPU has: known before anything is counted."""
+    lay = job.layout
+    if job.gpu is None or (judge is not None and not judge.trains):
+        return False
+    numel = layers_numel(job.model) / lay.tp / lay.pp
+    return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge) > GPUS[job.gpu]
+
+
+def nothing_holds(job: Job, judge: Framework | None) -> str:
+    """Why no layout of its GPUs holds a job's model, in words; empty where one may."""
+    if job.gpu is None or (judge is not None and not judge.trains):
+        return ""
+    gpus, room = job.gpus or job.layout.world, GPUS[job.gpu]
+    least = least_bytes(layers_numel(job.model), 3, 1, judge)
+    if least <= room * gpus:
+        return ""
+    return (
+        f"no layout of {gpus} {job.gpu} holds {job.model.name}: weights, gradients and optimizer states, "
+        f"shared over all of them, are {least / gpus / GIB:.2f} GiB a GPU of {room / GIB:.2f}; at least "
+        f"{math.ceil(least / room)} GPUs are needed"
+    )
 
 
 def holding(found: Load, *outcomes: str) -> list[str]:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import lru_cache
 
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout, divisors
-from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework
 
 from . import capacity
+from .nearby import layouts
 from .remedies import remedies
 from .search import STAGES, Fix, changed, codes, search, severities_again
 from .table import ERROR, MEMORY, RULE_BY_CODE, Rule
 
 MOST = 3
 """Fixes offered for one finding."""
-
-_COST = (1.2, 1.4, 1.6, 1.0)
-"""Weight of doubling or halving TP, CP, PP and DP: DP is the cheapest to turn, PP the dearest."""
-
-_NEAR = 7
-"""Divisors of the world size that are tried per axis: of TP, those that divide the heads."""
 
 _IDLE = 8
 """Most GPUs that a last resort leaves idle."""
@@ -44,8 +34,11 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     """At most MOST fixes for `rule`, those that fit in memory first, then the nearest; of memory `remedies`.
 
     Each passes check without an error, ends this rule's finding, and brings no new warning. Another
-    number of GPUs is the last resort: one such fix, the nearest, and only where nothing else was found.
+    number of GPUs is the last resort: one such fix, the nearest, and only where nothing else was found. Where
+    no layout of the GPUs holds the model there is none.
     """
+    if rule not in MEMORY and capacity.nothing_holds(job, judge):
+        return
     resort: list[Job] = []
 
     def tries() -> Iterator[Fix]:
@@ -102,7 +95,7 @@ def _fewer(job: Job) -> Iterator[Job]:
     """Layouts that leave a few GPUs idle."""
     gpus = _world(job)
     for world in range(gpus - 1, max(0, gpus - 1 - _IDLE), -1):
-        for layout in itertools.islice(_layouts(job, world), MOST):
+        for layout in itertools.islice(layouts(job, world), MOST):
             yield job.replace(layout=layout, gpus=world if job.gpus else None)
 
 
@@ -120,9 +113,9 @@ def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
         yield from repaired
         yield from (_mend(made, judge) for made in repaired)
     yield from (made for made in repaired if made.layout != job.layout)
-    yield from (job.replace(layout=layout) for layout in _layouts(job, _world(job)))
+    yield from (job.replace(layout=layout) for layout in layouts(job, _world(job)))
     yield from (_mend(made, judge) for made in repaired)
-    for layout in itertools.islice(_layouts(job, _world(job)), _MENDED):
+    for layout in itertools.islice(layouts(job, _world(job)), _MENDED):
         yield _mend(job.replace(layout=layout), judge)
 
 
@@ -138,47 +131,3 @@ def _mend(job: Job, judge: Framework | None) -> Job:
             break
         job = mended
     return job
-
-
-def _nearest(degrees: list[int], present: int) -> list[int]:
-    """The degrees nearest to the present one, and 1."""
-    near = sorted(degrees, key=lambda d: abs(math.log2(d / present)))[:_NEAR]
-    return near if 1 in near else [*near, 1]
-
-
-def _layouts(job: Job, world: int) -> Iterator[Layout]:
-    """Layouts of `world` ranks, the nearest first."""
-    lay = job.layout
-    present = (lay.tp, lay.cp, lay.pp, lay.dp)
-    for tp, cp, pp, dp in _by_distance(job.model.n_heads, present, lay.dp_replicate, world):
-        with suppress(LlamaparError):
-            yield lay.replace(tp=tp, cp=cp, pp=pp, dp=dp)
-
-
-_Degrees = tuple[int, int, int, int]
-"""Of TP, CP, PP and DP."""
-
-
-@lru_cache(maxsize=256)
-def _by_distance(n_heads: int, present: _Degrees, replicas: int, world: int) -> list[_Degrees]:
-    """Degrees that multiply to `world`, the nearest to the present ones first."""
-    ways = divisors(world)
-    options = [
-        _nearest([d for d in ways if n_heads % d == 0], present[0]),
-        _nearest(ways, present[1]),
-        _nearest(ways, present[2]),
-    ]
-    found = [
-        (tp, cp, pp, world // (tp * cp * pp))
-        for tp, cp, pp in itertools.product(*options)
-        if world % (tp * cp * pp) == 0
-    ]
-
-    def distance(degrees: _Degrees) -> float:
-        turned = zip(_COST, degrees, present, strict=True)
-        return sum(weight * abs(math.log2(new / old)) for weight, new, old in turned)
-
-    return sorted(
-        (degrees for degrees in found if degrees[3] % replicas == 0),
-        key=lambda degrees: (distance(degrees), degrees),
-    )

@@ -1,9 +1,9 @@
-"""What makes a job fit its GPU, found by trying: each remedy passes `check`, and so fits."""
+"""What makes a job fit its GPU, found by trying: each remedy passes `check`, and fits as far as is known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 
 from llamapar.count.saved import RECOMPUTE
 from llamapar.describe.hardware import GPUS
@@ -12,6 +12,7 @@ from llamapar.frameworks import Framework
 from llamapar.place.orders import ALL_FORWARD_FIRST
 
 from . import capacity
+from .nearby import layouts
 from .repairs import Changes
 from .search import Fix, changed, search
 
@@ -22,35 +23,63 @@ MOST = 4
 def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
     """At most MOST ways to make a job fit its GPU, the least change first; none where nothing does.
 
-    One thing is changed at a time, then two; what made it fit once is not changed again. A remedy brings no
-    error and no warning that was not there.
+    One thing is changed at a time, then two, then the whole layout; what made it fit once is not changed
+    again. Where nothing surely fits, what may fit is offered for what surely does not; another GPU only where
+    no layout was found for those that are there. A remedy brings no other warning that was not there.
     """
-    if job.gpu is None:
+    found = capacity.judged(job, judge)
+    if job.gpu is None or found is None:
         return
     enough: list[set[str]] = []
-    for fix in islice(search(job, _tries(job, enough), judge, capacity.OPEN), MOST):
-        enough.append({name for name, _ in fix.changes})
-        yield fix
+    asked = dict.fromkeys((capacity.OPEN, found[0]))
+    for ends, tries in (*product(asked, (_settings, _elsewhere)), (capacity.OPEN, _bought)):
+        for fix in islice(search(job, tries(job, judge, enough), judge, ends), MOST):
+            enough.append({name for name, _ in fix.changes})
+            yield fix
+        if enough:
+            return
 
 
-def _tries(job: Job, enough: list[set[str]]) -> Iterator[Fix]:
+def _tries(job: Job, single: list[Changes], enough: list[set[str]]) -> Iterator[Fix]:
     """One thing changed, then two, but nothing beside what was `enough` by itself."""
-    single = list(_single(job))
     for changes in (*single, *_pairs(single)):
         made = changed(job, changes)
         if made is not None and not any(found <= changes.keys() for found in enough):
             yield Fix(made, tuple(changes.items()))
 
 
-def _single(job: Job) -> Iterator[Changes]:
-    """One thing changed, the cheapest first: what costs little time, then a layout, then another GPU."""
+def _settings(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
+    yield from _tries(job, list(_single(job, judge)), enough)
+
+
+def _bought(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
+    """Larger GPUs, by themselves and with one thing changed."""
+    larger: list[Changes] = [{"gpu": gpu} for gpu, size in GPUS.items() if size > GPUS[job.gpu or ""]]
+    yield from _tries(job, [*larger, *_single(job, judge)], enough)
+
+
+def _elsewhere(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
+    """Other layouts of the same GPUs, the nearest first, as they are or with settings that keep least."""
+    stages, splits = (judge.zero, judge.layer_splits) if judge else (range(4), ())
+    zeros = [job.layout.zero, *(stage for stage in stages if stage > job.layout.zero)]
+    least: Changes = {"recompute": RECOMPUTE[-1], "micro_batch": 1 if job.micro_batch else None}
+    for layout in layouts(job, job.gpus or job.layout.world):
+        for zero, split, changes in product(zeros, (job.layer_split, *splits), ({}, least)):
+            made = changed(job.replace(layout=layout), {"zero": zero, "layer_split": split, **changes})
+            if made is not None:
+                yield Fix.between(job, made)
+
+
+def _single(job: Job, judge: Framework | None) -> Iterator[Changes]:
+    """One thing changed, the cheapest first: what costs little time, then a layout."""
     lay, batch = job.layout, job.micro_batch or 1
     if lay.tp > 1 and not lay.sp:
         yield {"sequence_parallel": True}
     if job.schedule in ALL_FORWARD_FIRST:
         yield {"schedule": "1f1b"}
     if lay.dp_shard * lay.cp > 1:
-        yield from ({"zero": stage} for stage in range(lay.zero + 1, 4))
+        stages = judge.zero if judge else range(4)
+        yield from ({"zero": stage} for stage in stages if stage > lay.zero)
     if batch > 1 and job.micro_batches is None:
         yield {"micro_batch": batch // 2}
     now = RECOMPUTE.index(job.recompute)
@@ -59,8 +88,6 @@ def _single(job: Job) -> Iterator[Changes]:
         for axis in ("tp", "pp", "cp"):
             if lay.dp % ways == 0:
                 yield {axis: getattr(lay, axis) * ways, "dp": lay.dp // ways}
-    size = GPUS[job.gpu] if job.gpu else 0
-    yield from ({"gpu": gpu} for gpu, bytes_ in GPUS.items() if bytes_ > size)
 
 
 def _pairs(single: list[Changes]) -> Iterator[Changes]:

@@ -62,8 +62,9 @@ class Finding:
 
     @cached_property
     def why(self) -> str:
-        """Why it cannot work, or matters, in one line."""
-        return self.rule.why.format_map(self._numbers)
+        """Why it cannot work, or matters, in one line; of an error also that no layout of the GPUs can."""
+        hopeless = capacity.nothing_holds(self.job, self.judge) if self.severity == ERROR else ""
+        return "; ".join(filter(None, [self.rule.why.format_map(self._numbers), hopeless]))
 
     @cached_property
     def fixes(self) -> tuple[Fix, ...]:

@@ -190,6 +190,8 @@ def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = 
         if not unproven(fix.job, judge) <= doubted:
             continue
         if fix.job.gpu is not None:
+            if capacity.surely_exceeds(fix.job, judge):
+                continue
             stages -= fix.layout.pp
             if stages < 0:
                 return

@@ -22,10 +22,9 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework
-from llamapar.frameworks.habits import habits_of
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import SEVERAL
-from llamapar.rules.price import layer_numel
+from llamapar.rules.capacity import layers_numel, least_bytes
 
 from .layer import Conditions, layer
 from .step import Sharing, head
@@ -44,10 +43,6 @@ MOST_MICRO_BATCH = 8
 LONG = 64
 """What a layer keeps is counted of a sequence so many times as long, to which it is in proportion: the worst
 moment is then that of activations, not the optimizer's step."""
-
-WEIGHT, MOMENTS = 2, 4
-"""Bytes of a parameter in 16 bits, and of its two moments as wide; sums of gradients are of float32, and so
-are moments beside a master weight."""
 
 
 class Candidate(NamedTuple):
@@ -108,25 +103,6 @@ def stages_of(n_layers: int, pp: int, virtual_stages: int, split: str) -> Stages
         return None
     ranks = [sum(counts[rank::pp]) for rank in range(pp)]
     return Stages(max(counts), max(ranks), ranks[-1], tuple(counts[::pp]))
-
-
-@lru_cache(maxsize=256)
-def layer_params(model: ModelConfig) -> int:
-    """Parameters of a layer."""
-    return sum(layer_numel(model).values())
-
-
-def least_bytes(
-    numel: float, zero: int, shards: int, judge: Framework | None = None, reduced: bool = True
-) -> float:
-    """What no rank with so many parameters can do without. shards: ranks that share its states.
-
-    reduced: after a backward; the first of a step finds no sums of gradients.
-    """
-    weights = WEIGHT * numel / (shards if zero == 3 else 1)
-    sums = 2 * WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
-    states = 2 * (WEIGHT + MOMENTS) if habits_of(judge).master_weights else MOMENTS
-    return weights + sums + states * numel / (shards if zero else 1)
 
 
 @lru_cache(maxsize=256)
@@ -217,7 +193,7 @@ def _of_degrees(
         zeros = (min(1, max(zeros)),)
     splits = splits_of(judge) if pp > 1 else splits_of(judge)[:1]
     shared = {zero: Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero), job.schedule) for zero in zeros}
-    numel = layer_params(model) / own.tp
+    numel = layers_numel(model) / model.n_layers / own.tp
     for batch in (n for n in divisors(min(sequences, MOST_MICRO_BATCH)) if sequences % n == 0):
         many = sequences // batch
         kinds: list[tuple[str, float, float, float, float]] = []
