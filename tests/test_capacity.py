@@ -232,17 +232,17 @@ def test_the_wait_of_a_schedule_is_its_own() -> None:
     job = Job.of(B8, {"pp": 4, "virtual_stages": 2}, seq_len=8192, global_batch=8, micro_batch=1)
     zbv = job.replace(schedule="zbv")
     walked = lp.schedule("zbv", pp=4, micro_batches=8).timeline().idle_share
-    assert price.bubble(zbv, 8) == pytest.approx(walked)
+    assert price.idle_share(zbv, 8) == pytest.approx(walked)
     assert walked < 3 / (2 * 8 + 3)
     for name in ("1f1b", "gpipe"):
         own = {"1f1b": "interleaved-1f1b", "gpipe": "looped-bfs"}[name]
         table = lp.schedule(own, pp=4, virtual_stages=2, micro_batches=8).timeline()
-        assert price.bubble(job.replace(schedule=name), 8) == pytest.approx(table.idle_share)
-    assert price.bubble(zbv, 8 * price.CHUNKS) is None
-    assert price.bubble(job.replace(schedule="dualpipev"), 4) is None  # it is not made for so few
-    assert price.effect(job, zbv, None).bubble == (pytest.approx(3 / 19), pytest.approx(walked))
+        assert price.idle_share(job.replace(schedule=name), 8) == pytest.approx(table.idle_share)
+    assert price.idle_share(zbv, 8 * price.CHUNKS) is None
+    assert price.idle_share(job.replace(schedule="dualpipev"), 4) is None  # it is not made for so few
+    assert price.effect(job, zbv, None).idle_share == (pytest.approx(3 / 19), pytest.approx(walked))
     long = zbv.replace(global_batch=8 * price.CHUNKS)
-    assert price.effect(job, long, None).bubble is None
+    assert price.effect(job, long, None).idle_share is None
 
 
 @pytest.mark.parametrize(("split", "recomputed", "rounds"), [(False, False, 8), (True, True, 12)])

@@ -323,7 +323,7 @@ def test_a_fix_as_plain_values() -> None:
             "memory_bytes": report.fixes[0].effect.load.memory.high_bytes,
             "flops": None,
             "wire": None,
-            "bubble": None,
+            "idle_share": None,
             "idle_gpus": 0,
         },
     }

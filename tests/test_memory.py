@@ -272,8 +272,10 @@ def test_the_worst_moment_of_a_sharded_step() -> None:
 
 
 def test_an_optimizer_that_copies_sets_the_peak() -> None:
-    """Hugging Face's Trainer: five fourths of parameters, gradients and Adam's states, whatever the batch."""
-    found = lp.memory(B8, lp.Layout(dp=2, zero=3), seq_len=4096, framework="transformers", loss="chunked")
+    """Hugging Face's Trainer: five fourths of parameters, gradients and Adam's states, of one micro-batch."""
+    found = lp.memory(
+        B8, lp.Layout(dp=2, zero=3), seq_len=4096, global_batch=2, framework="transformers", loss="chunked"
+    )
     n = lp.model(B8).n_params
     assert found.worst.total_bytes - ALLOCATOR - CONTEXT == 20 * n // 2
 

@@ -131,7 +131,7 @@ def scored() -> dict[str, list[Any]]:
     [
         ("ultrascale", 873, 0.90, 0.06, 0.16),  # nothing was fitted to them
         ("published", 28, 0.90, 0.13, 0.30),
-        ("measured", 93, 0.92, 0.04, 0.18),  # asked: 0.90, 0.08, 0.20
+        ("measured", 93, 0.92, 0.042, 0.22),  # asked: 0.90, 0.08, 0.20
         ("gathered", 43, 0.90, 0.08, 0.20),
         ("fresh", 35, 0.91, 0.10, 0.21),  # at first sight 0.886, 0.138, 0.273
         ("later", 23, 0.78, 0.05, 0.21),  # at first sight 0.565, 0.091, 0.378

@@ -216,11 +216,11 @@ def test_as_dict_is_json(arguments: dict[str, Any]) -> None:
             assert (verdict["verdict"] == "not known") or re.search(r"^\S+/\S+: .*@", verdict["source"])
         for fix in finding["fixes"]:
             assert {"tp", "cp", "pp", "dp", "text", "effect"} <= set(fix)
-            assert set(fix["effect"]) == {"memory_bytes", "flops", "wire", "bubble", "idle_gpus"}
+            assert set(fix["effect"]) == {"memory_bytes", "flops", "wire", "idle_share", "idle_gpus"}
             assert all(isinstance(fix[axis], int) for axis in lp.AXES)
 
 
-NOTHING_KNOWN = {"flops": None, "wire": None, "bubble": None, "idle_gpus": 0}
+NOTHING_KNOWN = {"flops": None, "wire": None, "idle_share": None, "idle_gpus": 0}
 """Of a change without a sequence length and a GPU."""
 
 

@@ -311,7 +311,9 @@ EXAMPLES = {
         {"model": B8, **layout(pp=2, zero=3)},
         WARNING,
         "zero=3 with pp=2",
-        "gradients (and at stage 3 parameters) would be communicated once a micro-batch",
+        "torch's pipelining keeps gradients whole until a stage's last micro-batch, so they take the memory "
+        "of ZeRO 1's; other trainers reduce each micro-batch's; parameters are gathered for every "
+        "micro-batch",
         layout(pp=2, zero=1),
         {"colossalai": CLEAR},
     ),
@@ -376,7 +378,7 @@ EXAMPLES = {
         ERROR,
         f"stage 0 needs {gib(**SPLIT70)} GiB a rank, and h100-80gb has 79.65",
         f"{largest(**SPLIT70)}; with seq_len=8192 micro_batch=1 recompute=selective",
-        {**layout(dp=64, zero=3), "recompute": "full"},
+        {**layout(dp=64, zero=3), "recompute": "full", "global_batch": 64},
     ),
     "LP512": Example(
         STRADDLES,
@@ -549,6 +551,20 @@ def test_zero_2_with_pp_is_a_note_zero_3_a_warning() -> None:
     assert severities == {0: None, 1: None, 2: NOTE, 3: WARNING}
 
 
+def test_zero_with_pp_says_what_the_trainer_does_with_gradients() -> None:
+    told = {
+        name: found("LP308", lp.check(B8, lp.Layout(pp=2, dp=2, zero=2), framework=name)).why
+        for name in (None, "torchtitan", "megatron-lm")
+    }
+    assert told == {
+        None: "torch's pipelining keeps gradients whole until a stage's last micro-batch, so they take the "
+        "memory of ZeRO 1's; other trainers reduce each micro-batch's",
+        "torchtitan": "gradients stay whole until a stage's last micro-batch, so they take the memory of "
+        "ZeRO 1's",
+        "megatron-lm": "gradients are reduced after every micro-batch, not once a step",
+    }
+
+
 def test_a_context_that_was_trained_is_only_metas_to_refuse() -> None:
     known = {"model": B405, "layout": {"tp": 8}, "seq_len": 131072}
     assert found("LP203", lp.check(**known)) is None
@@ -593,7 +609,7 @@ def test_tp_may_fill_a_whole_node_or_a_part_of_one() -> None:
 
 # -- the templates ---------------------------------------------------------------------------------
 
-NUMBERS = set(lp.Job.of(B8, {}).numbers())
+NUMBERS = set(lp.Job.of(B8, {}).numbers()) | {"reductions"}
 COUNTED = set(capacity.words(lp.Job.of(B8, {})))
 
 
@@ -614,7 +630,7 @@ def test_templates_use_numbers_that_exist(rule: Any) -> None:
 def test_every_template_fills_in_for_any_job(arguments: dict[str, Any]) -> None:
     """Rules and evidence that do not apply as well: no number may be missing or impossible."""
     job = lp.check(**arguments).job
-    numbers = job.numbers() | dict.fromkeys(COUNTED, "?") | capacity.words(job)
+    numbers = job.numbers() | dict.fromkeys((*COUNTED, "reductions"), "?") | capacity.words(job)
     for rule in RULES:
         assert rule.severity(job) in (*SEVERITIES, None)
         for template in (rule.message, rule.why):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 
 import pytest
 
 import llamapar as lp
+from llamapar.panels import answers
 from llamapar.place.orders import ORDERS, Action
+from llamapar.rules import price
 
 
 def small(name: str, **given: int) -> lp.Schedule:
@@ -225,3 +228,17 @@ def test_a_table_as_text() -> None:
         "0        0, 3    2          0F0 3F0 3I0 3W0 0I0 0W0\n"
         "1        1, 2    2          1F0 2F0 2I0 2W0 1I0 1W0"
     )
+
+
+def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_word() -> None:
+    """The price of a fix and the panel's line on time speak of idle shares, whose base is the whole time."""
+    made = lp.schedule("1f1b", pp=4, micro_batches=8).timeline()
+    assert made.idle_share == pytest.approx(made.bubble / (1 + made.bubble))
+    job = lp.Job.of("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8, micro_batch=1)
+    effect = price.effect(job.replace(layout=lp.Layout(), global_batch=8), job, None)
+    assert effect.idle_share == (0, pytest.approx(made.idle_share))
+    assert "bubble" not in effect.text
+    cost = lp.cost("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8)
+    said = " ".join([made.title, str(made), *answers._fast(cost)])
+    assert set(re.findall(r"bubble [\d.]+ ?%( of compute)?", said)) == {" of compute"}
+    assert re.search(r"idle \d+% of it in the pipeline", said)

@@ -332,3 +332,58 @@ def test_a_small_run_keeps_copies_and_shards() -> None:
     assert (small.dp_shard, small.dp_replicate) == (2, 2)
     assert lp.shrink("llama3-8b", Layout(tp=8, dp=64, dp_replicate=64)).layout.dp_shard == 1
     assert lp.shrink("llama3-8b", Layout(tp=64, dp=64, dp_replicate=4)).layout.dp == 1
+
+
+# -- one fact of a trainer -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_memory_traffic_and_a_run_agree_on_when_gradients_become_shards(pp: int, zero: int) -> None:
+    """Whole until the last micro-batch and sent once, or shards after each of them and sent as often."""
+    layout = Layout(pp=pp, dp=2, zero=zero)
+    known: dict[str, Any] = {"seq_len": 16, "dtype": "float32"}
+
+    def scattered(events: Any) -> int:
+        return sum(e.bytes * getattr(e, "count", 1) for e in events if e.kind == "reduce_scatter")
+
+    sent = {}
+    for many in (1, 3):
+        run = lp.run("step", "tiny", layout, micro_batches=many, device="cpu", **known)
+        said = lp.traffic("step", "tiny", layout, micro_batches=many, **known)
+        assert run.ok
+        assert run.trace.by_axis == said.by_axis
+        sent[many] = scattered(run.trace.events)
+        assert sent[many] == scattered(said.terms)
+    held = lp.memory("tiny", layout, global_batch=6, **known).stages[0]
+    if pp == 1:
+        assert (sent[3], held.bytes("unreduced gradients")) == (3 * sent[1], 0)
+    else:
+        assert sent[3] == sent[1]
+        whole = lp.memory("tiny", layout.replace(zero=1), global_batch=6, **known).stages[0]
+        assert held.bytes("gradients", "unreduced gradients") == whole.bytes("gradients")
+
+
+def test_a_trainer_that_is_not_known_may_keep_gradients_whole() -> None:
+    """The upper end has them whole, the lower one as shards; with one micro-batch nothing waits."""
+    layout, known = Layout(dp=8, zero=3), {"seq_len": 4096, "framework": None}
+    open_, one = (lp.memory("llama3-8b", layout, global_batch=n, **known) for n in (32, 8))
+    waits = lp.model("llama3-8b").n_params * 4 * 7 // 8
+    assert open_.high_bytes - one.high_bytes >= waits > open_.high_bytes - open_.worst.total_bytes - 2**35
+    assert open_.low_bytes < open_.high_bytes - waits
+    said = {
+        name: lp.memory("llama3-8b", layout, global_batch=32, seq_len=4096, framework=name).worst
+        for name in ("transformers", "torchtitan", "deepspeed")
+    }
+    waiting = {name: held.bytes("unreduced gradients") for name, held in said.items()}
+    assert waiting == {"transformers": waits // 2, "torchtitan": 0, "deepspeed": 0}
+
+
+def test_all_forwards_first_keep_one_stage_of_gradients_whole() -> None:
+    layout = Layout(pp=2, dp=4, virtual_stages=2, zero=2)
+    held = {
+        name: lp.memory("llama3-8b", layout, seq_len=64, global_batch=16, schedule=name).stages[0]
+        for name in ("looped-bfs", "interleaved-1f1b")
+    }
+    one, both = (found.bytes("unreduced gradients") for found in held.values())
+    assert both / 2 < one < both

@@ -18,8 +18,9 @@ from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of
 from llamapar.frameworks import FRAMEWORKS, Framework
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.habits import HABITS, MOST, Habits, habits_of
+from llamapar.frameworks.habits import HABITS, habits_of
 from llamapar.frameworks.losses import LOSSES
+from llamapar.frameworks.trainer import LAST, MOST, Habits
 from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
@@ -180,10 +181,12 @@ def memory(
 def _heaviest(
     sizes: Callable[..., Sizes], layouts: Sequence[Layout], account: Account, habits: Habits
 ) -> list[Breakdown]:
-    """What any trainer may do: DTensor's loss, gradients in buckets beside their sums, and for every stage
-    the layout that takes more. Recomputation is as said; copies that a few trainers' steps make are left out.
+    """What any trainer may do: DTensor's loss, gradients in buckets beside their sums and whole until the
+    last micro-batch, and for every stage the layout that takes more. Recomputation is as said; copies that
+    a few trainers' steps make are left out.
     """
-    habits = replace(habits, loss="loss_parallel" if habits.loss == MOST["loss"] else habits.loss)
+    loss = "loss_parallel" if habits.loss == MOST["loss"] else habits.loss
+    habits = replace(habits, loss=loss, reduces=LAST)
     account = replace(account, grad_buckets=True)
     made = (exact(sizes(one, regather=bool(habits.regather)), account, habits) for one in layouts)
     return [max(stages, key=lambda stage: stage.total_bytes) for stages in zip(*made, strict=True)]

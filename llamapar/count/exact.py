@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from llamapar.describe.dtypes import BYTES
-from llamapar.frameworks.habits import Habits
 from llamapar.frameworks.losses import LOSSES
+from llamapar.frameworks.trainer import Habits
+from llamapar.place.orders import ALL_FORWARD_FIRST
 
 from .saved import end, layer
 from .schedule import in_flight
@@ -31,8 +32,13 @@ _FLOAT8 = (
     "torchtitan leaves the head out (filter_fqns)"
 )
 
+UNREDUCED = "unreduced gradients"
 STEP_COPY = "optimizer's copy"
 STEP_GRADIENTS = "gradients of the step"
+
+_WAITING = (
+    "torch's pipelining: a stage's gradients are added up whole, and reduced after its last micro-batch"
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,9 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
         "zero": layout.zero,
         "copies": habits.step_copies or 0,
     }
+    if layout.zero >= 2 and account.micro_batches > 1 and habits.reduces_once(layout.pp):
+        inputs["waiting"] = item if habits.unreduced_in_dtype else grad
+        inputs["unreduced"] = unreduced(sizes, hold, account.schedule)
     inputs["buckets"] = item if account.grad_buckets and shard * layout.dp_replicate > 1 else 0
     source, whole, eighth = _FSDP if fsdp else _ZERO, "bytes of the dtype", ""
     if account.float8_all_gather and layout.zero == 2:  # FSDP's that stay gathered after the forward
@@ -75,6 +84,11 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
     rows = [
         ("parameters", "own * wide" if fsdp else f"params * item{eighth}", source if fsdp else whole),
         ("gradients", "own * grad" if layout.zero >= 2 else "params * grad", source),
+        (
+            UNREDUCED,
+            "unreduced * waiting" if "unreduced" in inputs else "0",
+            habits.source("reduces") or _WAITING,
+        ),
         (
             "gradient buckets",
             "params * buckets" if inputs["buckets"] else "0",
@@ -90,6 +104,21 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
     if habits.step_copies:
         rows.append((STEP_COPY, "copies * own * wide", habits.source("step_copies")))
     return [Term(name, formula, inputs, why) for name, formula, why in rows]
+
+
+def unreduced(sizes: Sizes, hold: StageHold, schedule: str) -> int:
+    """Parameters whose gradients a rank has beside its own shard of them, before a stage's last micro-batch.
+
+    Where all forwards come first, the backwards of one stage end before those of the next begin.
+    """
+    shard, last = sizes.layout.dp_shard * sizes.layout.cp, len(hold.layers) - 1
+    stages = [hold]
+    if schedule in ALL_FORWARD_FIRST:
+        stages = [
+            StageHold((layers,), hold.embedding and not i, hold.head and i == last)
+            for i, layers in enumerate(hold.layers)
+        ]
+    return max(sizes.params(one) - sizes.params(one, shard) for one in stages)
 
 
 def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
@@ -232,7 +261,7 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
     def without(*names: str) -> list[Term]:
         return [t for t in terms if t.name not in names and t.name.partition(":")[0] not in names]
 
-    begins, steps = [STEP_COPY, STEP_GRADIENTS], [*passing, *kept]
+    begins, steps = [STEP_COPY, STEP_GRADIENTS], [*passing, *kept, UNREDUCED]
     if any(t.name == STEP_GRADIENTS for t in terms):
         steps += ["gradients", "reduction buckets"]
     if head:

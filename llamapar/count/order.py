@@ -65,14 +65,22 @@ def order(sent: Sending) -> tuple[Sent, ...]:
         stage = stages[number]
         if not (kind == "I" and stage.embedding):  # tokens have no gradient
             passed = _pass(sent, stage, kind == "F")
+            if kind in "BW":
+                own = [one for one in _of_parameters(sent, [stage]) if _scattered(sent, one)]
+                passed += own[:: sent.reductions]
             found += [replace(one, micro_batch=micro_batch) for one in passed]
     backward = dict.fromkeys(number for kind, number, _ in sent.table.ranks[pp_rank] if kind in "BW")
     late = [stages[number] for number in backward]  # sums of gradients lie as they were begun
-    found += _of_parameters(sent, late)
+    found += [one for one in _of_parameters(sent, late) if not _scattered(sent, one)]
     if sent.program == "step":
         found += _rows(sent, "sum of squares", UPDATE, "the norm of the gradients")
         found += _of_parameters(sent, late, UPDATE)
     return tuple(_sized(sent, found))
+
+
+def _scattered(sent: Sending, one: Sent) -> bool:
+    """Whether it makes shards of a gradient after every micro-batch, rather than after the last one."""
+    return sent.reductions > 1 and one.kind == "reduce_scatter"
 
 
 def _sized(sent: Sending, found: Sequence[Sent]) -> Iterator[Sent]:

@@ -16,8 +16,8 @@ from .terms import GIB, Breakdown
 
 GROUPS = {
     "states": (
-        *("parameters", "gradients", "gradient buckets", "master weights", "optimizer states"),
-        "weights and optimizer",
+        *("parameters", "gradients", "unreduced gradients", "gradient buckets", "master weights"),
+        *("optimizer states", "weights and optimizer"),
     ),
     "activations": ("activations", "embedding", "logits and loss"),
     "buffers": (
@@ -30,7 +30,7 @@ GROUPS = {
 
 FINE = {
     "parameters": ("parameters",),
-    "gradients": ("gradients", "gradient buckets"),
+    "gradients": ("gradients", "unreduced gradients", "gradient buckets"),
     "optimizer": ("master weights", "optimizer states"),
     **{name: terms for name, terms in GROUPS.items() if name != "states"},
 }

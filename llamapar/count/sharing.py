@@ -21,7 +21,8 @@ Row = tuple[str, str, str, int, int]
 class ParameterTraffic:
     """What the parameters of the rank at `coord` send: gradients, and under ZeRO 1 to 3 themselves.
 
-    item, gradient_item: bytes of a number of a parameter, and of its gradient.
+    item, gradient_item: bytes of a number of a parameter, and of its gradient. reductions: times in a step
+    that whole gradients become shards, see `Habits.reduces_once`.
     """
 
     cut: Cut
@@ -29,6 +30,7 @@ class ParameterTraffic:
     item: int
     gradient_item: int
     reshard: bool
+    reductions: int = 1
 
     def rows(self, p: Parameter, late: bool, head: bool = False) -> list[Row]:
         """late: gradients are reduced after the last micro-batch. head: an embedding that makes logits.
@@ -57,7 +59,8 @@ class ParameterTraffic:
             if whole and self.reshard and read:
                 found.append(("backward", shards.axis, "all_gather", 1, sent))
             phase = "backward" if whole and not late else "gradients"
-            found.append((phase, shards.axis, "reduce_scatter", 1, shards.padded(count) * row))
+            times = self.reductions if phase == "gradients" else 1
+            found.append((phase, shards.axis, "reduce_scatter", times, shards.padded(count) * row))
         own = len(shards.rows(count, self.coord._asdict())) * row
         found += [("gradients", "tp", "all_reduce", 1, own)] * over_tp
         found += [("gradients", "dp", "all_reduce", 1, own)] * (layout.dp_replicate > 1)

@@ -28,6 +28,7 @@ from llamapar.describe.options import OPTIONS
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
+from llamapar.frameworks.trainer import UNKNOWN_TRAINER
 from llamapar.place.cut import Cut
 from llamapar.place.pipeline import Schedule
 from llamapar.place.schedule import of_layout
@@ -141,7 +142,7 @@ class Traffic(Record):
 class Sending:
     """What each part of a program sends on a rank: part → (phase, axis, kind, count, bytes of each).
 
-    table: the pipeline's schedule, None where the whole model is one stage.
+    table: the pipeline's schedule, None where the whole model is one stage. reductions: of ParameterTraffic.
     """
 
     program: str
@@ -149,6 +150,7 @@ class Sending:
     cut: Cut
     table: Schedule | None
     rows: Mapping[str, Sequence[Row]]
+    reductions: int
 
 
 def sending(
@@ -206,9 +208,9 @@ def sending(
             ("backward", "cp", "all_to_all", 2 * lay.cp, kv * wide),  # their gradients, all the way home
         ],
     }[OPTIONS["cp_method"].chosen(cp_method)]
-    sent = ParameterTraffic(
-        cut, lay.coord_of(rank), item, summed, flag("reshard_after_forward", reshard_after_forward)
-    )
+    again = flag("reshard_after_forward", reshard_after_forward)
+    reductions = 1 if table is None or UNKNOWN_TRAINER.reduces_once(lay.pp) else table.micro_batches
+    sent = ParameterTraffic(cut, lay.coord_of(rank), item, summed, again, reductions)
     for key, p in shapes.items():
         rows[key] = sent.rows(p, late=table is not None)
     embedding = shapes["tok_embeddings"]
@@ -226,7 +228,7 @@ def sending(
     ]
     if cut.shards.cuts("gradients") and cut.shards.ranks > 1:
         rows["sum of squares"].append(("update", cut.shards.axis, "all_reduce", 1, wide))
-    return Sending(program, rank, cut, table, rows)
+    return Sending(program, rank, cut, table, rows, reductions)
 
 
 @named(DEGREES)
@@ -253,7 +255,8 @@ def traffic(
     global_batch: sequences over all dp ways, by default one each and micro-batch. Where shards are even every
     rank of a stage sends as much. micro_batches: "llama" is then the pipeline of `schedule`, of which `rank`
     has its own stages; without them it is all stages, one after another, and pp sends nothing. "step" always
-    is a pipeline, with the norm and the update after it, and its gradients are in float32 at least.
+    is a pipeline, with the norm and the update after it, and its gradients are in float32 at least. Under
+    ZeRO 2 and 3 gradients are reduced once in a pipeline, and with pp=1 after every micro-batch.
     LayoutError for bad input, and where heads, batch or seq_len do not divide.
     """
     lay = Layout.of(layout, **degrees)

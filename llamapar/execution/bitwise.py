@@ -147,7 +147,8 @@ def _in_order(task: Task) -> Pieces:
     """Gradients and state after a step, of the whole model.
 
     Each micro-batch of each dp way goes by itself through the stages' programs on one rank. Their gradients
-    are added in the order in which the schedule has their backwards, and then over the dp ways.
+    are added in the order in which the schedule has their backwards, and then over the dp ways; where every
+    micro-batch's become shards at once, over the dp ways that share them first.
     """
     setting, training = task.setting, task.setting.training
     assert training is not None
@@ -157,13 +158,16 @@ def _in_order(task: Task) -> Pieces:
         for stage in setting.stages.stages
     }
     alone = replace(setting, layout=Layout(), schedule=None, training=None)
-    ways: list[Sums] = []
+    assert setting.schedule is not None
+    numbers = dict.fromkeys(number for kind, _, number in setting.schedule.ranks[0] if kind in "BW")
+    rounds = [[number] for number in numbers] if setting.reduces_each else [[*numbers]]
+    ways: list[list[Sums]] = []
     with local_engine.one_run:
         local_engine.end()
         with compat.fake_world(1):
             mesh = compat.make_mesh(Layout(), "cpu")
             for way in range(setting.layout.dp):
-                ways.append(_one_way(mesh, task, alone, given, weights, way))
+                ways.append(_one_way(mesh, task, alone, given, weights, way, rounds))
     by_rank = [_sum_of_ways(setting, ways, pp_rank) for pp_rank in range(setting.layout.pp)]
     squares = [_squares(setting, own, pp_rank) for pp_rank, own in enumerate(by_rank)]
     norm = update.over_stages(squares, 0).sqrt()
@@ -189,8 +193,9 @@ def _one_way(
     given: Mapping[str, Tensor],
     weights: Mapping[int, Mapping[str, Tensor]],
     way: int,
-) -> Sums:
-    """The gradients of a dp way's micro-batches, added in the order of each stage's backwards."""
+    rounds: list[list[int]],
+) -> list[Sums]:
+    """The gradients of each round of a dp way's micro-batches, added in the order of their backwards."""
     setting, program = task.setting, task.program.stage
     assert program is not None
     assert setting.schedule is not None
@@ -207,30 +212,36 @@ def _one_way(
         assert not isinstance(out, Tensor)
         loss = microbatches.objective(out["loss"], setting)
         made.append(dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True)))
+    return [_sum_of_round(setting, made, numbers) for numbers in rounds]
+
+
+def _sum_of_round(setting: Setting, made: list[Sums], numbers: list[int]) -> Sums:
+    assert setting.schedule is not None
     sums: Sums = {}
-    for pp_rank in range(setting.layout.pp):
-        for kind, stage_number, number in setting.schedule.ranks[pp_rank]:
-            for name in weights[stage_number] if kind in "BW" else ():
-                key = stage_number, name
-                sums[key] = microbatches.added(sums.get(key), made[number][key], setting, number)
-    ends = [key for key in sums if key[1] == TIED and setting.model.tied]
+    for row in setting.schedule.ranks:
+        for kind, stage, number in row:
+            for key in made[number] if kind in "BW" and number in numbers else ():
+                if key[0] == stage:
+                    sums[key] = microbatches.added(sums.get(key), made[number][key], setting, number)
+    ends = [key for key in sums if key[1] == TIED and setting.model.tied and not setting.reduces_each]
     total = reduce(add, (sums[key] for key in ends)) if ends else None
     return sums | {key: total for key in ends if total is not None}
 
 
-def _sum_of_ways(setting: Setting, ways: list[Sums], pp_rank: int) -> dict[str, Tensor]:
+def _sum_of_ways(setting: Setting, ways: list[list[Sums]], pp_rank: int) -> dict[str, Tensor]:
     """A PP rank's gradients, in its own order: the mean over dp ways, those that share shards first."""
     assert setting.schedule is not None
     shared = setting.layout.dp_shard if setting.shards.cuts("gradients") else len(ways)
     found: dict[str, Tensor] = {}
-    for stage, name in ways[0]:
+    for stage, name in ways[0][0]:
         if setting.schedule.rank_of(stage) != pp_rank:
             continue
-        groups = [
-            reduce(add, (way[stage, name] for way in ways[at : at + shared]))
-            for at in range(0, len(ways), shared)
-        ]
-        found[name] = reduce(add, groups)
+        groups = []
+        for at in range(0, len(ways), shared):
+            rounds = zip(*ways[at : at + shared], strict=True)
+            groups.append(reduce(add, (reduce(add, (own[stage, name] for own in each)) for each in rounds)))
+        own = reduce(add, groups)
+        found[name] = found[name] + own if setting.reduces_each and name in found else own
     return {name: g / setting.layout.dp for name, g in found.items()}
 
 

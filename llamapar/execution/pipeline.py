@@ -17,11 +17,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.place.orders import Action
 from llamapar.programs import faults
-from llamapar.spmd import microbatches
-from llamapar.spmd.gradients import reduce_gradients
+from llamapar.spmd import gradients, microbatches
 from llamapar.spmd.setting import TIED, Setting
 from llamapar.spmd.update import STATES
-from llamapar.spmd.zero import axis_names, forward_of, leaves_of
+from llamapar.spmd.zero import axis_names, forward_of, leaves_of, zero_group
 
 from .answers import RankFailure
 from .body import NO_RESULTS, Cut, Operation, Results, Task, Work, as_shared, groups_kept, inputs, leaf
@@ -75,6 +74,7 @@ class PipelineRank:
         assert program.stage is not None
         self.setting, self.program, self.schedule = setting, program.stage, setting.schedule
         self.stages = {stage.stage: stage for stage in setting.stages_on(self.pp_rank)}
+        self.scatters = zero_group(self.mesh, setting) if setting.reduces_each else None
         self.trained = Trained(self.mesh, setting, self.pp_rank, self.given) if setting.training else None
         self._take(self.given if self.trained is None else self.trained.weights)
 
@@ -130,13 +130,14 @@ class PipelineRank:
         yield from self._tie()
         with self.recorder:
             self.recorder.phase = "gradients"
-            gradients = reduce_gradients(self.mesh, self.setting, self._gradients())
+            scattered = self.scatters is not None
+            reduced = gradients.reduce_gradients(self.mesh, self.setting, self._gradients(), scattered)
             outputs = {
                 name: torch.cat([parts[number] for number in sorted(parts)])
                 for name, parts in self.outputs.items()
             }
             self.sums.clear()
-        return Results(outputs, gradients)
+        return Results(outputs, reduced)
 
     def _update(self, trained: Trained, made: Results) -> Turns:
         """Norm, clipping and AdamW, and what the next forward takes."""
@@ -207,9 +208,14 @@ class PipelineRank:
         found = torch.autograd.grad(
             flight.out, [*inputs, *wanted.values()], incoming, retain_graph=kind == "I"
         )
+        if self.scatters is not None:
+            self.recorder.phase = "gradients"
         for name, own in zip(wanted, found[len(inputs) :], strict=True):
+            if self.scatters is not None:
+                own = gradients.sum_shards(self.scatters, name, own.to(self.setting.sum_dtype))
             total = self.sums.get((number, name))
             self.sums[number, name] = microbatches.added(total, own, self.setting, micro_batch)
+        self.recorder.phase = None
         return found[0] if inputs else None
 
     # -- gradients -----------------------------------------------------------------------------

@@ -16,7 +16,13 @@ from .style import Spec
 
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "parameters": ("#5D5FB8", ("parameters", "gathered parameters")),
-    "gradients": ("#88CCEE", ("gradients", "gradient buckets", "gradients in flight", "reduction buckets")),
+    "gradients": (
+        "#88CCEE",
+        (
+            *("gradients", "unreduced gradients", "gradient buckets", "gradients in flight"),
+            "reduction buckets",
+        ),
+    ),
     "optimizer": (
         "#44AA99",
         (

@@ -2,117 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-
-from llamapar.describe.configfile import Values
+from dataclasses import replace
 
 from .base import Framework, Source
-
-
-@dataclass(frozen=True)
-class Habits:
-    """What a trainer does with memory; None where it is not known, or a run's own settings decide.
-
-    regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
-        backward, rather than kept.
-    silu_kept: the backward of SwiGLU keeps SiLU's output, rather than computing it again.
-    elementwise_kept: outputs of norms and SwiGLU's product are kept for the matmuls that read them, rather
-        than computed again.
-    gradients_stay: gradients are buffers that stay between steps; else the first micro-batch of a step finds
-        none, and they come as activations go.
-    step_copies: the optimizer's step makes so many copies of the size of its parameters, as torch's foreach
-        does one.
-    loss: one of `losses.LOSSES`; where tp > 1 `tp_loss`.
-    selective: what "selective" recomputation computes again: "matmuls", every second of them and norms,
-        "attention" alone, of which flash attention keeps nothing more anyway, or "elementwise", all but
-        matmuls and attention.
-    grads_in_dtype: sums of gradients are in the dtype of parameters, not in float32.
-    master_weights: float32 ones and states beside parameters of fewer bits; else all is in their dtype.
-    step_gradients: what the optimizer's step makes of a rank's own gradients, as a formula of own, item, wide
-        and zero; all others and the reduction's buffers are gone by then.
-    bucket: numbers in the buffers of a gradient reduction.
-    overlaps: whether those are two, of which one is reduced while the other fills, below ZeRO 3 too.
-    live: most parameters that ZeRO 3 keeps gathered; 0: those of two layers.
-    merged_qkv: without GQA Q stays a view of the merged Q, K and V, beside K and V of their own (flash-attn's
-        rotary works in place on Q).
-    merged_v: without GQA V stays a view of the merged Q, K and V, beside Q and K of their own, unless a
-        compiler parts them.
-    transposes: of several sequences the output of attention is transposed by a copy.
-    repeats_kv: K and V are repeated for every query head before attention, which keeps them so.
-    reduces_after: under ZeRO 1 gradients are reduced whole, in one collective once the last backward has
-        ended, and parameters gathered in one before the next step, which is then copied apart: for every
-        tensor as many pieces as ranks share it. 0, or the tensors of a layer.
-    sources: where each of them stands, by the name of the field.
-    """
-
-    regather: bool | None = None
-    silu_kept: bool | None = None
-    elementwise_kept: bool | None = None
-    gradients_stay: bool | None = None
-    step_copies: int | None = None
-    loss: str | None = None
-    tp_loss: str | None = None
-    selective: str = "matmuls"
-    grads_in_dtype: bool = False
-    master_weights: bool = True
-    step_gradients: str = ""
-    bucket: int = 0
-    overlaps: bool = True
-    live: int = 0
-    merged_qkv: bool = False
-    merged_v: bool = False
-    transposes: bool = False
-    repeats_kv: bool = False
-    reduces_after: int = 0
-    sources: Mapping[str, Source] = field(default_factory=dict)
-
-    def source(self, name: str) -> str:
-        """Where a choice stands, as text."""
-        return str(self.sources.get(name, ""))
-
-    @property
-    def open(self) -> tuple[str, ...]:
-        """The choices that are not known."""
-        return tuple(name for name in LEAST if getattr(self, name) is None)
-
-    def under(self, recompute: str) -> tuple[Habits, str]:
-        """These, and a mode of recomputation, where "selective" is one of the others with its own choices."""
-        if recompute != "selective" or self.selective == "matmuls":
-            return self, recompute
-        again = {"regather": True, "silu_kept": False, "elementwise_kept": False}
-        return (replace(self, **Values(again)) if self.selective == "elementwise" else self), "none"
-
-    def least(self) -> Habits:
-        """With every open choice as it takes least memory."""
-        return replace(self, **Values({name: LEAST[name] for name in self.open}))
-
-    def most(self) -> Habits:
-        """With every open choice as it takes most."""
-        return replace(self, **Values({name: MOST[name] for name in self.open}))
-
-
-LEAST: dict[str, bool | int | str] = {
-    "regather": True,
-    "silu_kept": False,
-    "elementwise_kept": False,
-    "gradients_stay": False,
-    "step_copies": 0,
-    "loss": "in_place",
-}
-MOST: dict[str, bool | int | str] = {
-    "regather": False,
-    "silu_kept": True,
-    "elementwise_kept": True,
-    "gradients_stay": True,
-    "step_copies": 0,
-    "loss": "vocab_parallel",
-}
-"""Choice → how it takes least memory, and most. No trainer is taken to copy at the step unless it does, nor
-to keep a loss worse or better than the vocabulary-parallel ones."""
-
-UNKNOWN_TRAINER = Habits()
-"""Nothing is known: every choice is open."""
+from .trainer import EACH, LAST, LAST_IN_PIPELINE, UNKNOWN_TRAINER, Habits
 
 _MEGATRON, _MEGATRON_AT = "NVIDIA/Megatron-LM", "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
 _TITAN, _TITAN_AT = "pytorch/torchtitan", "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a"
@@ -139,7 +32,13 @@ HABITS: dict[str, Habits] = {
         step_copies=0,
         loss="in_place",
         selective="attention",
+        reduces=EACH,
         sources={
+            "reduces": Source(
+                _MEGATRON,
+                "megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py (grad_reduce_every_bprop)",
+                "00caa53af30912914981c86f39db123961678bbd",
+            ),
             "regather": Source(_MEGATRON, "megatron/core/tensor_parallel/layers.py:604-627", _MEGATRON_AT),
             "gradients_stay": Source(
                 _MEGATRON, "megatron/core/distributed/param_and_grad_buffer.py:1168", _MEGATRON_AT
@@ -158,7 +57,11 @@ HABITS: dict[str, Habits] = {
         step_copies=0,
         loss="torch",
         tp_loss="loss_parallel",
+        reduces=LAST_IN_PIPELINE,
         sources={
+            "reduces": Source(
+                _TORCH, "torch/distributed/pipelining/stage.py (backward_maybe_with_nosync)", _TORCH_AT
+            ),
             "regather": Source(_TITAN, "torchtitan/parallelisms/parallelize_llama.py", "004b3148a9"),
             "silu_kept": _AUTOGRAD,
             "gradients_stay": Source(_TITAN, "torchtitan/trainer.py:845", _TITAN_AT),
@@ -174,7 +77,13 @@ HABITS: dict[str, Habits] = {
         merged_qkv=True,
         transposes=True,
         reduces_after=6,  # qkv, o, gate and up, down, two norms
+        reduces=LAST,
         sources={
+            "reduces": Source(
+                _NANOTRON,
+                "src/nanotron/trainer.py (sync_gradients_across_dp)",
+                "069c21cf3cacb90d535d486cb6623e7bf53605e6",
+            ),
             "reduces_after": Source(
                 _NANOTRON,
                 "src/nanotron/trainer.py (sync_gradients_across_dp, reduce_scatter=False); "
@@ -202,7 +111,17 @@ HABITS: dict[str, Habits] = {
         gradients_stay=False,
         step_copies=1,
         loss="torch",
+        reduces=LAST,
+        unreduced_in_dtype=True,
         sources={
+            "unreduced_in_dtype": Source(
+                _TORCH, "torch/distributed/fsdp/_runtime_utils.py (_post_backward_hook)", _TORCH_AT
+            ),
+            "reduces": Source(
+                "huggingface/transformers",
+                "src/transformers/trainer.py (accelerator.no_sync)",
+                "000945a9b726d87a93e61e873b88ff8f3cd411b5",
+            ),
             "silu_kept": _AUTOGRAD,
             "gradients_stay": _NONE_AT_FIRST,
             "step_copies": Source(_TORCH, "torch/optim/adamw.py; torch/optim/adam.py", _TORCH_AT),
@@ -223,7 +142,13 @@ HABITS: dict[str, Habits] = {
         bucket=10**9,
         overlaps=False,
         live=10**9,
+        reduces=EACH,
         sources={
+            "reduces": Source(
+                _DEEPSPEED,
+                "deepspeed/runtime/engine.py (allreduce_gradients, no_sync)",
+                "007cca6a2ffe3ed9d393459f4a3081bd54341ba6",
+            ),
             "live": Source(_DEEPSPEED, "deepspeed/runtime/zero/config.py:227", _DEEPSPEED_AT),
             "grads_in_dtype": Source(_DEEPSPEED, "deepspeed/runtime/zero/stage_1_and_2.py", _DEEPSPEED_AT),
             "step_gradients": Source(
@@ -251,7 +176,13 @@ HABITS: dict[str, Habits] = {
         loss="in_place",
         grads_in_dtype=True,
         step_gradients="own * (wide + item * (zero == 3))",
+        reduces=EACH,
         sources={
+            "reduces": Source(
+                _INTERNEVO,
+                "internlm/core/scheduler/no_pipeline_scheduler.py (skip_grad_reduce)",
+                "00a2a3428ea3f9f61d070d939a52bc5e202edc75",
+            ),
             "step_copies": Source(_TORCH, "torch/optim/adamw.py", "v1.13.1"),
             "step_gradients": Source(
                 _INTERNEVO,
@@ -272,7 +203,13 @@ HABITS: dict[str, Habits] = {
         grads_in_dtype=True,
         merged_v=True,
         repeats_kv=True,
+        reduces=LAST,
         sources={
+            "reduces": Source(
+                _LITGPT,
+                "litgpt/pretrain.py (fabric.no_backward_sync)",
+                "0363060b9b9952baada5e5e91c5f2ca1030acd35",
+            ),
             "merged_v": Source(_LITGPT, "litgpt/model.py (CausalSelfAttention.forward)", "b042058e"),
             "silu_kept": Source(_LITGPT, "litgpt/model.py (LLaMAMLP)", _LITGPT_AT),
             "gradients_stay": _NONE_AT_FIRST,
@@ -291,7 +228,13 @@ HABITS: dict[str, Habits] = {
         grads_in_dtype=True,
         master_weights=False,
         repeats_kv=True,
+        reduces=EACH,
         sources={
+            "reduces": Source(
+                _TUNE,
+                "recipes/full_finetune_distributed.py (train)",
+                "723b69c8be7d25173ca09317eb44332d064348d4",
+            ),
             "silu_kept": Source(_TUNE, "torchtune/modules/feed_forward.py", _TUNE_AT),
             "gradients_stay": _NONE_AT_FIRST,
             "step_copies": Source(_TUNE, "recipes/configs/llama3_1/8B_full.yaml (fused: True)", _TUNE_AT),
@@ -307,7 +250,13 @@ HABITS: dict[str, Habits] = {
         gradients_stay=False,
         step_copies=0,
         loss="chunked",
+        reduces=EACH,
         sources={
+            "reduces": Source(
+                _PRIME,
+                "src/prime_rl/trainer/sft/train.py (set_requires_all_reduce)",
+                "01c3ad6e4ef066d7afe8bb4bc6dd92345fee061d",
+            ),
             "silu_kept": Source(_PRIME, "src/prime_rl/trainer/models/layers/mlp.py", _PRIME_AT),
             "gradients_stay": _NONE_AT_FIRST,
             "step_copies": Source(_PRIME, "src/prime_rl/trainer/optim/__init__.py:56", _PRIME_AT),
@@ -323,7 +272,9 @@ HABITS: dict[str, Habits] = {
         loss="narrow",
         master_weights=False,
         repeats_kv=True,
+        reduces=LAST,
         sources={
+            "reduces": Source(_PICOTRON, "train.py (train_step)", "12e81c32687e09a7a96cff46770bdb2f783df6d9"),
             "silu_kept": Source(_PICOTRON, "picotron/model.py:180", _PICOTRON_AT),
             "gradients_stay": Source(_PICOTRON, "picotron/data_parallel/bucket.py", _PICOTRON_AT),
             "step_copies": Source(_TORCH, "torch/optim/adamw.py; torch/optim/adam.py", _TORCH_AT),
@@ -348,8 +299,14 @@ HABITS: dict[str, Habits] = {
 }
 HABITS["llama-cookbook"] = replace(
     HABITS["transformers"],
+    reduces=EACH,
     sources={
         **HABITS["transformers"].sources,
+        "reduces": Source(
+            "meta-llama/llama-recipes",
+            "src/llama_recipes/utils/train_utils.py (train)",
+            "03f1ca78171ec3dbd0bdbd0b19ac97e334db1a6b",
+        ),
         "step_copies": Source(_COOKBOOK, "src/llama_cookbook/finetuning.py:399-415", _COOKBOOK_AT),
     },
 )

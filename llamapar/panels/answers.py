@@ -129,9 +129,7 @@ def method(values: Values) -> str:
 def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
     """How the panel's job runs: what it does not ask is as `lp.cost` assumes it."""
     found = hardware(job.gpu or DEFAULT_GPU)
-    return Conditions(
-        found, recompute=job.recompute, selective=habits_of(judge).selective, cp_method=cp_method
-    )
+    return Conditions(found, recompute=job.recompute, cp_method=cp_method, habits=habits_of(judge))
 
 
 def layer_split(job: Job, judge: Framework | None) -> str:
@@ -214,9 +212,9 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
 
 
 def _fast(cost: Cost) -> tuple[str, str]:
-    bubble = cost.seconds.get("bubble", 0.0) / cost.step_seconds
+    idle = cost.seconds.get("bubble", 0.0) / cost.step_seconds
     each = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU"
-    note = f"{cost.low:.3g} to {cost.high:.3g} s; bubble {bubble:.0%}; {each}"
+    note = f"{cost.low:.3g} to {cost.high:.3g} s; idle {idle:.0%} of it in the pipeline; {each}"
     return f"{cost.step_seconds:.3g} s a step, {cost.mfu:.0%} MFU", note
 
 

@@ -201,12 +201,16 @@ class Timeline(Record):
 
     @property
     def bubble(self) -> float:
-        """Idle time over compute time of all ranks ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1)."""
+        """Idle time over compute time of all ranks: (pp - 1)/(v·m) for 1F1B and GPipe.
+
+        "Bubble" is this ratio wherever a percentage stands beside the word; what is a share of the whole time
+        is called idle ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1).
+        """
         return sum(self.idle) / (sum(self.compute) or 1.0)
 
     @property
     def idle_share(self) -> float:
-        """Idle time over all the time of all ranks."""
+        """Idle time over all the time of all ranks: bubble/(1 + bubble)."""
         return sum(self.idle) / (self.end * len(self.ends) or 1.0)
 
     def runs(self, rank: int) -> Iterator[tuple[Action, float, float]]:

@@ -1,7 +1,7 @@
 """What a change of a job gains and costs: memory, FLOPs computed again, bytes on the wire, GPUs that wait.
 
 The collectives of tensor and context parallelism are those of `count.wire`. Sources of the others: pipelines
-and their bubble arXiv:2104.04473 section 2.2, ZeRO arXiv:1910.02054 section 7. The embedding and the head,
+and their waiting arXiv:2104.04473 section 2.2, ZeRO arXiv:1910.02054 section 7. The embedding and the head,
 whose share is small, are left out of the wire. A ring of n ranks sends (n - 1)/n of a tensor a rank to gather
 or to scatter it, and twice that to reduce it to all.
 """
@@ -19,6 +19,7 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework
+from llamapar.frameworks.habits import habits_of
 from llamapar.place.schedule import of_layout
 from llamapar.records.tables import Plain, plural
 
@@ -72,7 +73,7 @@ def sequences_of(job: Job) -> int:
     return (job.n_micro_batches or job.layout.usual_micro_batches) * batch * job.layout.dp
 
 
-def wire_bytes(job: Job, seq_len: int, sequences: float) -> dict[str, float]:
+def wire_bytes(job: Job, seq_len: int, sequences: float, judge: Framework | None = None) -> dict[str, float]:
     """Axis → bytes that a rank sends in a step of `sequences`, over a ring; see this module."""
     m, lay = job.model, job.layout
     full = job.recompute == "full"
@@ -85,18 +86,18 @@ def wire_bytes(job: Job, seq_len: int, sequences: float) -> dict[str, float]:
         "tp": layers * rounds["tp"] * _ring(lay.tp) * stream,
         "cp": layers * rounds["cp"] * _ring(lay.cp) * keys,
         "pp": 2 * boundaries * stream / (lay.tp if lay.sp else 1),
-        "dp": _states(job, layers, own / (job.micro_batch or 1)),
+        "dp": _states(job, layers, own / (job.micro_batch or 1), judge),
     }
 
 
-def _states(job: Job, layers: float, micro_batches: float) -> float:
+def _states(job: Job, layers: float, micro_batches: float, judge: Framework | None) -> float:
     """Gradients and parameters on their way between the ranks that share them, by ZeRO's stage."""
     lay = job.layout
     numel = layers * sum(layer_numel(job.model).values()) / lay.tp
     shard, copies = lay.dp_shard * lay.cp, lay.dp_replicate
     if lay.zero == 0:
         return 2 * _ring(shard * copies) * numel * GRAD
-    rounds = micro_batches if lay.zero >= 2 else 1
+    rounds = 1 if lay.zero == 1 or habits_of(judge).reduces_once(lay.pp) else micro_batches
     gathers = 2 * micro_batches if lay.zero == 3 else 1
     between_copies = 2 * _ring(copies) * numel / shard * GRAD
     return _ring(shard) * numel * (rounds * GRAD + gathers * ITEM) + between_copies
@@ -111,8 +112,9 @@ CHUNKS = 512
 hundredth of a second; a longer one's is not said."""
 
 
-def bubble(job: Job, sequences: float) -> float | None:
-    """The share of a step in which a rank waits for the pipeline; None where that is not known.
+def idle_share(job: Job, sequences: float) -> float | None:
+    """The share of a step in which a rank waits for the pipeline, `Timeline.idle_share`; None where that is
+    not known.
 
     (pp - 1)/(v·m + pp - 1) for 1F1B and GPipe; any other schedule is walked, a backward twice a forward.
     """
@@ -141,7 +143,7 @@ class Effect:
     """What a change of a job comes to. load: its memory then; None where nothing can be counted.
 
     flops, wire: of all ranks for as many tokens, as a multiple of what it was; None where it is not known.
-    idle_gpus: of those there are. bubble: the share of a step that ranks wait for the pipeline, before and
+    idle_gpus: of those there are. idle_share: of a step, in which ranks wait for the pipeline, before and
     after; None where it is not known.
     """
 
@@ -149,7 +151,7 @@ class Effect:
     flops: float | None
     wire: float | None
     idle_gpus: int
-    bubble: tuple[float, float] | None
+    idle_share: tuple[float, float] | None
 
     @property
     def gain(self) -> str:
@@ -168,8 +170,8 @@ class Effect:
     def price(self) -> list[str]:
         """What costs more than before, in words."""
         found = [_more(self.flops, "FLOPs"), _more(self.wire, "bytes on the wire")]
-        if self.bubble and self.bubble[1] - self.bubble[0] >= WORTH_SAYING:
-            before, after = self.bubble
+        if self.idle_share and self.idle_share[1] - self.idle_share[0] >= WORTH_SAYING:
+            before, after = self.idle_share
             found.append(f"GPUs idle {after:.0%} of a step in the pipeline, {before:.0%} before")
         if self.idle_gpus:
             found.append(f"{plural(self.idle_gpus, 'GPU')} idle")
@@ -186,7 +188,7 @@ class Effect:
             "memory_bytes": self.load.memory.high_bytes if self.load else None,
             "flops": self.flops,
             "wire": self.wire,
-            "bubble": self.bubble[1] if self.bubble else None,
+            "idle_share": self.idle_share[1] if self.idle_share else None,
             "idle_gpus": self.idle_gpus,
         }
 
@@ -213,14 +215,18 @@ def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     after = sequences_of(new) if is_said else before
     again = flops_a_token(new.model, new.seq_len, new.recompute)
     flops = again / flops_a_token(old.model, old.seq_len, old.recompute)
-    sent = _sent(old, old.seq_len, before)
-    wire = _sent(new, new.seq_len, after) / sent if sent else None
+    sent = _sent(old, old.seq_len, before, judge)
+    wire = _sent(new, new.seq_len, after, judge) / sent if sent else None
     waits = None
-    if is_said and (first := bubble(old, before)) is not None and (then := bubble(new, after)) is not None:
+    if (
+        is_said
+        and (first := idle_share(old, before)) is not None
+        and (then := idle_share(new, after)) is not None
+    ):
         waits = first, then
     return Effect(load(new, judge), flops, wire, idle, waits)
 
 
-def _sent(job: Job, seq_len: int, sequences: int) -> float:
+def _sent(job: Job, seq_len: int, sequences: int, judge: Framework | None) -> float:
     """Bytes that all ranks send for one sequence."""
-    return sum(wire_bytes(job, seq_len, sequences).values()) * job.layout.world / sequences
+    return sum(wire_bytes(job, seq_len, sequences, judge).values()) * job.layout.world / sequences

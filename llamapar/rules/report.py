@@ -17,6 +17,7 @@ from llamapar.describe.splits import Padding
 from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
 from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, fold, plural
 
@@ -53,6 +54,7 @@ class Finding:
     def _numbers(self) -> Plain:
         job, judge = self.job, self.judge
         numbers = judge.job_of(self.code, job).numbers(judge.padding) if judge else job.numbers()
+        numbers["reductions"] = habits_of(judge).reductions(job.layout.pp, job.layout.zero)
         return numbers | capacity.words(job, judge) if self.rule in MEMORY else numbers
 
     @cached_property

@@ -266,7 +266,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "ZeRO with PP",
         lambda j, _: j.layout.zero >= 2 and j.layout.pp > 1,
         "zero={zero} with pp={pp}",
-        "gradients (and at stage 3 parameters) would be communicated once a micro-batch",
+        "{reductions}",
         severity=lambda j: WARNING if j.layout.zero == 3 else NOTE,
         repairs=lambda j: [{"zero": 1}],
     ),

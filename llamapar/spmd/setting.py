@@ -18,6 +18,7 @@ from torch import Tensor
 from llamapar.describe.layout import Layout
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
 from llamapar.errors import LlamaparError
+from llamapar.frameworks.trainer import UNKNOWN_TRAINER
 from llamapar.place.cut import Cut
 from llamapar.place.pipeline import Schedule
 from llamapar.place.stage_map import Stage
@@ -88,6 +89,11 @@ class Setting(Cut):
     def micro_batch(self) -> int:
         """Sequences of a micro-batch."""
         return self.global_batch // self.layout.dp // self.micro_batches
+
+    @property
+    def reduces_each(self) -> bool:
+        """Whether gradients become shards after every micro-batch, rather than after the last one."""
+        return self.shards.cuts("gradients") and not UNKNOWN_TRAINER.reduces_once(self.layout.pp)
 
     @property
     def of_one_stage(self) -> Layout:

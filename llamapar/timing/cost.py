@@ -237,13 +237,12 @@ def cost(
         kernels,
         flash,
         recompute,
-        habits_of(judge).selective,
         flag("overlap_tp", overlap_tp),
         OPTIONS["cp_method"].chosen(cp_method),
         imbalance=real("imbalance", imbalance, 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=flag("float8_all_gather", float8_all_gather),
         cast=DELAYED if judge and judge.name in DELAYS else DYNAMIC,
-        reduces_after=habits_of(judge).reduces_after,
+        habits=habits_of(judge),
     ).fitted(profile)
     split = layer_split or (judge and judge.layer_split) or "balanced ends"
     return cost_of(job, how, split, nc, flops)

@@ -17,6 +17,7 @@ from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
+from llamapar.frameworks.trainer import UNKNOWN_TRAINER, Habits
 from llamapar.rules.price import AGAIN, layer_numel
 
 from .profiles import PROFILES
@@ -34,11 +35,11 @@ class Conditions:
     """How a job runs on its GPUs.
 
     precision: of the layers' matmuls, "bfloat16" or "float8". kernels: "fused", as torch.compile and
-    Transformer Engine make them, or "eager". flash: a kernel of FLASH, or "fa3". recompute: as in `memory`;
-    selective: what of a layer that means, by `Habits`. overlap_tp: collectives of TP run beside matmuls.
-    imbalance: the most work of attention that a rank has, over an even share of whole causal sequences.
-    low_gather: ZeRO 3 gathers weights in float8. cast: bytes that casting a number to float8 moves,
-    DYNAMIC or DELAYED. reduces_after: of Habits. slower, host: a Profile's.
+    Transformer Engine make them, or "eager". flash: a kernel of FLASH, or "fa3". recompute: as in `memory`.
+    overlap_tp: collectives of TP run beside matmuls. imbalance: the most work of
+    attention that a rank has, over an even share of whole causal sequences. low_gather: ZeRO 3 gathers
+    weights in float8. cast: bytes that casting a number to float8 moves, DYNAMIC or DELAYED. habits: of the
+    trainer. slower, host: a Profile's.
     """
 
     gpu: Gpu
@@ -46,13 +47,12 @@ class Conditions:
     kernels: str = "fused"
     flash: str = "fa3"
     recompute: str = "selective"
-    selective: str = "matmuls"
     overlap_tp: bool = False
     cp_method: str = "all_gather"
     imbalance: float = 1.0
     low_gather: bool = False
     cast: int = 5
-    reduces_after: int = 0
+    habits: Habits = UNKNOWN_TRAINER
     slower: float = 1.0
     host: float = 0.0
 
@@ -169,7 +169,7 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
     gpu, tp, cp = how.gpu, layout.tp, layout.cp
     numel = layer_numel(model)
     again = AGAIN[how.recompute]
-    if how.recompute == "selective" and how.selective == "attention":
+    if how.recompute == "selective" and how.habits.selective == "attention":
         again = frozenset({"attention"})
     repeats = bool(again) and again != {"attention"}  # norms and SwiGLU are computed again with matmuls
     inputs: dict[str, float] = {

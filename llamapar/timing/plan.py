@@ -321,10 +321,10 @@ def plan(
         kv_replication=flag("kv_replication", kv_replication),
     )
     how = Conditions(
-        *(found, precision, kernels, flash, "selective", habits_of(judge).selective),
+        *(found, precision, kernels, flash, "selective"),
         flag("overlap_tp", overlap_tp),
         cp_method,
-        reduces_after=habits_of(judge).reduces_after,
+        habits=habits_of(judge),
     ).fitted(profile)
     largest = None if most_tp is None else whole("most_tp", most_tp)
     others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()

@@ -192,7 +192,7 @@ def _of_degrees(
     if shards == 1:  # then stages are alike
         zeros = (min(1, max(zeros)),)
     splits = splits_of(judge) if pp > 1 else splits_of(judge)[:1]
-    shared = {zero: Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero), job.schedule) for zero in zeros}
+    shared = {zero: Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero)) for zero in zeros}
     numel = layers_numel(model) / model.n_layers / own.tp
     for batch in (n for n in divisors(min(sequences, MOST_MICRO_BATCH)) if sequences % n == 0):
         many = sequences // batch

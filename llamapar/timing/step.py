@@ -12,7 +12,7 @@ from llamapar.count.terms import Term
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
-from llamapar.place.orders import ALL_FORWARD_FIRST, ORDERS
+from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import walk_of
 from llamapar.place.walk import Walk
 
@@ -109,7 +109,7 @@ class Sharing:
 
     shards: ranks among which states lie. scatter, gather: seconds that a parameter's gradient, and itself, is
     on its way. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP, or EXPOSED_AFTER.
-    pieces: of a layer's parameters, that are copied one by one then.
+    pieces: of a layer's parameters, that are copied one by one then. once: of `Habits.reduces_once`.
     """
 
     shards: int
@@ -119,18 +119,19 @@ class Sharing:
     memory: float
     formula: str
     pieces: int
+    once: bool
 
     @classmethod
-    def of(cls, how: Conditions, layout: Layout, schedule: str) -> Sharing:
-        """Of a layout under a schedule."""
+    def of(cls, how: Conditions, layout: Layout) -> Sharing:
+        """Of a layout."""
         shards, copies = sharing(how, layout)
         zero = layout.zero
         gathered = 1 if how.low_gather and zero == 3 else ITEM
         between = 2 * (copies.size - 1) / copies.size / shards.size * GRAD / copies.rate(how.gpu)
         along = (shards.size - 1) / shards.size / shards.rate(how.gpu)
-        once = zero == 2 and schedule in ALL_FORWARD_FIRST  # a stage's gradients are whole before the next's
-        formula = EXPOSED_DP[1 if once else zero]
-        if how.reduces_after and zero == 1:
+        once = how.habits.reduces_once(layout.pp)
+        formula = EXPOSED_DP[1 if once and zero == 2 else zero]
+        if how.habits.reduces_after and zero == 1:
             formula = EXPOSED_AFTER
         return cls(
             shards.size if zero else 1,
@@ -139,7 +140,8 @@ class Sharing:
             shards.latency * (shards.size > 1),
             how.gpu.hbm_rate * STREAM,
             formula if shards.size * copies.size > 1 else "0.0",
-            how.reduces_after * shards.size,
+            how.habits.reduces_after * shards.size,
+            once,
         )
 
     def exposed(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> Term:
@@ -150,6 +152,7 @@ class Sharing:
         layers = named["layers"]
         inputs = {
             "micro_batches": named["micro_batches"],
+            "reductions": 1.0 if self.once else named["micro_batches"],
             "scatter": self.scatter * numel,
             "gather": self.gather * numel,
             "latency": self.latency,
@@ -173,11 +176,12 @@ EXPOSED_DP = {
     # twice the ring, beside the last micro-batch's backward
     0: "max((scatter + gather) / layers, scatter + gather - backward) + latency",
     1: "max(scatter / layers, scatter - backward) + max(gather / layers, gather - forward) + 2 * latency",
-    2: "scatter / layers + micro_batches * max(0, scatter - backward)"
+    2: "scatter / layers + reductions * max(0, scatter - backward)"
     " + max(gather / layers, gather - forward) + 2 * latency",
     3: "(scatter + gather) / layers + 2 * latency"
-    " + micro_batches * (max(0, gather + layers * latency - forward)"
-    " + max(0, gather + scatter + 2 * layers * latency - backward))",
+    " + micro_batches * max(0, gather + layers * latency - forward)"
+    " + (micro_batches - reductions) * max(0, gather + layers * latency - backward)"
+    " + reductions * max(0, gather + scatter + 2 * layers * latency - backward)",
 }
 """ZeRO's stage → what of gradients and parameters on their way is not hidden: the last layer's reduction and
 the first one's gather, and what takes longer than the compute of a micro-batch beside it."""
@@ -230,7 +234,7 @@ class Step:
         if lay.pp > 1:
             terms += _pipeline(job, how, ranks, many, nc, tokens)
         numel, layers = _fullest(sizes)
-        between = Sharing.of(how, lay, job.schedule)
+        between = Sharing.of(how, lay)
         if lay.cp * lay.dp > 1:
             terms.append(between.exposed(numel, named | {"layers": float(layers)}, phases))
         terms.append(between.optimizer(numel))
