@@ -392,7 +392,7 @@ def _finding(finding: Finding) -> dict[str, object]:
         "fixes": [] if finding.rule in MEMORY else [[fix.text, fix.effect.text] for fix in finding.fixes],
         "later": finding.rule in MEMORY and finding.severity != NOTE,
         "verdicts": [
-            [FRAMEWORKS[name].title, v.verdict, v.message, v.note, v.source.links]
+            [FRAMEWORKS[name].title + v.dated, v.verdict, v.message, v.note, v.source.links]
             for name, v in finding.frameworks.items()
             if v.source
         ],
