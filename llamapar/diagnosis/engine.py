@@ -292,7 +292,7 @@ def build(
 ) -> Explanation:
     """The explanation of one message. others: what other ranks say of the same failure."""
     known = known.also(dict(r.facts()))
-    job, quoted, observed = known.job(), quotes(r, known.framework), observe(r)
+    job, quoted, observed = known.job(), quotes(r, known.framework, bool(known.get("n_kv_heads"))), observe(r)
     failing: set[str] = set()
     saying: set[str] = set()
     if job is not None:

@@ -66,10 +66,10 @@ _LAST, _FIRST = re.compile(r"\S{0,32} ?$"), re.compile(r"^ ?\S{0,32}")
 """A number at the end of what stands before a message, and at the beginning of what follows."""
 
 
-def quotes(r: Reading, framework: Framework | None) -> list[Quote]:
-    """Every message that the text holds from its first word to its last. Torch's own words are torch's, and
-    Python's of a division by 0 nobody's where no count of heads is named, whichever framework they come up
-    in, but for the one that is known to be at work."""
+def quotes(r: Reading, framework: Framework | None, heads: bool = False) -> list[Quote]:
+    """Every message that the text holds from its first word to its last. Torch's own words are torch's,
+    whichever framework they come up in, but for the one that is known to be at work. Python's words of a
+    division by 0 are a framework's only where heads are counted in the code or given (`heads`)."""
     found = []
     for speaker, code, case, pieces in _templates():
         span = _span(r.text, pieces) if pieces and pieces[0] in r.text else None
@@ -81,7 +81,7 @@ def quotes(r: Reading, framework: Framework | None) -> list[Quote]:
             found.append(Quote(speaker, code, case, sum(map(len, pieces)), words))
     torch = {_longest(quote) for quote in found if quote.framework.name == _TORCH}
     own = {_TORCH, framework.name if framework else ""}
-    torch |= set() if r.counts_heads else {_PYTHON}
+    torch |= set() if r.counts_heads or (heads and not r.code) else {_PYTHON}
     return [quote for quote in found if quote.framework.name in own or _longest(quote) not in torch]
 
 
