@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import llamapar as lp
 import progress
+from llamapar.diagnosis.vocabulary import CATEGORIES
 from questions import QUESTIONS, Quiz
 
 SEEDS = range(3)
@@ -27,6 +30,39 @@ def test_the_truth_is_right_and_a_slip_gets_its_hint(name: str) -> None:
         assert question.verdict("__import__('os')._exit(1)") != ""
     assert len({question.text for question in drawn}) > 1, "nothing is drawn"
     assert Quiz(0).question(name).text == drawn[0].text, "the same seed asks the same"
+
+
+SLOW = {"a layout for a machine", "the stage that overflows"}
+"""Questions that search or count for a second; `SEEDS` draws them."""
+
+
+@pytest.mark.parametrize("name", sorted(QUESTIONS.keys() - SLOW))
+def test_every_drawn_truth_is_right(name: str, counts: Any) -> None:
+    for seed in range(counts(20, 200, 1000)):
+        question = Quiz(seed).question(name)
+        assert question.verdict(question.truth) == "", (seed, question.text)
+
+
+def test_the_degree_of_a_message_is_the_one_that_was_drawn(counts: Any) -> None:
+    """By arithmetic on the question's words: 1,024 columns of K, or 128,256 rows padded to 64·tp."""
+    for seed in range(counts(60, 200, 1000)):
+        question = Quiz(seed).question("TP from a message")
+        tp, numbers = question.truth, [int(n) for n in re.findall(r"\d+", question.text)]
+        assert isinstance(tp, int)
+        if "xk.view" in question.text:
+            tokens, size = numbers[-4], numbers[-1]
+            assert size * tp == tokens * 1024, (seed, question.text)
+        else:
+            rows = numbers[-4]
+            assert rows * tp == -(-128256 // (64 * tp)) * 64 * tp, (seed, question.text)
+
+
+def test_the_cause_of_a_message_is_what_explain_says(counts: Any) -> None:
+    for seed in range(counts(20, 200, 1000)):
+        question = Quiz(seed).question("cause of a message")
+        found = lp.explain(question.text, "llama3-8b" if "xk.view" in question.text else "llama3.1-70b").best
+        assert found is not None
+        assert CATEGORIES[found.category].what == question.truth, (seed, question.text)
 
 
 def test_the_truths_are_the_library_s() -> None:

@@ -252,8 +252,8 @@ def torn_heads(
     """The cuts of query heads and of KV heads of which a rank holds this width, no whole number of heads, the
     usual ones first; and whether nothing else can be meant.
 
-    Q comes before K: KV heads are to blame only where tp divides the query heads, or where they are spoken
-    of. floor: heads that the code rounds down to. repeats: query heads of a group that holds its K and V too.
+    KV heads are to blame only where tp divides the query heads, or where they are spoken of. floor: heads
+    that the code rounds down to. repeats: query heads of a group that holds its K and V too.
     """
     counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models() if m.head_dim == head_dim)
     heads, kv_heads, given = known.get("n_heads"), known.get("n_kv_heads"), known.get("tp")
@@ -272,7 +272,9 @@ def torn_heads(
                 if meant and width in on_a_rank(cut.whole, cut.degree) and floor in (0, n // cut.degree):
                     weights[cut] += common * (16 if tp in (2, 4, 8, 16) else 2)  # how usual a degree is
     best: dict[str, Cut] = {}
-    for cut in sorted(weights, key=lambda cut: (cut.fact != spoken, -weights[cut])):
+    # of equal stories the one of fewer ranks, and of KV heads, which a degree cuts first
+    order = {cut: (cut.fact != spoken, -weights[cut], cut.degree, cut.fact == "n_heads") for cut in weights}
+    for cut in sorted(order, key=order.__getitem__):
         best.setdefault(cut.fact, cut)
     alone = len(best) == 1 and (given is not None or known.model is not None)
     return [(cut, alone or cut.fact == spoken) for cut in best.values()]
