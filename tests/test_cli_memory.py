@@ -105,8 +105,9 @@ def test_every_option_of_memory_reaches_the_library(run: Any, monkeypatch: pytes
         schedule="gpipe",
         gpu="a100-40gb",
         regather=True,
+        silu_kept=False,
     )
-    how = {"accounting": "ultrascale", "cp_method": "ring", "loss": "torch", "silu_kept": False}
+    how = {"accounting": "ultrascale", "cp_method": "ring", "loss": "torch"}
     assert (judge, options) == (lp.FRAMEWORKS["nanotron"], {**how, "float8_all_gather": True})
 
 

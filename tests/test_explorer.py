@@ -78,14 +78,36 @@ def random_change(draw: random.Random, panel: Explorer) -> dict[str, Any]:
     return {control["name"]: draw.choice([1, 2, 7, 8, 16, 100, 126, 128, 1000, 4096, 16384, 131072, 2**20])}
 
 
-def test_opens_on_405b_with_its_heads() -> None:
+def test_opens_on_the_papers_job_with_its_heads() -> None:
+    """With all that the paper says of it; its layout ran, and its step is near the 38 % that are printed."""
     panel = lp.explorer()
-    assert panel.model is lp.PRESETS["llama3.1-405b"]
-    assert panel.layout == lp.Layout(tp=8, cp=1, pp=16, dp=128, zero=2)
+    job = lp.JOBS["paper-131k-tokens"].job
+    assert panel.report is not None
+    assert panel.report.job == job
+    assert panel.payload["values"]["job"] == "paper-131k-tokens"
     assert panel.payload["ok"] is True
     assert panel.payload["seq"] == 0
-    assert repr(panel) == "Explorer: llama3.1-405b  tp=8 cp=1 pp=16 dp=128 (16384 ranks): 1 warning, 2 notes"
+    assert repr(panel) == "Explorer: llama3.1-405b  tp=8 cp=16 pp=16 dp=8 (16384 ranks): 2 notes"
+    legal, fits, fast, _ = panel.answers["now"]
+    assert (legal["verdict"], fits["verdict"]) == ("yes", "yes")
+    assert re.search(r" (3[6-9]|4[01])% MFU$", fast["text"])
     assert_shows(panel)
+    panel.set(tab="time", dp=16)
+    panel.reset()
+    assert panel.report.job == job
+    assert lp.explorer(tab="memory").payload["values"]["job"] == "paper-131k-tokens"
+
+
+def test_another_model_leaves_the_papers_job() -> None:
+    """Its GPUs, batch and virtual stages are of 405B."""
+    for panel in (lp.explorer(), lp.explorer()):
+        panel.set(preset="llama3-8b", framework="vllm")
+        assert panel.report is not None
+        assert panel.report.job == lp.explorer("llama3-8b").report.job
+    panel = lp.explorer()
+    panel.load(TEN_KV_HEADS)
+    assert panel.payload["values"]["gpus"] is None
+    assert panel.layout.virtual_stages == 1
 
 
 @pytest.mark.parametrize("tab", MAPS)
@@ -323,7 +345,7 @@ FAULTS = [ZeroDivisionError("of ours"), KeyError("tp"), KeyboardInterrupt()]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
-@pytest.mark.parametrize("broken", ["state.State.outcome", "state.State.change", "state._finding"])
+@pytest.mark.parametrize("broken", ["state.State.outcome", "state.State.change", "state.plain_finding"])
 def test_a_fault_of_ours_is_told_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, broken: str, fault: BaseException
 ) -> None:
@@ -465,7 +487,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
 
 
 def test_the_shown_rank_stays_within_the_layout() -> None:
-    panel = lp.explorer(tab="ranks", rank=12345)
+    panel = lp.explorer("llama3.1-405b", tab="ranks", rank=12345)
     panel.set(dp=1)
     assert panel.payload["values"]["rank"] == 12345 % 128  # the same place in a machine of fewer
     assert panel.payload["figure"] is not None

@@ -60,7 +60,7 @@ def test_an_answer_that_is_no_says_the_first_reason() -> None:
 
 
 def test_the_ranks_tab_says_what_each_group_carries() -> None:
-    panel = lp.explorer(tab="ranks", rank=4000)
+    panel = lp.explorer("llama3.1-405b", tab="ranks", rank=4000)
     sent = panel.answers["now"][3]["text"]
     for axis, words in (("TP", "8 ranks in one node"), ("DP", "128 ranks in 128 nodes")):
         bytes_sent = next(part for part in sent.split(" · ") if part.startswith(axis)).removeprefix(
@@ -77,7 +77,7 @@ def test_a_huge_schedule_is_told_and_not_timed() -> None:
 
 
 def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
-    panel = lp.explorer(tab="time")
+    panel = lp.explorer("llama3.1-405b", tab="time")
     one = panel.payload["figure"]
     panel.pin()
     panel.set(micro_batch=1, global_batch=2048)

@@ -13,7 +13,7 @@ from llamapar.rules.machines import Count, counted, loading
 from .commands import MODEL_WORD, Answer, Command, Given, answer
 from .writing import as_text
 
-_HOW = ("accounting", "cp_method", "loss", "silu_kept", "elementwise_kept", "float8_all_gather")
+_HOW = ("accounting", "cp_method", "loss", "float8_all_gather")
 _LOADING_OPTIONS = ("format", "nodes", "memory_gib", "seq_len")
 _EXITS = "0 it fits, 1 it does not or may not fit"
 

@@ -32,8 +32,8 @@ class Job(Fields, word="job field"):
     padding: vocabulary padding; None means the chosen framework's own, or none.
     quant_group: weights that share a quantisation scale along the input dim.
     layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
-    gpu: a name of `hardware.GPUS`, whose memory must hold it. recompute, schedule, nc, regather: as in
-        `memory`.
+    gpu: a name of `hardware.GPUS`, whose memory must hold it. recompute, schedule, nc, regather, silu_kept,
+        elementwise_kept: as in `memory`.
     """
 
     model: ModelConfig
@@ -55,6 +55,8 @@ class Job(Fields, word="job field"):
     schedule: str = "1f1b"
     nc: int | None = None
     regather: bool | None = None
+    silu_kept: bool | None = None
+    elementwise_kept: bool | None = None
 
     @classmethod
     def of(cls, model: ModelLike, layout: LayoutLike | None = None, **known: object) -> Job:
@@ -70,8 +72,9 @@ class Job(Fields, word="job field"):
         if known.get("gpus_per_node", 8) is None:
             del known["gpus_per_node"]
         flag("kv_replication", known.get("kv_replication", False))
-        if known.get("regather") is not None:
-            flag("regather", known["regather"])
+        for name in ("regather", "silu_kept", "elementwise_kept"):
+            if known.get(name) is not None:
+                flag(name, known[name])
         padding = known.get("padding")
         if padding is not None and not isinstance(padding, Padding):
             raise LayoutError(

@@ -236,7 +236,7 @@ LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_pa
 FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
-    *("gpu", "recompute", "schedule", "nc", "regather"),
+    *("gpu", "recompute", "schedule", "nc", "regather", "silu_kept", "elementwise_kept"),
 )
 """The options that are fields of a Layout, and of a Job beside its model and layout."""
 

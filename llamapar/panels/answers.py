@@ -17,14 +17,15 @@ from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
-from llamapar.frameworks import Framework
+from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework
 from llamapar.frameworks.habits import habits_of
 from llamapar.place import ranks, sequence
 from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
 from llamapar.rules.capacity import copies_heads, load
-from llamapar.rules.report import Report
+from llamapar.rules.report import Finding, Report
+from llamapar.rules.table import MEMORY, NOTE
 from llamapar.timing.cost import Cost, cost_of
 from llamapar.timing.inside import LayerSteps, inside_of
 from llamapar.timing.layer import Conditions
@@ -239,3 +240,21 @@ def machine(report: Report, values: Values) -> Machine:
     if shared:
         said["dp"] = f"{human(shared)} sent a step, with CP"
     return Machine(grid, report.job.gpus_per_node, said)
+
+
+def plain_finding(finding: Finding) -> dict[str, object]:
+    """Plain values of a finding for the browser; of memory fixes come later."""
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "message": finding.message,
+        "why": finding.why,
+        "fixes": [] if finding.rule in MEMORY else [[fix.text, fix.effect.text] for fix in finding.fixes],
+        "later": finding.rule in MEMORY and finding.severity != NOTE,
+        "verdicts": [
+            [FRAMEWORKS[name].title + v.dated, v.verdict, v.message, v.note, v.source.links]
+            for name, v in finding.frameworks.items()
+            if v.source
+        ],
+        "unknown": [] if finding.rule in MEMORY else finding.by_verdict().get(UNKNOWN, []),
+    }

@@ -18,7 +18,7 @@ FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "micro_batch", "micro_batches", "global_batch", "batch_per_dp"),
     *("batch_tokens", "kv_replication", "quant_group"),
 )
-STEP = ("gpu", "recompute", "schedule", "nc", "regather")
+STEP = ("gpu", "recompute", "schedule", "nc", "regather", "silu_kept", "elementwise_kept")
 PIPELINE = ("beside", "time", "step", "documents")
 RUN = ("program", "engine", "dtype", "cp_method", "fault")
 ENGINES = ("local", "processes", "dry")
@@ -29,7 +29,7 @@ OWN = "own"
 
 CUSTOM = "custom"
 
-FIRST_MODEL = "llama3.1-405b"
+FIRST_MODEL, FIRST_JOB = "llama3.1-405b", "paper-131k-tokens"
 _FIRST: dict[str, object] = {
     "preset": FIRST_MODEL,
     "tp": 8,
@@ -103,6 +103,8 @@ _LABELS = {
     "schedule": "pipeline schedule",
     "nc": "nc, micro-batches in a row",
     "regather": "gather inputs again",
+    "silu_kept": "keep SiLU's output",
+    "elementwise_kept": "keep elementwise outputs",
     "beside": "another below",
     "time": "cursor at time",
     "step": "cursor at step",
@@ -205,7 +207,8 @@ _SPLITS: Titles = {OWN: "the framework's own", **{s: s for s in OPTIONS["layer_s
 _PUBLISHED: Titles = {"": "none", **{name: found.short for name, found in JOBS.items()}}
 _ZERO = choice("zero", {n: str(n) for n in range(OPTIONS["zero"].most + 1)})
 _NC = control("nc", placeholder="pp")
-_HOW = ("recompute", "schedule", _NC, choice("regather", {None: "not known", True: "yes", False: "no"}))
+_KEPT: dict[bool | None, str] = {None: "not known", True: "yes", False: "no"}
+_HOW: list[str | Control] = ["recompute", "schedule", _NC, *(choice(name, _KEPT) for name in STEP[-3:])]
 _BATCH = [_unsaid(name) for name in ("micro_batch", "global_batch", "micro_batches")]
 
 EXPLORER: list[Group] = [

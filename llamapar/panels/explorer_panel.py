@@ -316,8 +316,8 @@ STEPS: dict[str, Callable[[Explorer], None]] = {
 def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 
-    Without a model and a degree it opens on the Llama 3 paper's job. With one of them the job is yours:
-    degrees that you do not give are 1, and other facts are not known, as in `lp.check`.
+    Without a model and a degree it opens on the Llama 3 paper's job of 131,072 tokens. With one of them the
+    job is yours: degrees that you do not give are 1, and other facts are not known, as in `lp.check`.
 
     model may be a line of text that an Explorer's `line` gave, or a `llamapar check` command.
 

@@ -21,7 +21,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag
 from llamapar.figures import View, view
 from llamapar.figures.cost import stacked
 from llamapar.figures.machine import picture
-from llamapar.frameworks import FRAMEWORKS, UNKNOWN, framework, padding_rule
+from llamapar.frameworks import framework, padding_rule
 from llamapar.frameworks.export import as_cli
 from llamapar.frameworks.settings import Settings
 from llamapar.place import heads, stages, vocab
@@ -30,13 +30,23 @@ from llamapar.place.pipeline import Timeline, Timelines
 from llamapar.place.schedule import schedule_of
 from llamapar.records.tables import Record, plural
 from llamapar.rules.capacity import account, load
-from llamapar.rules.report import Finding, Report, check_job
+from llamapar.rules.report import Report, check_job
 from llamapar.rules.search import Fix
-from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
+from llamapar.rules.table import ERROR, WARNING
 
-from .answers import Answer, answers, layer_split, layer_steps, machine, method, sequence_map, timed
+from .answers import (
+    Answer,
+    answers,
+    layer_split,
+    layer_steps,
+    machine,
+    method,
+    plain_finding,
+    sequence_map,
+    timed,
+)
 from .bringing import controls_of
-from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
+from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .line import PLAIN, read_line
 from .runs import RunPlan, card, plan
 from .searching import Question
@@ -130,16 +140,21 @@ class State:
 
     @classmethod
     def start(cls) -> State:
-        """The Explorer as it opens: Llama 3.1 405B on 16,384 GPUs, sequence 8,192."""
+        """Llama 3.1 405B on 16,384 GPUs, sequence 8,192: what another model's controls start from."""
         base = PRESETS[FIRST_MODEL]
         return cls(DEFAULTS | _dims(base), base)
 
     @classmethod
     def opened(cls, values: Values) -> State:
-        """As it opens with controls set: a model, dimension or degree begins a job of the reader's own."""
-        first = cls.start()  # of which nothing is left then: what is not said is as in `lp.check`
-        own = values.keys() & {"preset", *AXES, *DIMS}
-        return (first.apply(PLAIN) if own else first).change(values)
+        """The Explorer as it opens with controls set, without any on the Llama 3 paper's job.
+
+        A model, dimension or degree begins a job of the reader's own, in which what is not said is as in
+        `lp.check`.
+        """
+        first = cls.start()
+        if values.keys() & {"preset", *AXES, *DIMS}:
+            return first.apply(PLAIN).change(values)
+        return first.change(({} if values.keys() - {*VIEW} else {"job": FIRST_JOB}) | values)
 
     def change(self, changes: Mapping[str, object]) -> State:
         """With some controls changed, and those that follow from them.
@@ -159,6 +174,7 @@ class State:
         values, base = self.values | changes, self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
             base = _preset(changes["preset"])
+            values = self._freed(base).values | changes
             values |= _dims(base) | {k: v for k, v in changes.items() if k in DIMS}
             values["preset"] = base.name if PRESETS.get(base.name) == base else CUSTOM
         if any(values[name] != value for name, value in _dims(base).items()):
@@ -183,6 +199,13 @@ class State:
     def load(self, model: ModelConfig) -> State:
         """With a model, as the preset that it is where it is one."""
         return self.change({"preset": model})
+
+    def _freed(self, model: ModelConfig) -> State:
+        """Without what a published job says where the model is another; what is looked at stays."""
+        if not self.values["job"] or model == JOBS[self.values["job"]].job.model:
+            return self
+        looked = {name: self.values[name] for name in (*VIEW, "framework")}
+        return replace(self, values=State.start().values | looked)
 
     def bring(self, settings: Settings) -> State:
         """With what a run's own files say; a model not said whole leaves the one there."""
@@ -329,7 +352,7 @@ class State:
             "status": outcome.status,
             "judged": report is not None,
             "problem": card(problem, DEFAULTS) if problem else None,
-            "findings": [_finding(f) for f in report.findings] if report else [],
+            "findings": [plain_finding(f) for f in report.findings] if report else [],
             "figure": outcome.view.spec if outcome.view else None,
             "summary": outcome.view.summary if outcome.view else "",
             "fits": outcome.fits,
@@ -381,20 +404,3 @@ def _within(rank: object, values: Values) -> object:
     if not all(isinstance(n, int) and n > 0 for n in (*degrees, rank + 1 if isinstance(rank, int) else 0)):
         return rank
     return rank % math.prod(degrees)
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    return {
-        "code": finding.code,
-        "severity": finding.severity,
-        "message": finding.message,
-        "why": finding.why,
-        "fixes": [] if finding.rule in MEMORY else [[fix.text, fix.effect.text] for fix in finding.fixes],
-        "later": finding.rule in MEMORY and finding.severity != NOTE,
-        "verdicts": [
-            [FRAMEWORKS[name].title + v.dated, v.verdict, v.message, v.note, v.source.links]
-            for name, v in finding.frameworks.items()
-            if v.source
-        ],
-        "unknown": [] if finding.rule in MEMORY else finding.by_verdict().get(UNKNOWN, []),
-    }

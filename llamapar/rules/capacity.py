@@ -41,7 +41,8 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
     """
     job = judge.runs(job) if judge else job
     many, batch = job.n_micro_batches, job.micro_batch or 1
-    settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **options}
+    kept: Plain = {name: getattr(job, name) for name in ("regather", "silu_kept", "elementwise_kept")}
+    settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **kept, **options}
     return memory(
         job.model,
         job.layout,
@@ -52,7 +53,6 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
         schedule=job.schedule,
         nc=job.nc,
         kv_replication=job.kv_replication or copies_heads(job, judge),
-        regather=job.regather,
         padding=job.padding,
         layer_split=job.layer_split,
         framework=judge,

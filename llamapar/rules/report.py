@@ -254,7 +254,8 @@ def check(
     padding: vocabulary padding: a Padding, "none", or a framework's name.
     known: degrees of the layout by name (tp=8, dp=2), in place of `layout` or replacing some of its;
         and facts of `Job`: gpus, gpus_per_node, seq_len, batch_tokens, batch_per_dp, micro_batch,
-        global_batch, micro_batches, kv_replication, quant_group, gpu, recompute, schedule, nc, regather.
+        global_batch, micro_batches, kv_replication, quant_group, gpu, recompute, schedule, nc, regather,
+        silu_kept, elementwise_kept.
     gpu: whose memory decides too; without one a note says on which it fits.
 
     Raises LayoutError or ModelError for input that is no number, name or file of the kind asked.
