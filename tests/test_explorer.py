@@ -26,7 +26,7 @@ from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.page import plain
 from llamapar.panels.state import State
 from test_bringing import FILES
-from wire import customs, deliver, press, receive, unpacked
+from wire import AT_8K, customs, deliver, press, receive, unpacked
 
 MAPS = [tab for tab in TABS if tab not in ("run", "plan")]
 """The tabs that draw a record; `test_explorer_run.py` and `test_explorer_answers.py` have the others."""
@@ -55,8 +55,8 @@ def assert_shows(panel: Explorer) -> None:
 
 
 def changed(**values: Any) -> Explorer:
-    """The first job with controls moved."""
-    panel = lp.explorer()
+    """That job with controls moved."""
+    panel = lp.explorer(**AT_8K)
     panel.set(**values)
     return panel
 
@@ -126,7 +126,7 @@ def size_of(panel: Explorer) -> int:
 
 
 def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
-    panel = lp.explorer(tab="memory", zero=1, micro_batch=1, global_batch=2048)
+    panel = lp.explorer(**AT_8K | {"zero": 1}, tab="memory", micro_batch=1, global_batch=2048)
     said = lp.memory("llama3.1-405b", panel.layout, seq_len=8192, micro_batch=1, global_batch=2048)
     assert panel.payload["summary"] == lp.view(said).summary
     assert panel.payload["fits"] is said.fits is False
@@ -487,7 +487,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
 
 
 def test_the_shown_rank_stays_within_the_layout() -> None:
-    panel = lp.explorer("llama3.1-405b", tab="ranks", rank=12345)
+    panel = lp.explorer(**AT_8K, tab="ranks", rank=12345)
     panel.set(dp=1)
     assert panel.payload["values"]["rank"] == 12345 % 128  # the same place in a machine of fewer
     assert panel.payload["figure"] is not None
@@ -532,7 +532,7 @@ def test_a_job_of_one_s_own_has_nothing_of_the_first_one(model: Any, degrees: di
 
 def test_a_degree_alone_begins_a_job_of_one_s_own() -> None:
     assert lp.explorer(tp=16).layout == lp.Layout(tp=16)
-    assert lp.explorer(seq_len=4096).layout == lp.explorer().layout
+    assert lp.explorer(seq_len=4096).layout == lp.explorer().layout != lp.Layout()
     assert lp.explorer(n_layers=32).report.job.gpus is None
 
 

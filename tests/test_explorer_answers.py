@@ -10,7 +10,7 @@ import pytest
 import llamapar as lp
 from llamapar.panels import Explorer
 from llamapar.panels.controls import EXPLORER as SCHEMA
-from wire import receive
+from wire import AT_8K, receive
 
 SMALL: dict[str, Any] = {"tp": 2, "pp": 1, "dp": 2, "gpus": 4, "seq_len": 4096, "zero": 1}
 
@@ -20,7 +20,7 @@ def texts(panel: Explorer, which: str = "now") -> list[str]:
 
 
 def test_four_answers_are_those_of_the_library() -> None:
-    panel = lp.explorer(micro_batch=1, global_batch=2048)
+    panel = lp.explorer(**AT_8K, micro_batch=1, global_batch=2048)
     cost = lp.cost("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048)
     memory = lp.memory("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048)
     sent = lp.traffic(
@@ -47,7 +47,7 @@ def test_four_answers_are_those_of_the_library() -> None:
 
 
 def test_an_answer_that_is_no_says_the_first_reason() -> None:
-    panel = lp.explorer()
+    panel = lp.explorer(**AT_8K)
     panel.set(tp=16)
     legal, _, fast, _ = panel.answers["now"]
     assert (legal["text"], legal["verdict"], legal["tab"]) == ("no: 1 error", "no", "heads")
@@ -60,7 +60,7 @@ def test_an_answer_that_is_no_says_the_first_reason() -> None:
 
 
 def test_the_ranks_tab_says_what_each_group_carries() -> None:
-    panel = lp.explorer("llama3.1-405b", tab="ranks", rank=4000)
+    panel = lp.explorer(**AT_8K, tab="ranks", rank=4000)
     sent = panel.answers["now"][3]["text"]
     for axis, words in (("TP", "8 ranks in one node"), ("DP", "128 ranks in 128 nodes")):
         bytes_sent = next(part for part in sent.split(" · ") if part.startswith(axis)).removeprefix(
@@ -72,12 +72,12 @@ def test_the_ranks_tab_says_what_each_group_carries() -> None:
 
 
 def test_a_huge_schedule_is_told_and_not_timed() -> None:
-    panel = lp.explorer(micro_batches=100_000)
+    panel = lp.explorer(**AT_8K, micro_batches=100_000)
     assert panel.answers["now"][2]["note"] == "a schedule of 3,200,000 operations"
 
 
 def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
-    panel = lp.explorer("llama3.1-405b", tab="time")
+    panel = lp.explorer(**AT_8K, tab="time")
     one = panel.payload["figure"]
     panel.pin()
     panel.set(micro_batch=1, global_batch=2048)

@@ -13,6 +13,9 @@ from jupyter_client.session import json_packer
 
 from llamapar.panels.page import Page
 
+AT_8K: dict[str, Any] = {"preset": "llama3.1-405b", "tp": 8, "pp": 16, "dp": 128, "zero": 2, "seq_len": 8192}
+"""405B on 16,384 GPUs, of whose batch nothing is said."""
+
 
 def unpacked(content: Any) -> Any:
     """What a browser reads of it: its numbers are doubles."""

@@ -151,10 +151,8 @@ class State:
         A model, dimension or degree begins a job of the reader's own, in which what is not said is as in
         `lp.check`.
         """
-        first = cls.start()
-        if values.keys() & {"preset", *AXES, *DIMS}:
-            return first.apply(PLAIN).change(values)
-        return first.change(({} if values.keys() - {*VIEW} else {"job": FIRST_JOB}) | values)
+        is_own = values.keys() & {"preset", *AXES, *DIMS}
+        return cls.start().apply(PLAIN if is_own else {"job": FIRST_JOB}).change(values)
 
     def change(self, changes: Mapping[str, object]) -> State:
         """With some controls changed, and those that follow from them.
@@ -205,7 +203,7 @@ class State:
         if not self.values["job"] or model == JOBS[self.values["job"]].job.model:
             return self
         looked = {name: self.values[name] for name in (*VIEW, "framework")}
-        return replace(self, values=State.start().values | looked)
+        return replace(self, values=State.start().apply(PLAIN).values | looked)
 
     def bring(self, settings: Settings) -> State:
         """With what a run's own files say; a model not said whole leaves the one there."""
