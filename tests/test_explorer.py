@@ -176,7 +176,7 @@ def test_every_remedy_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> N
 
 
 def test_remedies_are_told_apart_and_missing_ones_said() -> None:
-    panel = lp.explorer(tab="memory", zero=1)
+    panel = lp.explorer(**AT_8K | {"zero": 1}, tab="memory")
     texts = [": ".join(fix) for fix in panel.offered["fixes"]]
     assert texts[:2] == [
         "recompute=full: at most 57.56 GiB, 19% more FLOPs, 48% more bytes on the wire",
@@ -202,7 +202,7 @@ def test_a_layout_that_cannot_compute_has_a_reason_in_the_memory_tab() -> None:
 
 
 def test_the_pipeline_tab_draws_the_schedule_of_the_controls() -> None:
-    panel = lp.explorer(tab="pipeline", virtual_stages=8, micro_batches=16)
+    panel = lp.explorer(**AT_8K, tab="pipeline", virtual_stages=8, micro_batches=16)
     paper = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=16)  # 1F1B of several
     assert panel.payload["summary"] == lp.view(paper).summary
     panel.set(schedule="flexible", micro_batches=40, nc=20, virtual_stages=2)
@@ -220,7 +220,7 @@ def test_the_pipeline_tab_draws_the_schedule_of_the_controls() -> None:
 
 
 def test_a_schedule_that_cannot_be_says_why_and_what_would_do() -> None:
-    panel = lp.explorer(tab="pipeline", schedule="zbv")
+    panel = lp.explorer(**AT_8K, tab="pipeline", schedule="zbv")
     problem = panel.payload["problem"]
     assert (problem["what"], problem["why"]) == ("ZBV with virtual_stages=1", "it has 2 on each rank")
     [(text, changes)] = problem["choose"]
