@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -332,6 +333,23 @@ def test_a_run_inside_a_run_is_refused() -> None:
         pytest.raises(lp.LlamaparError, match=r"^a local run inside another one\n"),
     ):
         lp.run("mlp", MODEL, Layout(tp=4))
+
+
+# -- what ranks say ---------------------------------------------------------------------------------
+
+
+def test_what_goes_to_stderr_is_shown_once_with_its_ranks(capfd: pytest.CaptureFixture[str]) -> None:
+    def warns(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+        rank = dist.get_rank()
+        print(f"at {rank}")
+        logging.getLogger("of a user").warning("half of us" if rank % 2 else "the others")
+        return x
+
+    capfd.readouterr()
+    assert not lp.run(warns, MODEL, Layout(tp=4), engine="processes", device="cpu").errors
+    out, err = capfd.readouterr()
+    assert out.splitlines() == [f"rank {rank}: at {rank}" for rank in range(4)]
+    assert err.splitlines() == ["ranks 0, 2: the others", "ranks 1, 3: half of us"]
 
 
 # -- room ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from llamapar.execution.answers import (
     ending,
 )
 from llamapar.execution.engines import pool as pool_module
+from llamapar.execution.engines import server as server_module
 from llamapar.execution.engines.pool import Pool, close_pool, pool
 from llamapar.execution.engines.rank import Note, Quiet, Reply, Slots
 from llamapar.execution.engines.server import Server
@@ -135,6 +138,25 @@ def test_arguments_tensors_and_what_is_printed_travel() -> None:
     assert [answer.output for answer in answers] == [f"rank {rank}\n" for rank in range(4)]
 
 
+def test_warnings_logs_and_words_of_children_are_told() -> None:
+    def speak(context: Any, n: int) -> None:
+        logging.getLogger("of a user").warning("first %d", n)
+        warnings.warn("second", stacklevel=1)
+        handler = logging.StreamHandler(sys.__stderr__)  # as one that a library made when it was imported
+        handler.emit(logging.makeLogRecord({"msg": "third"}))
+        subprocess.run(["sh", "-c", "echo fourth >&2"], check=True)
+
+    ranks = pool(2)
+    for n in range(2):  # a job has its own words alone
+        for answer in ranks.run(speak, n):
+            first, second, *more = answer.stderr.splitlines()
+            assert first == f"first {n}"
+            assert second.endswith(": UserWarning: second")
+            assert more[-2:] == ["third", "fourth"]
+            assert answer.output == ""
+    assert [answer.stderr for answer in ranks.run(where)] == ["", ""]
+
+
 def test_a_large_value_comes_back_whole() -> None:
     answers = pool(4).run(lambda context, x: x * context.rank, torch.ones(1 << 20))
     assert [answer.value.sum().item() for answer in answers] == [rank * 2**20 for rank in range(4)]
@@ -177,6 +199,39 @@ def test_one_pool_is_kept_for_the_same_arguments() -> None:
     assert gone(old)
     with pytest.raises(LlamaparError, match=r"^this pool cannot run anything\n  why  it is closed\n"):
         first.run(where)
+
+
+PREPARING = """
+    import os, torch
+    asked = []
+    def spy(*args):
+        asked.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return 2
+    names = ("getDeviceCount", "init", "getDevice", "setDevice", "getCurrentRawStream")
+    for name in names:  # a torch for CUDA on a machine with two GPUs
+        setattr(torch._C, f"_cuda_{name}", spy)
+    torch._C._cuda_isInBadFork = lambda: False
+    assert torch.cuda.is_available() and asked == [None]
+    from llamapar.execution.engines.processes import PRELOAD
+    from llamapar.execution.engines.server import prepare
+    for given in (None, "0,1", "MIG-of-a-uuid"):
+        if given is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = given
+        asked.clear()
+        prepare(PRELOAD)
+        print(asked, os.environ.get("CUDA_VISIBLE_DEVICES"), "PYTORCH_NVML_BASED_CUDA_CHECK" in os.environ)
+"""
+
+
+def test_cuda_is_asked_for_nothing_before_the_fork(tmp_path: Path) -> None:
+    """Whoever has asked CUDA cannot use it after a fork; NVML, which can be asked, does not know MIG."""
+    done = subprocess.run(
+        script(tmp_path, PREPARING), capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (
+        ["[] None False", "[] 0,1 False", "[] MIG-of-a-uuid False"],
+        "",
+    )
 
 
 def test_the_server_can_fork_soundly() -> None:
@@ -359,6 +414,65 @@ def test_what_a_rank_started_ends_with_it() -> None:
     assert gone(started)
 
 
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    print(os.getpid(), flush=True)
+    os.close(1)
+    time.sleep(60)
+"""
+
+
+def start_detached(context: Any) -> list[int]:
+    """Processes that leave the rank's group: one that the rank still knows, one that made itself a daemon."""
+    known = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    daemon = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, check=True)
+    return [known.pid, int(daemon.stdout)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt")
+@pytest.mark.parametrize("how", ["closed", "rank killed", "server killed"])
+def test_a_detached_child_ends_with_its_rank(how: str, times: range) -> None:
+    for _ in times:
+        with Pool(2) as ranks:
+            started = [pid for answer in ranks.run(start_detached) for pid in answer.value]
+            assert len(set(started)) == 4
+            assert not gone(started, within=0)
+            assert pool_module._server is not None
+            if how == "server killed":
+                pool_module._server.process.kill()
+            for pid in pids(ranks) if how == "rank killed" else ():
+                os.kill(pid, signal.SIGKILL)
+            if how != "closed":
+                assert gone(started), "without anybody asking"
+        assert gone(started)
+        in_order(pool(2))
+
+
+def test_a_daemon_of_another_pool_is_left_alone() -> None:
+    with Pool(1) as ours:
+        started = ours.run(start_detached)[0].value
+        with Pool(1) as other:
+            in_order(other)
+        assert not gone(started, within=0.2)
+    assert gone(started)
+
+
+def test_a_server_that_was_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, times: range) -> None:
+    monkeypatch.setattr(server_module, "STOP", 1.0)
+    for _ in times:
+        ranks = pool(2)
+        old, started = pids(ranks), time.monotonic()
+        assert pool_module._server is not None
+        os.kill(pool_module._server.process.pid, signal.SIGSTOP)
+        close_pool()
+        assert time.monotonic() - started < 10
+        assert gone([pool_module._server.process.pid, *old])
+        assert pool_module._server.failed == "it was ended: no answer for 1 s"
+        in_order(pool(2))
+
+
 @pytest.mark.soak
 def test_the_servers_death_is_survived(times: range) -> None:
     for _ in times[:5]:
@@ -479,7 +593,7 @@ def test_to_print_is_progress(name: str) -> None:
     answers = pool(2).run(talk, timeout=0.6)
     assert [answer.value for answer in answers] == [0, 1]
     told = "".join(f"{step}\n" for step in range(8))
-    assert [answer.output for answer in answers] == ["", told if name == "stdout" else ""]
+    assert [getattr(answer, "output" if name == "stdout" else name) for answer in answers] == ["", told]
 
 
 def test_a_kernel_that_was_stopped_has_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,8 @@ class RankAnswer:
     """What one rank returned, or the `error` that it raised with the text of its `traceback`.
 
     `at` is `time.monotonic()` of the answer, so that the least one among errors is the first to raise;
-    `output` is what the rank printed. `reusable` is false where process groups that the rank had are gone.
+    `output` is what the rank printed, `stderr` what went there: warnings, logs, what C++ and child processes
+    write. `reusable` is false where process groups that the rank had are gone.
     """
 
     rank: int
@@ -70,6 +71,7 @@ class RankAnswer:
     traceback: str = ""
     at: float = 0.0
     output: str = ""
+    stderr: str = ""
     reusable: bool = True
 
 
@@ -203,7 +205,7 @@ def opened(rank: int, reply: Reply) -> RankAnswer:
     if not reply.ok:
         value, error = None, error or value
     trace = with_source(reply.traceback)
-    return RankAnswer(rank, value, error, trace, reply.at, reply.output, reply.reusable)
+    return RankAnswer(rank, value, error, trace, reply.at, reply.output, reply.stderr, reply.reusable)
 
 
 def with_source(trace: str) -> str:

@@ -27,7 +27,7 @@ from llamapar.errors import Choice, LlamaparError, one_of, real, whole
 from llamapar.execution.answers import RankAnswer, RankFailure, Scene
 from llamapar.execution.stacks import place, written
 
-from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, flight_file, send, stack_file
+from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, own_file, send, tail
 from .server import Server, frames
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -182,7 +182,7 @@ class Pool:
             if len(replies) == len(world) and (not failed or now - failed_at > 2 * POLL):
                 break
             if scene.ended:
-                raise scene.death(server.last_words())
+                raise scene.death(self._last_words(next(iter(scene.ended))))
             if server.failed:
                 what, choose = "the process that starts the ranks ended", ["run again: a new one is started"]
                 raise RankFailure(what, server.failed, choose, scene.states())
@@ -196,11 +196,16 @@ class Pool:
                 raise scene.timeout(timeout, self._places(), self._flights())
         return scene.answers()
 
+    def _last_words(self, rank: int) -> str:
+        with contextlib.suppress(OSError), open(own_file(self._folder, "stderr", rank)) as file:
+            return tail(file.fileno())
+        return ""
+
     def _places(self) -> dict[int, str]:
         """Rank → the line that it stands on, of those that tell at once."""
         assert self._server is not None
         self._server.look(self._folder)
-        files = [Path(stack_file(self._folder, rank)) for rank in range(self.spec.world)]
+        files = [Path(own_file(self._folder, "stack", rank)) for rank in range(self.spec.world)]
         end = time.monotonic() + LOOK
         while time.monotonic() < end and not all(file.exists() and file.stat().st_size for file in files):
             time.sleep(POLL)
@@ -210,7 +215,7 @@ class Pool:
 
     def _flights(self) -> dict[int, bytes]:
         """Rank → its flight record, of those that wrote one when they were asked where they stand."""
-        files = [Path(flight_file(self._folder, rank)) for rank in range(self.spec.world)]
+        files = [Path(own_file(self._folder, "flight", rank)) for rank in range(self.spec.world)]
         end = time.monotonic() + LOOK / 2
         while time.monotonic() < end and not all(file.exists() for file in files):
             time.sleep(POLL)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable
 
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.layout import Layout
-from llamapar.execution.answers import RankAnswer
+from llamapar.execution.answers import RankAnswer, named
 from llamapar.execution.body import NO_PIPELINE, RankReport, Task, cut_at, run_rank
 from llamapar.execution.pipeline import run_pipeline
 from llamapar.execution.recorder import Recorder
+from llamapar.records.trace import grouped
 from llamapar.spmd import compat
 
 from . import pool
@@ -66,12 +68,18 @@ def run_here(context: Context, task: Task) -> RankReport:
 def run(
     task: Task, device: str, backend: str, timeout: float, cancel: Callable[[], bool]
 ) -> list[RankReport]:
-    """The task on the ranks of the kept pool; what they print is printed here, rank by rank."""
+    """The task on the ranks of the kept pool; what they print is printed here, rank by rank.
+
+    What goes to their stderr goes to stderr here, once for ranks that wrote the same.
+    """
     ranks = pool.pool(task.setting.layout.world, device=device, backend=backend, preload=PRELOAD)
     found = ranks.run(run_here, task, timeout=timeout, cancel=cancel)
     for answer in found:
         for line in answer.output.splitlines():
             print(f"rank {answer.rank}: {line}")
+    for text, of in grouped({answer.rank: answer.stderr for answer in found}):
+        for line in text.splitlines():
+            print(f"{named(of)}: {line}", file=sys.stderr)
     return reports(found)
 
 

@@ -229,15 +229,18 @@ class Reply:
     at: float
     where: str  # the note when it raised
     output: str
+    stderr: str = ""  # all that its process wrote there, and what it started
     reusable: bool = True  # whether the process groups that it had are still there
 
 
 def replied(context: Context, function: Callable[[], object], capture: bool = True) -> Reply:
     """Call `function` and tell how it went; whatever it raises is an answer too.
 
-    Whatever it prints counts as progress. capture: take what is printed to stdout into the reply.
+    Whatever it prints counts as progress. capture: take what is printed into the reply, stderr as a file.
     """
-    ok, data, error, trace, printed = True, None, "", "", io.StringIO()
+    ok, data, error, trace, printed, stderr = True, None, "", "", io.StringIO(), ""
+    if capture:
+        os.ftruncate(2, 0)
     try:
         with heard(context.moved, printed if capture else sys.stdout):
             data = dumps(function())
@@ -250,7 +253,10 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
         with contextlib.suppress(Exception):
             pickle.loads(data := dumps(problem))
     at, where = time.monotonic(), context._slots.read(context.rank).text
-    return Reply(ok, data, error, trace, at, where, printed.getvalue())
+    if capture:
+        sys.stderr.flush()
+        stderr = os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
+    return Reply(ok, data, error, trace, at, where, printed.getvalue(), stderr)
 
 
 STARTING = "the start of the process group"
@@ -294,14 +300,18 @@ def join(context: Context, spec: Spec, folder: str) -> None:
         torch.cuda.synchronize()
 
 
-def stack_file(folder: str, rank: int) -> str:
-    """Where a rank writes down, at SIGUSR2, on which lines of code it stands."""
-    return os.path.join(folder, f"stack-{rank}")
+def own_file(folder: str, what: str, rank: int) -> str:
+    """A file that a rank writes: "stderr" since its last job began; at SIGUSR2, on which lines of code it
+    stands ("stack") and what torch noted of its last collectives ("flight").
+    """
+    return os.path.join(folder, f"{what}-{rank}")
 
 
-def flight_file(folder: str, rank: int) -> str:
-    """Where a rank writes, at SIGUSR2, what torch noted of its last collectives."""
-    return os.path.join(folder, f"flight-{rank}")
+def tail(fd: int) -> str:
+    """The last lines of a file of stderr, for an end that nothing else explains."""
+    size = os.fstat(fd).st_size
+    text = os.pread(fd, 2000, max(0, size - 2000)).decode(errors="replace").strip()
+    return "".join(f"\n       {line}" for line in text.splitlines()[-4:])
 
 
 def dump_when_asked(folder: str, rank: int) -> None:
@@ -314,7 +324,7 @@ def dump_when_asked(folder: str, rank: int) -> None:
     def write() -> None:
         from llamapar.spmd.compat import flight_record
 
-        path = flight_file(folder, rank)
+        path = own_file(folder, "flight", rank)
         while signal.SIGUSR2 in os.read(woken, 64):
             with contextlib.suppress(OSError, RuntimeError):  # the folder is gone, or torch refuses
                 with open(f"{path}.part", "wb") as file:
@@ -326,7 +336,10 @@ def dump_when_asked(folder: str, rank: int) -> None:
 
 def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     """Join the group, then answer one job after another until the kernel closes `connection`."""
-    stack = open(stack_file(folder, rank), "w")  # noqa: SIM115 (faulthandler's, as long as the rank lives)
+    stack = open(own_file(folder, "stack", rank), "w")  # noqa: SIM115 (faulthandler's, as long as the rank lives)
+    own = os.open(own_file(folder, "stderr", rank), os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    os.dup2(own, 2)  # below sys.stderr: what C++, loggers of before and child processes write is there too
+    os.close(own)
     dump_when_asked(folder, rank)
     faulthandler.register(signal.SIGUSR2, stack, all_threads=False, chain=True)
     context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))

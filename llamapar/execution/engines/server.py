@@ -3,13 +3,12 @@
 The server is a bare `python -c`, so it never imports the `__main__` of whoever uses it. It imports
 torch and rehearses one rank over the fake backend, because the imports that torch puts off until the
 first DTensor or collective call cost seconds; a rank forked from it has them all. The server has one
-thread and never touches CUDA: only then is a fork sound.
+thread, and CUDA is never asked for anything there: only then is a fork sound.
 
 Nothing outlives the kernel. The server reads a socket whose other end only the kernel holds, already while
 it imports torch; when that end closes, however the kernel died, it kills the ranks and leaves. Each rank
 watches a pipe whose other end only the server holds, and dies with it. The server has a session of its own,
-so that an interrupt of the kernel does not reach the ranks; each rank has a process group, so that what it
-starts dies with it.
+so that an interrupt of the kernel does not reach the ranks. What a rank starts dies with it (`children`).
 """
 
 from __future__ import annotations
@@ -36,17 +35,52 @@ from typing import Any, NoReturn
 
 from llamapar.execution.answers import Cancelled, RankFailure, ending
 
-from .rank import MAX_WORLD, RECORDED, WORD, Spec, receive, send, work
+from .children import adopt, children_now, end_children, kill
+from .rank import MAX_WORLD, RECORDED, WORD, Quiet, Spec, receive, send, tail, work
+
+STOP = 10.0  # seconds within which the server has to end ranks, or itself
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""With these torch answers that there is no GPU, and does not ask CUDA (torch.cuda.is_available)."""
 
 # -- in the server ----------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def no_gpu() -> Iterator[None]:
+    """In this block torch sees no GPU and so leaves CUDA alone, whatever is called: an import, a DeviceMesh.
+
+    A process that has asked CUDA how many GPUs there are cannot use them after a fork. Without a GPU to see,
+    NVML is not asked either, which does not know MIG's devices and is not everywhere.
+    """
+    before = {name: os.environ[name] for name in NO_GPU if name in os.environ}
+    os.environ.update(NO_GPU)
+    try:
+        yield
+    finally:
+        for name in NO_GPU:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def prepare(preload: Iterable[str]) -> None:
+    """Do all that ranks should find done: torch's imports, and those of `preload`."""
+    with no_gpu(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rehearse()
+        for name in preload:
+            importlib.import_module(name)
+
+
 def rehearse() -> None:
-    """Do once, alone, what every rank will do, so that torch's late imports are done before the fork."""
+    """Do once, alone, what every rank will do, so that torch's late imports are done before the fork.
+
+    No backward: autograd starts a thread for each GPU, and imports nothing.
+    """
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from llamapar.spmd.collectives import Exchange, same
@@ -64,11 +98,7 @@ def rehearse() -> None:
     ):
         DTensor.from_local(torch.ones(2, 2), mesh, [have]).redistribute(mesh, [want]).to_local()
     x = torch.ones(1, 1, 2, 2, requires_grad=True)
-    y = Exchange.apply(torch.nn.functional.scaled_dot_product_attention(x, x @ x, x), same, same)
-    if torch.cuda.device_count() == 0:  # with a GPU, autograd would start a thread for it
-        y.sum().backward()
-        weight: Any = distribute_tensor(torch.ones(2, 2, requires_grad=True), mesh, [Shard(0)])
-        (weight @ weight).redistribute(mesh, [Replicate()]).to_local().sum().backward()
+    Exchange.apply(torch.nn.functional.scaled_dot_product_attention(x, x @ x, x), same, same)
     dist.destroy_process_group()
 
 
@@ -76,16 +106,14 @@ def main(control: socket.socket, preload: Iterable[str]) -> None:
     """Prepare, say so, and serve until the kernel is gone."""
     control.set_inheritable(False)
     try:
-        with _ending_with(control), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            rehearse()
-            for name in preload:
-                importlib.import_module(name)
+        with _ending_with(control):
+            prepare(preload)
     except Exception:
         send(control, ("failed", traceback.format_exc()))
         return
     gc.collect()
     gc.freeze()  # the ranks share these pages as long as no collection writes to them
+    adopt()
     children: dict[int, tuple[str, int]] = {}  # pid → folder of its pool, rank
     with contextlib.suppress(EOFError, OSError):
         send(control, ("ready", ""))
@@ -95,6 +123,7 @@ def main(control: socket.socket, preload: Iterable[str]) -> None:
     for pid, (folder, _) in children.items():
         os.waitpid(pid, 0)
         shutil.rmtree(folder, ignore_errors=True)
+    end_children()
 
 
 @contextlib.contextmanager
@@ -119,14 +148,9 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
         os.close(stopped)
 
 
-def kill(pid: int) -> None:
-    """End the rank `pid` and whatever it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
 def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
     """Start and stop ranks as asked, and tell of each that ended."""
+    of_preload = children_now()
     lifeline, kept_open = os.pipe()  # only the server has this end
     bell, ringer = socket.socketpair()
     for end in (bell, ringer):
@@ -136,6 +160,7 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
 
     def ended(pid: int, status: int) -> None:
         kill(pid)  # what the rank started
+        end_children({*of_preload, *children})  # what of that had left its group
         send(control, ("ended", *children.pop(pid), os.waitstatus_to_exitcode(status)))
 
     while True:
@@ -143,7 +168,8 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
         if bell in ready:
             bell.recv(4096)
             while children and (done := os.waitpid(-1, os.WNOHANG))[0]:
-                ended(*done)
+                if done[0] in children:
+                    ended(*done)
         if control not in ready:
             continue
         request, folder, spec = receive(control)
@@ -184,10 +210,12 @@ def become_rank(
 
     def watch() -> None:
         os.read(lifeline, 1)  # returns when the server is gone
+        end_children()
         os.killpg(0, signal.SIGKILL)
 
     try:
         os.setpgid(0, 0)
+        adopt()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -270,7 +298,7 @@ class Server:
                         self._take(*message)
                 except (EOFError, OSError):
                     self.process.wait()
-                    how = f"it {ending(self.process.returncode)}{self.last_words()}"
+                    how = f"it {ending(self.process.returncode)}{tail(self.log.fileno())}"
                     self.failed = self.failed or how
         return [source for source in others if source in ready]
 
@@ -289,16 +317,8 @@ class Server:
         else:
             self.failed = text
 
-    def last_words(self) -> str:
-        """The last lines that the server or a rank wrote to stderr, for an end that nothing else explains."""
-        size = os.fstat(self.log.fileno()).st_size
-        text = os.pread(self.log.fileno(), 2000, max(0, size - 2000)).decode(errors="replace").strip()
-        return "".join(f"\n       {line}" for line in text.splitlines()[-4:])
-
     def start(self, folder: str, spec: Spec) -> list[socket.socket]:
         """Ask for ranks; our ends of the connections to them."""
-        os.lseek(self.log.fileno(), 0, os.SEEK_SET)  # all the processes share this offset
-        os.ftruncate(self.log.fileno(), 0)
         pairs = [socket.socketpair() for _ in range(spec.world)]
         with self._whole(), contextlib.suppress(OSError):  # a server that is gone is found by `wait`
             send(self.control, ("start", folder, spec))
@@ -313,12 +333,19 @@ class Server:
             send(self.control, ("look", folder, None))
 
     def stop(self, folder: str) -> None:
-        """Kill the ranks that belong to `folder`, and return when they are gone."""
+        """Kill the ranks that belong to `folder`, and return when they are gone.
+
+        A server that says nothing for STOP seconds, as one that a signal stopped, is ended, and they with it.
+        """
         if not self.failed:
             with self._whole(), contextlib.suppress(OSError):
                 send(self.control, ("stop", folder, None))
+        still = Quiet()
         while not (self.failed or folder in self.stopped):
             self.wait(1.0)
+            if still.look(len(self.ended.get(folder, {}))) > STOP:
+                self.failed = f"it was ended: no answer for {STOP:g} s"
+                self.process.kill()
         self.stopped.discard(folder)
         self.ended.pop(folder, None)
 
@@ -327,7 +354,7 @@ class Server:
         if not self.ready:
             self.process.kill()
         try:
-            self.process.wait(10)
+            self.process.wait(STOP)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
