@@ -152,13 +152,17 @@ def expected(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
 def card(problem: LlamaparError, controls: Container[str] = ()) -> Plain:
     """A problem as plain values. choose: (text, what its button sets: {} where no control has the field).
 
+    field: the control that is wrong; of a problem of several the first one that a choice sets.
+
     A problem of a line of text is mended by another line.
     """
     choices = [
         (str(choice), {"line": str(choice)} if problem.field == "line" else _settings(choice, controls))
         for choice in problem.choices
     ]
-    return {"what": problem.what, "why": problem.why, "choose": choices, "field": problem.field}
+    fields = [problem.field, *(name for _, changes in choices for name in changes)]
+    field = next((name for name in fields if name in controls), "")
+    return {"what": problem.what, "why": problem.why, "choose": choices, "field": field}
 
 
 def _settings(choice: object, controls: Container[str]) -> Plain:

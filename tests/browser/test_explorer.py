@@ -255,7 +255,8 @@ def test_a_number_as_people_write_it_is_understood(notebook: Notebook, tmp_path:
     expect(status(notebook)).to_contain_text("tp is empty: tp must be a whole number from 1 to 1048576")
     tp.fill("1000000")
     tp.press("Tab")
-    expect(panel_of(notebook).locator(".lp-error")).to_contain_text("tp=8192")
+    expect(status(notebook).get_by_role("button", name="tp=8192")).to_be_visible()
+    expect(tp).to_have_attribute("aria-invalid", "true")  # of four degrees the one that can be less
 
 
 def test_a_config_is_read_as_data(notebook: Notebook, tmp_path: Path) -> None:
