@@ -366,6 +366,22 @@ def test_explaining_needs_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == b"set()", done.stderr
 
 
+def test_the_name_of_a_log_is_not_the_text(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`llamapar explain log.txt` reads the file and says so; stdout stays what --file gives."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.txt").write_text(f"step 1\n{TITAN}\n", "utf-8")
+    status, out, err = run("log.txt", "--json")
+    assert (status, out) == run("--file", "log.txt", "--json")[:2]
+    assert json.loads(out)["verdict"] == "sharding"
+    assert err == "llamapar: 'log.txt' is a file: it is read, as by --file\n"
+    os.mkfifo("pipe")
+    for name in ("pipe", str(tmp_path)):
+        status, out, err = run(name)
+        assert (status, out.splitlines()[0][:11]) == (1, "Cannot tell")
+        assert err == f"llamapar: {name!r} is no regular file: taken as the text itself\n"
+    assert run("no such log.txt")[2] == ""
+
+
 def test_a_device_is_no_file(run: Any) -> None:
     """What /dev/zero gives never ends."""
     status, out, err = run("--file", "/dev/zero")

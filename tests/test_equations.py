@@ -66,7 +66,7 @@ def test_a_diagnosis_holds_numbers_and_how_they_read() -> None:
 
 def test_sizes_of_an_allocation_are_compared_in_one_unit() -> None:
     """The embedding of Llama 3 8B at tp=1, in bfloat16, as an allocator words it."""
-    told = lp.explain("CUDA out of memory. Tried to allocate 1002 MiB", "llama3-8b", {"tp": 1})
+    told = lp.explain("CUDA out of memory. Tried to allocate 1002 MiB", "llama3-8b", {"tp": 1}, seq_len=8192)
     assert told.best is not None
     sizes = [size for equation in told.best.arithmetic for _, size in equation.sides]
     assert sizes == [128256 * 4096 * 2, 1002 * 2**20]

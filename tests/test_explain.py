@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import explain_accuracy as accuracy
 import llamapar as lp
@@ -45,6 +47,37 @@ def test_incident_1_zero_kv_heads() -> None:
     alone = lp.explain("ZeroDivisionError: integer division or modulo by zero")
     assert alone.verdict == "unknown"
     assert {"tp", "n_kv_heads"} <= set(alone.needs)
+
+
+TRACEBACK_42 = """\
+[rank15]: Traceback (most recent call last):
+[rank15]:   File "/home/pavel/llama_inference.py", line 38, in <module>
+[rank15]:     model = Transformer(model_args)
+[rank15]:             ^^^^^^^^^^^^^^^^^^^^^^^
+[rank15]:   File "/home/pavel/model.py", line 268, in __init__
+[rank15]:     self.attention = Attention(args)
+[rank15]:                      ^^^^^^^^^^^^^^^
+[rank15]:   File "/home/pavel/model.py", line 110, in __init__
+[rank15]:     self.n_rep = self.n_local_heads // self.n_local_kv_heads
+[rank15]:                  ~~~~~~~~~~~~~~~~~~~^^~~~~~~~~~~~~~~~~~~~~~~
+[rank15]: ZeroDivisionError: integer division or modulo by zero
+"""
+
+
+def test_incident_1_the_degree_follows_from_the_gpus() -> None:
+    """The failing line says that a rank has no KV head; of 16 GPUs only tp=16 leaves one without. Its code is
+    llama-models', which has no other axis to turn."""
+    told = lp.explain(TRACEBACK_42, "llama3.1-405b", gpus=16)
+    cause = "8 KV heads over tp=16 leave 8//16 = 0 on a rank, which then divides; no other tp of 16 GPUs does"
+    assert (told.verdict, told.best.cause, told.needs) == ("sharding", cause, ())
+    stored = "model=llama3.1-405b-mp16 (its checkpoint stores 16 KV heads)"
+    assert [str(fix) for fix in told.best.fixes] == [stored]
+    assert lp.check(told.best.fixes[0].job.model, {"tp": 16}, gpus=16, framework="llama-models").ok
+    several = lp.explain(TRACEBACK_42, "llama3.1-405b", gpus=64)  # tp is 16, 32 or 64
+    assert (several.verdict, several.needs) == ("sharding", ("tp",))
+    assert (
+        lp.explain(TRACEBACK_42, "llama3.1-405b", gpus=8).verdict == "unknown"
+    )  # no tp of theirs is above 8
 
 
 @pytest.mark.parametrize(
@@ -115,6 +148,18 @@ def test_incident_4_is_no_broken_file() -> None:
     told = lp.explain("Assertion `missingBytes == 0' failed.", "llama3.1-405b", {"tp": 4})
     assert told.best.category == "counter_overflow"
     assert "128256·16384·4 = 8405385216 B > 2^32, read as 4110417920" in told.best.equations[0]
+
+
+def test_incident_4_names_project_and_versions() -> None:
+    """The counter had 32 bits from 0.12.0 to 0.12.6 (b4rtaz/distributed-llama 121bc8c, f8113c1)."""
+    text = "Assertion `missingBytes == 0' failed."
+    told = lp.explain(text, "llama3.1-405b")
+    cause = "a size passes what 32 bits can count, as in distributed-llama 0.12.0 to 0.12.6"
+    assert (told.verdict, told.best.cause) == ("sharding", cause)
+    assert told.best.fixes == ("distributed-llama 0.12.7 or later",)
+    assert (
+        lp.explain(text, "llama3.1-70b").verdict == "unknown"
+    )  # its largest tensor is 97.85 % of 2^32 bytes
 
 
 def test_incident_5_half_the_gpus() -> None:
@@ -345,6 +390,68 @@ def test_a_bare_assert_is_read_by_its_source_line() -> None:
     told = lp.explain(text)
     assert told.best is not None
     assert lp.explain("AssertionError").verdict == "unknown"
+
+
+@pytest.mark.parametrize("known", [{"gpus": 1}, {"layout": {"tp": 1, "cp": 1, "pp": 1, "dp": 1}}])
+def test_one_rank_settles_what_words_leave_open(known: dict[str, Any]) -> None:
+    for text in ("RuntimeError: The size of tensor a (64) must match the size of tensor b (128)", "it broke"):
+        assert lp.explain(text).verdict == "unknown"
+        assert lp.explain(text, **known).verdict == "not_sharding"
+
+
+def test_nothing_to_explain_is_said() -> None:
+    with pytest.raises(lp.ModelError, match="model='nonsense' is neither a preset nor a file"):
+        lp.explain(model="nonsense")
+    with pytest.raises(lp.LlamaparError, match="there is nothing to explain\n  try  a text, or an exception"):
+        lp.explain(model="llama3-8b", gpus=8)
+
+
+# -- what could not be allocated -------------------------------------------------------------------
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {:.2f} GiB. GPU 0 has a total capacity "
+OOM += "of 79.11 GiB of which 3.20 GiB is free."
+ROOM = "a rank holds more than its memory of 79.11 GiB"
+
+
+@pytest.mark.parametrize(
+    ("gib", "model", "known", "cause"),
+    [
+        (15.66, "llama3-8b", {"seq_len": 8192, "micro_batch": 4, "tp": 1},
+         "logits: 32768·128256·4 = 16810770432 B = 15.66 gib at tp=1"),
+        (7.83, "llama3-8b", {"seq_len": 8192, "micro_batch": 2},
+         "logits: 16384·128256·4 = 8405385216 B = 7.83 gib uncut"),
+        (7.83, "llama3-8b", {"seq_len": 8192, "micro_batch": 2, "tp": 8},
+         "whole logits: 16384·128256·4 = 8405385216 B = 7.83 gib at tp=8"),
+        (15.66, "llama3-8b", {"seq_len": 65536, "cp": 4, "micro_batch": 2, "tp": 1},
+         "logits: 32768·128256·4 = 16810770432 B = 15.66 gib at tp=1"),
+    ],
+)  # fmt: skip
+def test_logits_are_known_by_their_factors(gib: float, model: str, known: dict[str, int], cause: str) -> None:
+    told = lp.explain(OOM.format(gib), model, **known)
+    assert told.best.cause == f"{ROOM}: {cause}"
+    assert "use_liger_kernel=True of transformers" in told.best.fixes[-1]
+    assert "memory of a GPU" not in told.needs  # it stands in the text
+
+
+def test_an_allocation_of_several_factors_is_not_said_for_sure() -> None:
+    """128256·16384·4 bytes are the embedding of 405B, and the logits of 16,384 tokens."""
+    told = lp.explain(OOM.format(7.83), "llama3.1-405b")
+    assert told.best.cause == f"{ROOM}, and asks for as much as the embedding or logits would take"
+    assert [fix for fix in told.best.fixes if "liger" in str(fix)] == []
+    open_dtype = lp.explain(OOM.format(7.83), "llama3-8b", seq_len=8192, gpus=1)
+    assert len(open_dtype.best.equations) == 2  # 16,384 tokens in float32, or 32,768 in bfloat16
+    assert open_dtype.best.fixes[0].startswith("a cross-entropy in chunks")
+    nothing = lp.explain(OOM.format(7.83), "llama3-8b", seq_len=4096, micro_batch=1)
+    assert (nothing.best.cause, nothing.best.equations) == (ROOM, ())
+
+
+@given(st.integers(0, 5), st.integers(1, 8), st.sampled_from([1, 2, 4, 8]), st.sampled_from([2, 4]))
+def test_what_is_allocated_for_logits_is_among_the_readings(n: int, batch: int, tp: int, width: int) -> None:
+    seq = 2048 * 2**n
+    size = seq * batch * (128256 // tp) * width
+    told = lp.explain(f"out of memory: tried to allocate {size} bytes", "llama3-8b", {"tp": tp},
+                      seq_len=seq, micro_batch=batch)  # fmt: skip
+    assert any(f"{seq * batch}·{128256 // tp}·{width} = {size} B" in line for line in told.best.equations)
 
 
 def test_broken_models_and_layouts_are_refused() -> None:

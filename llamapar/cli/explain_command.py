@@ -38,15 +38,16 @@ _LONGEST = 2**20
 
 def _answer(given: Given) -> Answer:
     """Status 0 for an explanation, of sharding or not; 1 where the cause cannot be told."""
-    text, file, head = given["text"], given["file"], ""
-    flight = given["flight"]
-    asked = [
-        name for name, value in (("text", text), ("file", file), ("flight", flight)) if value is not None
-    ]
+    text, file, flight, head = given["text"], given["file"], given["flight"], ""
+    asked = [name for name in ("text", "file", "flight") if given[name] is not None]
     if len(asked) != 1:
         what = f"a {' and a '.join(asked)} were given; one is explained" if asked else "a text is needed"
         choose = ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe", "--flight DIR"]
         raise LlamaparError(what, "", choose, "text")
+    if text not in (None, "-") and os.path.exists(text):  # the name of a log is no text to explain
+        file = text if os.path.isfile(text) else None
+        what = "a file: it is read, as by --file" if file else "no regular file: taken as the text itself"
+        write(sys.stderr, f"llamapar: {shown(text, 200)} is {what}")
     known = _known(given)
     if flight is not None:
         found = explain(flight=flight, **known)

@@ -23,7 +23,7 @@ from .known import FACTS, Known
 from .limits import PARTED, limits
 from .lines import Candidate, blocks, by_rank, causes, is_watchdog, pieces, score, strip
 from .observations import AXES, Divides, Held, Matmul, Observation, Pair, Split, Unequal, View, observe
-from .quotes import quotes, speakers, spoken
+from .quotes import quotes, speakers, spoken, whose
 from .reading import LIMIT, Reading
 from .result import Diagnosis, Explanation
 from .slips import explain_spoken, unfit
@@ -291,7 +291,7 @@ def build(
     r: Reading, known: Known, line: str, ranks: tuple[int, ...], others: Sequence[Reading] = ()
 ) -> Explanation:
     """The explanation of one message. others: what other ranks say of the same failure."""
-    known = known.also(dict(r.facts()))
+    known = replace(known.also(dict(r.facts())), framework=known.framework or whose(r))
     job, quoted, observed = known.job(), quotes(r, known.framework, bool(known.get("n_kv_heads"))), observe(r)
     failing: set[str] = set()
     saying: set[str] = set()
@@ -356,7 +356,7 @@ def _needs(h: Hypothesis, others: list[Hypothesis], known: Known) -> tuple[str, 
 def _fixes(h: Hypothesis, known: Known) -> tuple[Fix | str, ...]:
     """Layouts that pass `check`, where the job is known and a rule of the category fails; else words."""
     if h.parallel is False:
-        return ()
+        return (h.remedy,) if h.remedy else ()
     job = known.job() or known.also(h.facts).job()
     category = CATEGORIES[h.category]
     failing = severities_again(job, known.framework) if job is not None else {}
@@ -367,4 +367,4 @@ def _fixes(h: Hypothesis, known: Known) -> tuple[Fix | str, ...]:
         if fixes:
             return tuple(fixes)
     words = known.memory_command() if h.category == "memory_oom_layout" else ""
-    return tuple(filter(None, (words, category.remedy)))
+    return tuple(filter(None, (words, h.remedy or category.remedy)))

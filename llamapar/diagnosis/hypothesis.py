@@ -65,6 +65,7 @@ class Hypothesis:
     level: how much speaks for it; of equals the one that was found first is named first.
     parallel: whether sharding is to blame; None where the text alone cannot tell.
     needs: facts that would separate it from its rivals. facts: what it implies, by fact name.
+    remedy: a way out in words, where it has another than its category.
     """
 
     category: str
@@ -75,6 +76,7 @@ class Hypothesis:
     parallel: bool | None = True
     needs: tuple[str, ...] = ()
     facts: Mapping[str, int] = field(default_factory=dict)
+    remedy: str = ""
 
     def __post_init__(self) -> None:
         if any(refutes(equation, self.cause) for equation in self.equations):
@@ -83,10 +85,10 @@ class Hypothesis:
 
 def found(
     category: str, level: Level, cause: str, *equations: Equation | None, parallel: bool | None = True,
-    needs: str = "", facts: Mapping[str, int] | None = None,
+    needs: str = "", facts: Mapping[str, int] | None = None, remedy: str = "",
 ) -> Hypothesis:  # fmt: skip
     """A Hypothesis in one line: "other: kernel_limit" carries a subtype, `needs` is a list with commas."""
     name, _, subtype = category.partition(": ")
     wanted = tuple(filter(None, needs.split(", ")))
     there = tuple(equation for equation in equations if equation is not None)
-    return Hypothesis(name, cause, level, there, subtype or None, parallel, wanted, facts or {})
+    return Hypothesis(name, cause, level, there, subtype or None, parallel, wanted, facts or {}, remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
@@ -111,7 +112,7 @@ class Known:
         numbers: dict[str, int] = {}
         changes: dict[str, tuple[str, str]] = {}
         if isinstance(layout, Layout):
-            given: dict[str, Any] = {axis: getattr(layout, axis) for axis in ("tp", "cp", "pp", "dp")}
+            given: dict[str, Any] = {axis: getattr(layout, axis) for axis in AXES}
             given |= {"world": layout.world, "virtual_stages": layout.virtual_stages}
         else:
             given, layout = dict(layout or {}), None
@@ -143,6 +144,8 @@ class Known:
             return int(getattr(self.model, fact))
         if fact == "head_dim" and self.get("dim") and self.get("n_heads"):
             return (self.get("dim") or 0) // (self.get("n_heads") or 1) or None
+        if fact == "world" and self.numbers.keys() >= {*AXES}:
+            return math.prod(self.numbers[axis] for axis in AXES)
         return None
 
     def fits(self, **facts: int) -> bool:
@@ -178,7 +181,7 @@ class Known:
 
     def job(self) -> Job | None:
         """The job that the facts make, where a model and a degree are known."""
-        degrees = {a: self.numbers[a] for a in ("tp", "cp", "pp", "dp") if a in self.numbers}
+        degrees = {a: self.numbers[a] for a in AXES if a in self.numbers}
         if self.model is None or not (degrees or self.layout):
             return None
         known = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from llamapar.describe.layout import divisors
+from llamapar.describe.models import ModelConfig
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
 
 from .cuts import cuts, uneven
@@ -13,7 +15,7 @@ from .known import Known
 from .observations import AXES, EXCEEDS
 from .reading import Reading
 from .vocabulary import categories_of
-from .words import pattern
+from .words import pattern, table
 
 
 def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -30,6 +32,7 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 
 _ZERO = pattern("zero_division")
+_BY_NO_HEADS = re.compile(r"(?://|/|%) ?(?:self\.)?(?:\w{1,20}_)?local_(?:\w{1,20}_)?(?:kv|key_value)_heads")
 _NO_HEADS = re.compile(r"\b0 (?:local )?(?:kv|key[/ _-]value) heads|kv_?heads? ?(?:=|is|:) ?0\b")
 
 
@@ -38,13 +41,17 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found("kv_heads_lt_tp", LIKELY, "a rank holds no KV head", needs="tp, n_kv_heads")
     if not _ZERO.search(r.low) or "float division" in r.low:
         return
-    tp, kv = known.get("tp"), known.get("n_kv_heads")
+    tp, kv, gpus = known.get("tp"), known.get("n_kv_heads"), known.get("world")
+    rest = ""
+    if kv and gpus and not tp and _BY_NO_HEADS.search(r.line):
+        above = [degree for degree in divisors(gpus) if degree > kv]
+        tp, rest = (above[0], f"; no other tp of {gpus} GPUs does") if len(above) == 1 else (tp, rest)
     if tp and kv and tp > kv:
-        cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides"
+        cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides{rest}"
         level, facts = POSSIBLE if r.code and not r.counts_heads else LIKELY, {"tp": tp, "n_kv_heads": kv}
         yield found("kv_heads_lt_tp", level, cause, Quotient(kv, tp, floor=True), facts=facts)
         return
-    other = bool(tp and kv) or known.alone("tp")
+    other = bool(kv and (tp or gpus or kv + 1) <= kv) or known.alone("tp")
     if r.code and not r.counts_heads:
         cause = "a divisor is 0, and no name in the code is a count of heads"
         yield found("other", WEAK, cause, parallel=None, needs="value of the divisor")
@@ -192,38 +199,51 @@ _OOM = pattern("out_of_memory")
 _SIZE = re.compile(r"allocat\w{1,4}\D{0,30}(\d{1,20}(?:\.\d{1,6})?) ?(gib|mib|kib|gb|mb|kb|bytes|b\b)")
 _UNIT = {"gib": 2**30, "gb": 2**30, "mib": 2**20, "mb": 2**20, "kib": 2**10, "kb": 2**10, "bytes": 1, "b": 1}
 _ASKED = pattern("memory_of_a_layout")
+_CAPACITY = re.compile(r"capaci?ty of (\d{1,4}\.\d\d) gib|(\d{1,4}\.\d\d) gib total capaci?ty")
+_CHUNKS = table("categories.toml")["remedies"]["logits"]
 
 
 def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Does the allocation equal a weight of the model, or do the weights alone not fit?"""
+    """Is what could not be allocated a weight or the logits, or do the weights alone not fit?"""
     if not _OOM.search(r.low):
         return
-    numbers = list(_allocated(r, known))
-    blame = True if numbers or _ASKED.search(r.low) or known.changes else None
-    cause = "a rank holds more than its memory" + (f": {numbers[0]}" if numbers else "")
-    needs = "model, layout, memory of a GPU"
-    yield found("memory_oom_layout", LIKELY, cause, *numbers, parallel=blame, needs=needs)
+    m, size, there = known.model, _SIZE.search(r.low), _CAPACITY.search(r.low)
+    equal = list(_as_large(size, m, known)) if size and m else []
+    numbers, names = [equation for _, equation in equal], list(dict.fromkeys(name for name, _ in equal))
+    heavy = m and m.n_params * 2 > 60 * 2**30 * (known.get("world") or 1)
+    if m and size and heavy and float(size[1]) * _UNIT[size[2]] <= 16 * m.n_params:  # more is a batch
+        numbers.append(Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"))
+    cause = f"a rank holds more than its memory{f' of {there[1] or there[2]} GiB' if there else ''}"
+    if len(equal) > 1:
+        cause += f", and asks for as much as {' or '.join(names)} would take"
+    elif numbers:
+        cause += f": {numbers[0]}"
+    cut = numbers and names != ["logits"]  # what the layout leaves whole, or cuts too little
+    blame = True if cut or _ASKED.search(r.low) or known.changes else None
+    needs = "model, layout" if there else "model, layout, memory of a GPU"
+    remedy = _CHUNKS if names and all("logits" in name for name in names) else ""
+    yield found("memory_oom_layout", LIKELY, cause, *numbers, parallel=blame, needs=needs, remedy=remedy)
 
 
-def _allocated(r: Reading, known: Known) -> Iterator[Equation]:
-    size, m, tp = _SIZE.search(r.low), known.model, known.get("tp") or 1
-    if not size or not m:
-        return
-    number, unit = float(size.group(1)), _UNIT[size.group(2)]
-    if number * unit > 16 * m.n_params:  # more than all weights with their optimizer: a batch
-        return
+def _as_large(size: re.Match[str], m: ModelConfig, known: Known) -> Iterator[tuple[str, Equation]]:
+    """The tensors of a rank with as many bytes. Where tokens are not known, powers of two are tried."""
+    number, unit, tp = float(size[1]), _UNIT[size[2]], known.get("tp") or 1
+    seq, batch, cp = known.get("seq_len"), known.get("micro_batch"), known.get("cp") or 1
+    tokens = [2**n for n in range(10, 21)]
+    if seq:
+        tokens = [seq // cp * n for n in range(batch or 1, (batch or 16) + 1)]
     rows = {"wq, wk and wv": m.q_dim + 2 * m.kv_dim, "w1 and w3": 2 * m.ffn_dim, "w2": m.ffn_dim}
-    for name, n in {**rows, "the embedding": m.vocab_size, "wq": m.q_dim}.items():
-        for width in (2, 4, 1):
-            if n % tp == 0 and abs(n // tp * m.dim * width / unit - number) < 0.006 * (unit > 1) + 1e-9:
-                made = Product((n // tp, m.dim, width), "B")
-                before, after, asked = f"{name}: ", f" at tp={tp}", " ".join(size.groups())
-                if "." in asked:
-                    yield Stated(f"{before}{made} = {asked}{after}")
-                else:
-                    yield Comparison(made, "=", round(number * unit), asked, before, after)
-    if m.n_params * 2 > 60 * 2**30 * (known.get("world") or 1):
-        yield Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights")
+    rows |= {"the embedding": m.vocab_size, "wq": m.q_dim}
+    tensors = [(name, n // tp, m.dim) for name, n in rows.items() if n % tp == 0]
+    tensors += [("logits", n, -(-m.vocab_size // tp)) for n in tokens]
+    tensors += [("whole logits", n, m.vocab_size) for n in tokens if tp > 1]
+    after, asked = f" at tp={tp}" if known.get("tp") else " uncut", " ".join(size.groups())
+    for name, n, other in tensors:
+        for made in (Product((n, other, width), "B") for width in (4, 2, 1)[: 2 if "logits" in name else 3]):
+            if abs(made.value / unit - number) < 0.006 * (unit > 1) + 1e-9:
+                stated = Stated(f"{name}: {made} = {asked}{after}")
+                compared = Comparison(made, "=", round(number * unit), asked, f"{name}: ", after)
+                yield name, stated if "." in asked else compared
 
 
 _OVERFLOW = pattern("overflow")
@@ -253,10 +273,12 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
     cause = f"a size {'passes' if equations else 'or an address may pass'} what 32 bits can count"
     blame = True if equations or (named and "illegal" not in r.low) else None
     score = LIKELY if equations or named else WEAK
-    needs = "shapes and element size"
-    yield found(
-        "counter_overflow: scale_not_layout", score, cause, *equations[:3], parallel=blame, needs=needs
-    )
+    needs, remedy, kind = "shapes and element size", "", "counter_overflow: scale_not_layout"
+    if "missingbytes" in r.low:  # b4rtaz/distributed-llama #169, mended by f8113c1
+        cause += ", as in distributed-llama 0.12.0 to 0.12.6"
+        remedy = "distributed-llama 0.12.7 or later"
+        score = WEAK if m and not equations else score
+    yield found(kind, score, cause, *equations[:3], parallel=blame, needs=needs, remedy=remedy)
 
 
 _CHECKPOINT = pattern("checkpoint")

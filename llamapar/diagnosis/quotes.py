@@ -102,6 +102,11 @@ def _span(text: str, pieces: tuple[str, ...]) -> tuple[int, int] | None:
     return start, end
 
 
+def whose(r: Reading) -> Framework | None:
+    """The framework whose own line of source failed; None where no line is known to be one's own."""
+    return next((f for f, _, case, _ in _templates() if case.line and case.line in r.line), None)
+
+
 def spoken(r: Reading, job: Job, framework: Framework | None) -> Iterator[str]:
     """Rules for which a framework says of this very job, word for word, what the text holds."""
     for judge in [framework] if framework else FRAMEWORKS.values():

@@ -30,7 +30,6 @@ VERDICTS = (WORKS, ADAPTS, CLEAR, INIT, FORWARD, SAVE, SILENT, NA, UNKNOWN)
 FAILS = frozenset((CLEAR, INIT, FORWARD, SAVE, SILENT))
 """Verdicts after which a run cannot be trusted or does not start."""
 
-
 _FILE = re.compile(r"(?P<path>[^\s:;]+)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?[^;]*")
 
 GITHUB = "https://github.com/"
@@ -82,7 +81,7 @@ class Case:
     """One piece of evidence: what the framework does where a rule applies and `when` holds.
 
     message: what it says, word for word; {names} are filled from `Job.numbers`.
-    path: file and lines in the framework's repository at its commit.
+    path: file and lines in the framework's repository at its commit. line: its own source that fails there.
     note: what happens, in our words, where the message does not say it.
     since: the change that brought it, where that is known. It replaces every case of its part that stands
         behind those of the same change; a case without one that stands first holds in every version.
@@ -97,6 +96,7 @@ class Case:
     at: str = ""
     """Repository and commit or version of `path` where they are not the framework's own."""
     since: Change | None = None
+    line: str = ""
 
 
 def evidence(**cases: Case | tuple[Case, ...]) -> dict[str, tuple[Case, ...]]:

@@ -64,6 +64,7 @@ _NO_KV_HEAD = Case(
     f"{_MODEL}:115",
     "n_local_kv_heads = {n_kv_heads} // {tp} = 0",
     lambda j: j.layout.tp > j.model.n_kv_heads,
+    line="self.n_local_heads // self.n_local_kv_heads",
 )
 
 _AS_CLAMPED = _fairscale(WORKS, "", f"{_INITIALIZE}:92", note="with tp={tp}, to which it is clamped")

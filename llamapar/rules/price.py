@@ -208,8 +208,9 @@ def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     old, new = (old, new) if judge is None else (judge.runs(old), judge.runs(new))
     there = old.gpus or old.layout.world
     idle = max(0, there - new.layout.world)
+    held = load(new, judge) if judge is None or judge.trains else None  # the account is one of training
     if old.seq_len is None or new.seq_len is None:
-        return Effect(load(new, judge), None, None, idle, None)
+        return Effect(held, None, None, idle, None)
     before = sequences_of(old)
     is_said = any((new.global_batch, new.batch_per_dp, new.micro_batches))
     after = sequences_of(new) if is_said else before
@@ -224,7 +225,7 @@ def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
         and (then := idle_share(new, after)) is not None
     ):
         waits = first, then
-    return Effect(load(new, judge), flops, wire, idle, waits)
+    return Effect(held, flops, wire, idle, waits)
 
 
 def _sent(job: Job, seq_len: int, sequences: int, judge: Framework | None) -> float:
