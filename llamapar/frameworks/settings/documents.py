@@ -89,7 +89,7 @@ def flat(name: str, value: object, lines: dict[str, int]) -> Iterator[Entry]:
 
 # -- TOML ------------------------------------------------------------------------------------------
 
-_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_HEADER = re.compile(r"\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"))*)\s*=""")
 
 
@@ -106,7 +106,7 @@ def read_toml(name: str, text: str) -> Document:
         if open_quotes:
             open_quotes = "" if open_quotes in row else open_quotes
             continue
-        if match := _HEADER.match(row):
+        if match := _HEADER.match(row.strip()):
             table = re.sub(r"[\s\"']", "", match.group(1))
         elif match := _KEY.match(row):
             key = re.sub(r"[\s\"']", "", match.group(1))

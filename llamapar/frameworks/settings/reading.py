@@ -278,19 +278,22 @@ def _read(file: str | Path) -> tuple[str, str]:
 
 
 def _name_of(text: str) -> str:
-    """A name for pasted text, whose ending says how to read it."""
+    """A name for pasted text, whose ending says how to read it.
+
+    Blanks are those of one line: over empty lines `^\\s*` takes time that grows with their square.
+    """
     if log.is_log(text):
         return "log"
-    body = re.sub(r"^\s*#.*$", "", text, flags=re.M)
+    body = re.sub(r"^[ \t]*#.*$", "", text, flags=re.M)
     if body.lstrip().startswith("{") and '"' in body[:200]:
-        return "text.json" if not re.search(r"^\s*#|,\s*}", text, re.M) else "text.yaml"
-    if re.search(r"^\s*\[[\w.\"]+\]\s*$", body, re.M) and re.search(r"^\s*[\w.]+\s*=", body, re.M):
+        return "text.json" if not re.search(r"^[ \t]*#|,\s*}", text, re.M) else "text.yaml"
+    if re.search(r"^[ \t]*\[[\w.\"]+\][ \t\r]*$", body, re.M) and re.search(r"^[ \t]*[\w.]+[ \t]*=", body, re.M):
         return "text.toml"
     if re.search(r"(?:^|\s)--?[a-zA-Z][\w-]+|^#!|^\w+=", body, re.M) and not re.search(
         r"^\w[\w-]*:\s", body, re.M
     ):
         return "text.sh"
-    return "text.yaml" if re.search(r"^\s*[\w-]+:(?:\s|$)", body, re.M) else "text.sh"
+    return "text.yaml" if re.search(r"^[ \t]*[\w-]+:(?:\s|$)", body, re.M) else "text.sh"
 
 
 def settings_of(files: Files, known: Mapping[str, object]) -> Settings:

@@ -291,7 +291,7 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
             text = words[0].text if len(words) == 1 else HOLE
             reading.variables[str(statement[1])] = (Word(text, statement[0].line),)
         elif SUM.fullmatch(statement[-1]) and head in ("for", statement[-1]):
-            for name in re.findall(r"([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/]?=(?!=))", statement[-1]):
+            for name in re.findall(r"\b([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/]?=(?!=))", statement[-1]):
                 reading.variables[name] = (Word(HOLE, statement[0].line),)
         elif head == "while":
             if reading.test(statement[1:]) is False:

@@ -345,7 +345,7 @@ def _unread(document: Document) -> str:
     return entry.path if entry and entry.path != "llama3_debugmodel" else ""
 
 
-_COMMENT = re.compile(r"#.*?\b(\d{1,6})\s+(?:[A-Z][\w-]*\s+)?GPUs", re.I)
+_COMMENT = re.compile(r"#[^#\n]*?\b(\d{1,6})\s+(?:[A-Z][\w-]*\s+)?GPUs", re.I)
 
 
 def _hint(text: str, draft: Draft) -> None:
