@@ -399,11 +399,9 @@ def test_one_rank_settles_what_words_leave_open(known: dict[str, Any]) -> None:
         assert lp.explain(text, **known).verdict == "not_sharding"
 
 
-def test_nothing_to_explain_is_said() -> None:
+def test_an_unknown_model_without_a_text_is_refused() -> None:
     with pytest.raises(lp.ModelError, match="model='nonsense' is neither a preset nor a file"):
         lp.explain(model="nonsense")
-    with pytest.raises(lp.LlamaparError, match="there is nothing to explain\n  try  a text, or an exception"):
-        lp.explain(model="llama3-8b", gpus=8)
 
 
 # -- what could not be allocated -------------------------------------------------------------------

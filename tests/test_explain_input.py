@@ -55,6 +55,7 @@ STRANGE: dict[str, Any] = {
     "empty product": "mat1 and mat2 shapes cannot be multiplied (0x0 and 0x0)",
     "no sizes": "The size of tensor a (0) must match the size of tensor b (0)",
     "not a text": object(),
+    "nothing": None,
     "no shape": (),
 }
 
@@ -64,7 +65,7 @@ def test_a_strange_text_has_an_answer(name: str) -> None:
     forms(lp.explain(STRANGE[name]))
 
 
-@pytest.mark.parametrize("name", ["empty", "blank", "nulls", "binary", "unbalanced", "not a text"])
+@pytest.mark.parametrize("name", ["empty", "blank", "nulls", "binary", "unbalanced", "not a text", "nothing"])
 def test_what_says_nothing_cannot_be_told(name: str) -> None:
     told = lp.explain(STRANGE[name])
     assert (told.verdict, told.diagnoses) == ("unknown", ())

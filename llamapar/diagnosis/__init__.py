@@ -60,8 +60,8 @@ def explain(
     context: the same, and model, layout and framework, in the names of whoever reports it ("heads",
         "num_attention_heads": `known.FACTS` lists all); names that nobody knows are ignored.
 
-    Raises ModelError or LayoutError for a model, layout or framework that is itself broken, LlamaparError
-    where there is nothing to explain.
+    Raises ModelError or LayoutError for a model, layout or framework that is itself broken, and ModelError
+    for an unknown model where `what` is missing.
     """
     from .engine import explain_lines, explain_text  # the patterns are compiled when the first text comes
     from .lines import sourced
@@ -76,10 +76,8 @@ def explain(
     known = Known.of(model, layout, framework, facts)
     if flight is not None:
         return _of_flight(what, flight, known)
-    if what is None:
-        if known.name and known.model is None:
-            find_model(model)  # says which names are near
-        raise LlamaparError("there is nothing to explain", "", ["a text", "an exception", "a shape"], "what")
+    if what is None and known.name and known.model is None:
+        find_model(model)  # without a text the model is what was asked about: say which names are near
     if hasattr(what, "explanation"):  # a RunResult, which lies layers above
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
