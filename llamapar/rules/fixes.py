@@ -34,11 +34,9 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     """At most MOST fixes for `rule`, those that fit in memory first, then the nearest; of memory `remedies`.
 
     Each passes check without an error, ends this rule's finding, and brings no new warning. Another
-    number of GPUs is the last resort: one such fix, the nearest, and only where nothing else was found. Where
-    no layout of the GPUs holds the model there is none.
+    number of GPUs is the last resort: one such fix, the nearest, and only where nothing else was found; none
+    where memory is what no layout of the GPUs has enough of.
     """
-    if rule not in MEMORY and capacity.nothing_holds(job, judge):
-        return
     resort: list[Job] = []
 
     def tries() -> Iterator[Fix]:
@@ -49,6 +47,8 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
                 resort.append(candidate)
 
     def last() -> Iterator[Fix]:
+        if capacity.nothing_holds(job, judge):
+            return
         nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - _world(job)))
         yield from (Fix.between(job, made) for made in nearest)
 
