@@ -146,11 +146,7 @@ class State:
 
     @classmethod
     def opened(cls, values: Values) -> State:
-        """The Explorer as it opens with controls set, without any on the Llama 3 paper's job.
-
-        A model, dimension or degree begins a job of the reader's own, in which what is not said is as in
-        `lp.check`.
-        """
+        """As it opens with controls set: the paper's job, or with a model or degree the reader's own."""
         is_own = values.keys() & {"preset", *AXES, *DIMS}
         return cls.start().apply(PLAIN if is_own else {"job": FIRST_JOB}).change(values)
 

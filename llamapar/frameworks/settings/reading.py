@@ -287,7 +287,8 @@ def _name_of(text: str) -> str:
     body = re.sub(r"^[ \t]*#.*$", "", text, flags=re.M)
     if body.lstrip().startswith("{") and '"' in body[:200]:
         return "text.json" if not re.search(r"^[ \t]*#|,\s*}", text, re.M) else "text.yaml"
-    if re.search(r"^[ \t]*\[[\w.\"]+\][ \t\r]*$", body, re.M) and re.search(r"^[ \t]*[\w.]+[ \t]*=", body, re.M):
+    header, row = r"^[ \t]*\[[\w.\"]+\][ \t\r]*$", r"^[ \t]*[\w.]+[ \t]*="
+    if re.search(header, body, re.M) and re.search(row, body, re.M):
         return "text.toml"
     if re.search(r"(?:^|\s)--?[a-zA-Z][\w-]+|^#!|^\w+=", body, re.M) and not re.search(
         r"^\w[\w-]*:\s", body, re.M
