@@ -1,6 +1,6 @@
 """What cutting attention over CP ranks costs in compute: all ranks together against the unsharded kernel.
 
-    .venv/bin/python benchmarks/context_parallel.py [--repeats 5]
+    .venv/bin/python benchmarks/context_parallel.py [--repeats 5] [--small]
 
 Times are of CPU, by one thread, so that whatever else runs on the machine disturbs least. The ranks run one
 after another; a repeat times the unsharded causal `scaled_dot_product_attention`, then every rank. "ratio"
@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -85,7 +86,7 @@ def measure(cp: int, seq: int, repeats: int) -> list[tuple[float, float]]:
 
     def times(step: Callable[..., None]) -> tuple[float, float]:
         def all_ranks() -> float:
-            return sum(timed(lambda r=r: step(rank, r[0], r[1], k, v, r[2])) for r in ranks)
+            return sum(timed(partial(step, rank, q, grad, k, v, cut)) for q, grad, cut in ranks)
 
         step(rank, ranks[0][0], ranks[0][1], k, v, ranks[0][2])
         step(whole, q, grad, k, v)
@@ -111,7 +112,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--small", action="store_true", help="one short sequence")
+    given = parser.parse_args()
+    repeats = given.repeats
     torch.set_num_threads(1)
     print(
         f"{HEADS} query heads, {KV_HEADS} KV head, head_dim {HEAD_DIM}, float32; CPU time of one "
@@ -120,7 +123,7 @@ def main() -> None:
     print(f"{'':20}{'forward':^30}{'forward + backward':^30}{'pairs':>7}{'busiest rank / mean':>27}")
     columns = f"{'whole':>10}{'ranks':>10}{'ratio':>10}"
     print(f"{'CP':>4}{'sequence':>12}    {columns}{columns}{'/causal':>9}{'head-tail':>12}{'contiguous':>13}")
-    for cp, seq in CASES:
+    for cp, seq in [(2, 512)] if given.small else CASES:
         cells = "".join(
             f"{reference:>8.3f} s{ours:>8.3f} s{ours / reference:>10.3f}"
             for reference, ours in measure(cp, seq, repeats)

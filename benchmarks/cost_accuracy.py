@@ -115,7 +115,8 @@ UNTOLD = {
 }
 """Row → what it does not say, and its step depends on."""
 
-ULTRASCALE = {"gpu": "h100-80gb", "kernels": "eager", "flash": "fa2", "recompute": "none", "seq_len": 4096}
+ULTRASCALE: dict[str, Any] = {"gpu": "h100-80gb", "kernels": "eager", "flash": "fa2"}
+ULTRASCALE |= {"recompute": "none", "seq_len": 4096}
 """nanotron without torch.compile, FlashAttention-2, no recomputation."""
 
 

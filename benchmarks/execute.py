@@ -1,6 +1,6 @@
 """How fast programs run on ranks: starting a pool of processes, and a warm `lp.run` in each engine.
 
-    .venv/bin/python benchmarks/execute.py [--repeats 11]
+    .venv/bin/python benchmarks/execute.py [--repeats 11] [--programs block …]
 
 All times are wall times on the CPU. Beside each median stand the least of the repeats, which disturbs a
 busy machine least, what was asked of it, and its ratio to a reference measured in the same run: a fresh
@@ -18,6 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +79,7 @@ def starting(repeats: int) -> list[Row]:
     fresh = Row(
         "python -c 'import torch'", [timed(lambda: subprocess.run(torch, check=True)) for _ in range(3)]
     )
-    preload = Row("one-time preload", [timed(lambda: pool._the_server(processes.PRELOAD))])
+    preload = Row("one-time preload", [timed(lambda: pool._the_server(processes.PRELOAD, None))])
     ready, empty = [], []
     for _ in range(repeats):
         begun = time.perf_counter()
@@ -108,7 +110,7 @@ def running(program: str, repeats: int, asked: dict[str, float]) -> list[Row]:
     calls: dict[str, Callable[[], object]] = {f"{program} unsharded": unsharded}
     for engine in ("processes", "local"):
         for backward, passes in ((False, "forward"), (True, "forward, backward")):
-            calls[f"{program} in {engine}, {passes}"] = lambda e=engine, b=backward: run(engine=e, backward=b)
+            calls[f"{program} in {engine}, {passes}"] = partial(run, engine=engine, backward=backward)
     times = turns(calls, repeats)
     wanted = {name: next((s for e, s in asked.items() if f" {e}," in name), None) for name in calls}
     return [Row(name, times[name], wanted[name]) for name in calls]
@@ -125,17 +127,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=11)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--programs", nargs="+", default=["attention", "block", "llama"])
+    given = parser.parse_args()
+    repeats = given.repeats
     cores, few = os.cpu_count(), max(3, repeats // 3)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     print(f"{cores} cores, {os.getloadavg()[0]:.1f} processes waiting or running in the last minute")
     print(f"{'':46}{'median':>11}{'least':>11}{'asked':>11}   ratio of medians")
-    for rows in (
-        starting(max(5, repeats // 2)),
-        running("attention", repeats, ASKED),
-        running("block", few, {}),
-        running("llama", few, {}),
-    ):
+    wanted: dict[str, tuple[int, dict[str, float]]] = {"attention": (repeats, ASKED)}
+    programs = (running(program, *wanted.get(program, (few, {}))) for program in given.programs)
+    for rows in chain([starting(max(5, repeats // 2))], programs):
         base = rows[0]
         print(f"{base.what:46}{shown(base.median):>11}{shown(min(base.times)):>11}{'':>11}   1 (reference)")
         for row in rows[1:]:

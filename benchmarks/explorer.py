@@ -75,7 +75,7 @@ def moves(lab: Lab, folder: Path, count: int, tab: str) -> tuple[list[float], li
                     times[name].append(took)
         switches = []
         buttons = page.locator(".llamapar button[data-tab]").all()
-        names = [button.get_attribute("data-tab") for button in buttons]
+        names = [str(button.get_attribute("data-tab")) for button in buttons]
         drawn = [name for name in names if name != "run"]  # Run shows a picture when there is a result
         for name in [*drawn[drawn.index(tab) + 1 :], *drawn] * 2:
             page.locator(f".llamapar button[data-tab='{name}']").focus()

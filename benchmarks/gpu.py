@@ -32,6 +32,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import llamapar as lp
+from llamapar.execution.answers import RankAnswer, RankFailure
 from llamapar.execution.engines import pool
 from llamapar.place.sequence_map import SequenceMap
 from llamapar.programs.llama import block as our_block
@@ -120,7 +121,8 @@ def of_rank(given: Qkv, cp: int, rank: int) -> tuple[Callable[..., Tensor], Qkv,
     chunks = list(SequenceMap(q.shape[1], cp).rank(rank).chunks)
     cut = kernels.segments(chunks)
     own = [torch.cat([x[:, c.start : c.stop] for c in chunks], 1).detach() for x in (q, grad)]
-    return lambda *qkv: kernels.attend(*qkv, lambda _: cut), (own[0].requires_grad_(), own[1], k, v), chunks
+    mine = own[0].requires_grad_(), own[1], k, v
+    return lambda q, k, v: kernels.attend(q, k, v, lambda _: cut), mine, chunks
 
 
 def forward(attention: Callable[..., Tensor], given: Qkv) -> None:
@@ -183,15 +185,15 @@ def attention_rows(
         for cp in cps:
             rank_times(step, cp)
         step(flash, given)
-        turns = []
+        turns: list[list[float]] = []
         while len(turns) < 3 or (len(turns) < 9 and sum(map(sum, turns)) < 2.0):
             turns.append([clock(lambda: step(flash, given)), *(rank_times(step, cp) for cp in cps)])  # noqa: B023
         medians = [statistics.median(column) for column in zip(*turns, strict=True)]
         columns.append([(t * 1e3, t / medians[0], work / t / 1e12, work / t / rate) for t in medians])
     label = f"{name}, {tokens // 1024}k" if tokens >= 1024 else f"{name}, {tokens}"
-    for i, cp in enumerate(("flash", *cps)):
+    for i, kernel in enumerate(("flash", *cps)):
         rest = (pairs_over_causal(tokens, cps[i - 1]), errors[i - 1]) if i else ("", "")
-        yield (label, cp, *columns[0][i], *columns[1][i], *rest)
+        yield (label, kernel, *columns[0][i], *columns[1][i], *rest)
 
 
 def attention(device: str, small: bool) -> None:
@@ -220,7 +222,7 @@ def ranks(device: str, small: bool) -> None:
 
     def rows() -> Iterable[Sequence[object]]:
         for dtype in ("float32", "bfloat16"):
-            for program in lp.programs.PROGRAMS:
+            for program in ("block",) if small else lp.programs.PROGRAMS:
                 took, results = [], []
                 for engine in ("processes", "local"):
                     for _ in range(2):
@@ -247,6 +249,10 @@ def ranks(device: str, small: bool) -> None:
 # -- torch's own -----------------------------------------------------------------------------------
 
 
+class TorchRefuses(RuntimeError):
+    """What torch's own raised here; nothing of ours."""
+
+
 def reason(error: BaseException) -> str:
     text = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {text[:200]}"
@@ -269,14 +275,20 @@ def torch_rank(given: Qkv, mesh: DeviceMesh, cp: int, rank: int, clock: Clock) -
     k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
     own = [x.transpose(1, 2).clone(memory_format=torch.contiguous_format) for x in (q, grad, k, v)]
     attention, ours, _ = of_rank(given, cp, rank)
+    both(attention, ours)  # what ours raises is no word of torch's
     whole = F.scaled_dot_product_attention
     try:
         with context_parallel(mesh, buffers=own, buffer_seq_dims=[2] * 4, no_restore_buffers=set(own)):
             for x in (own[0], *own[2:]):
                 x.requires_grad_()
             theirs, our_time = clock.turns(
-                [lambda: both(torch_attention, tuple(own)), lambda: both(attention, ours)]
+                [
+                    lambda: both(torch_attention, (own[0], own[1], own[2], own[3])),
+                    lambda: both(attention, ours),
+                ]
             )
+    except Exception as error:
+        raise TorchRefuses(reason(error)) from error
     finally:
         F.scaled_dot_product_attention = whole  # an error leaves torch's in its place
     return theirs, our_time
@@ -308,8 +320,8 @@ def context_parallel_alone(device: str, small: bool) -> None:
     head = ["heads, tokens", "CP", "flash", "torch", "ours", "torch/flash", "ours/flash", "ours/torch"]
     try:
         print_rows(head, rows())
-    except Exception as error:  # whatever torch's own raises is what this table tells
-        print(f"torch's context_parallel does not run here: {reason(error)}")
+    except TorchRefuses as error:  # that is what this table tells then
+        print(f"torch's context_parallel does not run here: {error}")
 
 
 def context_parallel_rank(context: Any, tokens: int, heads: tuple[int, int]) -> tuple[float, float]:
@@ -385,7 +397,7 @@ def blocks_apart(device: str, name: str, tp: int, tokens: int, rank: int) -> tup
     """
     model, kind = lp.model(name), torch.device(device).type
     layout = lp.Layout(tp=tp, sequence_parallel=False)
-    setting = Setting(model, layout, tokens, 1, "bfloat16")
+    setting = Setting(model, layout, seq_len=tokens, dtype="bfloat16")
     torch.manual_seed(0)
     with torch.device(device):
         whole = Block(model).to(torch.bfloat16)
@@ -399,7 +411,6 @@ def blocks_apart(device: str, name: str, tp: int, tokens: int, rank: int) -> tup
         for n, p in whole.named_parameters()
     }
     pieces = {n: setting.part(n, p.detach(), coord).clone().requires_grad_() for n, p in weights.items()}
-    theirs = parallelized(whole, mesh["tp"])
 
     def ours_step() -> Tensor:
         out = our_block(mesh, setting, x, positions, **pieces)
@@ -411,9 +422,15 @@ def blocks_apart(device: str, name: str, tp: int, tokens: int, rank: int) -> tup
         torch.autograd.grad(out, (x, *theirs.parameters()), grad)
         return out.detach()
 
-    a, b = their_step(), ours_step()
+    b = ours_step()
+    try:
+        theirs = parallelized(whole, mesh["tp"])
+        a = their_step()
+    except Exception as error:
+        raise TorchRefuses(reason(error)) from error
     apart = ((a - b).abs().max() / a.abs().max()).item()
-    return *Clock(kind).turns([their_step, ours_step]), apart
+    their_time, our_time = Clock(kind).turns([their_step, ours_step])
+    return their_time, our_time, apart
 
 
 def block_rank(context: Any, name: str, tokens: int) -> tuple[float, float, float]:
@@ -434,6 +451,12 @@ def tensor_parallel_alone(device: str, small: bool) -> None:
     print_rows(["", "DTensor", "ours", "ours/DTensor"], rows())
 
 
+def raise_first(answers: Sequence[RankAnswer]) -> None:
+    """Raise what the first rank raised that raised anything."""
+    for failed in sorted((a for a in answers if a.error), key=lambda a: a.at)[:1]:
+        raise failed.error or AssertionError
+
+
 def shared(device: str, small: bool) -> None:
     """Torch's own on real ranks that share this card over gloo, as far as it runs."""
     here = importlib.import_module(Path(__file__).stem)  # the ranks cannot import __main__
@@ -441,29 +464,25 @@ def shared(device: str, small: bool) -> None:
     try:
         with pool.Pool(tp, device=device) as ranks:
             answers = ranks.run(here.block_rank, name, tokens, timeout=300)
-        failed = next((a.error for a in answers if a.error), None)
-        if failed:
-            raise failed
+        raise_first(answers)
         theirs, ours, apart = (max(column) for column in zip(*(a.value for a in answers), strict=True))
         print(
             f"\na block of {name} on {tp} ranks that share it over gloo, {tokens} tokens: DTensor "
             f"{theirs * 1e3:.4g} ms, ours {ours * 1e3:.4g} ms, ratio {ours / theirs:.3g}, apart {apart:.1e}"
         )
-    except Exception as error:
+    except (here.TorchRefuses, RankFailure) as error:
         print(f"\nDTensor's block on ranks that share it over gloo does not run here: {reason(error)}")
     heads, length = next(iter(SMALL[0].values())) if small else HEADS["8B whole"], 256 if small else 8192
     try:
         with pool.Pool(2, device=device) as ranks:
             answers = ranks.run(here.context_parallel_rank, length, heads, timeout=120)
-        failed = next((a.error for a in answers if a.error), None)
-        if failed:
-            raise failed
+        raise_first(answers)
         theirs, ours = (max(column) for column in zip(*(a.value for a in answers), strict=True))
         print(
             f"attention on 2 ranks that share it over gloo: context_parallel {theirs * 1e3:.4g} ms with what "
             f"it sends, ours {ours * 1e3:.4g} ms without the all-gather of K and V"
         )
-    except Exception as error:
+    except (here.TorchRefuses, RankFailure) as error:
         print(f"context_parallel on ranks that share it over gloo does not run here: {reason(error)}")
 
 

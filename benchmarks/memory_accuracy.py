@@ -248,7 +248,7 @@ def model_of(row: Mapping[str, Any], named: Mapping[str, Any]) -> lp.ModelConfig
         n_kv_heads=number(dims, "kv_heads") or heads,
         ffn_dim=ffn,
         vocab_size=asked(dims, "vocab"),
-        head_dim=number(dims, "head_dim"),
+        head_dim=number(dims, "head_dim") or 0,
         tied=bool(dims.get("tied", dims.get("tied_embeddings"))),
         name=name,
     )
@@ -364,7 +364,7 @@ def unit_factors(row: Mapping[str, Any]) -> tuple[float, float]:
     return (1 / apart, 1.0) if "converted" in str(row.get("counted")) else (1.0, apart)
 
 
-def ways_of(row: Mapping[str, Any]) -> dict[str, int]:
+def ways_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Degrees of the axes; cp is 1 where nothing is said, and dp what the GPUs leave."""
     said = {axis: number(row, axis) or (1 if axis == "cp" else None) for axis in lp.AXES}
     gpus = number(row, "gpus") or 8 * (number(row, "nodes") or 0)
@@ -401,7 +401,8 @@ def gpu_of(row: Mapping[str, Any], file: Mapping[str, Any]) -> str | None:
     return next(iter(named or [gpu for gpu in GPUS if gpu.split("-")[0] in words and "80" in gpu]), None)
 
 
-DTYPES = {"fp32": ("float32",), "float32": ("float32",), "fp16": ("float16",), "float16": ("float16",)}
+DTYPES: dict[str, tuple[str, ...]] = {"fp32": ("float32",), "float32": ("float32",)}
+DTYPES |= {"fp16": ("float16",), "float16": ("float16",)}
 DTYPES["autocast"] = ("bfloat16", "float32")
 """Words for numbers → dtype; bfloat16 for all others, float8's among them, whose weights stay bfloat16.
 
@@ -507,7 +508,9 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any], unknown: bool = False
         options["grad_dtype"] = open_options["dtype"][0]
     words = f"{row.get('peak_mem_unit') or ''} {row.get('counter') or ''}"
     kind = next((kind for kind in COUNTERS if kind in words), known.get("counter"))
-    cases = [dict(zip(open_options, ends, strict=True)) for ends in product(*open_options.values())]
+    cases: list[dict[str, Any]] = [
+        dict(zip(open_options, ends, strict=True)) for ends in product(*open_options.values())
+    ]
     accounts = [lp.memory(m, layout, **options, **case) for case in cases]
     stages = stages_of(row, trainer, layout.pp)
     ranges = [account.counted(kind, stage) for account in accounts for stage in stages]
@@ -520,13 +523,13 @@ def score(row: Mapping[str, Any], file: Mapping[str, Any], unknown: bool = False
         room = [row["gpu_gib"] * 2**30]
     down, up = unit_factors(row)
     high = min([*room, max(highs) * up])  # it did fit its GPU
-    ends = [min(lows) * down, high, min(least), min([*room, max(most)])]
+    ends = (min(lows) * down, high, min(least), min([*room, max(most)]))
     name = row.get("id") or f"{m.name} {layout} zero={zero} micro_batch={micro}"
     marks = [f"{mark} {row[mark]}" for mark in ("fits_dims", "half", "doubtful") if mark in row]
     marks += [f"trainer {trainer or 'not known'}", f"counter {kind or 'not told'}"]
     return Score(
         str(name),
-        *(end / 2**30 for end in ends),
+        *(ends[0] / 2**30, ends[1] / 2**30, ends[2] / 2**30, ends[3] / 2**30),
         measured / 2**30,
         tuple(marks),
         max(account.worst.total_bytes for account in accounts) / 2**30,

@@ -62,6 +62,9 @@ def oracle(name: str) -> list[dict[str, Any]]:
 DEGREES = (1, 1, 1, 2, 2, 4, 8, 16, 3, 5, 6, 7, 12, 32, 64)
 
 
+EXTRAS: tuple[dict[str, Any], ...] = ({}, {"qkv_bias": True}, {"qk_norm": True})
+
+
 @st.composite
 def models(draw: st.DrawFn) -> ModelConfig:
     """A preset, or dimensions that no preset has: odd groups, odd widths, tied or not, Qwens."""
@@ -81,7 +84,7 @@ def models(draw: st.DrawFn) -> ModelConfig:
         vocab_size=draw(st.sampled_from([1, 1000, 32000, 32001, 50257, 128256, 152064])),
         max_seq_len=draw(st.sampled_from([2048, 8192, 131072])),
         tied=draw(st.booleans()),
-        **dict.fromkeys(draw(st.sampled_from([(), ("qkv_bias",), ("qk_norm",)])), True),
+        **draw(st.sampled_from(EXTRAS)),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import llamapar as lp
 from llamapar.execution.result import RunResult
 
@@ -9,7 +11,7 @@ from llamapar.execution.result import RunResult
 def check_bytes(result: RunResult, steps: int = 1) -> None:
     """Every rank sent what `lp.traffic` says, phase by phase and axis by axis, in each of the steps."""
     program, setting = result.task.program.name, result.task.setting
-    pipeline = {"schedule": setting.schedule, "micro_batches": setting.micro_batches}
+    pipeline: dict[str, Any] = {"schedule": setting.schedule, "micro_batches": setting.micro_batches}
     for rank, trace in result.traces.items():
         said = lp.traffic(
             program,

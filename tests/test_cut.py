@@ -45,7 +45,9 @@ def cuts(draw: st.DrawFn) -> Cut:
     copied = draw(st.booleans())
     tp = model.n_kv_heads * draw(st.integers(2, 4)) if copied else draw(st.integers(1, 20))
     padding = draw(st.sampled_from([NO_PADDING, Padding(64), Padding(128, per_tp=True)]))
-    return Cut(model, lp.Layout(tp=tp), padding, copied, draw(st.booleans()))
+    return Cut(
+        model, lp.Layout(tp=tp), padding=padding, kv_replication=copied, interleave=draw(st.booleans())
+    )
 
 
 # -- parameters ------------------------------------------------------------------------------------
@@ -136,7 +138,7 @@ def test_a_cut_without_a_sequence_takes_the_models_longest() -> None:
 
 def test_the_maps_are_those_of_the_public_functions() -> None:
     model, layout, padding = lp.model("llama3-70b"), lp.Layout(tp=16, pp=4), Padding(128, per_tp=True)
-    cut = Cut(model, layout, padding, kv_replication=True, layer_split="remainder first")
+    cut = Cut(model, layout, padding=padding, kv_replication=True, layer_split="remainder first")
     assert cut.heads == lp.heads(model, layout, kv_replication=True)
     assert cut.vocab == lp.vocab(model, layout, padding=padding)
     assert cut.ffn == lp.ffn(model, layout)
@@ -152,9 +154,9 @@ def test_the_maps_are_those_of_the_public_functions() -> None:
 def test_a_run_cuts_the_pieces_that_the_cut_tells(
     layout: lp.Layout, padding: Padding, interleave: bool
 ) -> None:
-    cut = Cut(SMALL, layout, padding, kv_replication=True, interleave=interleave)
-    setting = Setting(SMALL, layout, padding, kv_replication=True, interleave=interleave, seq_len=32)
-    sharding = Sharding(SMALL, layout, padding, kv_replication=True, interleave=interleave)
+    cut = Cut(SMALL, layout, padding=padding, kv_replication=True, interleave=interleave)
+    setting = Setting(SMALL, layout, padding=padding, kv_replication=True, interleave=interleave, seq_len=32)
+    sharding = Sharding(SMALL, layout, padding=padding, kv_replication=True, interleave=interleave)
     for p, rank in itertools.product(one_of_each(SMALL), range(layout.tp)):
         whole = torch.arange(p.numel).reshape(p.shape)
         piece = setting.part(p.key, whole, {"tp": rank, "cp": 0, "dp": 0})

@@ -245,7 +245,7 @@ def test_local_shapes_add_up_to_the_parameter(model: lp.ModelConfig, tp: int) ->
 def test_padded_local_shapes_add_up_to_the_padded_rows(model: lp.ModelConfig, tp: int, multiple: int) -> None:
     small, layout, padding = model.replace(n_layers=1), lp.Layout(tp=tp), Padding(multiple, per_tp=True)
     rows = padding.padded(model.vocab_size, tp)
-    padded, plain = Cut(small, layout, padding), Cut(small, layout)
+    padded, plain = Cut(small, layout, padding=padding), Cut(small, layout)
     for p in small.parameters():
         shapes = {padded.local_shape(p, r) for r in range(tp)}
         if p.key in ("tok_embeddings", "output"):

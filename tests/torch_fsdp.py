@@ -7,7 +7,8 @@ and how gradients are reduced, is torch's own.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -61,9 +62,11 @@ class Whole(Held):
 
     def gradients(self) -> dict[str, Tensor]:
         """Full name → the rank's shard of the gradient."""
-        found = {name: p.grad.to_local() for name, p in self.weights.items()}
+        weights: Mapping[str, Any] = self.weights  # whose gradients are DTensors
+        found = {name: p.grad.to_local() for name, p in weights.items()}
         names = [name for name in self.setting.weights() if name.startswith("layers.")]
-        held = [p for layer in self.layers for p in layer.held]
+        layers: Iterable[Any] = self.layers
+        held = [p for layer in layers for p in layer.held]
         return found | {name: p.grad.to_local() for name, p in zip(names, held, strict=True)}
 
 

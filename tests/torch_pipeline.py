@@ -48,7 +48,9 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weights = dict(zip(self.names, self.held, strict=True))
         headless = replace(self.stage, head=False)
-        x = llama.llama_stage(self.mesh, self.setting, headless, x, self.positions, None, weights)
+        made = llama.llama_stage(self.mesh, self.setting, headless, x, self.positions, None, weights)
+        assert isinstance(made, Tensor)
+        x = made
         if not self.stage.head:
             return x
         normed = parts.rms_norm(x, weights["norm.weight"], self.setting.model.norm_eps)

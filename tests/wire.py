@@ -29,13 +29,13 @@ class Line(BaseComm):
         self.heard: list[dict[str, Any]] = []
         super().__init__(comm_id=comm_id, target_name="jupyter.widget", primary=False)
 
-    def publish_msg(self, msg_type: str, data: Any = None, **_: Any) -> None:
+    def publish_msg(self, msg_type: str, data: Any = None, *_: Any, **__: Any) -> None:
         if msg_type == "comm_msg":
             self.heard.append(json.loads(json_packer(data)))
 
 
 @contextmanager
-def listening(panel: Page) -> Iterator[list[dict[str, Any]]]:
+def listening(panel: Page[Any]) -> Iterator[list[dict[str, Any]]]:
     """What the panel's page receives meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
         line = Line(panel.comm.comm_id)
@@ -47,7 +47,7 @@ def customs(heard: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [m["content"] for m in heard if m["method"] == "custom" and m["content"]["kind"] == kind]
 
 
-def deliver(panel: Page, content: Any) -> list[dict[str, Any]]:
+def deliver(panel: Page[Any], content: Any) -> list[dict[str, Any]]:
     """Send a message as it stands; what the page receives, of which the last is the one answer."""
     with listening(panel) as heard:
         panel._handle_msg({"content": {"data": {"method": "custom", "content": content}}, "buffers": []})
@@ -58,12 +58,12 @@ def deliver(panel: Page, content: Any) -> list[dict[str, Any]]:
     return heard
 
 
-def press(panel: Page, **content: Any) -> list[dict[str, Any]]:
+def press(panel: Page[Any], **content: Any) -> list[dict[str, Any]]:
     """What the page receives after it sent a message, while it showed what the panel shows."""
     return deliver(panel, {"id": "view-7", "seq": panel.payload["seq"], **content})
 
 
-def receive(panel: Page, **content: Any) -> dict[str, Any] | None:
+def receive(panel: Page[Any], **content: Any) -> dict[str, Any] | None:
     """The same; the problem that the answer names."""
     problem: dict[str, Any] | None = press(panel, **content)[-1]["content"]["problem"]
     return problem

@@ -25,7 +25,7 @@ FOLDER = PROJECT / "docs" / "api"
 WIDTH = 100
 """Columns of a signature on one line; a longer one has a line for each argument."""
 
-MARKS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+MARKS: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 """What stands before a parameter that takes all that is left."""
 
 PLAIN = (str, int, float, bool, tuple, type(None))

@@ -31,8 +31,8 @@ import psutil
 PROJECT = Path(__file__).resolve().parent.parent
 SECONDS = 60.0  # within which a command has to end
 MOST = 2**20  # bytes that it may print
-MODEL = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 96, "multiple_of": 32}
-MODEL |= {"norm_eps": 1e-5, "rope_theta": 10000.0}
+MODEL: dict[str, float] = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2}
+MODEL |= {"vocab_size": 96, "multiple_of": 32, "norm_eps": 1e-5, "rope_theta": 10000.0}
 
 MAKE = """
 import json, sys

@@ -75,7 +75,7 @@ def tabs(notebook: Notebook) -> Iterator[Image.Image]:
     panel = notebook.page.locator(".llamapar").first
     panel.locator(".main-svg").first.wait_for(state="attached")
     found = panel.get_by_role("tab").all()
-    for tab in found or [None]:
+    for tab in (*found, *([] if found else [None])):
         if tab:
             tab.click()
             notebook.run(1)  # waits for a search
@@ -121,8 +121,8 @@ def main(names: list[str]) -> None:
 
     for name in names:
         one_of("sheet", name, (*NOTEBOOKS, *PANELS), LlamaparError)
-    for folder in (KEPT, READABLE):
-        folder.mkdir(parents=True, exist_ok=True)
+    for kept in (KEPT, READABLE):
+        kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Lab() as lab:
         for name in names or [*NOTEBOOKS, *PANELS]:
             cell = f"import llamapar as lp\npanel = {PANELS.get(name)}\npanel"

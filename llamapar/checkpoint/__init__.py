@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,8 @@ def reshard(
     found = understood(opened(source, model))
     _sound(found)
     target_model, layout = kv_target(found.sharding.model, n_kv_heads), Layout(tp=tp, pp=pp)
-    pads = padding_rule(padding)
-    wanted = Sharding(target_model, layout, pads, kv_replication, layer_split=layer_split, naming=format)
+    cut = Sharding(target_model, layout, padding=padding_rule(padding), naming=format)
+    wanted = replace(cut, kv_replication=kv_replication, layer_split=layer_split)
     _possible(wanted)
     if format == "meta" and wanted.pp > 1:
         choose = [Choice.of(pp=1), Choice.of(format="hf")]

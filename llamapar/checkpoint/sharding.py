@@ -35,7 +35,7 @@ COMPUTED = ("rope.freqs", "freqs_cis", "rotary_emb.inv_freq")
 """Ends of the names of buffers that a model computes; files may hold them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sharding(Cut):
     """One way for `model` to lie in files: a shard for every (stage, tp rank).
 
@@ -94,7 +94,7 @@ class Sharding(Cut):
             padding = Padding(**values.pop("padding"))
             if unknown := values.keys() - set(_OPTIONS):
                 raise KeyError(*unknown)
-            made = cls(model, layout, padding, **values)
+            made = cls(model, layout, padding=padding, **values)
             _ = made.tensors  # the layer split may refuse
             return made
         except (LayoutError, TypeError, ValueError, KeyError) as problem:

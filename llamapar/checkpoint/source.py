@@ -314,7 +314,8 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
     by_columns = (False, True) if naming == "meta" and tp > 1 else (False,)
     copied = (False, True) if tp > model.n_kv_heads and tp % model.n_kv_heads == 0 else (False,)
     for columns, copies, padding in product(by_columns, copied, PADDINGS):
-        yield Sharding(model, Layout(tp=tp), padding, copies, naming=naming, embedding_columns=columns)
+        cut = Sharding(model, Layout(tp=tp), padding=padding, kv_replication=copies, naming=naming)
+        yield replace(cut, embedding_columns=columns)
 
 
 def signed(manifest: Plain) -> bytes:

@@ -66,7 +66,11 @@ def save_state(result: RunResult, target: str | Path) -> None:
     setting, state = result.task.setting, whole_state(result)
     layout = Layout(tp=setting.layout.tp, pp=setting.layout.pp)
     wanted = Sharding(
-        setting.model, layout, setting.padding, setting.kv_replication, layer_split=setting.layer_split
+        setting.model,
+        layout,
+        padding=setting.padding,
+        kv_replication=setting.kv_replication,
+        layer_split=setting.layer_split,
     )
     beside = {"config.json": json.dumps(config_json(setting.model), indent=2).encode()}
     for kind in (WEIGHTS, *STATES):

@@ -70,7 +70,7 @@ def _inventory(model: ModelConfig, given: Given, cut: Values) -> tuple[str, list
     if not staged.ok:
         why = f"{staged.layer_split} cannot place them"
         raise LayoutError(staged.reason, why, [Choice.of(pp=1)], "pp")
-    placed = Cut(model, layout, padding, layer_split=staged.layer_split)
+    placed = Cut(model, layout, padding=padding, layer_split=staged.layer_split)
     tensors: list[dict[str, object]] = [
         {
             "name": p.name,

@@ -80,8 +80,8 @@ class Sizes:
         self.cut = Cut(
             model,
             layout,
-            padding_rule(padding),
-            kv_replication,
+            padding=padding_rule(padding),
+            kv_replication=kv_replication,
             chunking=chunking,
             seq_len=self.seq_len,
             layer_split=split,

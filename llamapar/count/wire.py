@@ -180,7 +180,7 @@ def sending(
             raise LayoutError(f"{program} has no stages", why, [Choice.of(program="llama")], "program")
         table, lay = of_layout(schedule, lay, micro_batches, nc, global_batch)
     shapes = {p.key: p for p in m.parameters()}
-    cut = Cut(m, lay, rule, flag("kv_replication", kv_replication))
+    cut = Cut(m, lay, padding=rule, kv_replication=flag("kv_replication", kv_replication))
     if "K and V" in PARTS[program] + PARTS["block"] * (program in WHOLE) and cut.heads.reason:
         whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
         raise LayoutError(cut.heads.reason, "a rank computes with whole heads", whole_heads, "tp")

@@ -173,7 +173,8 @@ def zero(
     """
     found, lay = find_model(model), Layout.of(layout, **degrees)
     rank = whole("rank", rank, 0, lay.world - 1)
-    cut = Cut(found, lay, padding_rule(padding), flag("kv_replication", kv_replication))
+    copies = flag("kv_replication", kv_replication)
+    cut = Cut(found, lay, padding=padding_rule(padding), kv_replication=copies)
     again = flag("reshard_after_forward", reshard_after_forward)
     any_one = next(found.parameters())
     made = ZeroMap(cut, rank, any_one, OPTIONS["dtype"].chosen(dtype), again)

@@ -112,8 +112,8 @@ def prepare(
     setting = Setting(
         found,
         staged.layout,
-        rule,
-        kv_replication,
+        padding=rule,
+        kv_replication=kv_replication,
         chunking=chunking,
         seq_len=seq,
         global_batch=staged.global_batch,
@@ -139,7 +139,7 @@ def _training(program: Program, steps: int, done: int) -> Training | None:
     """How many steps, of a program that has them; LlamaparError for one that has none."""
     whole("steps", steps), whole("steps_done", done, 0)
     if program.trains:
-        return Training(steps, done)
+        return Training(steps=steps, done=done)
     if (steps, done) != (1, 0):
         what = f"{program.name} updates no weights"
         raise LlamaparError(what, "steps are of training", [Choice.of(program="step")], "steps")

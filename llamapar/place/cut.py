@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
 from llamapar.describe.layout import Layout
@@ -33,6 +33,7 @@ class Cut:
 
     model: ModelConfig
     layout: Layout
+    _: KW_ONLY  # a field that moves must not change what a caller means
     padding: Padding = NO_PADDING
     kv_replication: bool = False
     interleave: bool = True

@@ -97,7 +97,7 @@ class Panel:
         """What the kernel has."""
         told = self.kernel(KEPT)
         try:
-            return ast.literal_eval(told)  # type: ignore[no-any-return]
+            return ast.literal_eval(told)
         except (ValueError, SyntaxError):
             raise AssertionError(f"the kernel says {told}") from None
 

@@ -19,9 +19,9 @@ from llamapar.panels.controls import EXPLORER, TABS
 from test_bringing import FILES
 
 CONFIG = {"name": "config.json", "mimeType": "application/json"}
-GOOD_CONFIG = {**CONFIG, "buffer": json.dumps(TEN_KV_HEADS).encode()}
-BAD_CONFIG = {**CONFIG, "buffer": b"{"}
-SETTINGS = {**CONFIG, "name": "train.toml", "buffer": FILES[0][1].encode()}
+GOOD_CONFIG: Any = {**CONFIG, "buffer": json.dumps(TEN_KV_HEADS).encode()}
+BAD_CONFIG: Any = {**CONFIG, "buffer": b"{"}
+SETTINGS: Any = {**CONFIG, "name": "train.toml", "buffer": FILES[0][1].encode()}
 
 # -- what the kernel changes -----------------------------------------------------------------------
 

@@ -1,0 +1,54 @@
+"""Every benchmark runs, at its smallest: a script that nobody starts does not stay right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BROWSER = pytest.mark.browser
+
+SMALLEST = {
+    "checkpoint": "--small --runs 1",
+    "context_parallel": "--small --repeats 1",
+    "core": "--repeats 1",
+    "cost_accuracy": "--half seen",
+    "dry": "--repeats 1",
+    "execute": "--repeats 1 --programs attention",
+    "explain_accuracy": "--half even",
+    "explorer": "--moves 2 --openings 1",
+    "flight": "--ranks 8 --entries 50",
+    "gpu": "--device cpu --small",
+    "memory_accuracy": "",
+    "page": "--profiles 1 --moves 1 --tabs heads",
+    "pipeline": "--repeats 1",
+    "plans": "--small",
+    "settings_accuracy": "",
+    "step": "--repeats 1",
+    "table4": "",
+    "zero": "--repeats 1",
+}
+IN_A_BROWSER = ("explorer", "page")
+
+
+def test_every_benchmark_is_run_by_the_soak() -> None:
+    assert set(SMALLEST) == {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=BROWSER if name in IN_A_BROWSER else ()) for name in SMALLEST]
+)
+def test_a_benchmark_runs(name: str) -> None:
+    command = [sys.executable, f"benchmarks/{name}.py", *SMALLEST[name].split()]
+    own = os.environ | {"PYTHONPATH": "tests"}  # as `make bench` has it
+    done = subprocess.run(
+        command, cwd=ROOT, env=own, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout
+    assert "NOT OK" not in done.stdout
