@@ -11,6 +11,8 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,18 +84,40 @@ def keep(kind: str, name: str, right: bool | None, guess: str | None = None) -> 
     if path is None:
         return entry
     try:
-        entries = read(path)
-        named = entries.setdefault(kind, {})
-        before = named.get(name, {})
-        if "guess" in before or before.get("right"):
-            return before
-        named[name] = entry
-        _write(path, {"form": FORM} | entries)
+        with _alone(path.parent):
+            entries = read(path)
+            named = entries.setdefault(kind, {})
+            before = named.get(name, {})
+            if "guess" in before or before.get("right"):
+                return before
+            named[name] = entry
+            _write(path, {"form": FORM} | entries)
     except LayoutError as problem:
         print(problem)
     except OSError as problem:
         print(f"{path.name} could not be written ({problem.strerror}); this is not kept")
     return entry
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While this lasts no other notebook writes progress into the folder, or its answer would be lost.
+
+    The lock is on the folder itself, and the system takes it back from a process that dies. Where there are
+    no such locks (Windows, the page without an install) one notebook at a time is safe.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system that knows no locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,3 +218,21 @@ def test_a_test_run_keeps_nothing() -> None:
     assert progress.keep("exercises", "DP of the short row", True) == {"right": True}
     ignored = (PROJECT / ".gitignore").read_text().splitlines()
     assert progress.FILE.relative_to(PROJECT).as_posix() in ignored
+
+
+KEEPER = """
+import sys
+import progress
+for n in range(20):
+    progress.keep("questions", f"{sys.argv[1]} {n}", True)
+"""
+
+
+def test_notebooks_that_answer_at_once_lose_nothing(file: Path) -> None:
+    run = [sys.executable, "-c", KEEPER]
+    path = os.pathsep.join([str(PROJECT), str(PROJECT / "notebooks")])
+    environment = {**os.environ, "LLAMAPAR_PROGRESS": str(file), "PYTHONPATH": path}
+    keepers = [subprocess.Popen([*run, str(k)], env=environment) for k in range(4)]
+    assert [keeper.wait(timeout=60) for keeper in keepers] == [0] * 4
+    assert len(progress.read(file)["questions"]) == 4 * 20
+    assert list(file.parent.iterdir()) == [file]
