@@ -62,8 +62,8 @@ class LlamaparError(ValueError):
     """
 
     def __init__(self, what: str, why: str = "", choose: Iterable[object] = (), field: str = ""):
-        self.what = what
-        self.why = why
+        self.what = what = printable(what)
+        self.why = why = printable(why)
         self.choices = tuple(choose)
         self.choose = tuple(map(str, self.choices))
         self.field = field
@@ -111,6 +111,11 @@ def printable(text: str) -> str:
 
 def _escaped(line: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def encoding(head: bytes) -> str:
+    """The encoding of a text by its first bytes: a byte order mark, as Windows writes it, or UTF-8."""
+    return "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
 
 
 def whole(

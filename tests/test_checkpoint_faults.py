@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import io
@@ -14,6 +15,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 import zlib
@@ -24,10 +26,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from llamapar import LlamaparError, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, safetensors, source, writing
+from llamapar.checkpoint.writing import Journal
 from llamapar.describe import pickles
 from llamapar.describe.modelfile import config_json
 from weights import alike, contents, exactly, load, raw, save_hf, save_meta, tiny, together, values
@@ -463,6 +468,34 @@ def test_a_source_cut_short_while_it_is_read(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, told), done.stderr
 
 
+STRANGE = b'\n7\n[[1]]\nnull\n{"tensor": "a"}\n{"laid_out": [1]}\n{"plan": 1, "plan2": 2}\n' + b"[" * 10**5
+"""Lines of JSON that are no entry of a journal, and one that is nested too deeply to be read."""
+
+
+@given(
+    st.lists(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from(["laid_out", "file", "tensor", "crc32"]), inner, max_size=3)
+            ),
+        ),
+        max_size=4,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_of_a_journal_only_entries_are_taken(lines: list[object]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "journal")
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        with contextlib.closing(Journal(path, plan=1)) as journal:
+            taken = {(type(file), type(tensors)) for file, tensors in journal.crcs.items()}
+            assert taken <= {(str, dict)}
+            pairs = [pair for tensors in journal.crcs.values() for pair in tensors.items()]
+            assert {(type(name), type(crc)) for name, crc in pairs} <= {(str, int)}
+
+
 @pytest.mark.parametrize("form", ["hf", "meta"])
 def test_an_unfinished_one_that_was_damaged(tmp_path: Path, written: list[int], form: str) -> None:
     """What the journal says is finished is not believed; a header that is not right is written again."""
@@ -486,7 +519,7 @@ def test_an_unfinished_one_that_was_damaged(tmp_path: Path, written: list[int], 
         if damage == "gone":
             file.unlink()
         elif damage == "journal":
-            (partial / "journal").write_bytes((partial / "journal").read_bytes()[:-7] + b"\xf0\x9f")
+            (partial / "journal").write_bytes((partial / "journal").read_bytes()[:-7] + b"\xf0\x9f" + STRANGE)
         del written[:]
         checkpoint.gather(old, new, format=form)
         assert written or damage == "header", damage

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.cli import explain_command as asking
 from llamapar.cli import main as cli
 from llamapar.diagnosis import VERDICTS
+from llamapar.errors import encoding
 
 PROJECT = Path(__file__).resolve().parent.parent
 CASES = [
@@ -271,8 +272,11 @@ def test_a_file_without_lines(run: Any, tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8))
+@example([b"\xff", b"\xfea", b"\0"])
+@example([b"\xef", b"\xbb", b"\xbfa"])
 def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> None:
-    whole = b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    data = b"".join(pieces)
+    whole = data.decode(encoding(data), "replace").replace("\r\n", "\n").replace("\r", "\n")
     # an empty piece would be the end of a file, and none comes before it
     assert "".join(asking.lines(piece for piece in pieces if piece)) == whole
 
@@ -389,3 +393,29 @@ def test_a_device_is_no_file(run: Any) -> None:
     assert err == (
         "llamapar: '/dev/zero' is a device\n  why  what it gives may never end\n  try  - for a pipe\n"
     )
+
+
+def test_a_named_pipe_that_nobody_writes_to_is_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    fed = f"<(sleep 0.5; echo '{TITAN}')"
+    done = shell(f"llamapar explain --file {tmp_path / 'pipe'}; llamapar explain --file {fed}")
+    assert done.stdout.startswith(b"Cannot tell from this")
+    assert b"A sharding problem: " in done.stdout, "a pipe with a writer is read to its end"
+
+
+@pytest.mark.parametrize("form", ["utf-8-sig", "utf-16"])
+def test_a_log_that_begins_with_a_byte_order_mark(run: Any, tmp_path: Path, form: str) -> None:
+    """As Windows writes it."""
+    log = f"step 1\r\n{TITAN}\r\n"
+    (tmp_path / "log").write_bytes(log.encode(form))
+    said = run(log)[1]
+    assert run("--file", str(tmp_path / "log"))[1] == said
+
+
+@pytest.mark.parametrize("control", ["\u202e", "\u2066", "\u200f", "\x1b[31m"])
+def test_what_turns_a_text_around_is_not_passed_on(control: str) -> None:
+    found = lp.explain(f"{TITAN} {control}txt.exe", "llama3-8b")
+    assert control not in f"{found}{found._repr_html_()}{found.as_dict()}"
+    with pytest.raises(lp.LlamaparError, match="is no file") as caught:
+        lp.read_settings(f"no{control}such.toml")
+    assert control not in str(caught.value)

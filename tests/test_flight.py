@@ -589,6 +589,20 @@ def test_logs_and_hidden_files_beside_dumps_are_left_out(tmp_path: Path) -> None
     assert [*dumps.read(tmp_path).dumps] == [0]
 
 
+def test_a_pipe_among_files_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank_0")
+    for given in ([tmp_path / "rank_0"], tmp_path, tmp_path / "rank_0"):
+        with pytest.raises(lp.LlamaparError, match=r"is a pipe|0 files that end in a rank|Not a directory"):
+            lp.explain(flight=given)
+
+
+@pytest.mark.parametrize("field", ["profiling_name", "label"])
+def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
+    data = pickle.dumps(dump([short(1, **{field: "all\u202e"})], {}), 2)
+    with pytest.raises(lp.LlamaparError, match="entry 0 lacks a field, or has it in another form"):
+        dumps.of_bytes([("rank_0", data)])
+
+
 def test_folders_without_dumps(tmp_path: Path) -> None:
     with pytest.raises(lp.LlamaparError, match=r"0 files that end in a rank's number"):
         lp.explain(flight=tmp_path)

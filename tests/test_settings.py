@@ -21,6 +21,7 @@ from llamapar.frameworks.settings import FORMATS, documents, flags, launch, shel
 from llamapar.frameworks.settings.files import Files
 from llamapar.frameworks.settings.reading import settings_of
 from settings_cases import ORACLES, Score, cases, files_of, read, score
+from soon import within
 
 CASES = cases()
 GATHERED = cases("run_configs_gathered.jsonl")
@@ -1066,6 +1067,47 @@ def test_a_function_of_the_registry_tells_its_version(
 
 
 # -- torchtune -------------------------------------------------------------------------------------
+
+BLANK = " " * 2000
+SLOW = {
+    "a.toml": f"a = [\n[{BLANK}1\n]]\n",
+    "b.toml": f"a = [\n{BLANK}[{BLANK}[1\n]]]\n",
+    "c.toml": f"a = [\n1, '{'. ' * 1000}'\n]\n",
+}
+"""Files of 2 to 4 kB. An expression whose blanks overlap took 4 s for the first."""
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_blanks_of_a_file_take_no_time(name: str) -> None:
+    with within(0.2):
+        assert documents.read_toml(name, SLOW[name]).entries
+
+
+@pytest.mark.parametrize("text", ["\n" * 200_000, "#" * 200_000, f"#{BLANK * 50}", "\n \t" * 60_000])
+def test_empty_lines_of_a_paste_take_no_time(text: str) -> None:
+    with within(2), pytest.raises(lp.LlamaparError, match="no known format"):
+        lp.read_settings(text=f"a{text}")
+
+
+def test_headers_of_tables_have_their_lines() -> None:
+    text = "\n [ a . 'b' ]  # first\nx = 1\n[[ c ]]\ny = 2\n[c.d]\nz = 3\n"
+    found = {entry.path: entry.line for entry in documents.read_toml("it", text).entries}
+    assert found["a.b.x"] == 3
+    assert documents.read_toml("it", "[ a ]\nx = 1").entries[0].line == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["train.toml", "train.sh"])
+def test_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path, name: str, encoding: str) -> None:
+    text = {
+        "train.toml": '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ntensor_parallel_degree = 2\n',
+        "train.sh": "#!/bin/bash\ntorchrun --nproc_per_node 8 x.py --tensor-model-parallel-size 2\n",
+    }[name]
+    mark = "\ufeff" if encoding.endswith("e") else ""
+    (tmp_path / name).write_bytes((mark + text).encode(encoding))
+    assert lp.read_settings(tmp_path / name).layout["tp"] == 2
+    assert lp.read_settings(text=f"\ufeff{text}").layout["tp"] == 2
+
 
 TUNE = """
 tokenizer:

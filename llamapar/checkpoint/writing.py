@@ -121,10 +121,7 @@ class Journal:
             self._file.close()
             raise CheckpointError(f"{path.parent} is being written by another process") from None
         self._file.seek(0)
-        entries: list[Plain] = []
-        for line in self._file.read().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # a line of a killed run may be cut short
-                entries.append(dict(json.loads(line)))
+        entries = list(map(_entry, self._file.read().splitlines()))
         if any(entry.get("plan", plan) != plan for entry in entries):
             self._file.close()
             what = f"{path.parent} holds an unfinished checkpoint of another source or other options"
@@ -154,6 +151,18 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+_ENTRIES = [{"plan": int}, {"laid_out": str}, {"file": str, "tensor": str, "crc32": int}]
+
+
+def _entry(line: str) -> Plain:
+    """The entry in a line of a journal; {} for any other: what a killed run cut short is written again."""
+    with contextlib.suppress(ValueError, RecursionError):
+        entry = json.loads(line)
+        if isinstance(entry, dict) and {key: type(value) for key, value in entry.items()} in _ENTRIES:
+            return entry
+    return {}
 
 
 # -- the run -----------------------------------------------------------------------------------------

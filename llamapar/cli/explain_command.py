@@ -24,7 +24,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
-from llamapar.errors import LlamaparError, ModelError, shown, whole
+from llamapar.errors import LlamaparError, ModelError, encoding, shown, whole
 from llamapar.frameworks.settings import read_settings
 
 from .commands import Answer, Command, Given
@@ -112,10 +112,12 @@ def _model(text: str) -> ModelConfig | str:
 
 def lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Bytes as lines of text: bad bytes replaced, a progress bar's returns taken as ends of lines."""
-    utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-    rest = ""
-    for piece in chain(pieces, [b""]):
+    pieces, head, rest = iter(pieces), b"", ""
+    while len(head) < 2 and (piece := next(pieces, b"")):
+        head += piece
+    text = codecs.getincrementaldecoder(encoding(head))("replace")
+    decoder = io.IncrementalNewlineDecoder(text, translate=True)
+    for piece in chain([head] if head else [], pieces, [b""]):
         *ended, rest = (rest + decoder.decode(piece, final=not piece)).split("\n")
         for line in ended:
             yield f"{line}\n"
@@ -126,9 +128,13 @@ def lines(pieces: Iterable[bytes]) -> Iterator[str]:
         yield rest
 
 
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+
+
 def _of_file(name: str, known: Values) -> Explanation:
     try:
-        file = open(name, "rb")  # noqa: SIM115
+        # a pipe that nobody writes to is empty, and opening it otherwise would wait
+        file = open(name, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE))  # noqa: SIM115
     except ValueError:
         raise LlamaparError(f"{shown(name, 200)} cannot be a file's name", "", _near(name), "file") from None
     except OSError as problem:
@@ -139,6 +145,8 @@ def _of_file(name: str, known: Values) -> Explanation:
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             why = "what it gives may never end"
             raise LlamaparError(f"{shown(name, 200)} is a device", why, ["- for a pipe"], "file")
+        if stat.S_ISFIFO(mode):
+            os.set_blocking(file.fileno(), True)
         try:
             return explain(lines(iter(lambda: file.read(_PIECE), b"")), **known)
         except OSError as problem:

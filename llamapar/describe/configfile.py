@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from llamapar.errors import ModelError, shown
+from llamapar.errors import ModelError, encoding, shown
 
 Values = dict[str, Any]
 """Values by name, as a person or a file gave them: their types are what is checked next."""
@@ -54,7 +54,8 @@ def read_object(source: object, *names: str) -> tuple[Mapping[str, object], str]
                 "this looks like weights, not a config",
                 field="model",
             )
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+        text = data.decode(encoding(data))
     except UnicodeDecodeError:
         raise ModelError(f"{shown(str(path), 200)} is not UTF-8 text", field="model") from None
     except OSError as problem:

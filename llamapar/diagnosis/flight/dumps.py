@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llamapar.describe import pickles
-from llamapar.errors import LlamaparError, shown
+from llamapar.errors import LlamaparError, printable, shown
 from llamapar.records.tables import Plain
 
 from .inert import CutOff, plain, refused
@@ -195,6 +195,8 @@ def read(path: object) -> Folder:
 
 def _bytes(file: Path) -> bytes:
     try:
+        if file.is_fifo():  # one that nobody writes to would be waited for
+            raise LlamaparError(f"{shown(str(file), 200)} is a pipe", "", ["a file"], "flight")
         with file.open("rb") as opened:
             data = opened.read(MAX_FILE + 1)
     except OSError as problem:
@@ -264,10 +266,10 @@ class _Known:
         key = (group, label, name, point, inputs, outputs, *dtypes)
         found = self.calls.get(key)
         if found is None:
-            kinds = {type(number) for size in (*inputs, *outputs) for number in size}
-            if {*map(type, (group, label, name, *dtypes))} != {str} or not kinds <= {int}:
+            words, sizes = (group, label, name, *dtypes), (*inputs, *outputs)
+            if {*map(type, words)} != {str} or not {type(n) for size in sizes for n in size} <= {int}:
                 raise TypeError
-            if any(len(size) > MAX_DIMS for size in (*inputs, *outputs)):
+            if max(map(len, sizes), default=0) > MAX_DIMS or not all(w[:200].isprintable() for w in words):
                 raise ValueError
             what = name[:200].partition(":")[2] or name[:200]
             ends = _ENDS.fullmatch(what)
@@ -308,8 +310,8 @@ class _Known:
                 own = not (_LIBRARIES.search(path) or file.startswith("<"))
                 self.files[file] = "/".join(parts[-3:])[-100:], parts[-1][-100:], own
             whole, short, own = self.files[file]
-            texts = [f"line {line} of {part}, in {name[:100]}" for part in (whole, short)]
-            self.frames[key] = texts[0], texts[1] if own else ""
+            text, line = (printable(f"line {line} of {part}, in {name[:100]}") for part in (whole, short))
+            self.frames[key] = text, line if own else ""
         return self.frames[key]
 
     def members(self, config: object, where: str) -> dict[str, tuple[int, ...]]:
@@ -330,8 +332,7 @@ class _Known:
 
 def judge_members(groups: Iterable[Sequence[int]], where: str) -> None:
     """Raises LlamaparError where groups have more members together than the ranks of one run."""
-    total = sum(map(len, groups))
-    if total > MAX_MEMBERS:
+    if (total := sum(map(len, groups))) > MAX_MEMBERS:
         raise refused(where, f"its groups have {total:,} members, at most {MAX_MEMBERS:,} are read")
 
 

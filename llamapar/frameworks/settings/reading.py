@@ -15,7 +15,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
-from llamapar.errors import LayoutError, LlamaparError, one_of, printable, shown, whole
+from llamapar.errors import LayoutError, LlamaparError, encoding, one_of, printable, shown, whole
 from llamapar.frameworks import Change, Framework, of_version
 from llamapar.frameworks import framework as find_framework
 from llamapar.records.tables import Plain, Record
@@ -249,6 +249,7 @@ def read_settings(
     for file in files:
         name, held = _read(file)
         texts[name if name not in texts else f"{name} ({len(texts)})"] = held
+    text = text.removeprefix("\ufeff")  # a byte order mark
     if text.strip():
         texts[_name_of(text)] = text
     if not texts:
@@ -265,16 +266,15 @@ def _read(file: str | Path) -> tuple[str, str]:
         with path.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
     except OSError as problem:
-        raise LlamaparError(
-            f"{shown(str(file), 200)}: {os.strerror(problem.errno or 0)}", field="config"
-        ) from None
+        what = f"{shown(str(file), 200)}: {os.strerror(problem.errno or 0)}"
+        raise LlamaparError(what, field="config") from None
     if len(data) > MOST_BYTES:
-        raise LlamaparError(
-            f"{path.name} has more than {MOST_BYTES:,} bytes", "no settings are so long", field="config"
-        )
-    if b"\0" in data:
+        what = f"{path.name} has more than {MOST_BYTES:,} bytes"
+        raise LlamaparError(what, "no settings are so long", field="config")
+    held = data.decode(encoding(data), "replace")
+    if "\0" in held:
         raise LlamaparError(f"{path.name} is no text", field="config")
-    return path.name, data.decode("utf-8", "replace")
+    return path.name, held
 
 
 def _name_of(text: str) -> str:
@@ -287,8 +287,8 @@ def _name_of(text: str) -> str:
     body = re.sub(r"^[ \t]*#.*$", "", text, flags=re.M)
     if body.lstrip().startswith("{") and '"' in body[:200]:
         return "text.json" if not re.search(r"^[ \t]*#|,\s*}", text, re.M) else "text.yaml"
-    header, row = r"^[ \t]*\[[\w.\"]+\][ \t\r]*$", r"^[ \t]*[\w.]+[ \t]*="
-    if re.search(header, body, re.M) and re.search(row, body, re.M):
+    header, key = r"^[ \t]*\[[\w.\"]+\][ \t\r]*$", r"^[ \t]*[\w.]+[ \t]*="  # not \s, which takes lines too
+    if re.search(header, body, re.M) and re.search(key, body, re.M):
         return "text.toml"
     if re.search(r"(?:^|\s)--?[a-zA-Z][\w-]+|^#!|^\w+=", body, re.M) and not re.search(
         r"^\w[\w-]*:\s", body, re.M
