@@ -18,7 +18,11 @@ from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
 
-EXPLORER = "import llamapar as lp\npanel = lp.explorer()\nstart = dict(panel.payload['values'])\npanel"
+EXPLORER = """\
+import llamapar as lp
+panel = lp.explorer("llama3.1-405b", tp=8, pp=16, dp=128, zero=2, seq_len=8192)
+start = dict(panel.payload["values"])
+panel"""
 AGAIN = "panel  # once more"
 CLINIC = "visit = lp.clinic(model='llama3-8b')\nvisit"
 KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"

@@ -88,7 +88,7 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path)
     expect(card.locator("pre")).to_have_text("8192 × 64 = 524288\n64 = 8·128/16 = half a head")
     expect(title(notebook)).to_have_text("llama3-8b: query and KV heads over tp=16")
     notebook.screenshot(tmp_path / "diagnosis.png")
-    card.get_by_role("button", name="tp=8 dp=2").click()
+    card.get_by_role("button", name="tensor_parallel_degree=8 dp=2").click()
     opened = notebook.page.locator(".lp-opened")
     expect(opened.get_by_role("status")).to_contain_text(
         "llama3-8b tp=8 cp=1 pp=1 dp=2 (16 ranks) for torchtitan"
@@ -96,7 +96,7 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path)
     expect(opened.locator(".lp-name").first).to_have_text(
         "llama3-8b: query and KV heads over tp=8", timeout=SLOW
     )
-    card.get_by_role("button", name="tp=8 cp=2").click()  # the same Explorer, another layout
+    card.get_by_role("button", name="context_parallel_degree=2").click()  # the same Explorer, another layout
     expect(opened.get_by_role("status")).to_contain_text("tp=8 cp=2 pp=1 dp=1 (16 ranks)")
     assert opened.locator(".llamapar").count() == 1
     notebook.run(1)
