@@ -210,6 +210,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"llamapar has no {name!r}" + (f"; is it {nearest}?" if nearest else ""))
     from importlib import import_module
 
+    if "torch._C" in sys.modules and "torch" not in sys.modules:
+        what = "torch is half imported in this process: its import was interrupted, and cannot be done again"
+        raise LlamaparError(what, f"lp.{name} needs it", ["a restart of the kernel, or of Python"])
     try:
         with _interrupts.deferred():  # a torch whose import is broken off cannot be imported again
             module = import_module(f".{_LAZY[name] or name}", __name__)

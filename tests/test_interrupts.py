@@ -280,3 +280,41 @@ def test_another_thread_leaves_sigint_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+BROKEN = """
+import builtins, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+genuine = builtins.__import__
+
+def stopping(name, *args):
+    if name == "torch.autograd" or (args[2:] and args[2] and "autograd" in args[2]):
+        builtins.__import__ = genuine
+        os.kill(os.getpid(), signal.SIGINT)
+    return genuine(name, *args)
+
+builtins.__import__ = stopping
+try:
+    import torch
+except KeyboardInterrupt:
+    pass
+import llamapar as lp
+for name in ("run", "tape", "run"):
+    try:
+        getattr(lp, name)
+    except lp.LlamaparError as error:
+        print(error)
+sys.stdout.flush()
+os._exit(0)  # such a torch may fail as Python ends
+"""
+
+
+def test_a_torch_that_an_interrupt_left_half_imported_asks_for_a_restart() -> None:
+    done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == "".join(
+        "torch is half imported in this process: its import was interrupted, and cannot be done again\n"
+        f"  why  lp.{name} needs it\n"
+        "  try  a restart of the kernel, or of Python\n"
+        for name in ("run", "tape", "run")
+    )

@@ -879,14 +879,14 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], text: str) -> No
 def test_gpus_that_are_not_there_are_refused(
     count: int, arguments: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr("llamapar.spmd.compat.gpus", lambda: count)
     with pytest.raises(LlamaparError, match=r".") as caught:
         Pool(4, device="cuda", **arguments)
     assert str(caught.value) == text
 
 
 def test_gpus_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("llamapar.spmd.compat.gpus", lambda: 2)
     assert Pool(4, device="cuda").spec.devices == (0, 1)
     assert Pool(2, device="cuda", backend="nccl", devices=[1, 0]).spec.devices == (1, 0)
 

@@ -41,6 +41,7 @@ _METAVARS = {
     ),
     "documents": "N,N,...",
     "timeout": "SECONDS",
+    "deadline": "SECONDS",
     "memory_gib": "GIB",
     "against": "PATH",
     "flight": "DIR",

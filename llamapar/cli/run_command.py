@@ -21,7 +21,7 @@ from .commands import MODEL_WORD, Answer, Command, Given, with_torch
 from .writing import as_dict, as_text, in_flags, patience
 
 if TYPE_CHECKING:
-    from llamapar.execution.answers import RankFailure
+    from llamapar.execution.answers import Cancelled, RankFailure
     from llamapar.execution.result import RunResult
     from llamapar.records.trace import Tape
 
@@ -30,8 +30,8 @@ PROGRAMS = OPTIONS["program"].choices
 
 _OPTIONS = (
     *("engine", "rank", "device", "dtype", "seq_len", "global_batch", "seed", "padding", "chunking"),
-    *("cp_method", "documents", "fault", "timeout", "kv_replication", "pads_in_softmax", "force"),
-    *("schedule", "micro_batches", "nc", "reshard_after_forward", "steps"),
+    *("cp_method", "documents", "fault", "timeout", "deadline", "kv_replication", "pads_in_softmax"),
+    *("force", "schedule", "micro_batches", "nc", "reshard_after_forward", "steps"),
 )
 
 _TORCHRUN = "execution.engines.torchrun"
@@ -48,7 +48,7 @@ def _answer(given: Given) -> Answer:
         raise LlamaparError(what, "", choose, "engine")
     try:
         result = _run(execute.run, given, options)
-    except answers.RankFailure as problem:
+    except (answers.RankFailure, answers.Cancelled) as problem:
         return _given_up(problem)
     except LayoutError as problem:
         if problem.report is None:
@@ -95,9 +95,9 @@ def _refused(report: Report) -> Answer:
     )
 
 
-def _given_up(problem: RankFailure) -> Answer:
-    """A run without a result: a rank that was killed, or never came."""
-    ranks = {str(rank): text for rank, text in problem.ranks.items()}
+def _given_up(problem: RankFailure | Cancelled) -> Answer:
+    """A run without a result: a rank was killed, or never came, or the deadline passed."""
+    ranks = {str(rank): text for rank, text in getattr(problem, "ranks", {}).items()}
     error = {**as_dict(problem), "ranks": ranks}
     return Answer(False, lambda: as_text(str(in_flags(problem))), lambda: {"ok": False, "error": error})
 

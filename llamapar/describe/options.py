@@ -151,6 +151,7 @@ _TABLE = (
         choices=tuple(_FAULTS.split()),
     ),
     Option("timeout", float, 60.0, "without progress, after which ranks are given up", "seconds"),
+    Option("deadline", float, None, "for the whole run, however well it gets on", "seconds"),
     Option("pads_in_softmax", bool, False, "a loss that counts the pad rows of the vocabulary"),
     Option("reshard_after_forward", bool, True, "ZeRO 3's backward gathers parameters again"),
     Option("force", bool, False, "run what check refuses"),

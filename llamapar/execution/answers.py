@@ -45,7 +45,7 @@ class RankFailure(LlamaparError):
 
 
 class Cancelled(LlamaparError):
-    """The run was given up because its `cancel` said so."""
+    """The run was given up because its `cancel` said so, or its `deadline` had passed."""
 
 
 class PeerError(LlamaparError):
@@ -160,8 +160,9 @@ class Scene:
             flight,
         )
 
-    def cancelled(self) -> Cancelled:
-        return Cancelled("the run was cancelled", _by_state(self.states()))
+    def cancelled(self, why: Cancelled) -> Cancelled:
+        """The same with what each rank did meanwhile."""
+        return Cancelled(why.what, _by_state(self.states()), why.choices)
 
     def answers(self) -> list[RankAnswer]:
         """An answer of each rank; a rank without one was stopped because of the first that raised."""

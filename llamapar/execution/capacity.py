@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
+from llamapar.count.exact import CONTEXT
 from llamapar.describe.layout import AXES
 from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of
+from llamapar.spmd import compat
 from llamapar.spmd.setting import Setting, kind
 
 from .body import Task, shapes
@@ -26,7 +27,7 @@ RANK_BYTES = 150 * 2**20
 def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
     """(device, backend, one line that says what was chosen and why)."""
     one_of("device", device, DEVICES)
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = compat.gpus()
     if device == "cuda" and not gpus:
         what = "device='cuda': torch sees no CUDA device"
         raise LlamaparError(what, "", [Choice.of(device="cpu")], "device")
@@ -41,8 +42,11 @@ def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
     return "cuda", "gloo", f"device cuda over gloo: {ranks} ranks share {gpus} GPU{'s' * (gpus > 1)}"
 
 
-def need(task: Task, engine: str) -> int:
+def need(task: Task, engine: str, device: str = "cpu") -> int:
     """Bytes that a run takes at most, roughly: pieces, gradients, reference, and what lies between.
+
+    device: "cuda" leaves out the reference and its activations, which are in the machine's memory, and takes
+    CUDA's context for each process, which is assumed (`count.exact.CONTEXT`): the bytes on all GPUs together.
 
     Parameters: the reference and its gradient, and each rank's piece, gradient and sum. Activations: the
     residual stream, Q, K, V, the FFN and the logits of every token, eight tensors each.
@@ -58,12 +62,11 @@ def need(task: Task, engine: str) -> int:
     width += 3 * m.vocab_size if "targets" in found else 0
     layers = m.n_layers if any(n.startswith("layers.") for n in found) else 1
     tokens = setting.global_batch * setting.seq_len
-    processes_need = RANK_BYTES * layout.world if engine != "local" else 0
-    return (
-        parameters * size * (2 + 3 * layout.cp * layout.dp)
-        + 16 * tokens * width * size * layers
-        + processes_need
-    )
+    pieces, kept = parameters * size * 3 * layout.cp * layout.dp, 8 * tokens * width * size * layers
+    processes = layout.world if engine != "local" else 0
+    if device == "cuda":
+        return pieces + kept + CONTEXT * max(1, processes)
+    return pieces + 2 * (parameters * size + kept) + RANK_BYTES * processes
 
 
 def memory_available() -> int:
@@ -80,6 +83,43 @@ def memory_available() -> int:
     return min(known) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+def gpu_facts() -> tuple[int, bool] | None:
+    """(bytes of the largest GPU, whether every GPU serves one process alone), as nvidia-smi says, or None.
+
+    torch would have to make a context on the GPU to know, which takes memory there. What is free is not
+    asked: much of what is taken may be what earlier runs of this process keep, and use again.
+    """
+    asked = ["--query-gpu=memory.total,compute_mode", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        asked += ["-i", visible]
+    try:
+        said = subprocess.run(["nvidia-smi", *asked], capture_output=True, text=True, check=True, timeout=20)
+        sizes, modes = zip(*(row.split(", ") for row in said.stdout.splitlines()), strict=True)
+        return max(map(int, sizes)) * 2**20, all("xclusive" in mode for mode in modes)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _require_room_on_gpus(task: Task, engine: str) -> list[str]:
+    """LayoutError where the GPUs cannot hold the run; what to say where that is not known."""
+    gpus, ranks, facts = compat.gpus(), task.setting.layout.world, gpu_facts()
+    if facts is None:
+        return ["whether the GPUs have room was not judged: nvidia-smi does not say what they have"]
+    size, alone = facts
+    on_one = ranks if engine == "local" else -(-ranks // gpus)
+    took = need(task, engine, "cuda") * on_one // ranks
+    cpu, tiny = Choice.of(device="cpu"), Choice.of(model="tiny")
+    if alone and engine != "local" and on_one > 1:
+        what = f"{ranks} ranks share {gpus} GPU{'s' * (gpus > 1)} in EXCLUSIVE_PROCESS mode"
+        why, local = "a GPU serves one process in it", Choice.of(engine="local")
+        raise LayoutError(what, why, [local, "nvidia-smi -c DEFAULT", cpu], "engine")
+    if took > size:
+        what = f"{on_one} of {ranks} ranks would take about {took:,} bytes of a GPU, which has {size:,}"
+        why = f"parameters, gradients, activations, and {CONTEXT:,} bytes a process for CUDA, assumed"
+        raise LayoutError(what, why, [cpu, tiny], "world")
+    return []
+
+
 def _halves(setting: Setting) -> Iterator[int]:
     """seq_len / 2, / 4, … as long as the ranks divide it."""
     layout, n = setting.layout, setting.seq_len
@@ -89,12 +129,17 @@ def _halves(setting: Setting) -> Iterator[int]:
         yield n
 
 
-def require_room(task: Task, engine: str) -> None:
-    """LayoutError where the machine cannot hold the run, with what it would need and what fits."""
+def require_room(task: Task, engine: str, device: str) -> list[str]:
+    """LayoutError where the machine cannot hold the run, with what it would need and what fits.
+
+    Returns what to say where the room on the device is not known.
+    """
     setting, layout = task.setting, task.setting.layout
     ranks, bytes_needed, available = layout.world, need(task, engine), memory_available()
-    if engine == "torchrun" or (ranks <= MAX_RANKS and bytes_needed <= available):
-        return
+    if engine == "torchrun":
+        return []
+    if ranks <= MAX_RANKS and bytes_needed <= available:
+        return _require_room_on_gpus(task, engine) if device == "cuda" else []
     small = shrink(setting.model, layout, padding=setting.padding, program=task.program.name)
     if ranks > MAX_RANKS:
         what = f"{ranks} ranks, and at most {MAX_RANKS} run on one machine"

@@ -6,6 +6,7 @@ each rank's outputs and gradients are compared with its piece of the reference's
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
@@ -189,6 +190,7 @@ def run(
     device: str = "auto",
     rank: int = 0,
     timeout: float = 60.0,
+    deadline: float | None = None,
     cancel: Callable[[], bool] | None = None,
     **options: Any,
 ) -> RunResult:
@@ -200,6 +202,7 @@ def run(
         `rank` alone, of up to 2²⁰, on the meta device, which gives a `DryRun`.
     device: "auto", "cpu" or "cuda". cancel: stops the run once it is true.
     timeout: seconds in which no rank enters or leaves a collective, prints, or ends; then ranks are given up.
+    deadline: seconds for the whole run, however well it gets on; Cancelled after that. None is without limit.
 
     Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
 
@@ -228,16 +231,18 @@ def run(
     task, notes, report = prepare(program, model, layout, **options)
     one_of("engine", engine, ENGINES)
     real("timeout", timeout, 0.1, 1e6)
+    cancelled = _by(deadline, cancel or (lambda: False))
     if engine == "dry":
-        return _dry(task, rank, device, _ticker(cancel or (lambda: False)), notes, _reason(report))
+        return _dry(task, rank, device, _ticker(cancelled), notes, _reason(report))
+    if engine == "torchrun" and deadline is not None:
+        what, choose = "deadline with engine='torchrun'", ["the job's own limit, as Slurm's --time"]
+        raise LlamaparError(what, "its ranks have no clock in common", choose, "deadline")
     if whole("rank", rank, 0):
         what, reason = f"rank={rank} with engine={engine!r}", "it runs all ranks; dry runs one of them alone"
         raise LlamaparError(what, reason, [Choice.of(engine="dry")], "rank")
     here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
     used, backend, why = choose_device(device, engine, here)
-    require_room(task, engine)
-
-    cancelled = cancel or (lambda: False)
+    notes = (*notes, *require_room(task, engine, used))
 
     def result(
         reports: list[RankReport],
@@ -330,13 +335,28 @@ def step_through(
     """
     task, _, _ = prepare(program, model, layout, **options)
     whole("number", number, 0, task.setting.micro_batches - 1)
-    require_room(task, "local")
+    require_room(task, "local", "cpu")
     return local_engine.local(of_micro_batch(task, number))
 
 
 def _reason(report: Report) -> str:
     """Why check refuses the layout, in one line; empty where it does not."""
     return f"{report.errors[0].message}: {report.errors[0].why}" if report.errors else ""
+
+
+def _by(deadline: float | None, cancelled: Callable[[], bool]) -> Callable[[], bool]:
+    """`cancelled`, which raises Cancelled once `deadline` seconds from now are over."""
+    if deadline is None:
+        return cancelled
+    end = time.monotonic() + real("deadline", deadline, 0.1, 1e6)
+
+    def given_up() -> bool:
+        if time.monotonic() > end:
+            choose = [Choice.of("if it may take longer", deadline=2 * deadline)]
+            raise answers.Cancelled(f"the run took longer than its deadline of {deadline:g} s", "", choose)
+        return cancelled()
+
+    return given_up
 
 
 def _ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:

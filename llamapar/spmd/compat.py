@@ -302,6 +302,11 @@ def groups() -> frozenset[dist.ProcessGroup]:
     return frozenset(_c10d._world.pg_map)
 
 
+def gpus() -> int:
+    """GPUs that CUDA gives this process; torch.cuda.device_count() may count by NVML, under MIG cards."""
+    return getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)()
+
+
 def flight_record() -> bytes:
     """What torch noted of this process's last collectives, as a pickle; b"" where this torch does not."""
     dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace", None)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from llamapar.errors import Choice, LlamaparError, one_of, real, whole
-from llamapar.execution.answers import RankAnswer, RankFailure, Scene
+from llamapar.execution.answers import Cancelled, RankAnswer, RankFailure, Scene
 from llamapar.execution.stacks import place, written
 
 from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, own_file, send, tail
@@ -136,9 +136,10 @@ class Pool:
         if bad:
             first = min(bad, key=lambda answer: answer.at)
             ranks = {answer.rank: f"raised {answer.error!r}" for answer in bad}
-            raise RankFailure(
-                f"rank {first.rank} could not start", str(first.error), (), ranks, first.rank
-            ) from first.error
+            what, choose = f"rank {first.rank} could not start", []
+            if "busy or unavailable" in str(first.error):
+                choose = ["nvidia-smi -c DEFAULT, if its GPU is in EXCLUSIVE_PROCESS mode and taken"]
+            raise RankFailure(what, str(first.error), choose, ranks, first.rank) from first.error
 
     def _stop(self) -> None:
         self._hang_up()
@@ -186,8 +187,11 @@ class Pool:
             if server.failed:
                 what, choose = "the process that starts the ranks ended", ["run again: a new one is started"]
                 raise RankFailure(what, server.failed, choose, scene.states())
-            if cancel is not None and cancel():
-                raise scene.cancelled()
+            try:
+                if cancel is not None and cancel():
+                    raise Cancelled("the run was cancelled")
+            except Cancelled as given_up:
+                raise scene.cancelled(given_up) from None
             left = len(world) - len(replies)
             if failed:  # give the others time to answer, or to reach the call where they get stuck
                 if (quiet > SETTLE and len(scene.waiting()) == left) or now - failed_at > PATIENCE:
@@ -242,9 +246,9 @@ def _spec(world: int, device: str, backend: str, threads: int | None, devices: S
             what = f"devices={list(devices)} with device='cpu'"
             raise LlamaparError(what, "they number GPUs", [Choice.of(device="cuda")], "devices")
         return Spec(world, device, backend, threads, ())
-    import torch
+    from llamapar.spmd.compat import gpus as found
 
-    count = torch.cuda.device_count()
+    count = found()
     if not count:
         raise LlamaparError("device='cuda': torch finds no GPU", "", [Choice.of(device="cpu")], "device")
     gpus = tuple(range(count) if devices is None else devices)

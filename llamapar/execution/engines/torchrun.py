@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
@@ -30,6 +29,7 @@ from llamapar.errors import Choice, LlamaparError
 from llamapar.execution.answers import RankFailure, Scene
 from llamapar.execution.body import RankReport, Task
 from llamapar.execution.stacks import of_thread, place
+from llamapar.spmd import compat
 from llamapar.spmd.compat import flight_record
 
 from . import processes
@@ -235,7 +235,7 @@ class _Run:
     def work(self, task: Task, device: str, backend: str, timeout: float) -> None:
         """Run the task here, until all is done or some rank fails, and put what became of it in the store."""
         os.environ.update(RECORDED | os.environ)  # before torch makes its first group
-        gpus = torch.cuda.device_count() if device == "cuda" else 0
+        gpus = compat.gpus() if device == "cuda" else 0
         devices = (int(os.environ.get("LOCAL_RANK", 0)) % gpus,) if gpus else ()
         spec = Spec(self.world, device, backend, 0, devices)
         note, replies = _OwnNote(self.world), list[Reply]()
