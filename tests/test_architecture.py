@@ -16,7 +16,7 @@ PACKAGE = Path(llamapar.__file__).parent
 MAX_FILE = 400
 
 
-STATEMENTS, DEFINITIONS = 24_960, 3_150
+STATEMENTS, DEFINITIONS = 24_978, 3_150
 """Ceilings of the package, raised only when a public name goes; docstrings and comments are free."""
 
 ROOMS: dict[str, frozenset[str]] = {
