@@ -250,7 +250,7 @@ def too_much(seed: int, many: int) -> Iterator[tuple[dict[str, Any], lp.Finding]
             [(B8, 16), (B8, 64), ("llama3.1-70b", 64), ("llama3.1-70b", 256), (B405, 1024)]
         )
         tp, cp, pp = (rng.choice(ways) for ways in ((1, 1, 2, 4), (1, 1, 2, 4), (1, 1, 2, 4)))
-        dp, micro_batch = gpus // (tp * cp * pp), rng.choice([1, 2, 4, 8])
+        dp, micro_batch = max(1, gpus // (tp * cp * pp)), rng.choice([1, 2, 4, 8])
         arguments: dict[str, Any] = {
             "model": model,
             "layout": lp.Layout(tp=tp, cp=cp, pp=pp, dp=dp, zero=rng.choice(range(4))),

@@ -114,8 +114,8 @@ def press(panel: Panel, root: Locator, draw: Draw) -> None:
 
 
 def unfold(panel: Panel, root: Locator, draw: Draw) -> None:
-    """Any fold beside the controls, opened or shut."""
-    folds = root.locator(".lp-main summary:visible")
+    """Any fold beside the controls, opened or shut, but of an answer that no longer holds."""
+    folds = root.locator(".lp-main summary:visible:not([inert] *)")
     if folds.count():
         folds.nth(draw.randrange(folds.count())).click()
 
