@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from .execution.recorder import Recording, record
     from .execution.result import RunResult
     from .figures import View, view
-    from .panels import Clinic, Explorer, clinic, explorer
+    from .panels import Clinic, Explorer, Live, clinic, explorer, live
 
 __version__ = "0.1.0"
 
@@ -79,6 +79,7 @@ _LAZY = {
     "DryRun": "execution.dry_run",
     "Explorer": "panels",
     "Inspection": "checkpoint",
+    "Live": "panels",
     "LocalRanks": "execution.engines.local",
     "PeerError": "execution.answers",
     "RankFailure": "execution.answers",
@@ -90,6 +91,7 @@ _LAZY = {
     "checkpoint": "",
     "clinic": "panels",
     "explorer": "panels",
+    "live": "panels",
     "programs": "",
     "record": "execution.recorder",
     "run": "execution.execute",
@@ -128,6 +130,7 @@ __all__ = [
     "LayoutError",
     "LayoutLike",
     "Level",
+    "Live",
     "LlamaparError",
     "Loading",
     "LocalRanks",
@@ -176,6 +179,7 @@ __all__ = [
     "ffn",
     "heads",
     "inside",
+    "live",
     "loading",
     "memory",
     "model",

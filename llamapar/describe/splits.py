@@ -76,6 +76,11 @@ class Padding:
         unit = self.unit(tp)
         return -(-vocab_size // unit) * unit
 
+    @property
+    def text(self) -> str:
+        """As `padding=` takes it: "64", "128*tp"."""
+        return f"{self.multiple}{'*tp' if self.per_tp else ''}"
+
     def __str__(self) -> str:
         if self == NO_PADDING:
             return "no padding"

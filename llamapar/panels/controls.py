@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.jobs import JOBS
@@ -300,3 +301,24 @@ CLINIC: list[Group] = [
 
 COUNTS = {name for name in DEFAULTS if name in OPTIONS and OPTIONS[name].is_count and name != "zero"}
 """Controls in which people type numbers."""
+
+_NO_OR_PADDED: dict[Any, str] = {None: "none"}
+_NO_OR_PADDED |= {name: title for name, title in _paddings().items() if name in FRAMEWORKS}
+
+_LIVE: dict[str, Control] = {
+    "model": _PRESETS | {"name": "model"},
+    "kv_replication": control("kv_replication", label="copy KV heads"),
+    "interleave": {"name": "interleave", "label": "copies side by side", "kind": "bool", "help": ""},
+    "padding": choice("padding", _NO_OR_PADDED),
+    "layer_split": choice("layer_split", {split: split for split in OPTIONS["layer_split"].choices}),
+    "virtual_stages": control("virtual_stages", label="virtual stages"),
+}
+_LIVE["model"]["options"] = [(name, name) for name in PRESETS]
+
+
+def live_controls(values: Mapping[str, object]) -> list[Control]:
+    """The controls of a live picture beside its knob, by the names of its values."""
+    names = [name for name in values if name not in AXES]
+    if not values.get("kv_replication"):  # without copies there is no order of them
+        names = [name for name in names if name != "interleave"]
+    return [_LIVE.get(name) or control(name) for name in names]

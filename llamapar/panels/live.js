@@ -1,0 +1,155 @@
+// A live picture: the knob's values as a ladder, what the chosen one gives, its picture, and the line of code.
+// Every rung came with its picture, so pointing, stepping and playing ask nobody; the kernel is told the value.
+
+const PACE = 1100; // ms that a rung stands while the ladder plays
+
+function render({ model, el }) {
+  const uid = `lp${Math.random().toString(36).slice(2)}`;
+  const payload = () => model.get("payload");
+  const rungs = () => model.get("ladder");
+  const knob = () => payload().knob;
+  const { send, ask, note, close } = buildSender(model, uid, () => { pending = null; show(); }, (on) => stage.classList.toggle("lp-kept", on));
+
+  let chosen = payload().values[payload().knob]; // what stands, as soon as it is pressed
+  let pending = null; // what the kernel has not confirmed yet
+  let looked = null; // what is pointed at
+  let playing = 0;
+  let seq = 0; // of the pictures: one ladder shows many
+  const at = (value) => rungs().find((rung) => rung.value === value);
+
+  const knobs = make("div", { class: "lp-knobs" });
+  const ladder = make("div", { class: "lp-ladder", role: "radiogroup", "aria-label": knob().toUpperCase() });
+  const says = make("p", { class: "lp-says", role: "status", "aria-live": "polite" });
+  const code = make("code");
+  const copy = button("copy", { title: "copy this line of code", onclick: async () => {
+    try { await navigator.clipboard.writeText(code.textContent); copy.textContent = "copied"; }
+    catch { getSelection().selectAllChildren(code); } // no clipboard here: the line is selected
+    setTimeout(() => { copy.textContent = "copy"; }, 1500);
+  } });
+  const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
+  const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
+  const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
+  const stage = make("div", { class: "lp-stage" }, ladder, says, figure.node);
+  const root = make("div", { class: "llamapar lp-live" }, note, knobs, stage);
+  el.append(root);
+
+  // -- the knob ----------------------------------------------------------------------------------
+
+  function step(value) {
+    if (value === chosen) return;
+    chosen = pending = value;
+    draw();
+    send({ [knob()]: value });
+  }
+
+  function stop() {
+    clearTimeout(playing);
+    playing = 0;
+    drawPlay();
+  }
+
+  // Once through the ladder, from its start where it stands at the end; it halts at the first that breaks.
+  function start() {
+    const all = rungs();
+    const from = all.findIndex(({ value }) => value === chosen);
+    const next = (k) => {
+      step(all[k].value);
+      if (all[k].problem || k + 1 >= all.length || all !== rungs()) stop();
+      else playing = setTimeout(next, PACE, k + 1);
+    };
+    playing = -1;
+    drawPlay();
+    next(all[from].problem || from + 1 >= all.length ? 0 : from + 1);
+  }
+
+  function drawPlay() {
+    play.textContent = playing ? "■ stop" : `▶ play ${knob().toUpperCase()}`;
+  }
+
+  ladder.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const to = { Home: 0, End: rungs().length - 1 }[event.key] ?? rungs().findIndex(({ value }) => value === chosen) + by;
+    if (!rungs()[to]) return;
+    event.preventDefault();
+    event.stopPropagation();
+    stop();
+    step(rungs()[to].value);
+    ladder.querySelector("[aria-checked=true]").focus();
+  });
+
+  const look = (value) => { if (!playing && looked !== value) { looked = value; draw(); } };
+
+  function rungButton({ value, gives, problem }) {
+    return button([make("b", { class: "lp-part", "data-axis": knob() }, `${knob().toUpperCase()} ${value}`), make("span", { class: "lp-gives" }, gives)], {
+      class: "lp-rung", role: "radio", "data-value": value, "data-broken": problem ? "yes" : null, title: problem || null,
+      onclick: () => { stop(); looked = null; step(value); draw(); },
+      onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(value); },
+      onpointerleave: () => look(null),
+    });
+  }
+
+  // A ladder that is wider than the panel scrolls to what stands; the page stays where it is.
+  function reveal() {
+    const rung = ladder.querySelector("[aria-checked=true]");
+    if (!rung) return;
+    const past = rung.offsetLeft + rung.offsetWidth - ladder.clientWidth;
+    ladder.scrollLeft = Math.max(past + rung.offsetWidth, Math.min(ladder.scrollLeft, rung.offsetLeft));
+  }
+
+  // -- drawing -----------------------------------------------------------------------------------
+
+  function draw() {
+    const rung = at(looked ?? chosen) ?? at(chosen);
+    for (const node of ladder.children) {
+      const value = Number(node.dataset.value);
+      node.setAttribute("aria-checked", String(value === chosen));
+      node.tabIndex = value === chosen ? 0 : -1;
+      node.classList.toggle("lp-looked", value === looked);
+    }
+    if (looked == null) reveal();
+    says.textContent = rung.says;
+    if (rung.problem) says.dataset.broken = "yes"; else delete says.dataset.broken;
+    code.textContent = rung.code;
+    seq += 1;
+    figure.draw({ seq, figure: rung.figure, summary: rung.summary, values: { tab: payload().what }, problem: null });
+  }
+
+  let built = []; // the controls beside the knob, each with how to show a value
+  function show() {
+    const { values } = payload();
+    if (values[knob()] === pending) pending = null;
+    chosen = at(pending) ? pending : values[knob()]; // what was pressed since then stays
+    if (!at(looked)) looked = null;
+    refill(knobs, model.get("schema"), () => {
+      built = model.get("schema").map((spec) => {
+        const control = { ...spec, id: `${uid}-${spec.name}` };
+        const made = KINDS[control.kind](control, send);
+        const label = make("label", { for: control.id, title: control.help }, control.label);
+        const row = make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.kind === "bool" ? [...made.nodes, label] : [label, ...made.nodes]);
+        return { name: control.name, row, show: made.show };
+      });
+      return [...built.map(({ row }) => row), play, make("div", { class: "lp-code" }, code, copy, undo)];
+    });
+    for (const { name, show: put } of built) put(values[name]);
+    refill(ladder, rungs().map(({ value, gives, problem }) => [value, gives, problem]), () => rungs().map(rungButton));
+    drawPlay();
+    draw();
+  }
+
+  const changed = () => keepFocus(root, play, show);
+  const showUndo = () => keepFocus(root, play, () => { undo.disabled = !model.get("past"); });
+  model.on("change:payload", changed);
+  model.on("change:past", showUndo);
+  show();
+  requestAnimationFrame(reveal); // the ladder has no width before it is on the page
+  showUndo();
+  return () => {
+    stop();
+    model.off("change:payload", changed);
+    model.off("change:past", showUndo);
+    close();
+    figure.close();
+  };
+}
+
+export default { render };

@@ -1,0 +1,167 @@
+"""Live pictures in JupyterLab: pointing, stepping and playing, two of a job together, a random hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, expect
+
+from browser.lab import Lab, Notebook, scratch_notebook, wait_until
+from browser.panel import ASK, plain
+
+pytestmark = pytest.mark.browser
+
+HEADS = "import llamapar as lp\nheads = lp.live('heads', 'llama3.1-405b', tp=8)\nheads"
+VOCAB = "vocab = lp.live('vocab', 'llama3.1-405b', tp=8)\nvocab"
+STAGES = "stages = lp.live('stages', 'llama3.1-405b', pp=16)\nstages"
+TWIN = "twin = lp.live('stages', 'llama3-8b', pp=4)\ntwin"
+NAMES = ("heads", "vocab", "stages", "twin")
+
+OUTSIDE = """panel => {
+    const { left, right } = panel.getBoundingClientRect();
+    const scrolls = node => node !== panel
+        && (node.matches('.lp-wide, .lp-ladder, pre') || scrolls(node.parentElement));
+    return [...panel.querySelectorAll('*')].filter(node => !scrolls(node)).filter(node => {
+        const box = node.getBoundingClientRect();
+        return box.width && (box.left < left - 1 || box.right > right + 1);
+    }).map(node => node.className || node.tagName);
+}"""
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    path = scratch_notebook(tmp_path_factory.mktemp("live") / "live.ipynb", HEADS, VOCAB, STAGES, TWIN)
+    with lab.open(path, height=2600) as opened:
+        for cell in range(len(NAMES)):
+            opened.run(cell)
+            opened.cell(cell).locator(".main-svg").first.wait_for()
+        yield opened
+        assert opened.console_errors() == []
+
+
+def kernel(notebook: Notebook, code: str) -> str:
+    return str(notebook.page.evaluate(ASK, code))
+
+
+def live(notebook: Notebook, cell: int) -> Locator:
+    return notebook.cell(cell).locator(".lp-live")
+
+
+def rung(panel: Locator, value: int) -> Locator:
+    return panel.locator(f".lp-rung[data-value='{value}']")
+
+
+def agrees(notebook: Notebook, cell: int) -> bool:
+    """Whether page and kernel show the same: the code, the rungs, the chosen one, and the picture's title."""
+    panel, name = live(notebook, cell), NAMES[cell]
+    title = f"{name}.snapshot().spec['layout']['title']['text']"
+    told = kernel(notebook, f"[{name}.code, [r['value'] for r in {name}.ladder], {title}]")
+    shown = [
+        panel.locator(".lp-code code").inner_text(),
+        [int(v) for v in panel.locator(".lp-rung").evaluate_all("all => all.map(n => n.dataset.value)")],
+        panel.locator(".lp-name").inner_text(),
+    ]
+    code, values, said = eval(told)
+    chosen = panel.locator(".lp-rung[aria-checked=true]").get_attribute("data-value")
+    return shown == [code, values, plain(said)] and f"={chosen}" in code
+
+
+def settle(notebook: Notebook) -> None:
+    for cell in range(len(NAMES)):
+        wait_until(lambda cell=cell: agrees(notebook, cell), what=f"{NAMES[cell]} agrees with its kernel")
+
+
+def test_a_rung_is_looked_at_and_taken(notebook: Notebook) -> None:
+    heads, vocab = live(notebook, 0), live(notebook, 1)
+    rung(heads, 16).hover()
+    expect(heads.locator(".lp-says")).to_contain_text("TP 16 cuts through each of the 8 KV heads")
+    expect(heads.locator(".lp-code code")).to_have_text("lp.heads('llama3.1-405b', tp=16)")
+    assert "tp=8" in kernel(notebook, "heads.code"), "to look at a rung changes nothing"
+    heads.locator(".lp-says").hover()
+    expect(heads.locator(".lp-code code")).to_have_text("lp.heads('llama3.1-405b', tp=8)")
+    rung(heads, 4).click()
+    expect(rung(vocab, 4)).to_have_attribute("aria-checked", "true")
+    rung(heads, 4).press("ArrowRight")
+    expect(rung(heads, 8)).to_be_focused()
+    rung(heads, 8).press("End")
+    expect(rung(heads, 128)).to_be_focused()
+    settle(notebook)
+    heads.get_by_role("button", name="undo").click()
+    settle(notebook)
+    assert "tp=8" in kernel(notebook, "vocab.code")
+
+
+def test_play_goes_once_through_the_ladder_and_halts_where_it_breaks(notebook: Notebook) -> None:
+    heads = live(notebook, 0)
+    rung(heads, 2).click()
+    heads.get_by_role("button", name="play TP").click()
+    for value in (4, 8, 16):
+        expect(rung(heads, value)).to_have_attribute("aria-checked", "true")
+    notebook.page.wait_for_timeout(1500)
+    expect(rung(heads, 16)).to_have_attribute("aria-checked", "true")
+    expect(heads.get_by_role("button", name="play TP")).to_be_visible()
+    heads.get_by_role("button", name="play TP").click()
+    expect(rung(heads, 1)).to_have_attribute("aria-checked", "true")
+    heads.get_by_role("button", name="stop").click()
+    settle(notebook)
+
+
+@pytest.mark.parametrize("width", [1280, 820, 390])
+def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, width: int) -> None:
+    notebook.page.set_viewport_size({"width": width, "height": 2600})
+    notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")
+    heads = live(notebook, 0)
+    rung(heads, 128).click()
+    settle(notebook)
+    inside: Any = """node => { const [a, b] = [node, node.parentNode].map(n => n.getBoundingClientRect());
+        return a.left >= b.left - 1 && a.right <= b.right + 1; }"""
+    assert rung(heads, 128).evaluate(inside)
+    for cell in range(len(NAMES)):
+        assert live(notebook, cell).evaluate(OUTSIDE) == []
+    notebook.page.set_viewport_size({"width": 1280, "height": 2600})
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
+    notebook.set_theme(theme)
+    options = {"resultTypes": ["violations"]}
+    found = Axe().run(notebook.page, context={"include": [[".lp-live"]]}, options=options).response
+    assert [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")] == []
+    notebook.set_theme("light")
+
+
+def test_a_hand_that_moves_at_random_is_followed(notebook: Notebook, soak: bool) -> None:
+    draw = random.Random(32)
+    for _ in range(250 if soak else 25):
+        cell = draw.randrange(len(NAMES))
+        panel = live(notebook, cell)
+        kind = draw.choice(("rung", "rung", "rung", "key", "choose", "tick", "undo", "play", "kernel"))
+        rungs = panel.locator(".lp-rung")
+        if kind == "rung":
+            for _ in range(draw.choice((1, 3))):  # faster than the kernel answers
+                rungs.nth(draw.randrange(rungs.count())).click()
+        elif kind == "key":
+            panel.locator(".lp-rung[aria-checked=true]").press(
+                draw.choice(("ArrowLeft", "ArrowRight", "Home", "End"))
+            )
+        elif kind == "choose":
+            box = panel.locator("select").first
+            box.select_option(index=draw.randrange(box.locator("option").count()))
+        elif kind == "tick" and panel.locator("input[type=checkbox]").count():
+            panel.locator("input[type=checkbox]").first.click()
+        elif kind == "undo" and panel.get_by_role("button", name="undo").is_enabled():
+            panel.get_by_role("button", name="undo").click()
+        elif kind == "play":
+            panel.locator(".lp-play").click()
+            panel.locator(".lp-play").click()
+        elif kind == "kernel":
+            kernel(
+                notebook,
+                f"{NAMES[cell]}.set(model={draw.choice(('llama3-8b', 'llama3.2-3b', 'llama3.1-405b'))!r})",
+            )
+        notebook.page.mouse.move(2, 2)
+        settle(notebook)
