@@ -33,6 +33,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+import llamapar as lp
 from reading import reading
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -218,6 +219,16 @@ def test_outputs_are_of_the_four_kinds(notebook: NotebookNode) -> None:
             else:
                 assert set(output.data) <= STORED, f"after {cell.source!r}"
                 assert "text/plain" in output.data, f"no text form after {cell.source!r}"
+
+
+def test_a_live_picture_is_stored_as_it_opens(notebook: NotebookNode) -> None:
+    """nbval does not compare a panel's cell, for what is stored is its text and its picture."""
+    for cell in code_cells(notebook):
+        opens = cell.source.splitlines()[-1:]
+        if opens and opens[0].startswith("lp.live("):
+            stored = cell.outputs[-1].data
+            assert stored["text/plain"] == eval(opens[0], {"lp": lp}).snapshot().summary
+            assert "image/png" in stored
 
 
 def test_only_tagged_cells_depend_on_the_machine(notebook: NotebookNode) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.jobs import JOBS
@@ -182,7 +181,7 @@ def group(
     )
 
 
-def _paddings() -> Titles:
+def _paddings() -> dict[str, str]:
     padding = {name: f"{f.title}: {f.padding}" for name, f in FRAMEWORKS.items() if f.padding != NO_PADDING}
     return {OWN: "the framework's own", "none": "none", **padding}
 
@@ -302,14 +301,13 @@ CLINIC: list[Group] = [
 COUNTS = {name for name in DEFAULTS if name in OPTIONS and OPTIONS[name].is_count and name != "zero"}
 """Controls in which people type numbers."""
 
-_NO_OR_PADDED: dict[Any, str] = {None: "none"}
-_NO_OR_PADDED |= {name: title for name, title in _paddings().items() if name in FRAMEWORKS}
+_PADDED = {name: title for name, title in _paddings().items() if name != OWN}
 
 _LIVE: dict[str, Control] = {
     "model": _PRESETS | {"name": "model"},
     "kv_replication": control("kv_replication", label="copy KV heads"),
     "interleave": {"name": "interleave", "label": "copies side by side", "kind": "bool", "help": ""},
-    "padding": choice("padding", _NO_OR_PADDED),
+    "padding": choice("padding", _PADDED),
     "layer_split": choice("layer_split", {split: split for split in OPTIONS["layer_split"].choices}),
     "virtual_stages": control("virtual_stages", label="virtual stages"),
 }

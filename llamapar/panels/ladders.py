@@ -7,13 +7,14 @@ or with the reason why it gets no whole share.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Protocol
 
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
+from llamapar.describe.options import Values
 from llamapar.errors import LayoutError, one_of
 from llamapar.figures import View, view
 from llamapar.place import HeadMap, SequenceMap, StageMap, VocabMap, heads, sequence, stages, vocab
@@ -22,7 +23,12 @@ from llamapar.records.tables import Plain, Record, plural, span, units
 MOST_RUNGS = 12
 """Values on a ladder: more do not fit beside one another."""
 
-Values = Mapping[str, Any]
+
+class Map(Protocol):
+    """A record of who holds what, which says why a share is not whole."""
+
+    @property
+    def reason(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -54,24 +60,26 @@ class Subject:
     most: the largest value that is worth a rung. controls: its other arguments, with their defaults.
     """
 
-    make: Callable[..., Any]
+    make: Callable[..., Map]
     knob: str
     most: Callable[[Values], int]
-    gives: Callable[[Any], str]
-    says: Callable[[Any], str]
+    gives: Callable[..., str]
+    says: Callable[..., str]
     controls: Values
     of_model: bool = True
 
     def call(self, values: Values) -> str:
         """The line of code that makes the same record."""
         usual = inspect.signature(self.make).parameters
-        named = {name: values[name] for name in self.controls if values[name] != usual[name].default}
+        named = {
+            name: values[name] for name in self.controls if values[name] not in (usual[name].default, "none")
+        }
         named = {self.knob: values[self.knob]} | named
         words = [_model_word(values["model"])] if self.of_model else []
         words += [f"{name}={value!r}" for name, value in named.items()]
         return f"lp.{self.make.__name__}({', '.join(words)})"
 
-    def record(self, values: Values) -> Any:
+    def record(self, values: Values) -> Map:
         """The record itself. Raises LlamaparError."""
         model = [values["model"]] if self.of_model else []
         return self.make(*model, **{name: values[name] for name in (self.knob, *self.controls)})
@@ -239,7 +247,7 @@ SUBJECTS = {
         _heads_says,
         {"kv_replication": False, "interleave": True},
     ),
-    "vocab": Subject(vocab, "tp", lambda _: 128, _vocab_gives, _vocab_says, {"padding": None}),
+    "vocab": Subject(vocab, "tp", lambda _: 128, _vocab_gives, _vocab_says, {"padding": "none"}),
     "sequence": Subject(
         sequence,
         "cp",

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import traitlets
 
+from llamapar.describe.arguments import keywords, named
 from llamapar.describe.models import PRESETS, ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import Values
+from llamapar.describe.options import OPTIONS, Values, default
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import LlamaparError, one_of, whole
 from llamapar.figures import View
@@ -26,7 +26,7 @@ from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Record
 
 from .controls import live_controls
-from .ladders import Rung, Subject, subject, subject_of
+from .ladders import SUBJECTS, Map, Rung, Subject, subject, subject_of
 from .page import Page, source
 
 MOST_STEPS = 200
@@ -38,7 +38,7 @@ class LiveState:
     """What is shown: the map's name, the model, the knob and the other arguments of its function."""
 
     what: str
-    values: Mapping[str, object]
+    values: Values
 
     @property
     def subject(self) -> Subject:
@@ -110,8 +110,8 @@ class Live(Page[LiveState]):
 
     _esm = source("page.js", "live.js")
     _css = source("page.css", "live.css")
-    schema: Any = traitlets.List().tag(sync=True)
-    ladder: Any = traitlets.List().tag(sync=True)
+    schema = traitlets.List(traitlets.Dict()).tag(sync=True)
+    ladder = traitlets.List(traitlets.Dict()).tag(sync=True)
     past = traitlets.Int().tag(sync=True)
     """Changes that can be taken back."""
 
@@ -139,10 +139,9 @@ class Live(Page[LiveState]):
         return self._state.rung.code
 
     @property
-    def record(self) -> Record:
+    def record(self) -> Map:
         """The record that is shown."""
-        made: Record = self._state.subject.record(self._state.values)
-        return made
+        return self._state.subject.record(self._state.values)
 
     def snapshot(self) -> View:
         """The picture, and the ladder with all that it says as text."""
@@ -158,7 +157,7 @@ class Live(Page[LiveState]):
             self._keep([*self._past, before])
             for other in list(_shown):
                 if other is not self:
-                    other._follow_job(dict(before.values), moved)
+                    other._follow_job(before.values, moved)
 
     def _follow_job(self, before: Values, moved: Values) -> None:
         """Take a change of another picture, if both showed the same job before it."""
@@ -183,6 +182,15 @@ class Live(Page[LiveState]):
             self.undo()
 
 
+ARGUMENTS = {
+    name: default(name) if name in OPTIONS else True
+    for found in SUBJECTS.values()
+    for name in (found.knob, *found.controls)
+}
+"""What `live` takes by name: the knob of each picture, and the other arguments of its function."""
+
+
+@named(keywords(ARGUMENTS))
 def live(what: str | Record, model: ModelLike | None = None, **arguments: object) -> Live:
     """A picture that moves: `lp.live("heads", "llama3.1-405b", tp=16)`.
 
@@ -200,7 +208,7 @@ def live(what: str | Record, model: ModelLike | None = None, **arguments: object
     if isinstance(what, Record):
         values = {field: getattr(what, field) for field in values}
         if isinstance(padding := values.get("padding"), Padding):
-            values["padding"] = None if padding == NO_PADDING else padding.text
+            values["padding"] = "none" if padding == NO_PADDING else padding.text
     if found.of_model:
         chosen = find_model(model or values["model"] or "llama3-8b")  # type: ignore[arg-type]
         values["model"] = chosen.name if PRESETS.get(chosen.name) == chosen else chosen
