@@ -131,7 +131,9 @@ def scored() -> dict[str, list[Any]]:
     [
         ("ultrascale", 873, 0.90, 0.06, 0.16),  # nothing was fitted to them
         ("published", 28, 0.90, 0.13, 0.30),
-        ("measured", 93, 0.92, 0.042, 0.22),  # asked: 0.90, 0.08, 0.20
+        # Asked: 0.90, 0.08, 0.20. PaddleNLP is not a known trainer, so whether it keeps whole gradients under
+        # ZeRO 2 until the last micro-batch is open: the ranges of its rows are wider than they once were.
+        ("measured", 93, 0.92, 0.041, 0.213),
         ("gathered", 43, 0.90, 0.08, 0.20),
         ("fresh", 35, 0.91, 0.10, 0.21),  # at first sight 0.886, 0.138, 0.273
         ("later", 23, 0.78, 0.05, 0.21),  # at first sight 0.565, 0.091, 0.378

@@ -68,14 +68,16 @@ function drawFindings(box, { findings, problem, judged }, opened, fix, later, se
 }
 
 // What makes it fit, once it is found; until then what was found before stands there, dimmed and inert.
-function drawRemedies(box, { offered, payload, apply }) {
+function drawRemedies(box, { offered, payload, apply, opened }) {
   const now = offered.seq === payload.seq;
   box.hidden = payload.fits || (!now && !box.hasChildNodes());
   box.inert = !now;
   box.classList.toggle("lp-stale", !now);
   if (!now) return;
   const words = offered.fixes.length ? "try " : "one or two settings, axes or the GPU changed: nothing makes it fit";
-  box.replaceChildren(words, ...fixes(offered.fixes, "make this change", apply));
+  const [best, ...others] = fixes(offered.fixes, "make this change", apply);
+  const more = others.length ? remembered(opened, "remedies", `${others.length} more`, {}, () => others) : "";
+  box.replaceChildren(words, best ?? "", more);
 }
 
 // -- everything --------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ function render({ model, el }) {
     if (more && inRunTab()) drawFigure();
   };
   const showRemedies = () =>
-    drawRemedies(remedies, { offered: model.get("offered"), payload: payload(), apply: (k) => ask({ kind: "remedy", remedy: k }) });
+    drawRemedies(remedies, { offered: model.get("offered"), payload: payload(), opened, apply: (k) => ask({ kind: "remedy", remedy: k }) });
   const show = () => {
     const now = payload();
     drawFigure(); // first: plotly measures the page, which the rest of this then changes, once

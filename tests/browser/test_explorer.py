@@ -197,7 +197,7 @@ def test_at_most_three_findings_stand_open_at_1280(notebook: Notebook) -> None:
     for card in cards.all():
         box = card.bounding_box()
         assert box is not None
-        assert box["height"] < 240  # four fixes of memory, each with its price under its button
+        assert box["height"] < 160
         assert box["x"] + box["width"] <= 1280
     panel_of(notebook).locator("[data-code=LP001] summary").first.click()
     verdicts = panel_of(notebook).locator("[data-code=LP001] table")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .documents import Entry
-from .shell import HOLE, Command, Script, Word
+from .shell import HOLE, Script, Word
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.:-]*")
 
@@ -110,17 +110,6 @@ def runs_something(script: Script) -> bool:
 def is_cut_off(words: Sequence[Word]) -> bool:
     """Whether a command begins with an argument: what it was meant for has ended above."""
     return words[0].text.startswith("--")
-
-
-def command_with(scripts: Iterable[tuple[str, Script]], name: re.Pattern[str]) -> tuple[str, Command] | None:
-    """The last command of which a word matches `name`, with the file that it stands in."""
-    hits = [
-        (file, command)
-        for file, script in scripts
-        for command in script.commands
-        if command.words[0].text != "echo" and any(name.search(w.text) for w in command.words)
-    ]
-    return hits[-1] if hits else None
 
 
 def _alike(word: str, other: str) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from llamapar.describe.arguments import named
 from llamapar.describe.configfile import Values
-from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
@@ -223,10 +222,6 @@ class Settings(Record):
         """Every number of model, layout and job by its field's name, as `explain` takes a context."""
         held = {**self.model, **self.layout, **self.job}
         return {n: v for n, v in held.items() if isinstance(v, int) and not isinstance(v, bool)}
-
-    def to_job(self, **known: object) -> Job:
-        """All of it as one job; what is known besides wins. LlamaparError names what is missing."""
-        return Job.of(self.model_config(), self.to_layout(), **(self.facts() | known))
 
 
 @named()
