@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -18,7 +19,7 @@ from inputs import words
 from llamapar.describe.layout import MAX_WORLD, ORDERS
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import MAX_SIZE
-from llamapar.figures import parts, style
+from llamapar.figures import heads, parts, style
 from llamapar.place import HeadMap, SequenceMap, VocabMap
 
 MIME = "application/vnd.plotly.v1+json"
@@ -258,44 +259,65 @@ def test_summary_of_a_large_group() -> None:
 # -- second witnesses: what is drawn adds up to the record -------------------------------------
 
 
-def test_query_bars_cover_every_head_once() -> None:
-    for name in ("heads tp=8", "heads tp=16", "heads 8b tp=6", "heads tp=128"):
-        record = REALISTIC[name]
-        for axis, heads in (("x", record.model.n_heads), ("x2", record.model.n_kv_heads)):
-            found = traces(record, xaxis=axis)
-            assert total(found) == pytest.approx(heads, abs=1e-6), (name, axis)
-            edges = sorted((b, b + w) for t in found for b, w in zip(t["base"], t["x"], strict=True))
-            ends = [0, *(end for _, end in edges)]
-            assert [start for start, _ in edges] == pytest.approx(ends[:-1], abs=1e-6), (name, axis)
+def lane(record: Any, number: int) -> list[dict[str, Any]]:
+    """The bars of a lane of the head picture, left to right."""
+    bars = [
+        {"start": start, "stop": start + width, "hover": hover, "marker": trace["marker"]}
+        for trace in traces(record, type="bar", y0=number)
+        for start, width, hover in zip(trace["base"], trace["x"], trace["hovertext"], strict=True)
+    ]
+    return sorted(bars, key=lambda bar: float(bar["start"]))
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3, 5, 6, 8, 12, 16, 24, 32, 64, 128])
+@pytest.mark.parametrize("name", ["llama3.1-405b", "llama3.2-3b", "llama3-8b"])
+def test_kv_heads_lie_under_the_query_heads_that_read_them(name: str, tp: int) -> None:
+    record = lp.heads(name, tp=tp)
+    model = record.model
+    for number in (heads.QUERY, heads.KEY_VALUE):
+        bars = lane(record, number)
+        assert [bar["start"] for bar in bars[1:]] == pytest.approx([bar["stop"] for bar in bars[:-1]])
+        assert (bars[0]["start"], bars[-1]["stop"]) == pytest.approx((0, model.n_heads))
+    for bar in lane(record, heads.KEY_VALUE):
+        head = int(re.findall(r"KV head (\d+)", bar["hover"])[0])
+        assert head * model.group_size - 1e-6 <= bar["start"] < bar["stop"]
+        assert bar["stop"] <= (head + 1) * model.group_size + 1e-6
+    torn = {r.kv_rows.stop for r in record.ranks[:-1] if r.kv_rows.stop % model.head_dim}
+    torn_queries = {r.q_rows.stop for r in record.ranks[:-1] if r.q_rows.stop % model.head_dim}
+    drawn = [t for t in lp.view(record).spec["data"] if t.get("error_y", {}).get("color") == style.WARN]
+    assert sum(len(trace["x"]) for trace in drawn) == len(torn) + len(torn_queries)
 
 
 def test_copies_are_one_kv_head_a_rank() -> None:
     record = REALISTIC["heads copied"]
-    found = traces(record, xaxis="x2")
-    assert total(found) == record.tp
-    assert all(t["marker"]["pattern"] == style.COPY_PATTERN for t in found)
-    holders: dict[float, list[int]] = {}
-    for trace in found:
-        for row, head in zip(trace["y"], trace["base"], strict=True):
-            holders.setdefault(head, []).append(row)
-    assert {head: sorted(rows) for head, rows in holders.items()} == record.shared()
+    bars = lane(record, heads.KEY_VALUE)
+    assert len(bars) == record.tp
+    assert all(bar["marker"]["pattern"] == style.COPY_PATTERN for bar in bars)
+    holders: dict[int, list[int]] = {}
+    for bar in bars:
+        rank, head = map(int, re.findall(r"^rank (\d+) · KV head (\d+)", bar["hover"])[0])
+        holders.setdefault(head, []).append(rank)
+        own = record.rank(rank).q_heads
+        assert (bar["start"], bar["stop"]) == (own.start, own.stop)
+    assert holders == record.shared()
 
 
 def test_wrong_copies_are_drawn_as_wrong() -> None:
     record = REALISTIC["heads tiled"]
-    wrong = [t for t in traces(record, xaxis="x2") if t["marker"]["color"] == style.WARN]
-    assert [row for t in wrong for row in t["y"]] == record.wrong_ranks
-    [needed] = traces(record, name="needed, not held")
-    assert needed["base"] == [record.kv_needed(r).start for r in record.wrong_ranks]
+    wrong = [bar for bar in lane(record, heads.KEY_VALUE) if bar["marker"]["color"] == style.WARN]
+    ranks = [int(re.findall(r"^rank (\d+)", bar["hover"])[0]) for bar in wrong]
+    assert ranks == record.wrong_ranks
+    for rank, bar in zip(ranks, wrong, strict=True):
+        assert bar["hover"].endswith(f"needs KV head {record.kv_needed(rank).start}")
 
 
 def test_cut_heads_have_the_pattern_of_cuts() -> None:
     record = REALISTIC["heads tp=16"]
-    assert all("pattern" not in t["marker"] for t in traces(record, xaxis="x"))
-    assert all(t["marker"]["pattern"] == style.CUT_PATTERN for t in traces(record, xaxis="x2"))
-    assert {width for t in traces(record, xaxis="x2") for width in t["x"]} == {0.5}
-    [hover] = [t["hovertext"][0] for t in traces(record, xaxis="x2")][:1]
-    assert hover == "rank 0 · a part of KV head 0 · wk, wv rows 0–63"
+    assert all("pattern" not in bar["marker"] for bar in lane(record, heads.QUERY))
+    halves = lane(record, heads.KEY_VALUE)
+    assert all(bar["marker"]["pattern"] == style.CUT_PATTERN for bar in halves)
+    assert {bar["stop"] - bar["start"] for bar in halves} == {record.model.group_size / 2}
+    assert halves[0]["hover"] == "rank 0 · a part of KV head 0 · wk, wv rows 0–63"
 
 
 @pytest.mark.parametrize("name", [name for name in REALISTIC if name.startswith("vocab")])
@@ -497,12 +519,13 @@ def test_layout_brings_its_paper_and_no_line_is_longer_than_a_narrow_cell(name: 
     assert max(len(words(line)) for line in titles) <= 44
     assert max(len(words(line)) for line in notes) <= 56
     assert min(fonts(layout)) >= 11
-    assert layout["height"] - layout["margin"]["t"] == 420 - style.TOP  # more lines, not less picture
+    height = heads.HEIGHT if layout["uirevision"] == "heads" else style.HEIGHT
+    assert layout["height"] - layout["margin"]["t"] == height - style.TOP  # more lines, not less picture
     assert "width" not in layout
     assert layout["uirevision"] == name.removeprefix("absurd ").split()[0]
     for axis in ("xaxis", "yaxis", "xaxis2"):
         if layout.get(axis, {}).get("visible", True) and axis in layout:
-            assert layout[axis]["title"]["text"]
+            assert layout[axis]["title"]["text"] or layout[axis]["ticktext"]
 
 
 @pytest.mark.parametrize(
@@ -641,10 +664,11 @@ def test_any_heads(model: lp.ModelConfig, layout: lp.Layout, copies: bool, inter
     is_picture(record)
     if layout.tp <= parts.SHOWN:
         queries = sum(len(held.q_rows) for held in record.ranks)
-        assert total(traces(record, xaxis="x")) == pytest.approx(queries / model.head_dim, abs=1e-4)
-        kv = sum(len(held.kv_rows) for held in record.ranks)
-        found = [t for t in traces(record, xaxis="x2") if t.get("name") != "needed, not held"]
-        assert total(found) == pytest.approx(kv / model.head_dim, abs=1e-4)
+        drawn = sum(bar["stop"] - bar["start"] for bar in lane(record, heads.QUERY))
+        assert drawn == pytest.approx(queries / model.head_dim, abs=1e-4)
+        kv = sum(len(held.kv_rows) for held in record.ranks) * model.group_size
+        drawn = sum(bar["stop"] - bar["start"] for bar in lane(record, heads.KEY_VALUE))
+        assert drawn == pytest.approx((queries if record.replicas > 1 else kv) / model.head_dim, abs=1e-4)
 
 
 @given(models(), layouts(), st.integers(1, 2**20), st.booleans())

@@ -1,9 +1,13 @@
-"""The head map as a picture: query heads and KV heads against TP rank."""
+"""The head map as a picture: query heads, and under them the KV heads that they read, with the cuts of TP.
+
+Both lanes share one axis, counted in query heads: KV head j lies under the query heads that read it. So a cut
+through a KV head is seen, and where KV heads are copied each lies under the query heads of its own rank.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from llamapar.place.head_map import HeadMap, RankHeads
@@ -13,85 +17,131 @@ from . import parts, style
 from .parts import Bar, Rows
 from .style import Spec
 
+QUERY, KEY_VALUE = 0, 1
+"""The lanes, top to bottom; the numbers of ranks stand above them, those of KV heads below."""
+
+_RANKS, _KV_HEADS = -0.66, 1.66
+
+_STILL = 1e-6
+"""From one bar of a lane to the next, upright: plotly takes 0 for 1, and a list would repeat the lane."""
+
+NUMBERED = 16
+"""Most ranks, or KV heads, that are numbered."""
+
 JUDGED = 1024
 """Most ranks of which all are judged; past it only those drawn."""
 
-Looks = dict[tuple[str, int], list[Bar]]
-"""Kind (a key of _LEGEND) and shade → the bars that look so."""
+HEIGHT = 300
 
 
-class Share(NamedTuple):
-    """Rows that a rank holds of query heads or of KV heads.
+class _Look(NamedTuple):
+    """How bars look: their lane, a key of _LEGEND, and which of the two shades."""
 
-    kind: a key of _LEGEND; "" where a bar is a whole head or a part of one. more: what a bar says besides.
-    """
-
-    rank: int
-    rows: range
-    kind: str = ""
-    more: str = ""
+    lane: int
+    kind: str
+    shade: int
 
 
 def picture(record: HeadMap) -> tuple[Spec, str]:
-    """Rows of ranks, query heads left, KV heads right; shades alternate by KV group."""
-    m, rows = record.model, Rows(record.tp)
-    ranks = [record.rank(r) for r in rows.drawn]
+    """Query heads above KV heads, shades alternating by KV group, and a line where the next rank begins."""
+    m = record.model
+    ranks = [record.rank(r) for r in range(min(record.tp, parts.SHOWN))]
+    end = max((rank.q_rows.stop for rank in ranks), default=0) / m.head_dim or m.n_heads
     reason = _reason(record, ranks)
+    rest = f"drawn are the first {len(ranks)} of {plural(record.tp, 'rank')}" * (record.tp > len(ranks))
+    lanes = {_RANKS: "TP rank", QUERY: "query", KEY_VALUE: "key, value", _KV_HEADS: "KV head"}
     layout = style.layout(
         "heads",
         f"{style.name_of(m)}: query and KV heads over tp={record.tp}",
-        reason or rows.left_out or _whole(record),
-        widest=str(record.tp - 1),
+        "; ".join(filter(None, (reason, rest))) or _whole(record),
+        widest="key, value",
         warn=bool(reason),
-        yaxis=parts.downward(rows.axis("TP rank")),
-        xaxis=_head_axis("query head (a shade is a KV group)", m.n_heads, m.group_size, [0, 0.68]),
-        xaxis2={**_head_axis("KV head", m.n_kv_heads, 1, [0.74, 1]), "anchor": "y"},
+        height=HEIGHT,
+        legend={"y": -0.36},  # of a plot that is lower than others
+        yaxis=parts.axis("", [2.05, -1], showgrid=False, **parts.ticks(list(lanes), list(lanes.values()))),
+        xaxis=_head_axis("query head (a shade is a KV group)", end, m.group_size),
     )
-    return {"data": [*_traces(record, ranks)], "layout": layout}, _summary(record, reason)
+    data = [*_heads(record, ranks), *_numbers(record, ranks), *_cuts(record, ranks)]
+    return {"data": data, "layout": layout}, _summary(record, reason)
 
 
-def _head_axis(title: str, n: int, group: int, domain: list[float]) -> Spec:
-    """Heads left to right, a grid line where a group begins."""
-    most = 8 if n <= 8 or group > 1 else 4
-    tick = group * parts.step(n // group, most) if n // group >= 4 else parts.step(n, most)
-    return parts.axis(title, [0, n], domain=domain, tick0=0, dtick=tick)
+def _head_axis(title: str, end: float, group: int) -> Spec:
+    """Query heads left to right, a tick where a group begins."""
+    groups = int(end) // group
+    size = group * parts.step(groups, 8) if groups >= 4 else parts.step(max(1, int(end)), 8)
+    return parts.axis(title, [0, end], tick0=0, dtick=size, showgrid=False)
 
 
-# -- bars --------------------------------------------------------------------------------------
+# -- bars ------------------------------------------------------------------------------------------
 
 
-def _pieces(rows: range, head_dim: int, size: int) -> Iterator[tuple[int, int]]:
-    """A rank's rows, parted where a head is cut and, with `size` > 0, where a KV group of so many begins."""
-    if not len(rows):
+def _pieces(rows: range, size: int) -> Iterator[tuple[int, int]]:
+    """A rank's rows, parted where a head of `size` rows begins."""
+    if len(rows):
+        inner = range(-(-rows.start // size) * size, rows.stop, size)
+        yield from itertools.pairwise(sorted({rows.start, rows.stop, *inner}))
+
+
+def _heads(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
+    """One trace per look, named in the legend once."""
+    made: dict[_Look, list[Bar]] = {}
+    for rank in ranks:
+        for look, bar in itertools.chain(_queries(record, rank), _keys(record, rank)):
+            made.setdefault(look, []).append(bar)
+    named: set[str] = set()
+    for look, bars in made.items():
+        legend = {} if look.kind in named else parts.legend(_LEGEND[look.kind])
+        named.add(look.kind)
+        trace = parts.bars(bars, 2, _marker(look), legendgroup=look.kind, y0=look.lane, dy=_STILL, **legend)
+        del trace["y"]  # all bars of a look lie in one lane
+        yield trace
+
+
+def _queries(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
+    """The query heads of a rank; where there are too many, those of a KV group as one bar."""
+    m, width = record.model, record.model.head_dim
+    one_by_one = m.n_heads <= parts.SHOWN
+    size = width * (1 if one_by_one else m.group_size if m.n_kv_heads <= parts.SHOWN else m.n_heads)
+    for start, stop in _pieces(rank.q_rows, size):
+        whole = start % width == 0 and stop % width == 0
+        look = _Look(QUERY, "whole" if whole else "cut", start // width // m.group_size % 2)
+        heads = units("query head", range(start // width, -(-stop // width)))
+        yield look, _bar(rank, look, start / width, stop / width, heads, units("wq row", range(start, stop)))
+
+
+def _keys(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
+    """The KV heads of a rank; a copy lies under the rank's own query heads, whether they read it or not."""
+    m, width = record.model, record.model.head_dim
+    if record.replicas > 1:
+        if not len(rank.q_rows):
+            return
+        wrong = record.is_wrong(rank)
+        look = _Look(KEY_VALUE, "wrong" if wrong else "copy", 0 if wrong else rank.kv_heads.start % 2)
+        more = f" · {_needs(record, rank)}" if wrong else f" · one of {record.replicas} copies"
+        rows = units("wk, wv row", rank.kv_rows) + more
+        ends = rank.q_rows.start / width, rank.q_rows.stop / width
+        yield look, _bar(rank, look, *ends, units("KV head", rank.kv_heads), rows)
         return
-    first, last = -(-rows.start // head_dim) * head_dim, rows.stop // head_dim * head_dim
-    marks = {rows.start, rows.stop, *((first, last) if first <= last else ())}
-    if size:
-        marks.update(range(-(-rows.start // size) * size, rows.stop, size))
-    yield from itertools.pairwise(sorted(marks))
+    for start, stop in _pieces(rank.kv_rows, width * (1 if m.n_kv_heads <= parts.SHOWN else m.n_kv_heads)):
+        whole = start % width == 0 and stop % width == 0
+        look = _Look(KEY_VALUE, "whole" if whole else "cut", start // width % 2)
+        heads = units("KV head", range(start // width, -(-stop // width)))
+        ends = start * m.group_size / width, stop * m.group_size / width
+        yield look, _bar(rank, look, *ends, heads, units("wk, wv row", range(start, stop)))
 
 
-def _bars(record: HeadMap, shares: Iterable[Share], group: int, head: str, row: str) -> Looks:
-    """Bars by their looks; `group` heads have one shade, 0 for all. head, row: how they are called."""
-    width = record.model.head_dim
-    size = width * group
-    made: Looks = {}
-    for rank, rows, kind, more in shares:
-        for start, stop in _pieces(rows, width, size):
-            whole = start % width == 0 and stop % width == 0
-            heads = units(head, range(start // width, -(-stop // width)))
-            what = f"{'' if whole else 'a part of '}{heads} · {units(row, range(start, stop))}{more}"
-            ends = parts.number(start / width), parts.number(stop / width)
-            shade = start // size % 2 if size and kind != "wrong" else 0
-            bar = Bar(Rows(record.tp).place(rank), *ends, f"rank {rank} · {what}")
-            made.setdefault((kind or ("whole" if whole else "cut"), shade), []).append(bar)
-    return made
+def _bar(rank: RankHeads, look: _Look, start: float, stop: float, heads: str, rows: str) -> Bar:
+    part = "a part of " if look.kind == "cut" else ""
+    return Bar(
+        look.lane, parts.number(start), parts.number(stop), f"rank {rank.rank} · {part}{heads} · {rows}"
+    )
 
 
-def _look(kind: str, shade: int) -> Spec:
+def _marker(look: _Look) -> Spec:
     patterns = {"cut": style.CUT_PATTERN, "copy": style.COPY_PATTERN, "wrong": style.COPY_PATTERN}
-    colour = style.WARN if kind == "wrong" else (style.COLOURS["tp"], style.TP_LIGHT)[shade]
-    return {"color": colour, **({"pattern": patterns[kind]} if kind in patterns else {})}
+    colour = style.WARN if look.kind == "wrong" else (style.COLOURS["tp"], style.TP_LIGHT)[look.shade]
+    pattern = {"pattern": patterns[look.kind]} if look.kind in patterns else {}
+    return {"color": colour, "line": {"width": 0.7, "color": "rgba(255,255,255,0.7)"}, **pattern}
 
 
 _LEGEND = {
@@ -102,26 +152,52 @@ _LEGEND = {
 }
 
 
-def _traces(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
-    """One trace per look, named in the legend once; what a rank lacks is drawn hollow."""
-    m, tp, shaded = record.model, record.tp, record.model.n_kv_heads <= parts.SHOWN
-    queries = [Share(rank.rank, rank.q_rows) for rank in ranks]
-    keys = [Share(rank.rank, rank.kv_rows, *_copy(record, rank)) for rank in ranks]
-    sides = {
-        "x": _bars(record, queries, m.group_size if shaded else 0, "query head", "wq row"),
-        "x2": _bars(record, keys, int(shaded), "KV head", "wk, wv row"),
-    }
-    named: set[str] = set()
-    for axis, made in sides.items():
-        for (kind, shade), bars in made.items():
-            legend = {} if kind in named else parts.legend(_LEGEND[kind])
-            named.add(kind)
-            yield parts.bars(bars, tp, _look(kind, shade), legendgroup=kind, xaxis=axis, **legend)
-    needed = [(rank.rank, record.kv_needed(rank.rank)) for rank in ranks if record.is_wrong(rank)]
-    if needed:
-        hollow = [Bar(Rows(tp).place(rank), heads.start, heads.stop, "") for rank, heads in needed]
-        trace = parts.missing(hollow, tp, "needed, not held", xaxis="x2")
-        yield {**trace, "hovertext": "the KV head that this rank's query heads read"}
+# -- numbers and cuts ------------------------------------------------------------------------------
+
+
+def _numbers(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
+    """The number of each rank above its query heads, and of each KV head below it, as many as have room."""
+    m = record.model
+    middles = [(rank.q_rows.start + rank.q_rows.stop) / 2 / m.head_dim for rank in ranks]
+    held = [rank for rank in ranks if len(rank.q_rows)]
+    above = [(middles[rank.rank], rank.rank) for rank in held]
+    if record.replicas > 1:
+        below = [(middles[rank.rank], rank.kv_heads.start) for rank in held if rank.kv_heads]
+    else:
+        heads = {head for rank in ranks for head in rank.kv_heads}
+        below = [((head + 0.5) * m.group_size, head) for head in sorted(heads)]
+    for y, numbers in ((_RANKS, above), (_KV_HEADS, below)):
+        some = numbers[:: parts.step(len(numbers), NUMBERED)]
+        x = [parts.number(place) for place, _ in some]
+        texts = [str(number) for _, number in some]
+        yield parts.scatter("text", x, [y] * len(some), text=texts, textfont={"size": 11}, hoverinfo="skip")
+
+
+def _cuts(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
+    """A line in each lane where the next rank begins; a thick one of its own colour where it cuts a head."""
+    width, group = record.model.head_dim, record.model.group_size
+    copied = record.replicas > 1
+    ends = {QUERY: [rank.q_rows.stop for rank in ranks[:-1]]}
+    ends[KEY_VALUE] = [rank.kv_rows.stop * group for rank in ranks[:-1]] if not copied else ends[QUERY]
+    named = False
+    for lane, stops in ends.items():
+        whole = group * width if lane == KEY_VALUE and not copied else width
+        for torn in (False, True):
+            places = sorted({stop for stop in stops if bool(stop % whole) == torn})
+            if (lane == KEY_VALUE and copied and torn) or not places:
+                continue
+            yield _lines([parts.number(stop / width) for stop in places], lane, torn, torn and not named)
+            named = named or torn
+
+
+def _lines(places: list[float], lane: int, torn: bool, named: bool) -> Spec:
+    """Upright lines through a lane, as error bars: these keep its height at any size of the picture."""
+    colour, thickness = (style.WARN, 3) if torn else (style.LINE, 1.5)
+    line = {"type": "constant", "value": 0.5, "width": 0, "thickness": thickness, "color": colour}
+    mark = {"symbol": "line-ns-open", "size": 12, "color": colour, "line": {"width": thickness}}
+    legend = parts.legend("cut through a head") if named else {}
+    spec = {"type": "scatter", "mode": "markers", "x": places, "y0": lane, "dy": _STILL, "error_y": line}
+    return spec | {"marker": mark, "hoverinfo": "skip", **legend}
 
 
 # -- words -------------------------------------------------------------------------------------
