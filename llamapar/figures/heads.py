@@ -100,8 +100,8 @@ def _heads(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
 def _queries(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
     """The query heads of a rank; where there are too many, those of a KV group as one bar."""
     m, width = record.model, record.model.head_dim
-    one_by_one = m.n_heads <= parts.SHOWN
-    size = width * (1 if one_by_one else m.group_size if m.n_kv_heads <= parts.SHOWN else m.n_heads)
+    groups = m.group_size if m.n_kv_heads <= parts.SHOWN else m.n_heads
+    size = width * (1 if m.n_heads <= parts.SHOWN else groups)
     for start, stop in _pieces(rank.q_rows, size):
         whole = start % width == 0 and stop % width == 0
         look = _Look(QUERY, "whole" if whole else "cut", start // width // m.group_size % 2)
