@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import llamapar as lp
@@ -276,6 +276,7 @@ def test_a_file_without_lines(run: Any, tmp_path: Path) -> None:
 @example([b"\xef", b"\xbb", b"\xbfa"])
 def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
+    assume(data not in (b"\xef", b"\xef\xbb"))  # Python's decoder says nothing of a byte order mark cut off
     whole = data.decode(encoding(data), "replace").replace("\r\n", "\n").replace("\r", "\n")
     # an empty piece would be the end of a file, and none comes before it
     assert "".join(asking.lines(piece for piece in pieces if piece)) == whole
