@@ -180,7 +180,8 @@ def _torn(head: int, record: HeadMap) -> bool:
 
 
 def _vocab_gives(record: VocabMap) -> str:
-    return plural(len(record.rank(0).rows), "row")
+    pads = f", {plural(record.pad_rows, 'pad')}" if record.pad_rows else ""
+    return plural(len(record.rank(0).rows), "row") + pads
 
 
 def _vocab_says(record: VocabMap) -> str:

@@ -112,6 +112,7 @@ class Live(Page[LiveState]):
     _css = source("page.css", "live.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     ladder = traitlets.List(traitlets.Dict()).tag(sync=True)
+    layout = None  # ipywidgets' own would have another id at each run, and so would the stored picture
     past = traitlets.Int().tag(sync=True)
     """Changes that can be taken back."""
 
