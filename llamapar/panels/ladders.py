@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from llamapar.describe.models import ModelConfig, ModelLike
+from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LayoutError, one_of
@@ -71,12 +71,11 @@ class Subject:
     def call(self, values: Values) -> str:
         """The line of code that makes the same record."""
         usual = inspect.signature(self.make).parameters
-        named = {
-            name: values[name] for name in self.controls if values[name] not in (usual[name].default, "none")
-        }
-        named = {self.knob: values[self.knob]} | named
-        words = [_model_word(values["model"])] if self.of_model else []
-        words += [f"{name}={value!r}" for name, value in named.items()]
+        said = [name for name in self.controls if values[name] not in (usual[name].default, "none")]
+        words = [f"{name}={values[name]!r}" for name in (self.knob, *said)]
+        if self.of_model:
+            model = values["model"]
+            words.insert(0, f"{'lp.' * isinstance(model, ModelConfig)}{model!r}")
         return f"lp.{self.make.__name__}({', '.join(words)})"
 
     def record(self, values: Values) -> Map:
@@ -102,11 +101,6 @@ class Subject:
         if len(steps | set(divisors)) <= MOST_RUNGS:
             steps |= set(divisors)
         return tuple(self.rung({**values, self.knob: step}) for step in sorted(steps))
-
-
-def _model_word(model: ModelLike) -> str:
-    found = find_model(model)
-    return repr(found.name) if isinstance(model, str) else repr(found)
 
 
 def _counted(n: int, word: str) -> str:
