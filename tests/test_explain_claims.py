@@ -132,6 +132,8 @@ OVER_16 = "24 ranks cannot be cut evenly over 8·2"
             f"{OVER_16} = 16",
         ),
         ("world size 24 is not divisible by model parallel size 8 * 2", f"{OVER_16} = 16"),
+        ("WORLD_SIZE=24 is not a multiple of tensor_parallel_size (8) and pp (2)", f"{OVER_16} = 16"),
+        ("24 GPUs cannot be divided evenly by TP: 8, PP: 2", f"{OVER_16} = 16"),
         (
             "global batch size (100) is not divisible by micro batch size (4) times data parallel size (8)",
             "100 samples of the batch cannot be cut evenly over 4·8 = 32",
@@ -142,6 +144,18 @@ OVER_16 = "24 ranks cannot be cut evenly over 8·2"
 def test_the_product_of_the_named_sizes_counts(text: str, cause: str) -> None:
     told = lp.explain(text)
     assert (told.verdict, told.best.cause, told.best.level) == ("sharding", cause, LIKELY)
+
+
+def test_degrees_whose_product_divides_the_ranks_are_not_what_the_text_means() -> None:
+    told = lp.explain("world size 24 is not divisible by tensor parallel size 8 and dp 3")
+    assert (told.best.equations, str(told.best.level)) == ((), "possible")
+
+
+def test_a_target_of_no_elements_has_no_ratio() -> None:
+    text = "RuntimeError: shape '[0, 8192, -1, 2, 128]' is invalid for input of size 1"
+    told = lp.explain(text, context={"cp": 128, "n_heads": 128, "dim": 3, "seq_len": 128})
+    assert told.diagnoses
+    assert refuted(told) == []
 
 
 def test_a_divisor_that_divides_is_not_the_one_that_the_text_means() -> None:

@@ -146,7 +146,8 @@ def a_slice(it: Place, small: int, big: int, cut: Cut | None = None, tokens: str
         if it.a == it.big:
             whole = f"a whole tensor is reshaped with one rank's sizes ({cut or f'tp={k}'})"
             cause = f"the tensor is {k} times its target: {whole}"
-        numbers = tuple(dict.fromkeys((Quotient(it.big, it.small), *numbers)))
+        both = (Quotient(it.big, it.small),) if it.small else ()  # a target of 0 elements has no ratio
+        numbers = tuple(dict.fromkeys((*both, *numbers)))
     elif tokens:
         cause = f"{share}: a rank's tokens meet {tokens} of the whole sequence"
     yield found(category, level, cause, *numbers, parallel=blame, needs=needs, facts={axis: k})
