@@ -112,7 +112,26 @@ def test_two_widths_of_one_model_are_not_two_models() -> None:
     text = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (7x{} and 4096x11)"
     told = lp.explain(text.format(14336))
     assert told.best.cause.startswith(f"{cause}two widths of one model, such as ")
-    assert lp.explain(text.format(9999)).best.cause.endswith("they are of two models")
+    assert lp.explain(text.format(9999)).best.cause.endswith("they are two sizes that no cut relates")
+    loaded = lp.explain(LOADED.format("[9999]", "[4096]"))
+    assert "they are of two models" in str(loaded)
+
+
+SIZES = "RuntimeError: The size of tensor a (262144) must match the size of tensor b (349526) at dimension 0"
+
+
+def test_flat_parts_of_a_state_are_vocabularies_perhaps() -> None:
+    failing = raised("self.partition.copy_(saved['fp32_partition'])", SIZES)
+    assert "perhaps vocabularies of 262144 and 349526 rows" in str(lp.explain(failing))
+
+
+def test_an_index_of_what_is_written_to_is_no_position_table() -> None:
+    shapes = (
+        "RuntimeError: shape mismatch: value tensor of shape [2, 5, 3, 128] cannot be broadcast to indexing"
+    )
+    shapes += " result of shape [2, 5, 2, 128]"
+    assert "position table" not in str(lp.explain(raised("self.k[:, positions] = k", shapes)))
+    assert "position table" in str(lp.explain(raised("self.k[:, :n] = k * cos[positions]", shapes)))
 
 
 # -- what another stage holds ------------------------------------------------------------------------------

@@ -286,12 +286,12 @@ def _unrelated(it: Place) -> Found:
         pair = {small, big}
         ours = (m.name for m in it.known.models() if pair <= {m.dim, m.ffn_dim, m.q_dim, m.kv_dim})
         one = next(ours, "")
-        of = (
-            f"two widths of one model, such as {one}: transposed, or of two weights"
-            if one
-            else "of two models"
+        they = first(
+            (one, f"two widths of one model, such as {one}: transposed, or of two weights"),
+            (it.r.loading, "of two models"),
+            otherwise="two sizes that no cut relates",
         )
-        cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are {of}"
+        cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are {they}"
         yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
 
 
