@@ -66,8 +66,10 @@ def test_kv_heads_are_usual_only_where_a_count_of_heads_is_named() -> None:
 
 
 def test_known_heads_prove_no_division_of_something_else() -> None:
-    told = lp.explain(raised("steps = n // len(loader)", ZERO), tp=16, n_kv_heads=8)
-    assert str(told.best.level) == "possible"
+    for known in ({"tp": 16, "n_kv_heads": 8}, {"tp": 16, "model": "llama3-8b"}):
+        told = lp.explain(raised("steps = n // len(loader)", ZERO), **known)
+        assert (told.verdict, str(told.best.level)) == ("unknown", "possible")
+        assert told.reason.endswith("no name in the code is a count of heads; tell value of the divisor")
 
 
 # -- a rank's slice ----------------------------------------------------------------------------------------
