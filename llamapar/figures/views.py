@@ -15,7 +15,7 @@ from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.curve import MemoryCurve
 from llamapar.records.losses import LossCurve
-from llamapar.records.trace import Trace
+from llamapar.records.trace import Tape, Trace
 from llamapar.rules.machines import Loading
 from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
@@ -39,6 +39,7 @@ from . import (
     scaling,
     sequence,
     stages,
+    tape,
     trace,
     vocab,
     zero,
@@ -88,6 +89,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     RankGrid: ranks.picture,
     ZeroMap: zero.picture,
     Trace: trace.picture,
+    Tape: tape.picture,
     Memory: memory.picture,
     Reconciliation: memory.waterfall,
     Loading: loading.picture,
@@ -104,7 +106,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, ZeroMap,
-    Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration, Explanation,
+    Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration, Explanation,
     LossCurve, Schedule, Timeline, Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.

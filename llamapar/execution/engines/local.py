@@ -20,10 +20,7 @@ from llamapar.execution.body import (
     Results,
     Task,
     Work,
-    inputs,
-    parameters,
     run_rank,
-    wants,
 )
 from llamapar.execution.pipeline import run_pipeline
 from llamapar.execution.recorder import Recorder
@@ -59,9 +56,7 @@ class LocalRanks:
 
     def __enter__(self) -> LocalRanks:
         if not self._open:
-            raise LlamaparError(
-                "these local ranks are closed", "a later local run took their place", ["lp.step_through(...)"]
-            )
+            raise LlamaparError("these local ranks are closed", "a later local run took their place")
         _require_no_other("tensors would hold ranks twice, and some gradients come out twice as large")
         self._mode.__enter__()
         return self
@@ -106,16 +101,6 @@ def end() -> None:
     """Close the ranks that are open: something else needs the process's one process group."""
     if _open is not None:
         _open.close()
-
-
-def local(task: Task, device: str = "cpu") -> LocalRanks:
-    """LocalRanks that hold the tensors that a task's program asks for."""
-    with one_run:
-        ranks = LocalRanks(task.setting, device)
-    found = inputs(task, ranks.cut)
-    own_weights = {"weights": parameters(found)} if "weights" in wants(task.program.function) else {}
-    ranks.tensors = {**found, **own_weights}
-    return ranks
 
 
 def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None) -> list[RankReport]:
