@@ -8,6 +8,7 @@ const GAP = 12; // pixels between tiles
 const NARROW = 150; // pixels: no tile is narrower
 const THUMB = 34; // pixels: of the thumbnail at most
 const MOST = 7; // pixels: of a cell's width
+const WEIGHT = 72; // pixels: of a weight's height at most
 const FLIGHT = 900; // ms that rows are on their way
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -22,11 +23,12 @@ function mixInks(node) {
   const style = getComputedStyle(node);
   const read = (name) => style.getPropertyValue(name).match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16));
   const [paper, plus, minus] = ["--lp-paper", "--lp-plus", "--lp-minus"].map(read);
-  return Array.from({ length: 256 }, (_, byte) => {
+  const mixed = Array.from({ length: 256 }, (_, byte) => {
     const part = Math.min(1, Math.abs(byte - 128) / 127) ** 0.7; // small values are seen, too
     const ink = byte < 128 ? minus : plus;
     return paper.map((from, k) => Math.round(from + (ink[k] - from) * part));
   });
+  return Object.assign(mixed, { text: style.color, grid: paper[0] > 127 ? "rgba(110, 110, 120, 0.28)" : "rgba(150, 150, 160, 0.28)" });
 }
 
 function pictureOf(own, inks) {
@@ -45,7 +47,6 @@ function pictureOf(own, inks) {
 function paint({ canvas, own, size: [across, down], seams }, inks, lit, ring) {
   const ratio = window.devicePixelRatio || 1;
   const [width, height] = [own.columns * across, own.rows * down];
-  const color = getComputedStyle(canvas).color;
   const pen = canvas.getContext("2d");
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
@@ -63,24 +64,24 @@ function paint({ canvas, own, size: [across, down], seams }, inks, lit, ring) {
     pen.globalAlpha = 1;
     for (const [row, column] of lit) pen.drawImage(picture, column, row, 1, 1, column * across, row * down, across, down);
   }
-  pen.fillStyle = inks[128][0] > 127 ? "rgba(110, 110, 120, 0.28)" : "rgba(150, 150, 160, 0.28)";
+  pen.fillStyle = inks.grid;
   if (across >= 4) { // a grid, so that cells can be counted
     for (let column = 1; column < own.columns; column++) pen.fillRect(column * across - 0.5, 0, 0.5, height);
     for (let row = 1; row < own.rows; row++) pen.fillRect(0, row * down - 0.5, width, 0.5);
   }
-  pen.fillStyle = color;
+  pen.fillStyle = inks.text;
   pen.globalAlpha = 0.55;
   for (const column of seams.columns) pen.fillRect(column * across - 0.5, 0, 1, height);
   for (const row of seams.rows) pen.fillRect(0, row * down - 0.5, width, 1);
   pen.globalAlpha = 1;
-  pen.strokeStyle = color;
+  pen.strokeStyle = inks.text;
   if (lit) {
-    pen.lineWidth = 1;
+    pen.lineWidth = 1.5;
     outline(pen, lit, across, down);
   }
   if (ring) {
     pen.lineWidth = 2;
-    pen.strokeRect(ring[1] * across - 1, ring[0] * down - 1, across + 2, down + 2);
+    pen.strokeRect(ring[1] * across - 2, ring[0] * down - 2, across + 4, down + 4);
   }
 }
 
@@ -181,13 +182,12 @@ function buildTiles(hear) {
   // One size of cells for all activations of a step, so that their shapes compare; weights have smaller ones.
   function sizes(width) {
     const all = [...new Set([...step.reads, ...step.made])].map((n) => [n, film.tensors[n]]);
-    const columns = (tensor) => Math.max(1, ...Object.values(tensor.ranks).map((own) => own.columns));
-    const fit = (tensors, room, most) => Math.max(1, Math.min(most, Math.floor(room / Math.max(1, ...tensors.map(([, tensor]) => columns(tensor))))));
+    const [rows, columns] = ["rows", "columns"].map((name) => (tensor) => Math.max(1, ...Object.values(tensor.ranks).map((own) => own[name])));
     const room = width - 22;
-    const large = fit(all.filter(([, tensor]) => !isWeight(tensor)), room, MOST);
-    const small = fit(all.filter(([, tensor]) => isWeight(tensor)), Math.min(room, 160), Math.max(1, Math.min(3, large)));
+    const large = Math.max(1, Math.min(MOST, ...all.filter(([, tensor]) => !isWeight(tensor)).map(([, tensor]) => Math.floor(room / columns(tensor)))));
     const high = large < 4 ? 2 * large : large; // narrow cells are high, so that they are seen
-    return new Map(all.map(([n, tensor]) => [n, isWeight(tensor) ? [small, small] : [large, high]]));
+    const small = (tensor) => Math.max(1, Math.min(3, large, Math.floor((2 * WEIGHT) / rows(tensor)) / 2, Math.floor((2 * Math.min(room, 2 * WEIGHT)) / columns(tensor)) / 2));
+    return new Map(all.map(([n, tensor]) => [n, isWeight(tensor) ? [small(tensor), small(tensor)] : [large, high]]));
   }
 
   function tensorNode(n, rank, made, size) {
@@ -211,13 +211,12 @@ function buildTiles(hear) {
     }
     const words = own.place.split(" · ").map((part, k, all) => (all.slice(0, k).some((before) => before.startsWith("piece:")) ? part.replace("piece: ", "") : part));
     const [word, ...rest] = words.join(" · ").split(/(?= )/);
-    return make("div", { class: `lp-tensor ${made ? "lp-made" : "lp-read"}`, "data-tensor": n, "data-differs": own.differs ? "yes" : null },
-      make("div", { class: "lp-says-what" },
-        make("div", {},
-          make("div", { class: "lp-what" }, made ? "→ " : "", make("b", {}, tensor.name), ` ${shape}`),
-          make("div", { class: "lp-dims" }, listed(tensor.dims.map(dimName))),
-          make("div", { class: "lp-place" }, make("b", {}, word), rest)),
-        thumbnail(tensor, own)),
+    const whole = (text) => make("span", { class: "lp-whole" }, text); // never broken into two lines
+    return make("div", { class: `lp-tensor ${made ? "lp-made" : "lp-read"}`, "data-tensor": n, "data-differs": own.differs ? "yes" : null, style: `flex: 1 1 ${Math.max(own.columns * size[0] + 2, 120)}px` },
+      thumbnail(tensor, own),
+      make("div", { class: "lp-what" }, whole([made ? "→ " : "", make("b", {}, tensor.name)]), " ", whole(shape)),
+      make("div", { class: "lp-dims" }, listed(tensor.dims.map(dimName))),
+      make("div", { class: "lp-place" }, make("b", {}, word), rest.map((part) => (part.includes("–") ? [" ", whole(part.trim())] : part)).flat()),
       single ? make("div", { class: "lp-number" }, say(valueOf(tensor, own, 0, 0))) : canvas);
   }
 
@@ -279,7 +278,7 @@ function buildTiles(hear) {
     return made;
   };
 
-  // Beside each other: between the sides that face. One above the other: down on the right, up on the left.
+  // Beside each other: between the sides that face. One above the other: along the left side.
   function curve(start, end) {
     const [y, to] = [start.y + start.height / 2, end.y + end.height / 2];
     if (Math.abs(start.x + start.width / 2 - end.x - end.width / 2) > Math.max(start.width, end.width)) {
@@ -288,11 +287,9 @@ function buildTiles(hear) {
       const bend = (tip - x) / 2;
       return [`M${x} ${y} C${x + bend} ${y} ${tip - bend} ${to} ${tip} ${to}`, [tip, to, right ? 1 : -1]];
     }
-    const down = to > y;
-    const side = ({ x, width }) => (down ? x + width + 3 : x - 3);
-    const [x, tip] = [side(start), side(end) + (down ? 6 : -6)];
-    const out = (down ? Math.max(x, tip) + 26 : Math.min(x, tip) - 16);
-    return [`M${x} ${y} C${out} ${y} ${out} ${to} ${tip} ${to}`, [tip, to, down ? -1 : 1]];
+    const [x, tip] = [start.x - 3, end.x - 9];
+    const out = Math.min(x, tip) - (to > y ? 16 : 8);
+    return [`M${x} ${y} C${out} ${y} ${out} ${to} ${tip} ${to}`, [tip, to, 1]];
   }
 
   function drawArrows() {
@@ -351,13 +348,10 @@ function buildTiles(hear) {
     const size = sizes(width);
     shown = new Map();
     for (const [rank, { tile, head, body }] of tiles) {
-      const row = (read, made) => {
-        const nodes = [...read, ...made].map((n) => tensorNode(n, rank, made.includes(n), size.get(n))).filter(Boolean);
-        return nodes.length ? make("div", { class: made.length ? "lp-makes" : "lp-reads" }, nodes) : null;
-      };
       const error = step.error[rank];
-      const weights = step.made.length ? step.reads.filter((n) => isWeight(film.tensors[n])) : []; // beside what they make
-      body.replaceChildren(...[row(step.reads.filter((n) => !weights.includes(n)), []), row(weights, step.made), error ? make("div", { class: "lp-raised" }, error) : null].filter(Boolean));
+      const all = [...step.reads.map((n) => [n, false]), ...step.made.map((n) => [n, true])];
+      const order = [...all.filter(([n, made]) => !made && !isWeight(film.tensors[n])), ...all.filter(([n, made]) => !made && isWeight(film.tensors[n])), ...all.filter(([, made]) => made)];
+      body.replaceChildren(...order.map(([n, made]) => tensorNode(n, rank, made, size.get(n))).filter(Boolean), ...(error ? [make("div", { class: "lp-raised" }, error)] : []));
       head.setAttribute("aria-pressed", String(rank === chosen));
       tile.classList.toggle("lp-chosen", rank === chosen);
     }

@@ -44,7 +44,7 @@ function buildSource(send, uid, goTo) {
   const node = make("div", { class: "lp-source-box" }, make("div", { class: "lp-layers" }, copy, box));
   let sent = null; // what was sent last and is not answered
   let timer = 0;
-  let marks = { axes: {}, line: 0, fault: "", errors: {} };
+  let marks = { axes: {}, line: 0, faults: {}, errors: {} };
   const commit = () => {
     clearTimeout(timer);
     timer = 0;
@@ -68,13 +68,21 @@ function buildSource(send, uid, goTo) {
     const hit = [...copy.children].findIndex((line) => line.offsetTop + line.offsetHeight > event.offsetY);
     if (hit >= 0) goTo(hit + 1);
   });
+  let drawn = ""; // the text and its marks
   function draw() {
+    for (const line of copy.querySelectorAll("[data-runs]")) delete line.dataset.runs;
+    const now = JSON.stringify([box.value, { ...marks, line: 0 }]);
+    if (now !== drawn) build();
+    drawn = now;
+    if (copy.children[marks.line - 1]) copy.children[marks.line - 1].dataset.runs = "yes";
+  }
+  function build() {
     const lines = box.value.split("\n").map((text, k) => {
       const number = k + 1;
       const [, code, comment] = text.match(/^((?:[^#"']|"[^"]*"|'[^']*')*)(#.*)?$/) ?? [null, text, ""];
       const axes = (marks.axes[number] ?? []).map((axis) => make("span", { class: "lp-badge", "data-axis": axis }, axis.toUpperCase()));
       const error = marks.errors[number];
-      const data = { "data-line": number, "data-runs": number === marks.line ? "yes" : null, "data-fault": marks.faults?.[number] ?? null, "data-wrong": error ? "yes" : null };
+      const data = { "data-line": number, "data-fault": marks.faults[number] ?? null, "data-wrong": error ? "yes" : null };
       return make("div", data, code, comment ? make("i", {}, comment) : null, text ? null : "\u200b",
         axes.length ? make("span", { class: "lp-badges" }, axes) : null, error ? make("span", { class: "lp-lens" }, `✕ ${error}`) : null);
     });
@@ -123,7 +131,14 @@ function render({ model, el }) {
   let wanted = null; // and the one that is pointed at now
   let resting = 0;
 
-  const change = (changes) => { stop(); Object.assign(pending, changes); stage.classList.add("lp-stale"); send(changes); };
+  function change(changes) {
+    stop();
+    Object.assign(pending, changes);
+    if (changes.phase) { phase = changes.phase; settle(); draw(false); } // the film has both
+    stage.classList.toggle("lp-stale", isStale());
+    send(changes);
+  }
+  const isStale = () => Object.keys(pending).some((name) => name !== "phase");
   const source = buildSource(change, uid, (line) => { const to = visible().find((k) => film().steps[k].line === line && !film().steps[k].depth); if (to !== undefined) go(to); });
   const knobs = make("div", { class: "lp-knobs" });
   const code = make("code");
@@ -219,9 +234,10 @@ function render({ model, el }) {
 
   // -- cells -------------------------------------------------------------------------------------
 
+  const isSame = (one, other) => ["tensor", "rank", "row", "column"].every((name) => one[name] === other[name]);
+
   function pointed(cell) {
-    const same = cell && wanted && ["tensor", "rank", "row", "column"].every((name) => cell[name] === wanted[name]);
-    if (same || cell === wanted) return;
+    if (cell === wanted || (cell && wanted && isSame(cell, wanted))) return;
     wanted = cell;
     clearTimeout(resting);
     tiles.light([], cell);
@@ -238,9 +254,14 @@ function render({ model, el }) {
   }
 
   const onMessage = (message) => {
-    if (message.kind === "answered" && asked) { asked = null; if (wanted && !tiles.lit) makers(); return; }
+    if (message.kind === "answered" && asked) {
+      const before = asked;
+      asked = null;
+      if (wanted && !isSame(wanted, before)) makers();
+      return;
+    }
     if (message.kind !== "lights" || !wanted || message.step !== at) return;
-    if (!["tensor", "rank", "row", "column"].every((name) => message[name] === wanted[name])) return;
+    if (!isSame(message, wanted)) return;
     tiles.light(message.lights, wanted);
     tell({ ...wanted, value: message.value }, message.lights);
   };
@@ -254,13 +275,22 @@ function render({ model, el }) {
 
   const inWhole = (ranges, k) => { for (const [start, stop] of ranges) { if (k < stop - start) return start + k; k -= stop - start; } return null; };
 
+  // "3 of x and 3 of wq on each of ranks 0, 1"
+  function countLights(lights) {
+    const byRank = new Map();
+    for (const { tensor, rank, cells } of lights) byRank.set(rank, [...(byRank.get(rank) ?? []), `${cells.length} of ${film().tensors[tensor].name}`]);
+    const alike = new Map();
+    for (const [rank, words] of byRank) alike.set(words.join(" and "), [...(alike.get(words.join(" and ")) ?? []), rank]);
+    return [...alike].map(([words, ranks]) => `${words} on ${ranks.length > 1 ? "each of ranks" : "rank"} ${ranks.join(", ")}`).join("; ");
+  }
+
   function tell(cell, lights) {
     if (!cell) { readout.replaceChildren("Point at a cell: the cells that made it light up on every rank."); return; }
     const tensor = film().tensors[cell.tensor];
     const own = tensor.ranks[cell.rank];
     const whole = own.at && [inWhole(own.at.rows, cell.row), inWhole(own.at.columns, cell.column)];
     const far = whole?.every((k) => k !== null) ? `, of the whole [${index(tensor.whole, whole[0] * tensor.columns + whole[1])}]` : "";
-    const made = lights?.length ? `, made of ${lights.map(({ tensor: n, rank, cells }) => `${cells.length} of ${film().tensors[n].name} on rank ${rank}`).join(", ")}` : "";
+    const made = lights?.length ? `, made of ${countLights(lights)}` : "";
     readout.replaceChildren(make("b", {}, `${tensor.name}[${index(own.shape, cell.row * own.columns + cell.column)}]`),
       ` on rank ${cell.rank} is `, make("b", {}, say(cell.value)), `${far}${made}.`);
   }
@@ -355,6 +385,7 @@ function render({ model, el }) {
   }
 
   let built = [];
+  let told = phase; // by the kernel
   function show() {
     const { values, edited, code: line } = payload();
     for (const [name, value] of Object.entries(pending)) if (values[name] === value || (name === "source" && !source.waits)) delete pending[name];
@@ -369,14 +400,14 @@ function render({ model, el }) {
     });
     for (const { name, show: put } of built) put(pending[name] ?? values[name]);
     code.textContent = line;
-    if (values.phase !== payload.last) phase = pending.phase ?? values.phase;
-    payload.last = values.phase;
+    if (values.phase !== told) phase = pending.phase ?? values.phase;
+    told = values.phase;
     source.show(values.source);
     restore.hidden = !edited;
     const { problem } = film();
     fault.replaceChildren(...(problem ? [problemCard(problem, send)] : []));
     stage.classList.toggle("lp-kept", Boolean(problem));
-    stage.classList.toggle("lp-stale", Object.keys(pending).length > 0);
+    stage.classList.toggle("lp-stale", isStale());
     settle();
     drawPlay();
     draw(false);
