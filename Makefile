@@ -61,7 +61,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.lab-installed: pyproject.toml constraints.txt | $(VENV)/.created
-	@echo "Installing JupyterLab, PyTorch and the rest into $(VENV): minutes, and about 1.3 GB of disk"
+	@echo "Installing JupyterLab, PyTorch and the rest into $(VENV): minutes, and about 1.3 GB of disk, more where torch brings CUDA"
 	$(PIP) -e '.[lab]'
 	@touch $@
 

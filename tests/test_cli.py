@@ -342,7 +342,7 @@ def test_help(run: Any, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["", "checkpoint", *LEAVES])
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [60, 80, 120])
 def test_help_keeps_to_columns(run: Any, monkeypatch: pytest.MonkeyPatch, command: str, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     out = run(f"{command} --help")[1]
@@ -354,6 +354,15 @@ def test_an_answer_keeps_to_columns(run: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("COLUMNS", "60")
     narrow = run("check llama3-8b --tp 16")[1]
     assert max(map(len, wide.splitlines())) > 80
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert narrow.split() == wide.split()
+
+
+def test_a_refusal_keeps_to_columns(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = run("model llama3-8bx")[2]
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = run("model llama3-8bx")[2]
+    assert max(map(len, wide.splitlines())) > 200  # the presets
     assert max(map(len, narrow.splitlines())) <= 60
     assert narrow.split() == wide.split()
 

@@ -202,6 +202,15 @@ def test_makefile_explains_each_target(target: str) -> None:
     assert f'@echo "make {target} ' in makefile
 
 
+def test_make_lab_says_how_long_and_how_large_before_it_installs(tmp_path: Path) -> None:
+    make = ["make", "-n", "lab", f"VENV={tmp_path}/env"]
+    lines = subprocess.run(make, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.splitlines()
+    (told,) = [i for i, line in enumerate(lines) if "minutes, and about 1.3 GB of disk" in line]
+    (installs,) = [i for i, line in enumerate(lines) if " -m pip install " in line]
+    assert told < installs
+    assert lines[told].startswith("echo ")
+
+
 def test_make_refuses_an_old_python_in_one_line(tmp_path: Path) -> None:
     old = tmp_path / "old-python"
     replace_version = "sys.version_info = (3, 10, 0)"

@@ -115,8 +115,11 @@ def test_incident_2_misspelt() -> None:
         assert told.verdict == "sharding"
         assert (told.best.subtype, str(told.best.level)) == ("misspelt_setting", "likely")
         assert "did you mean make_vocab_size_divisible_by, of Megatron-LM, ColossalAI, nanotron?" in str(told)
-    for other in ("hidden_dropout", "dp_size", "seq_lens", "make_vocab_size_divisible_by"):  # no slips
-        assert lp.explain(text.format("", other)).verdict == "not_sharding"
+        for other in ("hidden_dropout", "dp_size", "seq_lens", "make_vocab_size_divisible_by"):  # no slips
+            told = lp.explain(text.format(owner, other))
+            assert (told.verdict, told.best.subtype) == ("not_sharding", "not_there")
+    told = lp.explain("train.py: error: unrecognized arguments: --tensor-model-paralel-size 8")
+    assert "did you mean tensor_model_parallel_size, of Megatron-LM?" in told.best.cause
 
 
 def test_incident_3_half_a_head() -> None:

@@ -21,6 +21,7 @@ MESSAGES = [case["message"] for path in accuracy.known() for case in accuracy.re
 DENIALS = ("evenly", "not divide", "no factor", "no usual degree", "no shard", "contradict")
 QUOTIENT = re.compile(r"(\d+)/(\d+) = \S+")
 UNLIKE = re.compile(r"(\d+) ≠ (?:\S+ = )?(\d+)$")
+AGAINST = re.compile(r"(\d+) against (\d+)$")
 OVER = (
     re.compile(r"(\d+) [^:]{0,80}cannot be cut evenly over (?:[\d·]+ = )?(\d+)"),
     re.compile(r"(\d+) over \S+?=(\d+)(?:, which)? (?:does not divide|cannot be cut evenly)"),
@@ -37,6 +38,8 @@ def refuted(told: lp.Explanation) -> list[str]:
         whole = [m for e in d.equations for m in QUOTIENT.finditer(e) if int(m[1]) % int(m[2]) == 0]
         bad += [f"{d.cause}: {m[0]}" for m in whole if any(word in d.cause for word in DENIALS)]
         bad += [e for e in d.equations if (m := UNLIKE.search(e)) and int(m[1]) == int(m[2])]
+        against = [sorted(map(int, m.groups())) for e in d.equations if (m := AGAINST.search(e))]
+        bad += [d.cause for a, b in against if a and b % a == 0 and "no whole factor" in d.cause]
         bad += [d.cause for over in OVER if (m := over.search(d.cause)) and int(m[1]) % int(m[2]) == 0]
         bad += [d.cause for m in MULTIPLY.finditer(d.cause) if m[1] == m[2]]
         bad += [e for e in d.equations for m in PADDED.finditer(e) if int(m[1]) == 0]
@@ -49,6 +52,8 @@ def refuted(told: lp.Explanation) -> list[str]:
         ("24 ranks cannot be cut evenly over 8", ("24/8 = 3",), 2),
         ("1024 and 4096 differ by no factor that a split would leave", ("4096/1024 = 4",), 1),
         ("an empty tensor stands for the weight", ("0 ≠ 0",), 1),
+        ("the tensor and the view differ by no whole factor", ("8 against 64",), 1),
+        ("the tensor and the view differ by no whole factor", ("6 against 64",), 0),
         ("25 query heads cannot be cut evenly over 4", ("25/4 = 6.25",), 0),
         ("n_heads 24 over tp=8 does not divide", (), 1),
     ],
@@ -132,6 +137,8 @@ OVER_16 = "24 ranks cannot be cut evenly over 8·2"
             f"{OVER_16} = 16",
         ),
         ("world size 24 is not divisible by model parallel size 8 * 2", f"{OVER_16} = 16"),
+        ("WORLD_SIZE=24 is not a multiple of tensor_parallel_size (8) and pp (2)", f"{OVER_16} = 16"),
+        ("24 GPUs cannot be divided evenly by TP: 8, PP: 2", f"{OVER_16} = 16"),
         (
             "global batch size (100) is not divisible by micro batch size (4) times data parallel size (8)",
             "100 samples of the batch cannot be cut evenly over 4·8 = 32",
@@ -142,6 +149,18 @@ OVER_16 = "24 ranks cannot be cut evenly over 8·2"
 def test_the_product_of_the_named_sizes_counts(text: str, cause: str) -> None:
     told = lp.explain(text)
     assert (told.verdict, told.best.cause, told.best.level) == ("sharding", cause, LIKELY)
+
+
+def test_degrees_whose_product_divides_the_ranks_are_not_what_the_text_means() -> None:
+    told = lp.explain("world size 24 is not divisible by tensor parallel size 8 and dp 3")
+    assert (told.best.equations, str(told.best.level)) == ((), "possible")
+
+
+def test_a_target_of_no_elements_has_no_ratio() -> None:
+    text = "RuntimeError: shape '[0, 8192, -1, 2, 128]' is invalid for input of size 1"
+    told = lp.explain(text, context={"cp": 128, "n_heads": 128, "dim": 3, "seq_len": 128})
+    assert told.diagnoses
+    assert refuted(told) == []
 
 
 def test_a_divisor_that_divides_is_not_the_one_that_the_text_means() -> None:

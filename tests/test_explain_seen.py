@@ -66,8 +66,10 @@ def test_kv_heads_are_usual_only_where_a_count_of_heads_is_named() -> None:
 
 
 def test_known_heads_prove_no_division_of_something_else() -> None:
-    told = lp.explain(raised("steps = n // len(loader)", ZERO), tp=16, n_kv_heads=8)
-    assert str(told.best.level) == "possible"
+    for known in ({"tp": 16, "n_kv_heads": 8}, {"tp": 16, "model": "llama3-8b"}):
+        told = lp.explain(raised("steps = n // len(loader)", ZERO), **known)
+        assert (told.verdict, str(told.best.level)) == ("unknown", "possible")
+        assert told.reason.endswith("no name in the code is a count of heads; tell value of the divisor")
 
 
 # -- a rank's slice ----------------------------------------------------------------------------------------
@@ -112,7 +114,26 @@ def test_two_widths_of_one_model_are_not_two_models() -> None:
     text = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (7x{} and 4096x11)"
     told = lp.explain(text.format(14336))
     assert told.best.cause.startswith(f"{cause}two widths of one model, such as ")
-    assert lp.explain(text.format(9999)).best.cause.endswith("they are of two models")
+    assert lp.explain(text.format(9999)).best.cause.endswith("they are two sizes that no cut relates")
+    loaded = lp.explain(LOADED.format("[9999]", "[4096]"))
+    assert "they are of two models" in str(loaded)
+
+
+SIZES = "RuntimeError: The size of tensor a (262144) must match the size of tensor b (349526) at dimension 0"
+
+
+def test_flat_parts_of_a_state_are_vocabularies_perhaps() -> None:
+    failing = raised("self.partition.copy_(saved['fp32_partition'])", SIZES)
+    assert "perhaps vocabularies of 262144 and 349526 rows" in str(lp.explain(failing))
+
+
+def test_an_index_of_what_is_written_to_is_no_position_table() -> None:
+    shapes = (
+        "RuntimeError: shape mismatch: value tensor of shape [2, 5, 3, 128] cannot be broadcast to indexing"
+    )
+    shapes += " result of shape [2, 5, 2, 128]"
+    assert "position table" not in str(lp.explain(raised("self.k[:, positions] = k", shapes)))
+    assert "position table" in str(lp.explain(raised("self.k[:, :n] = k * cos[positions]", shapes)))
 
 
 # -- what another stage holds ------------------------------------------------------------------------------

@@ -95,11 +95,13 @@ def test_the_helper_does_not_hide_a_broken_import() -> None:
 
 BARE_NAMES = """
 import sys
-sys.modules["anywidget"] = sys.modules["torch"] = None  # as if they were not installed
+for name in ("anywidget", "torch", "plotly"):
+    sys.modules[name] = None  # as if it were not installed
 import llamapar as lp
-for name in ("explorer", "run"):
+view = lp.view(lp.heads("tiny", tp=2))
+for owner, name in ((lp, "explorer"), (lp, "run"), (view, "figure")):
     try:
-        getattr(lp, name)
+        getattr(owner, name)
     except ImportError as problem:
         print(problem)
 """
@@ -113,4 +115,6 @@ def test_a_name_that_needs_more_says_how_to_get_it() -> None:
         "  try  pip install -e '.[lab]' in a checkout of llamapar\n"
         "lp.run needs torch, which is not installed\n"
         "  try  pip install -e '.[run]' in a checkout of llamapar\n"
+        "View.figure needs plotly, which is not installed\n"
+        "  try  pip install -e '.[lab]' in a checkout of llamapar\n"
     )

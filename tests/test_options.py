@@ -152,6 +152,17 @@ def test_a_degree_by_name_replaces_that_of_the_layout() -> None:
         lp.check("llama3-8b", tpp=4)  # type: ignore[call-overload, unused-ignore]
 
 
+def test_a_model_where_none_belongs_is_told_what_stands_there() -> None:
+    """`ranks` and `sequence` take no model, and `traffic` takes a program first."""
+    for function in (lp.ranks, lp.sequence):
+        with pytest.raises(lp.LayoutError, match=r"^layout='llama3-8b': a layout is needed\n") as refusal:
+            function("llama3-8b", tp=16)  # type: ignore[arg-type]
+        assert refusal.value.why == "the degrees given by name are a layout: leave this argument out"
+    with pytest.raises(lp.LayoutError, match=r"^not given: model\n") as refusal:
+        lp.traffic("llama3-8b", tp=2, seq_len=8)  # type: ignore[call-arg]
+    assert refusal.value.why == "traffic(program, model, layout) has no default for what it cannot know"
+
+
 def test_a_default_of_its_own_is_one() -> None:
     """It belongs to a parameter of that function, and differs from the table's."""
     for function, own in OTHER_DEFAULTS.items():

@@ -33,12 +33,12 @@ def test_the_truth_is_right_and_a_slip_gets_its_hint(name: str) -> None:
 
 
 SLOW = {"a layout for a machine", "the stage that overflows"}
-"""Questions that search or count for a second; `SEEDS` draws them."""
+"""Questions that search or count for a moment, drawn less often."""
 
 
-@pytest.mark.parametrize("name", sorted(QUESTIONS.keys() - SLOW))
+@pytest.mark.parametrize("name", sorted(QUESTIONS))
 def test_every_drawn_truth_is_right(name: str, counts: Any) -> None:
-    for seed in range(counts(20, 200, 1000)):
+    for seed in range(counts(3, 60, 200) if name in SLOW else counts(20, 200, 1000)):
         question = Quiz(seed).question(name)
         assert question.verdict(question.truth) == "", (seed, question.text)
 

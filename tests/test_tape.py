@@ -207,7 +207,8 @@ def test_both_forms_and_their_escapes() -> None:
 def test_a_name_that_no_step_made() -> None:
     tape = lp.tape("mlp", "tiny", Layout(tp=2))
     with pytest.raises(
-        lp.LlamaparError, match=r"^no step made 'q'\n  try  x, or w1, or w2, or w3, or hidden, or return$"
+        lp.LlamaparError,
+        match=r"^no step made 'q'\n  try  x, or w1, or w2, or w3, or hidden, or partial, or return$",
     ):
         tape.step("q")
 

@@ -42,12 +42,15 @@ def _check(given: Given) -> Answer:
 
 def _ranks(given: Given) -> Answer:
     grid = ranks(given.layout, **given.of("rank"))
-
-    def data() -> dict[str, object]:
-        groups = {axis: list(group) for axis, group in grid.peers.items()}
-        return {"rank": grid.rank, "coord": grid.coord._asdict(), "groups": groups}
-
-    return Answer(True, lambda: as_text(grid), data)
+    return Answer(
+        True,
+        lambda: as_text(grid),
+        lambda: {
+            "rank": grid.rank,
+            "coord": grid.coord._asdict(),
+            "groups": {axis: list(group) for axis, group in grid.peers.items()},
+        },
+    )
 
 
 COMMANDS: dict[str, Command | Group] = {
@@ -102,7 +105,7 @@ def _answer(argv: Sequence[str]) -> int:
         answered = command.answer(given)
         status, text = int(not answered.ok), answered.written(given["json"])
     except LlamaparError as problem:
-        write(sys.stderr, f"llamapar: {in_flags(problem)}")
+        write(sys.stderr, as_text(f"llamapar: {in_flags(problem)}"))
         status, text = 2, json.dumps({"error": as_dict(problem)}) if "--json" in argv else ""
     if failure := write(sys.stdout, text):
         write(sys.stderr, f"llamapar: {failure}")

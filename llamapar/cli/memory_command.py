@@ -34,12 +34,12 @@ def _memory(given: Given) -> Answer:
 def _loading(given: Given) -> Answer:
     """Status 0 where the model fits the machines, 1 where it does not."""
     found = loading(given.model, **given.of(*_LOADING_OPTIONS))
-
-    def text() -> str:
-        wrapping = [_wrap(count) for count in found.overflows]
-        return "\n".join([as_text(found), *(as_text(wrapping[i]) for i in cut(len(wrapping)))])
-
-    return Answer(found.fits, text, found.as_dict)
+    wrapping = [_wrap(count) for count in found.overflows]
+    return Answer(
+        found.fits,
+        lambda: "\n".join([as_text(found), *(as_text(wrapping[i]) for i in cut(len(wrapping)))]),
+        found.as_dict,
+    )
 
 
 def _wrap(count: Count) -> str:

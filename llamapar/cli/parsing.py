@@ -73,6 +73,13 @@ def _folded(line: str, width: int) -> str:
     return " \\\n".join(rows).replace("\0", " ")
 
 
+class _YesOrNo(argparse.BooleanOptionalAction):
+    """A flag and its opposite, in a usage line as one word that fits a narrow terminal."""
+
+    def format_usage(self) -> str:
+        return self.option_strings[0].replace("--", "--[no-]", 1)
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse that raises, and that writes its help as everything else is written."""
 
@@ -189,8 +196,7 @@ def _fill(parser: _Parser, command: Command, status: str) -> None:
             metavar = _METAVARS.get(name, "N" if option.is_count else name.upper())
             parser.add_argument(option.flag, metavar=metavar, help=about)
         elif option.default is not False:
-            both = argparse.BooleanOptionalAction
-            parser.add_argument(option.flag, action=both, default=None, help=about)
+            parser.add_argument(option.flag, action=_YesOrNo, default=None, help=about)
         else:
             parser.add_argument(option.flag, action="store_true", help=about)
     parser.epilog = _epilog(command.example, command.exits, status)

@@ -59,7 +59,7 @@ def named(options: Iterable[Parameter] = ()) -> Callable[[Function], Function]:
                 unknown = next(name for name in given if name not in known)
                 one_of("argument", unknown, by_name or [name for name in known if name != "self"])
             if missing := [name for name in needed if name not in (*by_place[: len(args)], *given)]:
-                why = f"{function.__name__} has no default for what it cannot know"
+                why = f"{function.__name__}({', '.join(by_place)}) has no default for what it cannot know"
                 usable = [", ".join(f"{name}=…" for name in missing)]
                 raise LayoutError(f"not given: {', '.join(missing)}", why, usable, missing[0])
             return function(*args, **given)

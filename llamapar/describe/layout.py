@@ -237,7 +237,7 @@ class Layout(Fields, word="layout field"):
             return value.replace(**degrees) if degrees else value
         raise LayoutError(
             f"layout={shown(value)}: a layout is needed" if value is not None else "a layout is needed",
-            "",
+            "the degrees given by name are a layout: leave this argument out" if degrees else "",
             [Choice.of(tp=8, dp=2), "lp.Layout(tp=8, dp=2)", 'a dict such as {"tp": 8, "dp": 2}'],
             "layout",
         )

@@ -42,19 +42,21 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if not _ZERO.search(r.low) or "float division" in r.low:
         return
     tp, kv, gpus = known.get("tp"), known.get("n_kv_heads"), known.get("world")
-    rest = ""
+    no_heads = "a divisor is 0, and no name in the code is a count of heads"
+    rest, unnamed = "", no_heads if r.code and not r.counts_heads else ""
     if kv and gpus and not tp and _BY_NO_HEADS.search(r.line):
         above = [degree for degree in divisors(gpus) if degree > kv]
         tp, rest = (above[0], f"; no other tp of {gpus} GPUs does") if len(above) == 1 else (tp, rest)
     if tp and kv and tp > kv:
         cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides{rest}"
-        level, facts = POSSIBLE if r.code and not r.counts_heads else LIKELY, {"tp": tp, "n_kv_heads": kv}
+        level, facts = POSSIBLE if unnamed else LIKELY, {"tp": tp, "n_kv_heads": kv}
         yield found("kv_heads_lt_tp", level, cause, Quotient(kv, tp, floor=True), facts=facts)
+        if unnamed:
+            yield found("other", POSSIBLE, unnamed, parallel=False, needs="value of the divisor")
         return
     other = bool(kv and (tp or gpus or kv + 1) <= kv) or known.alone("tp")
-    if r.code and not r.counts_heads:
-        cause = "a divisor is 0, and no name in the code is a count of heads"
-        yield found("other", WEAK, cause, parallel=None, needs="value of the divisor")
+    if unnamed:
+        yield found("other", WEAK, unnamed, parallel=None, needs="value of the divisor")
         return
     cause = (
         "a divisor is 0, and the text does not name it; a count of KV heads per rank is one that rounds to 0"

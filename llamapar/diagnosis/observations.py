@@ -166,6 +166,8 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
         inside = [int(written.group(1))] if written else _counts(r, *left)
         number = inside[nearest] if inside else None
     factors = _factors(r, theirs, right)
+    if subject and subject.concept == "world" and number and number % (math.prod(factors) or 1) == 0:
+        factors = tuple(t.number for t in theirs if t.concept in AXES and t.number)  # "tp 8 and pp 2"
     divisor = math.prod(factors) if factors else None
     if divisor is None:
         inside = _counts(r, *right)

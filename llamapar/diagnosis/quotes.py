@@ -116,7 +116,8 @@ def spoken(r: Reading, job: Job, framework: Framework | None) -> Iterator[str]:
                 for said in judge.judge(code, job).versions:
                     message = " ".join(said.message.split())
                     bare = len(message) < _NAMING and not any(c.isdigit() for c in message)
-                    if message and (message == r.text if bare else message in r.text):
+                    said_by_all = message == _PYTHON and r.code and not r.counts_heads
+                    if message and not said_by_all and (message == r.text if bare else message in r.text):
                         yield code
 
 

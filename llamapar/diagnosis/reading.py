@@ -96,7 +96,7 @@ _NAMED_LOAD = re.compile(r"  # .{0,60}(?:load(?!er\b)|resum|restor|convert|merge
 
 _SAVED = pattern("saved")
 
-_NO_OPERAND = re.compile(r"\b\w{1,60}\(|  # .*")
+_NO_OPERAND = re.compile(r"\b\w{1,60}\(|  # .*|\[[^\]]{0,80}\](?= ?=[^=])")
 
 _GROUP_SIZE = ("group_size", "group size")
 _LEAST_GROUP = 16
@@ -204,7 +204,8 @@ class Reading:
 
     @cached_property
     def operands(self) -> frozenset[str]:
-        """`evident`, but of the line only what it computes with: no function's or file's name."""
+        """`evident`, but of the line only what it computes with: no function's or file's name, no
+        index of what it writes to."""
         line = _NO_OPERAND.sub(" ", self.line)
         return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(line)}
 

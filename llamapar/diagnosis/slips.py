@@ -146,7 +146,8 @@ def a_slice(it: Place, small: int, big: int, cut: Cut | None = None, tokens: str
         if it.a == it.big:
             whole = f"a whole tensor is reshaped with one rank's sizes ({cut or f'tp={k}'})"
             cause = f"the tensor is {k} times its target: {whole}"
-        numbers = tuple(dict.fromkeys((Quotient(it.big, it.small), *numbers)))
+        both = (Quotient(it.big, it.small),) if it.small else ()  # a target of 0 elements has no ratio
+        numbers = tuple(dict.fromkeys((*both, *numbers)))
     elif tokens:
         cause = f"{share}: a rank's tokens meet {tokens} of the whole sequence"
     yield found(category, level, cause, *numbers, parallel=blame, needs=needs, facts={axis: k})
@@ -285,12 +286,12 @@ def _unrelated(it: Place) -> Found:
         pair = {small, big}
         ours = (m.name for m in it.known.models() if pair <= {m.dim, m.ffn_dim, m.q_dim, m.kv_dim})
         one = next(ours, "")
-        of = (
-            f"two widths of one model, such as {one}: transposed, or of two weights"
-            if one
-            else "of two models"
+        they = first(
+            (one, f"two widths of one model, such as {one}: transposed, or of two weights"),
+            (it.r.loading, "of two models"),
+            otherwise="two sizes that no cut relates",
         )
-        cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are {of}"
+        cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are {they}"
         yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
 
 

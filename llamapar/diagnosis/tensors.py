@@ -163,7 +163,8 @@ def _vocabulary(it: Place) -> Found:
     tokens = it.dims > 2 and it.dim == 1  # [batch, seq, …]
     maybe = (small > _VOCABULARY and both and close) or uneven or is_vocabulary(big, known)
     given, pads_of = known.get("vocab_size") or 0, lambda n: rounded_up(given, n, known)
-    seen = named or "vocab" in r.evident or given in (small, big) or (r.loading and it.dim == 0)
+    spoken = named or "vocab" in r.evident or given in (small, big)
+    seen = spoken or (r.loading and it.dim == 0)
     maybe = maybe and (seen or big & (big - 1) > 0)  # a power of two is the width or the length of anything
     for ranks in sorted({1, known.get("tp") or 1}) if isinstance(it.o, Pair) and "lora" not in r.low else ():
         rows, most = small * ranks, big * ranks
@@ -176,7 +177,9 @@ def _vocabulary(it: Place) -> Found:
         return
     public = all("vocab_size" in widths(n, known) for n in (small, big))
     shards = shard_of(small, big, known)
-    rows_of = first((seen, "vocabularies"), (public, "public vocabularies"), otherwise="perhaps vocabularies")
+    rows_of = first(
+        (spoken, "vocabularies"), (public, "public vocabularies"), otherwise="perhaps vocabularies"
+    )
     if close:  # two paddings, or tokens that were added
         padded = both or rounded_up(small, big, known)
         pads = Multiples((small, big), 64) if both else Stated(f"{big} - {small} = {big - small}")

@@ -108,12 +108,12 @@ _CUTS = frozenset((*Layout.__dataclass_fields__, "padding"))
 _TELLING = 10
 """Letters of a setting from which one slip tells what was meant: tp_size and dp_size are two settings."""
 
-_REFUSED = re.compile(r"unexpected keyword argument '?(\w{5,80})")
+_REFUSED = re.compile(r"(?:unexpected keyword argument '?|unrecognized arguments: --)([\w-]{5,80})")
 
 
 def misspelt(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A keyword that a call refuses, and that is a setting of how a framework cuts, or a slip for one."""
-    refused, meant = next(iter(_REFUSED.findall(r.text)), ""), dict[str, list[str]]()
+    refused, meant = next(iter(_REFUSED.findall(r.text)), "").replace("-", "_"), dict[str, list[str]]()
     for framework in [known.framework] if known.framework else FRAMEWORKS.values():
         names = {name for _, own in framework.keywords for field, name in own.items() if field in _CUTS}
         for keyword in names:

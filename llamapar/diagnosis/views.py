@@ -138,7 +138,8 @@ def _parts(it: Place, o: View) -> Found:
     while len(dims) > 1 and dims[0] > 0 and units % dims[0] == 0:
         units //= dims.pop(0)
     parts, each = dims[0], math.prod(n for n in dims[1:] if n > 0)
-    cause = "the tensor and the view differ by no whole factor of heads: compare batch and sequence"
+    factor = f"a factor of {it.ratio}" if it.ratio else "no whole factor"
+    cause = f"the tensor and the view differ by {factor}: compare heads, batch and sequence"
     numbers = Stated(f"{math.prod(abs(n) for n in o.target)} against {o.numel}")
     rest = found("other", WEAK, cause, numbers, parallel=None, needs="model, layout")
     if parts < 2 or units % parts == 0 or not (-1 in o.target or (len(dims) > 1 and each == units // parts)):

@@ -7,126 +7,35 @@ true size; what torch raises is torch's own error.
 
 from __future__ import annotations
 
-import inspect
-import linecache
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation, explain
-from llamapar.programs import BIASED, PROGRAMS, llama, vocab
 from llamapar.records.tables import Plain
-from llamapar.records.trace import Tape, TapeStep
+from llamapar.records.trace import Place, Tape, TapeStep
 
 from .body import Task, called, dry_rank, inputs
 from .engines import local
+from .lines import NOWHERE, Follower, Key, Moment, of_programs
 
 SHOWN_RANKS = 64
 """Most ranks on a tape; of more, those at the ends of each axis."""
-
-
-class _Key(NamedTuple):
-    """One assignment: the line, counted from the function's first, the name, how often it was made before."""
-
-    function: str
-    line: int
-    code: str
-    name: str = ""
-    times: int = 0
-
-    @property
-    def where(self) -> str:
-        return f"{self.function}:{self.line}"
-
-
-_NOWHERE = _Key("", 0, "")
 
 
 @dataclass
 class _Note:
     """What one rank's run left: the shape after each assignment, and the error with the line that raised."""
 
-    shapes: dict[_Key, tuple[int, ...]] = field(default_factory=dict)
+    shapes: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     error: BaseException | None = None
-    error_at: _Key = _NOWHERE
+    error_at: Key = NOWHERE
 
-    def after(self, key: _Key) -> tuple[int, ...] | None:
-        """The shape at `key`; where the line left the tensor as it was, the name's last before it."""
-        if key in self.shapes:
-            return self.shapes[key]
-        found = None
-        for made, shape in self.shapes.items():
-            if (made.function, made.name) == (key.function, key.name) and made.line < key.line:
-                found = shape
-        return found
-
-
-def _traced(function: Callable[..., object]) -> Callable[[CodeType, FrameType], bool]:
-    """Which frames are the program: of ours the programs themselves, of a person's own all of its module."""
-    programs = (*PROGRAMS.values(), *BIASED.values())
-    ours = {p.function.__code__ for p in programs} | {
-        llama.llama_stage.__code__,
-        vocab.cross_entropy.__code__,
-    }
-    if function.__code__ in ours:
-        return lambda code, frame: code in ours
-    names = function.__globals__
-    return lambda code, frame: code in ours or frame.f_globals is names
-
-
-class _Tracer:
-    """A trace function: after each line, the tensors that it gave a name to."""
-
-    def __init__(self, function: Callable[..., object], note: _Note) -> None:
-        self.note, self.wanted = note, _traced(function)
-        self.made: Counter[_Key] = Counter()
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event != "call" or not self.wanted(frame.f_code, frame):
-            return None
-        if frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_code.co_name.startswith("<"):
-            return None
-        known: dict[str, int] = {}
-        last = frame.f_lineno
-
-        def named(at: _Key) -> None:
-            for name, value in list(frame.f_locals.items()):
-                if isinstance(value, Tensor) and known.get(name) != id(value):
-                    known[name] = id(value)
-                    if at.line or at.code == "argument":
-                        self._add(at, name, value)
-
-        def inside(frame: FrameType, event: str, arg: Any) -> Any:
-            nonlocal last
-            done = _line(frame, last)
-            named(done)
-            if event == "exception" and self.note.error is not arg[1]:
-                self.note.error, self.note.error_at = arg[1], _line(frame, frame.f_lineno)
-            if event == "return" and isinstance(arg, Tensor) and done.code.startswith("return"):
-                self._add(_line(frame, frame.f_lineno), "return", arg)
-            last = frame.f_lineno
-            return inside
-
-        named(_Key(frame.f_code.co_name, 0, "argument"))
-        return inside
-
-    def _add(self, at: _Key, name: str, value: Tensor) -> None:
-        key = at._replace(name=name)
-        self.note.shapes[key._replace(times=self.made[key])] = tuple(value.shape)
-        self.made[key] += 1
-
-
-def _line(frame: FrameType, number: int) -> _Key:
-    code = frame.f_code
-    text = linecache.getline(code.co_filename, number, frame.f_globals).strip()
-    return _Key(code.co_name, number - code.co_firstlineno, text.partition("  #")[0].strip())
+    def add(self, key: Key, value: Tensor, moment: Moment) -> None:
+        self.shapes[key] = tuple(value.shape)
 
 
 def _dry(task: Task, rank: int) -> _Note:
@@ -134,15 +43,12 @@ def _dry(task: Task, rank: int) -> _Note:
     note = _Note()
     with dry_rank(task, rank) as (mesh, cut):
         own = inputs(task, cut, "meta")
-        before = sys.gettrace()
-        sys.settrace(_Tracer(task.program.function, note))
+        follower = Follower(of_programs(task.program.function), note.add)
         try:
-            called(partial(task.program.function, mesh, task.setting), own)
-            note.error = None  # one that the program handled itself
+            with follower:
+                called(partial(task.program.function, mesh, task.setting), own)
         except Exception as error:
-            note.error = error
-        finally:
-            sys.settrace(before)
+            note.error, note.error_at = error, follower.raised_at(error)
     return note
 
 
@@ -180,15 +86,15 @@ def tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> 
         alone = {a: under(_alone(layout, a)) for a in ("tp", "cp", "dp") if layout.size(a) > 1}
         notes = {name: _dry(task, r) for r, name in ranks.items()}
 
-    def step(key: _Key, local: Mapping[int, tuple[int, ...]], **error: Any) -> TapeStep:
-        whole = uncut.after(key)
-        cuts = _cuts(whole, key, alone)
-        return TapeStep(key.where, key.code, key.name, whole, local, cuts, **error)
+    def step(key: Key, local: Mapping[int, tuple[int, ...]]) -> TapeStep:
+        whole = uncut.shapes.get(key)
+        places = _pieces(whole, key, alone)
+        return TapeStep(key.where, key.code, key.name, whole, local, places)
 
     steps = []
     for key in dict.fromkeys(k for note in notes.values() for k in note.shapes):
         steps.append(step(key, {r: note.shapes[key] for r, note in notes.items() if key in note.shapes}))
-    failed: dict[_Key, dict[int, BaseException]] = {}
+    failed: dict[Key, dict[int, BaseException]] = {}
     for r, note in notes.items():
         if note.error is not None:
             failed.setdefault(note.error_at, {})[r] = note.error
@@ -196,19 +102,19 @@ def tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> 
         key = at._replace(name=at.code.partition(" = ")[0] if " = " in at.code else "")
         words = {r: f"{type(error).__name__}: {error}" for r, error in errors.items()}
         cause = explained(task, next(iter(errors.values()))).short
-        steps.append(step(key, {}, error=words, why=why, cause=cause))
+        steps.append(replace(step(key, {}), error=words, why=why, cause=cause))
     return Tape(task.program.name, str(layout), tuple(steps), len(ranks), layout.world)
 
 
-def _cuts(whole: tuple[int, ...] | None, key: _Key, alone: dict[str, _Note]) -> dict[int, tuple[str, ...]]:
-    """dim → the axes that cut it when each acts alone."""
-    found: dict[int, tuple[str, ...]] = {}
+def _pieces(whole: tuple[int, ...] | None, key: Key, alone: dict[str, _Note]) -> dict[str, Place]:
+    """The axes that cut the tensor when each acts alone, with the dim that each cuts."""
+    found: dict[str, Place] = {}
     for axis, note in alone.items():
-        own = note.after(key)
+        own = note.shapes.get(key)
         if whole is not None and own is not None and len(own) == len(whole):
-            for dim, (n, whole_n) in enumerate(zip(own, whole, strict=True)):
-                if n < whole_n:
-                    found[dim] = (*found.get(dim, ()), axis)
+            dims = [dim for dim, (n, whole_n) in enumerate(zip(own, whole, strict=True)) if n < whole_n]
+            if dims:
+                found[axis] = Place("piece", dims[0])
     return found
 
 

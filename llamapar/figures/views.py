@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from llamapar.count import Memory, Reconciliation
 from llamapar.count.zero_map import ZeroMap
 from llamapar.diagnosis import Explanation
-from llamapar.errors import LayoutError, shown
+from llamapar.errors import LayoutError, install, shown
 from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.curve import MemoryCurve
@@ -65,8 +65,11 @@ class View:
     @property
     def figure(self) -> go.Figure:
         """The picture as plotly's own Figure, checked by plotly; imports plotly, which takes seconds."""
-        import plotly.graph_objects as go
-
+        try:
+            import plotly.graph_objects as go
+        except ModuleNotFoundError as problem:
+            what = f"View.figure needs plotly, which is not installed\n  try  {install('lab')}"
+            raise ModuleNotFoundError(what, name=problem.name) from None
         return go.Figure(self.spec)
 
     def __repr__(self) -> str:

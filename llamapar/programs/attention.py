@@ -33,7 +33,8 @@ def attention(
     v = split_heads(x @ wv.mT, setting.model.head_dim)
     q, k = rope(q, positions, setting.model), rope(k, positions, setting.model)
     heads = causal(q, k, v, mesh, setting)  # [batch, seq, n_heads/tp, head_dim]
-    return row_output(heads.flatten(2) @ wo.mT, mesh, setting)
+    partial = heads.flatten(2) @ wo.mT  # [batch, seq, dim], of the rank's own heads
+    return row_output(partial, mesh, setting)
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
@@ -111,4 +112,5 @@ def meta_attention(
     q, k = rope(q, positions, model), rope(k, positions, model)
     k, v = k.repeat_interleave(n_rep, 2), v.repeat_interleave(n_rep, 2)
     heads = causal(q, k, v, mesh, setting)
-    return row_output(heads.flatten(2) @ wo.mT, mesh, setting)
+    partial = heads.flatten(2) @ wo.mT
+    return row_output(partial, mesh, setting)

@@ -37,7 +37,8 @@ def attention(
     v = split_heads(x @ wv.mT + bv, setting.model.head_dim)
     q, k = rope(q, positions, setting.model), rope(k, positions, setting.model)
     heads = causal(q, k, v, mesh, setting)
-    return row_output(heads.flatten(2) @ wo.mT, mesh, setting)
+    partial = heads.flatten(2) @ wo.mT
+    return row_output(partial, mesh, setting)
 
 
 def attention_reference(

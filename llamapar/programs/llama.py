@@ -35,8 +35,10 @@ def block(
 ) -> Tensor:
     """x [batch, seq(/tp), dim] → the same shape: norm, attention, norm, MLP, each added to its input."""
     eps = setting.model.norm_eps
-    x = x + attention(mesh, setting, rms_norm(x, attention_norm, eps), positions, wq, wk, wv, wo)
-    return x + mlp(mesh, setting, rms_norm(x, ffn_norm, eps), w1, w2, w3)
+    normed = rms_norm(x, attention_norm, eps)
+    x = x + attention(mesh, setting, normed, positions, wq, wk, wv, wo)
+    normed = rms_norm(x, ffn_norm, eps)
+    return x + mlp(mesh, setting, normed, w1, w2, w3)
 
 
 def block_reference(

@@ -15,7 +15,8 @@ def mlp(mesh: DeviceMesh, setting: Setting, x: Tensor, w1: Tensor, w2: Tensor, w
     """x [batch, seq(/tp), dim] → the same shape. One way in for w1 and w3: one collective backward."""
     x = column_input(x, mesh, setting)  # [batch, seq, dim]
     hidden = F.silu(x @ w1.mT) * (x @ w3.mT)  # [batch, seq, ffn_dim/tp]
-    return row_output(hidden @ w2.mT, mesh, setting)
+    partial = hidden @ w2.mT  # [batch, seq, dim], of the rank's own columns
+    return row_output(partial, mesh, setting)
 
 
 def mlp_unfused(mesh: DeviceMesh, setting: Setting, x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> Tensor:

@@ -18,8 +18,9 @@ def embedding(mesh: DeviceMesh, setting: Setting, tokens: Tensor, tok_embeddings
     first, past = row_range(mesh, setting, tokens.device)
     absent = (tokens < first) | (tokens >= past)
     local = (tokens - first).masked_fill(absent, 0)
-    x = F.embedding(local, tok_embeddings).masked_fill(absent[..., None], 0)  # [batch, seq, dim]
-    return row_output(x, mesh, setting)
+    rows = F.embedding(local, tok_embeddings)  # [batch, seq, dim]
+    partial = rows.masked_fill(absent[..., None], 0)  # zeros for the tokens of other ranks
+    return row_output(partial, mesh, setting)
 
 
 def embedding_reference(setting: Setting, tokens: Tensor, tok_embeddings: Tensor) -> Tensor:
@@ -29,8 +30,10 @@ def embedding_reference(setting: Setting, tokens: Tensor, tok_embeddings: Tensor
 
 def loss(mesh: DeviceMesh, setting: Setting, x: Tensor, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """x [batch, seq(/tp), dim], targets [batch, seq] → "loss" [batch]: each sequence's mean cross-entropy."""
-    logits = column_input(x, mesh, setting) @ output.mT  # [batch, seq, vocab/tp]
-    return {"loss": cross_entropy(logits, targets, mesh, setting)}
+    x = column_input(x, mesh, setting)  # [batch, seq, dim]
+    logits = x @ output.mT  # [batch, seq, vocab/tp]
+    losses = cross_entropy(logits, targets, mesh, setting)
+    return {"loss": losses}
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from llamapar.errors import LlamaparError
 
@@ -119,13 +119,31 @@ def count(events: Sequence[CollectiveEvent]) -> str:
 
 
 @dataclass(frozen=True)
+class Place:
+    """What the ranks of one axis hold of a tensor: pieces along `dim`, copies, or summands.
+
+    kind: "piece", "copy", "summand"; a summand with a dim is one of a piece, which other ranks have as well.
+    "own" where every rank has numbers of its own and the whole tensor is none of these.
+    """
+
+    kind: str
+    dim: int | None = None
+
+
+@dataclass(frozen=True)
 class TapeStep:
     """One assignment of a program: what the tensor is globally, and what each rank holds of it.
 
     where: "function:line" counted from the function's first line. code: that line.
     global_shape: None where only the cut program gets there. local: rank → shape.
-    cut: dim → axes that cut it. error: rank → the genuine error that the line raised.
-    why: what `check` says of the layout. cause: the error's cause and its arithmetic, by `lp.explain`.
+    places: axis → how its ranks hold the tensor; of shapes alone the pieces are known, and no more.
+    error: rank → the genuine error that the line raised. why: what `check` says of the layout, or what is
+    wrong with the tensor. cause: the error's cause and its arithmetic, by `lp.explain`.
+
+    Where numbers were kept: values: rank → its tensor. at: rank → for each dim the ranges of the whole that
+    the rank holds. reads: indexes of the steps whose tensors the line read. events: rank → collectives of
+    the line. depth: 0 in the program itself, 1 in a helper that it calls. phase: one of PHASES.
+    fault: "begins" at the first tensor that is not what one process has, "spreads" at later ones.
     """
 
     where: str
@@ -133,22 +151,44 @@ class TapeStep:
     name: str
     global_shape: tuple[int, ...] | None
     local: Mapping[int, tuple[int, ...]]
-    cut: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
     error: Mapping[int, str] = field(default_factory=dict)
     why: str = ""
     cause: str = ""
+    values: Mapping[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    at: Mapping[int, tuple[tuple[range, ...], ...]] = field(default_factory=dict)
+    reads: tuple[int, ...] = ()
+    events: Mapping[int, tuple[CollectiveEvent, ...]] = field(default_factory=dict)
+    depth: int = 0
+    phase: str = PHASES[0]
+    fault: str = ""
+
+    @property
+    def cut(self) -> dict[int, tuple[str, ...]]:
+        """dim → the axes that cut it."""
+        found: dict[int, tuple[str, ...]] = {}
+        for axis, place in self.places.items():
+            if place.dim is not None:
+                found[place.dim] = (*found.get(place.dim, ()), axis)
+        return found
 
     @property
     def even(self) -> bool:
         """Whether all ranks hold the same shape."""
         return len(set(self.local.values())) <= 1
 
+    @property
+    def event(self) -> CollectiveEvent | None:
+        """The line's first collective, as the first rank that takes part has it."""
+        return next((events[0] for events in self.events.values() if events), None)
+
 
 @dataclass(frozen=True, repr=False)
 class Tape(Record):
     """Every assignment of a program, in order, with what each rank holds after it; the errors last.
 
-    ranks: how many of the layout's `world` ranks were run.
+    ranks: how many of the layout's `world` ranks were run. source: of the program, where numbers were kept.
+    coords: rank → its index on each axis. sizes: names of dims → sizes.
     """
 
     program: str
@@ -156,6 +196,9 @@ class Tape(Record):
     steps: tuple[TapeStep, ...]
     ranks: int
     world: int
+    source: str = ""
+    coords: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def errors(self) -> dict[int, str]:

@@ -26,6 +26,7 @@ ASK = """async (code) => {
     await future.done;
     return told;
 }"""
+RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 SHOWN = """(root) => {
     const text = (name) => root.querySelector(name)?.textContent ?? "";
     const all = (name) => [...root.querySelectorAll(name)];

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import Panel
+from browser.panel import RESTART, Panel
 from browser.walk import Walk
 from inputs import TEN_KV_HEADS
 from llamapar.panels.controls import EXPLORER as SCHEMA
@@ -314,11 +314,13 @@ def test_two_views_of_a_panel_answer_each_its_own(explorer: Panel) -> None:
 
 def test_a_page_whose_kernel_is_gone_says_so_and_waits_for_nothing(explorer: Panel) -> None:
     """The last one here: it ends the kernel's memory."""
-    restart = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
-    explorer.notebook.page.evaluate(restart)
+    explorer.kernel("panel.set(tp=0)")
+    expect(explorer.root.locator(".lp-figure.lp-kept")).to_have_css("opacity", "0.5")
+    explorer.notebook.page.evaluate(RESTART)
     expect(explorer.answer).to_contain_text("the kernel of this panel is gone")
     dimmed = explorer.root.locator(".lp-columns.lp-kept")
     expect(dimmed).to_have_css("opacity", "0.5")
+    expect(dimmed.locator(".lp-figure.lp-kept")).to_have_css("opacity", "1")  # not dimmed twice
     explorer.control("preset", "select").select_option("llama3.1-8b")
     expect(explorer.control("preset", "select")).to_have_value("llama3.1-405b")  # as the answers
     expect(explorer.answer).to_contain_text("run this cell again")

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import ASK, plain
+from browser.panel import ASK, RESTART, plain
 
 pytestmark = pytest.mark.browser
 
@@ -165,3 +165,16 @@ def test_a_hand_that_moves_at_random_is_followed(notebook: Notebook, soak: bool)
             )
         notebook.page.mouse.move(2, 2)
         settle(notebook)
+
+
+def test_a_picture_whose_kernel_is_gone_says_so(notebook: Notebook) -> None:
+    """The last one here: it ends the kernel's memory."""
+    heads = live(notebook, 0)
+    expect(heads.locator(".lp-kept")).to_have_count(0)
+    notebook.page.evaluate(RESTART)
+    expect(heads.locator(".lp-answer")).to_contain_text("the kernel of this panel is gone")
+    expect(heads.locator(".lp-answer")).to_contain_text("run this cell again")
+    expect(heads.locator(".lp-stage.lp-kept")).to_have_css("opacity", "0.5")
+    notebook.run(0)
+    expect(live(notebook, 0).locator(".lp-answer")).to_be_empty()
+    expect(live(notebook, 0).locator(".lp-kept")).to_have_count(0)

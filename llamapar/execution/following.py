@@ -1,0 +1,203 @@
+"""Follows a program on the local ranks, line by line, with the numbers and the gradients of every tensor."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import inspect
+import itertools
+import linecache
+import textwrap
+import types
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from llamapar.describe.placement import PARAMETERS
+from llamapar.errors import LlamaparError
+from llamapar.programs import faults
+from llamapar.records.trace import CollectiveEvent
+from llamapar.spmd import compat
+from llamapar.spmd.gradients import reduce_gradients
+from llamapar.spmd.setting import kind
+from llamapar.spmd.zero import axis_names, forward_of, leaves_of
+
+from .body import Task, as_shared, called, inputs, placement, wants
+from .engines import local
+from .lines import NOWHERE, Follower, Key, Moment, with_helpers
+from .recorder import Recorder
+from .watch import few_threads
+
+MOST_STEPS = 2000
+"""Lines that are followed: a loop of more is broken off."""
+
+_sources = itertools.count()
+
+
+def edited(function: Callable[..., object], source: str) -> Callable[..., object]:
+    """The function that a text defines, in a namespace of its own: that of `function`'s module, copied.
+
+    Raises LlamaparError for a text that is not one plain function (mesh, setting, …), with its line.
+    """
+    text = textwrap.dedent(source)
+    name = f"<watched {next(_sources)}>"
+    try:
+        tree = ast.parse(text, name)
+    except (SyntaxError, ValueError) as problem:
+        line = getattr(problem, "lineno", None)
+        what = f"line {line} cannot be read: {getattr(problem, 'msg', problem)}" if line else str(problem)
+        raise LlamaparError(what, "the text has to be Python", field="source") from None
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef) or tree.body[0].decorator_list:
+        raise LlamaparError(
+            "the text is not one function",
+            "it defines the program: def name(mesh, setting, x, …), and nothing else",
+            field="source",
+        )
+    flags = __future__.annotations.compiler_flag
+    names = dict(function.__globals__)
+    exec(compile(tree, name, "exec", flags=flags, dont_inherit=True), names)
+    made: types.FunctionType = names[tree.body[0].name]
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    wants(made)
+    return made
+
+
+def source_of(function: Callable[..., object]) -> str:
+    """The text of a function as it stands, or "" where there is none."""
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return ""
+
+
+class Seen(NamedTuple):
+    """A tensor that a line gave a name to: whose, what, and the collectives of the line, by number."""
+
+    key: Key
+    value: Tensor
+    moment: Moment
+    until: tuple[int, int]
+
+
+@dataclass
+class Followed:
+    """What following a program left: every tensor in order, its gradient, and the error that ended it.
+
+    gradients: index in `seen` → gradient, and how many events there were before and after it was made.
+    reduced: name → the same of a parameter's gradient after the sums over ranks. calls: of functions, each
+    with how many events there were before and after it.
+    """
+
+    seen: list[Seen] = field(default_factory=list)
+    calls: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
+    gradients: dict[int, tuple[Tensor, int, int]] = field(default_factory=dict)
+    reduced: dict[str, tuple[Tensor, int, int]] = field(default_factory=dict)
+    events: Mapping[int, tuple[CollectiveEvent, ...]] = field(default_factory=dict)
+    errors: dict[int, BaseException] = field(default_factory=dict)
+    error_at: Key = NOWHERE
+
+
+class Run(NamedTuple):
+    """A run whose ranks are still there, its tensors with the graph that gradients go through."""
+
+    task: Task
+    ranks: local.LocalRanks
+    recorder: Recorder
+    outputs: Mapping[str, Tensor]
+    leaves: Mapping[str, Tensor]
+    found: Followed
+
+
+def follow(task: Task, tick: Callable[[], None], then: Callable[[Run], None] | None = None) -> Followed:
+    """The task on the ranks of its layout, in this process. then: called while the ranks are there."""
+    setting, found = task.setting, Followed()
+    with local.one_run, few_threads(task), closing(local.LocalRanks(setting)) as ranks, ranks:
+        recorder = Recorder(world=setting.of_one_stage.world, tick=tick)
+        recorder.axes = axis_names(ranks.mesh, setting)
+
+        def add(key: Key, value: Tensor, moment: Moment) -> None:
+            if len(found.seen) >= MOST_STEPS:
+                what = f"more than {MOST_STEPS} lines were followed"
+                raise LlamaparError(what, "a loop goes on for long, or for ever", field="source")
+            since = (
+                moment.since if key.line or moment.call else (0, 0)
+            )  # ZeRO 3 gathers before the first line
+            found.seen.append(Seen(key, value, moment._replace(since=since), recorder.length))
+
+        follower = Follower(with_helpers(task.program.function), add, lambda: recorder.length, tick)
+        found.calls = follower.calls
+        function = partial(task.program.function, ranks.mesh, setting)
+        try:
+            with faults.injected(task.fault), ExitStack() as stack:
+                own = as_shared(ranks.mesh, setting, inputs(task, ranks.cut))
+                stack.enter_context(recorder)
+                stack.enter_context(forward_of(own))
+                with follower:
+                    outputs = called(function, own)
+                if then is not None:
+                    then(Run(task, ranks, recorder, outputs, leaves_of(own), found))
+        except LlamaparError:
+            raise
+        except Exception as error:
+            raising = compat.raising_rank(error)
+            alike = dict.fromkeys(recorder.ranks if raising is None else [raising], error)
+            found.errors = dict(recorder.errors or alike)
+            found.error_at = follower.ended_at(error)
+    found.events = {rank: trace.events for rank, trace in recorder.traces.items()}
+    return found
+
+
+def backward(run: Run) -> None:
+    """Gradients of every tensor that has one, then of parameters after the sums over ranks."""
+    task, ranks, recorder, outputs, leaves, found = run
+    setting, terms = task.setting, []
+    for name, y in outputs.items():
+        row = placement(task.program, name)
+        if not y.requires_grad:
+            continue
+        if row is None or row == "loss" or task.program.reference is None:
+            terms.append(y.sum())  # how a person's own output is cut, nobody said
+            continue
+
+        def whole(row: str = row) -> Tensor:
+            given = task.given.get("cotangent")
+            return setting.make("cotangent", setting.shape(row)) if given is None else given
+
+        terms.append((y * ranks.cut(row, whole).detach()).sum())
+    if not terms:
+        return
+    at: dict[int, int] = {}
+    kept: dict[int, int] = {}  # id of a tensor → where it has its name in the outermost function
+    for i, seen in enumerate(found.seen):
+        own = id(seen.value)
+        if seen.value.requires_grad and not (
+            own in kept and found.seen[kept[own]].moment.depth <= seen.moment.depth
+        ):
+            kept[own] = i
+    for i in kept.values():
+        found.seen[i].value.register_hook(partial(_note, at, i, recorder))
+    total = torch.stack([term.reshape(()) for term in terms]).sum() / setting.global_batch
+    begun = recorder.length[0]
+    wanted = [found.seen[i].value for i in kept.values()]
+    made = torch.autograd.grad(total, wanted, allow_unused=True)
+    gradients = {i: g for i, g in zip(kept.values(), made, strict=True) if g is not None}
+    for i in sorted(gradients, key=lambda i: (at.get(i, begun), -i)):
+        found.gradients[i] = gradients[i], begun, at.get(i, begun)
+        begun = max(begun, at.get(i, begun))
+    recorder.phase = "gradients"
+    for i, gradient in gradients.items():
+        name = next((name for name, leaf in leaves.items() if leaf is found.seen[i].value), "")
+        if name and kind(name) in PARAMETERS:
+            since = recorder.length[0]
+            [reduced] = reduce_gradients(ranks.mesh, setting, {name: gradient}).values()
+            found.reduced[name] = reduced * setting.layout.dp, since, recorder.length[0]
+
+
+def _note(at: dict[int, int], i: int, recorder: Recorder, gradient: Tensor) -> None:
+    """Writes down how many collectives there were when the gradient of a tensor was there."""
+    at.setdefault(i, recorder.length[0])

@@ -1,0 +1,207 @@
+"""Follows a program line by line: after each line, the tensors that it gave a name to.
+
+Python's own tracing does it (sys.settrace), so that a program is followed as it stands, with its branches,
+loops and helpers. Which frames belong to it, a predicate says; torch's own lines are not followed.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from llamapar.programs import BIASED, PROGRAMS, llama, vocab
+
+Frames = Callable[[CodeType, FrameType], bool]
+"""Whether a frame is one of the program's."""
+
+
+class Key(NamedTuple):
+    """One assignment: the line, counted from the function's first, the name, how often it was made before."""
+
+    function: str
+    line: int
+    code: str
+    name: str = ""
+    times: int = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self.function}:{self.line}"
+
+
+NOWHERE = Key("", 0, "")
+
+
+class Moment(NamedTuple):
+    """When a tensor got its name.
+
+    depth: 0 in the program, 1 in a helper. call: which call of a function it was, counted from 0. read: the
+    names that the line read, with their tensors before it. since: what `mark` gave when the line began.
+    """
+
+    depth: int
+    call: int
+    read: Mapping[str, Tensor]
+    since: tuple[int, int]
+
+
+class Statement(NamedTuple):
+    """A statement's lines, and the names that it reads and gives."""
+
+    lines: range
+    reads: tuple[str, ...]
+    gives: frozenset[str]
+
+
+NO_STATEMENT = Statement(range(0), (), frozenset())
+
+
+def of_programs(function: Callable[..., object]) -> Frames:
+    """Of ours the programs themselves, of a person's own all of its module."""
+    programs = (*PROGRAMS.values(), *BIASED.values())
+    ours = {p.function.__code__ for p in programs} | {
+        llama.llama_stage.__code__,
+        vocab.cross_entropy.__code__,
+    }
+    if function.__code__ in ours:
+        return lambda code, frame: code in ours
+    names = function.__globals__
+    return lambda code, frame: code in ours or frame.f_globals is names
+
+
+def with_helpers(function: Callable[..., object]) -> Frames:
+    """The function, what stands in its module, and every function of the programs."""
+    names = function.__globals__
+
+    def wanted(code: CodeType, frame: FrameType) -> bool:
+        module = str(frame.f_globals.get("__name__"))
+        return frame.f_globals is names or module.startswith("llamapar.programs.")
+
+    return wanted
+
+
+class Follower:
+    """While it is entered, `add` is called with each tensor that a line of the program gave a name to.
+
+    A line that gives a name the tensor that it had counts as well: what sends nothing on one rank may send on
+    two. mark: called as a line begins, and as a call ends; what it gave at both ends of each call is in
+    `calls`. tick: called at each line, and raises to stop the program, a loop without end among others.
+    """
+
+    def __init__(
+        self,
+        wanted: Frames,
+        add: Callable[[Key, Tensor, Moment], None],
+        mark: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.wanted, self.add, self.mark, self.tick = wanted, add, mark, tick
+        self.calls: list[tuple[tuple[int, int], tuple[int, int]]] = []
+        self._made: Counter[Key] = Counter()
+        self._depth = -1
+        self._raised: tuple[BaseException | None, Key] = None, NOWHERE
+        self._ended = NOWHERE
+
+    def __enter__(self) -> Follower:
+        self._before = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
+        sys.settrace(self._before)
+
+    def raised_at(self, error: BaseException) -> Key:
+        """The line that raised an error; NOWHERE for one that no line of the program did."""
+        return self._raised[1] if self._raised[0] is error else NOWHERE
+
+    def ended_at(self, error: BaseException) -> Key:
+        """The line of the program itself out of which an error came, be it of a helper that it called."""
+        return self._ended if self._raised[0] is error else NOWHERE
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event != "call" or not self.wanted(frame.f_code, frame):
+            return None
+        if frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_code.co_name.startswith("<"):
+            return None
+        found, known = statements(frame.f_code), dict[str, Tensor]()
+        last, since, call = frame.f_lineno, self.mark(), len(self.calls)
+        self.calls.append((since, since))
+        self._depth += 1
+
+        def moment(number: int) -> Moment:
+            reads = found.get(number, NO_STATEMENT).reads
+            return Moment(self._depth, call, {n: known[n] for n in reads if n in known}, since)
+
+        def named(at: Key, when: Moment, given: frozenset[str] = frozenset()) -> None:
+            for name, value in list(frame.f_locals.items()):
+                if isinstance(value, Tensor) and (name in given or known.get(name) is not value):
+                    known[name] = value
+                    if at.line or at.code == "argument":
+                        self._add(at._replace(name=name), value, when)
+
+        def inside(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal last, since
+            self.tick()
+            done, now = _line(frame, last), found.get(last, NO_STATEMENT)
+            if event == "line" and len(now.lines) > 1 and frame.f_lineno in now.lines:
+                return inside  # still within a statement of several lines
+            named(done, moment(last), now.gives if event == "line" else frozenset())
+            if event == "exception" and self._raised[0] is not arg[1]:
+                self._raised = arg[1], _line(frame, frame.f_lineno)
+            if event == "exception" and self._depth == 0:
+                self._ended = _line(frame, frame.f_lineno)
+            if event == "return":
+                if isinstance(arg, Tensor) and done.code.startswith("return"):
+                    self._add(_line(frame, frame.f_lineno)._replace(name="return"), arg, moment(last))
+                self._depth -= 1
+                self.calls[call] = self.calls[call][0], self.mark()
+            last, since = frame.f_lineno, self.mark()
+            return inside
+
+        named(Key(frame.f_code.co_name, 0, "argument"), moment(0))
+        return inside
+
+    def _add(self, key: Key, value: Tensor, moment: Moment) -> None:
+        self.add(key._replace(times=self._made[key]), value, moment)
+        self._made[key] += 1
+
+
+def _line(frame: FrameType, number: int) -> Key:
+    code = frame.f_code
+    text = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+    return Key(code.co_name, number - code.co_firstlineno, text.partition("  #")[0].strip())
+
+
+@cache
+def statements(code: CodeType) -> Mapping[int, Statement]:
+    """Line → its statement; of a loop or a condition its head. Nothing where there is no source."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError):
+        return {}
+    found: dict[int, Statement] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt) or isinstance(node, ast.FunctionDef):
+            continue
+        simple = not hasattr(node, "body")
+        head: ast.AST = node if simple else getattr(node, "test", None) or ast.Pass()
+        names = [n for n in ast.walk(head) if isinstance(n, ast.Name)]
+        reads = dict.fromkeys(
+            n.id for n in names if isinstance(n.ctx, ast.Load) or isinstance(node, ast.AugAssign)
+        )
+        gives = frozenset(n.id for n in names if isinstance(n.ctx, ast.Store))
+        past = (node.end_lineno or node.lineno) if simple else node.lineno
+        own = range(node.lineno + first - 1, past + first)
+        found |= dict.fromkeys(own, Statement(own, tuple(reads), gives))
+    return found

@@ -1,0 +1,159 @@
+"""How the ranks of each axis hold a tensor: found by comparing their numbers with those of one process.
+
+Each axis may cut the tensor along a dim (*piece*), hold it whole on every rank (*copy*), or hold addends of
+it (*summand*); where KV heads are copied, ranks that hold the same piece may hold addends of that. The shapes
+leave few possibilities, and the numbers decide: pieces are taken out of the whole, summands are added up, and
+what comes out equal is how the tensor is held. No table says what a line should make, so that a person's own
+program is placed like ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from llamapar.describe.layout import Coord
+from llamapar.describe.splits import Split
+from llamapar.records.trace import Place
+from llamapar.spmd.setting import Setting
+
+COPY, SUMMAND, OWN = Place("copy"), Place("summand"), Place("own")
+
+CLOSE = 1e-9
+"""Largest difference, of float64 numbers and in parts of the larger one, that counts as equal."""
+
+_UNITS = ("n_heads", "n_kv_heads", "q_dim", "kv_dim", "ffn_dim", "vocab_size")
+"""Dims that TP cuts by a map of `Cut`; any other dim is cut evenly."""
+
+At = tuple[tuple[range, ...], ...]
+"""For each dim the ranges of the whole."""
+
+
+class Placed(NamedTuple):
+    """places: axis → how its ranks hold the tensor. at: rank → where its piece lies in the whole.
+    agrees: whether the numbers are those of one process."""
+
+    places: dict[str, Place]
+    at: dict[int, At]
+    agrees: bool
+
+
+NOT_PLACED = Placed({}, {}, False)
+
+
+def placed(
+    whole: Tensor, local: Mapping[int, Tensor], setting: Setting, coords: Mapping[int, Coord]
+) -> Placed:
+    """How the ranks hold `whole`, one process's tensor, by the rank's own tensors `local`.
+
+    Where no way of holding it gives these numbers, the pieces are those that the shapes allow, and the axes
+    that cut nothing are "own". Nothing is known of tensors whose shapes fit in no way.
+    """
+    axes = [axis for axis in ("dp", "cp", "tp") if setting.layout.size(axis) > 1]
+    fallback: Placed | None = None
+    wide = whole.to(torch.float64)
+    numbers = {rank: t.to(torch.float64) for rank, t in local.items()}
+    for ways in _ways(axes, whole, setting):
+        at = {rank: _where(whole, ways, setting, coords[rank]) for rank in local}
+        if any(_shape(at[rank]) != tuple(t.shape) for rank, t in local.items()):
+            continue
+        if _agree(wide, numbers, ways, at, coords):
+            return Placed(ways, at, True)
+        fallback = fallback or Placed(
+            {axis: place if place.dim is not None else OWN for axis, place in ways.items()}, at, False
+        )
+    return fallback or NOT_PLACED
+
+
+def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[dict[str, Place]]:
+    """Every way of holding a tensor, the likeliest first."""
+    pieces = [Place("piece", dim) for dim in range(whole.dim())]
+
+    def unlikely(axis: str, place: Place) -> int:
+        if place.dim is None or place.kind == "summand":
+            return 0 if place is COPY else 1
+        size = whole.shape[place.dim]
+        usual = {
+            "dp": place.dim == 0 and size == setting.global_batch,
+            "cp": place.dim == min(1, whole.dim() - 1) and size == setting.seq_len,
+            "tp": True,
+        }
+        return 0 if usual[axis] else 3
+
+    each: list[list[Place]] = [[COPY, SUMMAND, *pieces] for _ in axes]
+    if setting.heads.replicas > 1:
+        each[axes.index("tp")] += [Place("summand", place.dim) for place in pieces]
+    found = [dict(zip(axes, ways, strict=True)) for ways in itertools.product(*each)]
+    yield from sorted(found, key=lambda ways: sum(unlikely(axis, way) for axis, way in ways.items()))
+
+
+def _where(whole: Tensor, ways: Mapping[str, Place], setting: Setting, coord: Coord) -> At:
+    """For each dim the ranges of the whole that a rank holds."""
+    at: list[tuple[range, ...]] = [(range(size),) for size in whole.shape]
+    for axis, place in ways.items():  # dp, cp, tp: sequence parallelism cuts what CP has left
+        if place.dim is not None:
+            at[place.dim] = _cut(at[place.dim], axis, setting, coord)
+    return tuple(at)
+
+
+def _cut(ranges: tuple[range, ...], axis: str, setting: Setting, coord: Coord) -> tuple[range, ...]:
+    """What one axis leaves of the ranges of a dim."""
+    size, index = sum(map(len, ranges)), getattr(coord, axis)
+    if axis == "cp" and size == setting.seq_len:
+        return setting.sequence.rank(index).chunks
+    if axis == "tp" and len(ranges) == 1:
+        sizes = {name: getattr(setting.model, name) for name in _UNITS}
+        unit = next((name for name in _UNITS if sizes[name] == size), None)
+        if unit is not None and ranges[0].start == 0:
+            return (setting.along(unit, index),)
+    keep = Split(size, setting.layout.size(axis))[index]
+    left, first = [], 0
+    for part in ranges:
+        own = range(max(keep.start - first, 0), min(keep.stop - first, len(part)))
+        if len(own):
+            left.append(part[own.start : own.stop])
+        first += len(part)
+    return tuple(left)
+
+
+def _shape(at: At) -> tuple[int, ...]:
+    return tuple(sum(map(len, ranges)) for ranges in at)
+
+
+def _agree(
+    whole: Tensor,
+    local: Mapping[int, Tensor],
+    ways: Mapping[str, Place],
+    at: Mapping[int, At],
+    coords: Mapping[int, Coord],
+) -> bool:
+    """Whether the ranks' numbers make the whole when they are put together like this."""
+    summed = [axis for axis, place in ways.items() if place.kind == "summand"]
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for rank in local:
+        rest = tuple(n for axis, n in coords[rank]._asdict().items() if axis not in summed)
+        groups.setdefault((rest, at[rank]), []).append(rank)
+    for ranks in groups.values():
+        total = sum((local[rank] for rank in ranks[1:]), local[ranks[0]])
+        expected = _taken(whole, at[ranks[0]])
+        pads = expected.isnan() & ~total.isnan()
+        if not torch.allclose(total[~pads], expected[~pads], rtol=CLOSE, atol=CLOSE):
+            return False
+    return True
+
+
+def _taken(whole: Tensor, at: At) -> Tensor:
+    """The piece of the whole that lies there; rows past its end, which are pad rows, are not a number."""
+    for dim, ranges in enumerate(at):
+        rows = [i for part in ranges for i in part]
+        if rows != list(range(whole.shape[dim])):
+            past = max(rows, default=0) + 1 - whole.shape[dim]
+            if past > 0:
+                pad = whole.new_full((*whole.shape[:dim], past, *whole.shape[dim + 1 :]), torch.nan)
+                whole = torch.cat([whole, pad], dim)
+            whole = whole.index_select(dim, torch.tensor(rows, dtype=torch.int64))
+    return whole

@@ -1,0 +1,353 @@
+"""A tape with numbers as the page of `lp.watch` gets it: tensors as small pictures, and steps.
+
+Words are made here of an operation and of how its tensors are held before and after it, never for one
+program, so that they speak of a person's own code too.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from llamapar.records.tables import Plain, plural, span
+from llamapar.records.trace import CollectiveEvent, Tape, TapeStep, grouped, some
+
+KINDS = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+}
+"""Collectives in words."""
+
+
+def film(tape: Tape) -> Plain:
+    """The page's data: ranks, tensors, and steps; a step is a line with all that it made."""
+    made = [step for step in tape.steps if step.values]
+    number = {id(step): n for n, step in enumerate(made)}
+    tensors = [_tensor(step, tape) for step in made]
+    indexes = {n: number[id(step)] for n, step in enumerate(tape.steps) if step.values}
+    steps = []
+    for line in _lines(tape.steps):
+        step = line[0]
+        own = [number[id(other)] for other in line if other.values]
+        reads = [indexes[n] for n in dict.fromkeys(n for other in line for n in other.reads) if n in indexes]
+        event = next((other.event for other in line if other.event), None)
+        steps.append(
+            {
+                "line": _source_line(step, tape),
+                "depth": step.depth,
+                "where": step.where,
+                "code": step.code,
+                "phase": step.phase,
+                "axis": event.axis if event else "",
+                "reads": reads,
+                "made": own,
+                "event": _event(event, line) if event else None,
+                "moves": _moves(event, [made[n] for n in reads], [made[n] for n in own], number)
+                if event
+                else [],
+                "caption": caption(tape, line, [made[n] for n in reads]),
+                "fault": min((other.fault for other in line if other.fault), default=""),
+                "error": {str(rank): text for rank, text in step.error.items()},
+            }
+        )
+    axes = {axis: 1 + max(coord[axis] for coord in tape.coords.values()) for axis in ("tp", "cp", "dp")}
+    return {
+        "ranks": [{"rank": rank, "coord": dict(coord)} for rank, coord in tape.coords.items()],
+        "world": tape.world,
+        "axes": axes,
+        "source": tape.source,
+        "tensors": tensors,
+        "steps": steps,
+    }
+
+
+def _lines(steps: Sequence[TapeStep]) -> list[list[TapeStep]]:
+    """Steps by the line that made them; arguments are one line."""
+    found: list[list[TapeStep]] = []
+    for step in steps:
+        last = found[-1][-1] if found else None
+        same = last and (last.where, last.phase, last.depth) == (step.where, step.phase, step.depth)
+        if same and step.phase == "forward" and step.name not in [other.name for other in found[-1]]:
+            found[-1].append(step)
+        else:
+            found.append([step])
+    return found
+
+
+def _source_line(step: TapeStep, tape: Tape) -> int:
+    """The line of the tape's source, counted from 1; 0 for arguments and for lines elsewhere."""
+    name, _, line = step.where.partition(":")
+    own = f"def {name}(" in tape.source
+    return int(line) + 1 if own and int(line) else 0
+
+
+# -- a tensor ----------------------------------------------------------------------------------
+
+
+def rows_and_columns(shape: Sequence[int]) -> tuple[int, int]:
+    """The picture of a tensor: batch and sequence are its rows, all else its columns."""
+    down = _down(shape)
+    return math.prod(shape[:down]), math.prod(shape[down:])
+
+
+def _down(shape: Sequence[int]) -> int:
+    """How many dims are rows: none of a vector, one of a matrix, else two."""
+    return min(2, max(0, len(shape) - 1))
+
+
+def _tensor(step: TapeStep, tape: Tape) -> Plain:
+    whole = step.global_shape
+    scale = max(
+        (float(t.double().abs().nan_to_num(0, 0, 0).max()) for t in step.values.values() if t.numel()),
+        default=0,
+    )
+    rows, columns = rows_and_columns(whole or next(iter(step.local.values())))
+    return {
+        "name": step.name,
+        "dims": dims(step, tape),
+        "whole": list(whole or ()),
+        "scale": scale,
+        "rows": rows,
+        "columns": columns,
+        "ranks": {str(rank): _of_rank(step, tape, rank, scale) for rank in step.values},
+    }
+
+
+def _of_rank(step: TapeStep, tape: Tape, rank: int, scale: float) -> Plain:
+    t, at = step.values[rank], step.at.get(rank)
+    rows, columns = rows_and_columns(t.shape)
+    steps = (t.double().nan_to_num(0, 0, 0) / (scale or 1) * 127 + 128).round().clamp(0, 255)
+    data = bytes(int(n) for n in steps.flatten().tolist())
+    return {
+        "shape": list(t.shape),
+        "rows": rows,
+        "columns": columns,
+        "data": base64.b64encode(data).decode(),
+        "kinds": {axis: place.kind for axis, place in step.places.items()},
+        "place": place_words(step, tape, rank),
+        "at": _thumbnail(step.global_shape, at) if at is not None and step.global_shape else None,
+        "differs": bool(step.fault),
+    }
+
+
+def _thumbnail(whole: Sequence[int], at: Sequence[Sequence[range]]) -> Plain:
+    """Which rows and columns of the picture of the whole a rank holds, as half-open ranges."""
+    down = _down(whole)
+    return {"rows": _flat(whole[:down], at[:down]), "columns": _flat(whole[down:], at[down:])}
+
+
+def _flat(sizes: Sequence[int], at: Sequence[Sequence[range]]) -> list[list[int]]:
+    """Ranges of the flattened index of some dims."""
+    indexes = [0]
+    for size, ranges in zip(sizes, at, strict=True):
+        indexes = [i * size + j for i in indexes for part in ranges for j in part if j < size]
+    found: list[list[int]] = []
+    for i in sorted(indexes):
+        if found and found[-1][1] == i:
+            found[-1][1] = i + 1
+        else:
+            found.append([i, i + 1])
+    return found
+
+
+UNITS = {
+    "batch": "sequences",
+    "seq": "tokens",
+    "n_heads": "heads",
+    "n_kv_heads": "KV heads",
+    "q_dim": "rows of heads",
+}
+UNITS |= {
+    "kv_dim": "rows of KV heads",
+    "ffn_dim": "hidden columns",
+    "vocab_size": "vocabulary rows",
+    "dim": "columns",
+}
+"""Name of a dim → what a piece along it is made of."""
+
+
+def dim_names(step: TapeStep, tape: Tape) -> list[str]:
+    """The name of each dim of the whole tensor, by its size and its place; "" for one that has none."""
+    whole, sizes = step.global_shape or (), tape.sizes
+    names = []
+    for dim, n in enumerate(whole):
+        if len(whole) == 4 and dim > 1:
+            usual: tuple[str, ...] = ("n_heads", "n_kv_heads") if dim == 2 else ("head_dim",)
+        elif step.name in ("positions",) or (dim == 1 and len(whole) > 2) or (dim == 1 and n == sizes["seq"]):
+            usual = ("seq",)
+        elif dim == 0 and n == sizes["batch"]:
+            usual = ("batch",)
+        else:
+            usual = ("dim", "q_dim", "kv_dim", "ffn_dim", "vocab_size")
+        names.append(next((name for name in usual if sizes[name] == n), ""))
+    return names
+
+
+def dims(step: TapeStep, tape: Tape) -> list[str]:
+    """Each dim with the axes that cut it: "batch", "seq/cp", "n_heads/tp"; sizes where a dim has no name."""
+    whole = step.global_shape or next(iter(step.local.values()), ())
+    names = dim_names(step, tape) or [""] * len(whole)
+    cuts = [f"{''.join(f'/{axis}' for axis in step.cut.get(dim, ()))}" for dim in range(len(whole))]
+    return [f"{name or n}{cut}" for name, n, cut in zip(names, whole, cuts, strict=True)]
+
+
+def _unit(step: TapeStep, tape: Tape, dim: int) -> str:
+    return UNITS.get(dim_names(step, tape)[dim], "rows")
+
+
+def place_words(step: TapeStep, tape: Tape, rank: int) -> str:
+    """How a rank holds the tensor: "summand over TP · piece: tokens 0–3, 12–15"."""
+    words, at = [], step.at.get(rank)
+    for kind, numbers in grouped({n: p.kind for n, p in enumerate(step.places.values()) if p.dim is None}):
+        over = "·".join(list(step.places)[n].upper() for n in numbers)
+        words.append("numbers of its own" if kind == "own" else f"{kind} over {over}")
+    for dim, axes in step.cut.items():
+        what = "summand of a piece" if any(step.places[a].kind == "summand" for a in axes) else "piece"
+        where = ", ".join(span(part) for part in at[dim]) if at is not None else ""
+        words.append(f"{what}: {_unit(step, tape, dim)} {where}")
+    return " · ".join(words)
+
+
+# -- a collective ------------------------------------------------------------------------------
+
+
+def _event(event: CollectiveEvent, line: Iterable[TapeStep]) -> Plain:
+    """The first collective of a line. bytes: what a rank sends in all of the line's collectives."""
+    groups = list(
+        dict.fromkeys(events[0].group for step in line for events in step.events.values() if events)
+    )
+    first = next(step for step in line if step.event)
+    sent = max(sum(sent_bytes(e) for e in events) for events in first.events.values())
+    return {"kind": event.kind, "axis": event.axis, "groups": [list(g) for g in groups], "bytes": sent}
+
+
+def sent_bytes(event: CollectiveEvent) -> int:
+    """Bytes that a rank sends, by a ring: (n-1)/n of the whole, and of an all-reduce twice that."""
+    n = len(event.group)
+    return event.bytes * (n - 1) // n * (2 if event.kind == "all_reduce" else 1)
+
+
+def _moves(
+    event: CollectiveEvent, reads: Sequence[TapeStep], made: Sequence[TapeStep], number: Mapping[int, int]
+) -> list[Plain]:
+    """Which rows and columns of what was read go from a rank to another, and where they lie there."""
+    found: list[Plain] = []
+    for target in made:
+        source = next((step for step in reads if _goes_into(step, target, event)), None)
+        if source is None or source.global_shape is None:
+            continue
+        groups = dict.fromkeys(e.group for step in made for events in step.events.values() for e in events)
+        for group in groups:
+            for there in group:
+                for here in group:
+                    if here == there or here not in source.at or there not in target.at:
+                        continue
+                    found += _parts(source, here, target, there, number)
+    return found
+
+
+def _goes_into(source: TapeStep, target: TapeStep, event: CollectiveEvent) -> bool:
+    """Whether a collective turns one tensor into the other: the same whole, held otherwise over its axis."""
+    before, after = source.places.get(event.axis), target.places.get(event.axis)
+    return (
+        source.global_shape == target.global_shape
+        and before is not None
+        and after is not None
+        and before != after
+    )
+
+
+def _parts(
+    source: TapeStep, here: int, target: TapeStep, there: int, number: Mapping[int, int]
+) -> Iterator[Plain]:
+    """The rectangles of `here`'s picture that lie in `there`'s, each with its place in both."""
+    whole = source.global_shape or ()
+    first, second = _thumbnail(whole, source.at[here]), _thumbnail(whole, target.at[there])
+    for rows, at in _common(first["rows"], second["rows"]):
+        for columns, at_columns in _common(first["columns"], second["columns"]):
+            place = {"rows": rows, "columns": columns, "at": at, "at_columns": at_columns}
+            yield {
+                "from": here,
+                "to": there,
+                "tensor": number[id(source)],
+                "into": number[id(target)],
+                **place,
+            }
+
+
+def _common(
+    ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Each run of indexes of the whole that both have, as a range of the one and of the other."""
+    before = 0
+    for start, stop in ours:
+        past = 0
+        for other, end in theirs:
+            first, last = max(start, other), min(stop, end)
+            if first < last:
+                own, their = before + first - start, past + first - other
+                yield [own, own + last - first], [their, their + last - first]
+            past += end - other
+        before += stop - start
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> str:
+    """What a line does, from its operation and from how its tensors are held before and after."""
+    step = line[0]
+    if step.error:
+        ranks = some(sorted(step.error))
+        return f"The line raises an error on {ranks}: {next(iter(step.error.values()))}"
+    names = " and ".join(f"`{other.name}`" for other in line)
+    broken = next((other for other in line if other.fault), None)
+    wrong = [] if broken is None else [f"{_BROKEN[broken.fault]} `{broken.name}` is {broken.why}."]
+    if step.code == "argument" and step.phase == "forward":
+        return " ".join(
+            [f"What each rank is given: {', '.join(f'`{other.name}`' for other in line)}.", *wrong]
+        )
+    event = next((other.event for other in line if other.event), None)
+    words = [_communication(event, line, reads) if event else _computation(line, reads, names)]
+    words += [_held(other, tape) for other in line[:2] if other.places]
+    return " ".join([*words, *wrong])
+
+
+_BROKEN = {"begins": "Here it breaks:", "spreads": "It was broken before this line:"}
+
+
+def _communication(event: CollectiveEvent, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> str:
+    kind, axis = KINDS.get(event.kind, event.kind), event.axis.upper()
+    text = f"{kind[0].upper()}{kind[1:]} over {axis}"
+    source = next((step for step in reads for made in line if _goes_into(step, made, event)), None)
+    sent = max(sum(map(sent_bytes, events)) for step in line for events in step.events.values())
+    if source is None:
+        text += f" inside this line, in groups of {plural(len(event.group), 'rank')}."
+    elif source.places[event.axis].kind == "summand":
+        text += f": `{source.name}` is a summand on each rank, and the sum over the group completes it."
+    else:
+        text += f": each rank has a piece of `{source.name}`, and the group puts the pieces together."
+    return f"{text} A rank sends {sent:,} bytes."
+
+
+def _computation(line: Sequence[TapeStep], reads: Sequence[TapeStep], names: str) -> str:
+    if line[0].phase == "backward":
+        return f"Backward: {names}, the gradient of `{line[0].name.removesuffix('.grad')}`."
+    read = " and ".join(f"`{step.name}`" for step in reads)
+    return f"Each rank makes {names}{f' from {read}' if read else ''}, and sends nothing."
+
+
+def _held(step: TapeStep, tape: Tape) -> str:
+    """ "Each rank has its own tokens (CP) of `partial`, as a summand over TP." """
+    own = [f"its own {_unit(step, tape, dim)} ({'·'.join(axes).upper()})" for dim, axes in step.cut.items()]
+    over: dict[str, str] = {}
+    for kind in ("copy", "summand", "own"):
+        over[kind] = " and ".join(axis.upper() for axis, place in step.places.items() if place.kind == kind)
+    words = f"Each rank has {' and '.join(own) or 'all'} of `{step.name}`"
+    words += f", the same as the other ranks of {over['copy']}" if over["copy"] else ""
+    words += f", as a summand over {over['summand']}" if over["summand"] else ""
+    words += f", with numbers of its own over {over['own']}" if over["own"] else ""
+    return f"{words}."

@@ -1,0 +1,206 @@
+"""Tensors that draw: a model and inputs whose sums over ranks complete a word that one can read.
+
+Random numbers look like confetti, and a summand of a sum looks like the sum. Here every query head draws one
+letter of a word into the output, and a part of the line under it; so do sixteen hidden columns of the MLP.
+Each row of the embedding draws a row of the word. A rank's summand is the letters of its own heads, and the
+sum over ranks is the word. The programs do not know: attention still attends, and RoPE still turns.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.spmd.setting import Setting
+
+from . import plain
+
+ROWS = 8
+"""Rows of a letter, and the head_dim of a teaching model: seven of the letter, one of the line under it."""
+
+WIDTH = 6
+"""Columns of a letter, the gap after it counted."""
+
+TOKENS = 16
+"""Fewest tokens of a teaching sequence: two to a row of a letter."""
+
+WORDS = {1: "O", 2: "TP", 4: "HEAD", 8: "LLAMAPAR", 16: "GROUPEDATTENTION"}
+"""By the number of letters; other numbers take letters of the longest, again and again."""
+
+_LETTERS = {
+    "A": "01110 10001 10001 11111 10001 10001 10001",
+    "D": "11110 10001 10001 10001 10001 10001 11110",
+    "E": "11111 10000 10000 11110 10000 10000 11111",
+    "G": "01110 10001 10000 10111 10001 10001 01110",
+    "H": "10001 10001 10001 11111 10001 10001 10001",
+    "I": "01110 00100 00100 00100 00100 00100 01110",
+    "L": "10000 10000 10000 10000 10000 10000 11111",
+    "M": "10001 11011 10101 10101 10001 10001 10001",
+    "N": "10001 11001 10101 10011 10001 10001 10001",
+    "O": "01110 10001 10001 10001 10001 10001 01110",
+    "P": "11110 10001 10001 11110 10000 10000 10000",
+    "R": "11110 10001 10001 11110 10100 10010 10001",
+    "T": "11111 00100 00100 00100 00100 00100 00100",
+    "U": "10001 10001 10001 10001 10001 10001 01110",
+}
+"""Letter → its seven rows of five dots."""
+
+
+def teaching_model(model: ModelConfig | None, layout: Layout) -> ModelConfig:
+    """A model small enough to be drawn, with the KV heads of `model` and one or two query heads to each.
+
+    model: None takes four KV heads, eight where TP is larger. At most eight KV heads are kept, so that a TP
+    that divides them still does, and one that tears a head still tears it.
+    """
+    kv, group = (4 if layout.tp <= 4 else 8), 2
+    if model is not None:
+        kv, group = min(model.n_kv_heads, 8), min(model.group_size, 2)
+    heads = kv * group
+    dim = -(-max(WIDTH * heads, tokens_of(layout) + 2) // 8) * 8
+    return ModelConfig(
+        dim=dim,
+        n_layers=2,
+        n_heads=heads,
+        n_kv_heads=kv,
+        head_dim=ROWS,
+        ffn_dim=2 * ROWS * heads,
+        vocab_size=ROWS * max(1, heads - 1),  # so that the last rank has pad rows
+        max_seq_len=max(TOKENS, tokens_of(layout)),
+        rope_theta=10000.0,
+        name=f"teaching model, {heads} heads and {kv} KV heads",
+    )
+
+
+def tokens_of(layout: Layout) -> int:
+    """Tokens of a sequence that every axis cuts evenly: head-tail chunks, and rows of TP within them."""
+    unit = 2 * layout.cp * layout.tp
+    return -(-TOKENS // unit) * unit
+
+
+def teaching_inputs(program: str, setting: Setting) -> dict[str, Tensor]:
+    """Name → global tensor, of the inputs that draw; what is not named stays random."""
+    make = {"mlp": _mlp, "embedding": _embedding, "loss": _loss, "block": _block}.get(program, _attention)
+    found = make(setting)
+    if program != "loss":
+        found["cotangent"] = _picture(setting)
+    return {name: t.to(setting.torch_dtype) if t.is_floating_point() else t for name, t in found.items()}
+
+
+def _picture(setting: Setting) -> Tensor:
+    """[batch, seq, dim]: the word as an output has it, which is also what its gradient begins with."""
+    return (
+        word(setting, setting.model.dim).sum(0)[_row_of(setting)].expand(setting.global_batch, -1, -1).clone()
+    )
+
+
+def word(setting: Setting, width: int) -> Tensor:
+    """[n, 8, width]: what each of the n query heads draws, one letter and its share of the line under it."""
+    n = setting.model.n_heads
+    letters = WORDS.get(n) or "".join(WORDS[16][i % 16] for i in range(n))
+    each = width // n
+    drawn = torch.zeros(n, ROWS, width, dtype=torch.float64)
+    for i, letter in enumerate(letters):
+        dots = torch.tensor([[float(dot) for dot in row] for row in _LETTERS[letter].split()])
+        drawn[i, : ROWS - 1, i * each : i * each + 5] = dots
+    drawn[:, ROWS - 1] = 1 / n
+    return drawn
+
+
+def _row_of(setting: Setting) -> Tensor:
+    """[seq]: the row of the letters that each token draws."""
+    return torch.arange(setting.seq_len) * ROWS // setting.seq_len
+
+
+def _stream(setting: Setting) -> Tensor:
+    """x [batch, seq, dim]: a token's own column, and one column that all tokens share; later sequences are
+    fainter."""
+    t = setting.seq_len
+    x = torch.zeros(setting.global_batch, t, setting.model.dim, dtype=torch.float64)
+    faint = 1 / (1 + torch.arange(setting.global_batch, dtype=torch.float64))
+    x[:, torch.arange(t), torch.arange(t)] = faint[:, None]
+    x[..., t] = 1
+    return x
+
+
+def _attention(setting: Setting) -> dict[str, Tensor]:
+    """Queries and keys are alike for all tokens, so RoPE alone decides: a token attends to those near it.
+
+    Values are what has to be averaged so that a head's output at a token is the row that it draws: V solves
+    A V = rows, A the attention of the head. wo holds the letters.
+    """
+    m, t = setting.model, setting.seq_len
+    wq = torch.zeros(m.q_dim, m.dim, dtype=torch.float64)
+    wk = torch.zeros(m.kv_dim, m.dim, dtype=torch.float64)
+    wv = torch.zeros(m.kv_dim, m.dim, dtype=torch.float64)
+    rows = torch.nn.functional.one_hot(_row_of(setting), ROWS).to(torch.float64)
+    for head in range(m.n_kv_heads):
+        own = slice(head * ROWS, (head + 1) * ROWS)
+        same = torch.zeros(ROWS, dtype=torch.float64)
+        same[0::2] = torch.tensor([3.0, 2.0, 1.0, 1.0]) * (1 + head / (4 * m.n_kv_heads))
+        wk[own, t] = same
+        for query in range(head * m.group_size, (head + 1) * m.group_size):
+            wq[query * ROWS : (query + 1) * ROWS, t] = same
+        wv[own, :t] = torch.linalg.solve_triangular(_weights(setting, same), rows, upper=False).T
+    wo = word(setting, m.dim).flatten(0, 1).T
+    return {"x": _stream(setting), "wq": wq, "wk": wk, "wv": wv, "wo": wo.contiguous()}
+
+
+def _weights(setting: Setting, same: Tensor) -> Tensor:
+    """[seq, seq]: causal attention where every query and key is `same` before RoPE."""
+    t = setting.seq_len
+    turned = plain.turned(same.expand(1, t, 1, ROWS), torch.arange(t), setting.model)[0, :, 0]
+    scores = turned @ turned.T / math.sqrt(ROWS)
+    return scores.masked_fill(torch.ones(t, t).triu(1) > 0, -torch.inf).softmax(-1)
+
+
+def _mlp(setting: Setting) -> dict[str, Tensor]:
+    """Sixteen hidden columns draw a letter, two of them each row of it, with half the ink.
+
+    w3 says which row a token draws, w2 holds the letters.
+    """
+    m, t = setting.model, setting.seq_len
+    one = 1.2784645427610738  # silu of it is 1, so that the gate lets w3's part through as it is
+    w1 = torch.zeros(m.ffn_dim, m.dim, dtype=torch.float64)
+    w1[:, t] = one
+    w3 = torch.zeros(m.ffn_dim, m.dim, dtype=torch.float64)
+    w3[:, :t] = torch.nn.functional.one_hot(_row_of(setting), ROWS).T.repeat(2 * m.n_heads, 1)
+    w2 = word(setting, m.dim).repeat(1, 2, 1).flatten(0, 1).T / 2
+    return {"x": _stream(setting), "w1": w1, "w2": w2.contiguous(), "w3": w3}
+
+
+def _embedding(setting: Setting) -> dict[str, Tensor]:
+    """Each row of the table is a row of the whole word; neighbouring tokens look theirs up on other ranks."""
+    m = setting.model
+    table = word(setting, m.dim).sum(0).repeat(m.vocab_size // ROWS, 1)
+    place = torch.arange(setting.seq_len) % (m.vocab_size // ROWS)
+    tokens = (place * ROWS + _row_of(setting)).expand(setting.global_batch, -1)
+    return {"tokens": tokens.contiguous(), "tok_embeddings": table}
+
+
+def _loss(setting: Setting) -> dict[str, Tensor]:
+    """Logits are the word, written across the vocabulary; each token's target is a dot of its row."""
+    m, t = setting.model, setting.seq_len
+    logits = 4 * word(setting, m.vocab_size).sum(0)[_row_of(setting)]  # [seq, vocab]
+    output = torch.zeros(m.vocab_size, m.dim, dtype=torch.float64)
+    output[:, :t] = logits.T
+    own = (torch.arange(t, dtype=torch.float64) * m.vocab_size / t).long()
+    targets = torch.stack([_dot_near(row, int(at)) for row, at in zip(logits, own, strict=True)])
+    return {"x": _stream(setting), "output": output, "targets": targets.repeat(setting.global_batch, 1)}
+
+
+def _dot_near(row: Tensor, at: int) -> Tensor:
+    """The column of a dot that is nearest to a column."""
+    dots = (row > 0).nonzero()[:, 0]
+    return dots[(dots - at).abs().argmin()]
+
+
+def _block(setting: Setting) -> dict[str, Tensor]:
+    """Attention draws its word into the stream, and the MLP draws it once more."""
+    found = _attention(setting)
+    size = found["x"][0].square().mean(-1).add(setting.model.norm_eps).sqrt()  # of every token alike
+    norm = size[0].expand(setting.model.dim).clone()  # gives back what the norm was given
+    return _mlp(setting) | found | {"attention_norm": norm, "ffn_norm": norm}

@@ -1,0 +1,389 @@
+"""Ranks that are watched: how each tensor is held, where a fault begins, what made a number."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import llamapar as lp
+from llamapar import Layout
+from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Replicate, Shard
+from llamapar.errors import LlamaparError
+from llamapar.execution.body import reference
+from llamapar.execution.following import source_of
+from llamapar.execution.watching import lights, watch_task, watched
+from llamapar.panels.film import film, sent_bytes
+from llamapar.programs import FAULTS, PROGRAMS
+from llamapar.programs.teaching import teaching_model, word
+from llamapar.records.trace import Tape, TapeStep
+
+GRID = {
+    "tp=2 cp=2": Layout(tp=2, cp=2),
+    "tp=4": Layout(tp=4, sequence_parallel=False),
+    "dp=2": Layout(tp=2, dp=2),
+}
+
+
+def tape_of(program: str, layout: Layout, **options: Any) -> Tape:
+    return watched(watch_task(program, None, layout, **options))
+
+
+def step_of(tape: Tape, name: str, phase: str = "forward") -> TapeStep:
+    """The last step of the program itself that made `name`."""
+    return [s for s in tape.steps if (s.name, s.phase, s.depth) == (name, phase, 0)][-1]
+
+
+def kinds(step: TapeStep) -> dict[str, tuple[str, int | None]]:
+    return {axis: (place.kind, place.dim) for axis, place in step.places.items()}
+
+
+# -- teaching data -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ["attention", "mlp", "embedding"])
+@pytest.mark.parametrize("layout", [Layout(), Layout(tp=4, cp=2), Layout(tp=8), Layout(dp=2)], ids=str)
+def test_the_output_is_the_word(program: str, layout: Layout) -> None:
+    """By torch's own attention and embedding, in the reference, not by the programs that are watched."""
+    task = watch_task(program, None, layout)
+    out = reference(task).outputs["out"]
+    setting = task.setting
+    rows = word(setting, setting.model.dim).sum(0)
+    for batch, sequence in enumerate(out):
+        faint = 1 if program == "embedding" else 1 / (1 + batch)
+        for token, row in enumerate(sequence):
+            assert row.allclose(faint * rows[token * 8 // setting.seq_len], rtol=0, atol=1e-9)
+
+
+def test_a_summand_is_the_letters_of_the_ranks_own_heads() -> None:
+    task = watch_task("attention", None, Layout(tp=4, sequence_parallel=False))
+    partial = step_of(watched(task), "partial")
+    letters = word(task.setting, task.setting.model.dim)[:, :7]
+    for rank, own in partial.values.items():
+        drawn = letters[2 * rank : 2 * rank + 2].sum(0)
+        assert own[0, ::2][:7].allclose(drawn, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("tp", [2, 3, 5, 6, 16])
+def test_a_teaching_model_tears_heads_where_the_model_does(tp: int) -> None:
+    for name in ("llama3-8b", "llama3.1-405b", "llama3.2-3b"):
+        small = teaching_model(lp.model(name), Layout(tp=tp))
+        assert bool(small.n_kv_heads % tp) == bool(lp.model(name).n_kv_heads % tp)
+        assert small.n_heads <= 16
+
+
+# -- how tensors are held ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", GRID.values(), ids=GRID)
+def test_tensors_are_held_as_the_placement_table_says(layout: Layout) -> None:
+    """The table is the second witness: the watched run found it by numbers alone."""
+    rows = {
+        "x": "residual",
+        "q": "q",
+        "k": "k",
+        "v": "v",
+        "partial": "row_parallel_out",
+        "hidden": "ffn",
+        "out": "residual",
+    }
+    seen = 0
+    for program in ("attention", "mlp"):
+        tape = tape_of(program, layout)
+        for step in tape.steps:
+            given = step.code == "argument"
+            if step.phase != "forward" or step.depth or (step.name == "x" and not given):
+                continue
+            if step.name in rows:
+                row = ACTIVATIONS[rows[step.name]]
+                said = {"tp": row.tp_sp if layout.sp else row.tp, "cp": row.cp, "dp": row.dp}
+            elif step.name in PARAMETERS:
+                said = {"tp": PARAMETERS[step.name], "cp": Replicate(), "dp": Replicate()}
+            else:
+                continue
+            for axis, place in step.places.items():
+                want = said[axis]
+                kind = {Shard: "piece", Replicate: "copy"}.get(type(want), "summand")
+                assert (place.kind, place.dim) == (kind, getattr(want, "dim", None)), (step.name, axis)
+                seen += 1
+    assert seen >= 17
+
+
+def test_gradients_are_summands_where_the_forward_had_copies() -> None:
+    tape = tape_of("attention", Layout(tp=2, cp=2))
+    gathered = step_of(tape, "x")
+    assert kinds(gathered)["tp"] == ("copy", None)
+    back = [s for s in tape.steps if s.name == "x.grad" and s.depth == 0]
+    assert [kinds(s)["tp"] for s in back] == [
+        ("summand", None),
+        ("piece", 1),
+    ]  # before and after the reduce-scatter
+    assert kinds(step_of(tape, "wq.grad", "backward"))["cp"] == ("summand", None)
+    assert kinds(step_of(tape, "wq.grad", "gradients"))["cp"] == ("copy", None)
+    assert kinds(step_of(tape, "partial.grad", "backward"))["tp"] == ("copy", None)
+
+
+@pytest.mark.parametrize("layout", [*GRID.values(), Layout(tp=2, cp=4)], ids=[*GRID, "tp=2 cp=4"])
+def test_numbers_and_collectives_are_those_of_a_run(layout: Layout) -> None:
+    """lp.run's own outputs, reduced gradients and trace, of the same inputs, in random data."""
+    task = watch_task("attention", None, layout, data="random")
+    setting = task.setting
+    run = lp.run(
+        "attention",
+        setting.model,
+        layout,
+        dtype="float64",
+        seq_len=setting.seq_len,
+        global_batch=setting.global_batch,
+    )
+    assert run.ok
+    tape = watched(task)
+    out = step_of(tape, "out")
+    for rank, made in run.outputs.items():
+        assert made["out"].equal(out.values[rank])
+    for name in ("wq", "wk", "wv", "wo"):
+        step = step_of(tape, f"{name}.grad", "gradients")
+        for report in run.reports:
+            assert step.values[report.rank].allclose(report.gradients[name], rtol=1e-9, atol=1e-12)
+    for phase in ("forward", "backward"):
+        ran = sorted((e.kind, e.axis, e.bytes) for e in run.trace.events if e.phase == phase)
+        inner = [s for s in tape.steps if s.phase == phase]
+        known = {(e.kind, e.axis, e.bytes) for s in inner for e in s.events.get(0, ())}
+        assert known == set(ran)
+
+
+def test_uneven_and_padded_vocabularies_are_pieces() -> None:
+    tape = tape_of("loss", Layout(tp=4))
+    logits = step_of(tape, "logits")
+    assert logits.global_shape == (1, 16, 56)  # 56 rows and 8 pad rows, 16 to a rank
+    assert set(logits.local.values()) == {(1, 16, 16)}
+    assert kinds(logits) == {"tp": ("piece", 2)}
+
+
+# -- what breaks -------------------------------------------------------------------------------
+
+BEGINS = {
+    "drop_all_reduce": ("out", "forward"),
+    "drop_backward_all_reduce": ("x.grad", "backward"),
+    "sum_twice": ("partial.grad", "backward"),
+    "no_kv_grad_sum": ("wk.grad", "gradients"),
+    "tile_kv": ("wk", "forward"),
+    "no_norm_grad_sum": ("attention_norm.grad", "gradients"),
+    "contiguous_positions": ("positions", "forward"),
+    "no_context_grad_sum": ("wq.grad", "gradients"),
+    "no_data_grad_sum": ("w1.grad", "gradients"),
+    "shards_not_summed": ("w1.grad", "gradients"),
+    "replicas_not_summed": ("w1.grad", "gradients"),
+    "shards_out_of_order": ("w2", "forward"),
+    "pad_in_softmax": ("total", "forward"),
+}
+"""The first tensor that each fault of one stage makes wrong."""
+
+
+def test_every_fault_of_one_stage_is_there() -> None:
+    assert set(BEGINS) == {name for name, fault in FAULTS.items() if fault.program not in ("llama", "step")}
+
+
+@pytest.mark.parametrize("name", BEGINS)
+def test_a_fault_is_shown_where_it_begins(name: str) -> None:
+    fault = FAULTS[name]
+    options: dict[str, Any] = {"options": dict(fault.needs)}
+    right = watched(watch_task(fault.program, None, Layout(**fault.layout), **options))
+    assert not any(step.fault for step in right.steps)
+    broken = watched(watch_task(fault.program, None, Layout(**fault.layout), fault=name, **options), right)
+    begins = [(step.name, step.phase) for step in broken.steps if step.fault == "begins"]
+    assert begins == [BEGINS[name]]
+    first = next(n for n, step in enumerate(broken.steps) if step.fault)
+    assert broken.steps[first].fault == "begins"
+    assert broken.steps[first].why
+
+
+def edit(program: str, layout: Layout, before: str, after: str) -> Tape:
+    """The tape of a program in whose source one text was replaced, beside the program's own."""
+    source = source_of(PROGRAMS[program].function)
+    assert source.count(before) == 1
+    right = tape_of(program, layout)
+    return watched(watch_task(program, None, layout, source=source.replace(before, after)), right)
+
+
+def test_a_deleted_all_reduce_lights_up() -> None:
+    layout = Layout(tp=2, sequence_parallel=False)
+    tape = edit("attention", layout, "return row_output(partial, mesh, setting)", "return partial")
+    [first] = [step for step in tape.steps if step.fault == "begins"]
+    assert (first.name, first.code) == ("out", "return partial")
+    assert first.why == "a summand over TP where it should be a copy"
+
+
+def test_an_edit_of_the_sizes_raises_the_genuine_error_at_its_line() -> None:
+    tape = edit("meta_attention", Layout(tp=2), "model.n_heads // tp", "model.n_heads")
+    [failed] = [step for step in tape.steps if step.error]
+    assert failed.code.startswith("q = (x @ wq.mT).view(")
+    assert failed.error[0] == failed.error[1]
+    assert "is invalid for input of size" in failed.error[0]
+
+
+def test_an_edit_that_every_rank_makes_alike_is_no_fault() -> None:
+    tape = edit("attention", Layout(tp=2), "heads.flatten(2) @ wo.mT", "2 * (heads.flatten(2) @ wo.mT)")
+    assert not any(step.fault for step in tape.steps)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "def attention(mesh, setting, x):\n    return (x",
+            r"^line 2 cannot be read: '\(' was never closed\n",
+        ),
+        ("import os", r"^the text is not one function\n  why  it defines the program"),
+        ("x = 1\ndef f(mesh, setting, x):\n    return x", r"^the text is not one function\n"),
+        ("def f(x):\n    return x", r"the first arguments of a program are mesh and setting"),
+        ("def f(mesh, setting, nonsense):\n    return nonsense", r"^argument 'nonsense' is not known\n"),
+    ],
+)
+def test_a_source_that_is_no_program_is_refused(source: str, message: str) -> None:
+    with pytest.raises(LlamaparError, match=message):
+        watched(watch_task("attention", None, Layout(tp=2), source=source))
+
+
+def test_a_loop_without_end_is_broken_off() -> None:
+    source = "def f(mesh, setting, x):\n    while True:\n        y = x + 1\n    return y"
+    begun = time.monotonic()
+    with pytest.raises(LlamaparError, match=r"^more than 2000 lines were followed\n"):
+        watched(watch_task("attention", None, Layout(tp=2), source=source))
+    assert time.monotonic() - begun < 20
+
+    def stop() -> None:
+        if time.monotonic() - begun > 1:
+            raise LlamaparError("stopped")
+
+    silent = "def f(mesh, setting, x):\n    while True:\n        pass\n    return x"
+    with pytest.raises(LlamaparError, match=r"^stopped$"):
+        watched(watch_task("attention", None, Layout(tp=2), source=silent), tick=stop)
+
+
+def test_an_edited_program_leaves_ours_as_it_is() -> None:
+    source = source_of(PROGRAMS["mlp"].function).replace(
+        "column_input(x, mesh, setting)", "globals().update(F=None) or x"
+    )
+    tape = watched(watch_task("mlp", None, Layout(tp=2), source=source))
+    assert tape.steps[-1].error  # its own F is gone, and only its own
+    assert lp.run("mlp", "tiny", Layout(tp=2)).ok
+
+
+def test_more_ranks_than_are_watched() -> None:
+    with pytest.raises(LlamaparError, match=r"^32 ranks, and at most 16 are watched\n"):
+        watched(watch_task("mlp", None, Layout(tp=4, dp=8)))
+
+
+# -- a person's own program --------------------------------------------------------------------
+
+
+def test_a_program_of_ones_own_is_placed_like_ours() -> None:
+    def mine(mesh: Any, setting: Any, x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+        whole = lp.programs.collectives.all_gather(x, mesh, "tp", 1)
+        wide = whole @ w1.mT
+        part = wide @ w2.mT
+        return lp.programs.collectives.all_reduce(part, mesh, "tp")
+
+    tape = watched(watch_task(mine, None, Layout(tp=2)))
+    found = {step.name: kinds(step)["tp"] for step in tape.steps if step.phase == "forward"}
+    assert found["whole"] == ("copy", None)
+    assert found["wide"] == ("piece", 2)
+    assert found["part"] == ("summand", None)
+    assert found["out"] == ("copy", None)
+    assert not any(step.fault for step in tape.steps)
+
+
+# -- what made a number ------------------------------------------------------------------------
+
+
+def test_what_made_a_number_lights_up_on_every_rank() -> None:
+    task = watch_task("attention", None, Layout(tp=2, cp=2))
+    tape = watched(task)
+    at = {step.name: n for n, step in enumerate(tape.steps) if step.phase == "forward" and step.depth == 0}
+    partial, out, heads = at["partial"], at["out"], at["heads"]
+    width = tape.steps[partial].local[0][-1]
+    row, column = 1, 0  # of rank 1's out: tokens 4 to 7 of the CP rank's eight
+    found = lights(task, out, 1, row * width + column)
+    assert found == {partial: {0: [(4 + row) * width + column], 1: [(4 + row) * width + column]}}
+    found = lights(task, partial, 2, 3 * width)
+    assert {tape.steps[n].name: list(of) for n, of in found.items()} == {"wo": [2], "heads": [2]}
+    assert all(cell // (4 * 8) == 3 for cell in found[heads][2])  # of its own token alone
+    found = lights(task, heads, 0, 7 * 32)  # the last token of rank 0, which is the last of all
+    keys = found[at["v"]]
+    assert set(keys) == {0, 2}  # its own tokens, and those of the other CP rank
+    assert lights(task, at["wq"], 0, 0) == {}
+
+
+# -- the page's data ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ["attention", "mlp", "embedding", "loss", "block"])
+def test_the_film_is_plain_and_its_thumbnails_cover_the_whole(program: str) -> None:
+    made = film(tape_of(program, Layout(tp=2, cp=2)))
+    assert json.loads(json.dumps(made)) == made
+    whole = 0
+    for tensor in made["tensors"]:
+        for of_rank in tensor["ranks"].values():
+            assert len(base64.b64decode(of_rank["data"])) == of_rank["rows"] * of_rank["columns"]
+            at = of_rank["at"]
+            if at and "own" not in of_rank["kinds"].values() and "numbers" not in of_rank["place"]:
+                rows = sum(stop - start for start, stop in at["rows"])
+                columns = sum(stop - start for start, stop in at["columns"])
+                pads = of_rank["rows"] * of_rank["columns"] - rows * columns
+                assert pads == 0 or program in ("loss", "embedding")
+        ranks = [r["at"] for r in tensor["ranks"].values() if r["at"]]
+        if len(ranks) == 4:
+            cells = {
+                (i, j)
+                for at in ranks
+                for start, stop in at["rows"]
+                for first, last in at["columns"]
+                for i in range(start, stop)
+                for j in range(first, last)
+            }
+            assert len(cells) == tensor["rows"] * tensor["columns"]
+            whole += 1
+    assert whole >= 5
+
+
+def test_rows_move_between_exactly_the_ranks_of_the_group() -> None:
+    made = film(tape_of("attention", Layout(tp=2, cp=2)))
+    step = next(
+        s for s in made["steps"] if s["event"] and s["event"]["kind"] == "reduce_scatter" and not s["depth"]
+    )
+    assert step["event"] == {
+        "kind": "reduce_scatter",
+        "axis": "tp",
+        "groups": [[0, 1], [2, 3]],
+        "bytes": 8 * 48 * 8 // 2,
+    }
+    assert {(m["from"], m["to"]) for m in step["moves"]} == {(0, 1), (1, 0), (2, 3), (3, 2)}
+    for move in step["moves"]:
+        there = made["tensors"][move["into"]]["ranks"][str(move["to"])]
+        assert move["at"] == [0, there["rows"]]
+        assert move["rows"] == ([0, 4] if move["to"] in (0, 2) else [4, 8])
+    assert "`partial` is a summand on each rank, and the sum over the group completes it" in step["caption"]
+    assert "1,536 bytes" in step["caption"]
+
+
+def test_bytes_of_a_ring() -> None:
+    event = lp.run("mlp", "tiny", Layout(tp=4, sequence_parallel=False)).trace.events[0]
+    assert (event.kind, len(event.group)) == ("all_reduce", 4)
+    assert sent_bytes(event) == event.bytes * 3 // 4 * 2
+
+
+def test_captions_speak_of_what_is_seen() -> None:
+    made = film(tape_of("attention", Layout(tp=2, cp=2)))
+    by_code = {s["code"]: s["caption"] for s in made["steps"] if s["phase"] == "forward" and s["depth"] == 0}
+    assert by_code["partial = heads.flatten(2) @ wo.mT"] == (
+        "Each rank makes `partial` from `wo` and `heads`, and sends nothing. "
+        "Each rank has its own tokens (CP) of `partial`, as a summand over TP."
+    )
+    assert by_code["q = split_heads(x @ wq.mT, setting.model.head_dim)"].endswith(
+        "Each rank has its own tokens (CP) and its own heads (TP) of `q`."
+    )
