@@ -27,10 +27,7 @@ from llamapar.records.tables import Record
 
 from .controls import live_controls
 from .ladders import SUBJECTS, Map, Rung, Subject, subject, subject_of
-from .page import Page, source
-
-MOST_STEPS = 200
-"""That can be undone."""
+from .page import Undoing, source
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ _together = threading.RLock()
 """One lock for all live pictures, for a move of one may move another."""
 
 
-class Live(Page[LiveState]):
+class Live(Undoing[LiveState]):
     """One picture with its knob. `set` moves it from code, `snapshot` is what it shows, as a static View.
 
     Pictures that show the same job move together: where another live picture has the same model and the same
@@ -113,26 +110,11 @@ class Live(Page[LiveState]):
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     ladder = traitlets.List(traitlets.Dict()).tag(sync=True)
     layout = None  # ipywidgets' own would have another id at each run, and so would the stored picture
-    past = traitlets.Int().tag(sync=True)
-    """Changes that can be taken back."""
 
     def __init__(self, state: LiveState) -> None:
-        self._past: list[LiveState] = []
         super().__init__(state)
         self._lock = _together
         _shown.add(self)
-
-    def set(self, **values: object) -> None:
-        """Move the knob, or set another control. Raises LlamaparError for what the picture cannot show."""
-        self._show(lambda state: state.change(values))
-
-    def undo(self) -> None:
-        """Take the last change back, here and where it was followed."""
-        with self._lock:
-            if self._past:
-                before = self._past.pop()
-                self._show(lambda _: before)
-                self._keep(self._past[:-1])
 
     @property
     def code(self) -> str:
@@ -153,11 +135,8 @@ class Live(Page[LiveState]):
             before = self._state
             super()._show(change)
             moved = {name: new for name, new in self._state.values.items() if before.values[name] != new}
-            if not moved:
-                return
-            self._keep([*self._past, before])
             for other in list(_shown):
-                if other is not self:
+                if other is not self and moved:
                     other._follow_job(before.values, moved)
 
     def _follow_job(self, before: Values, moved: Values) -> None:
@@ -172,15 +151,6 @@ class Live(Page[LiveState]):
         except LlamaparError:
             return  # what the other shows has no picture here
         super()._show(lambda _: state)
-        self._keep([*self._past, own])
-
-    def _keep(self, past: list[LiveState]) -> None:
-        self._past = past[-MOST_STEPS:]
-        self.past = len(self._past)
-
-    def _press(self, kind: str, content: Values, current: bool) -> None:
-        if kind == "undo":
-            self.undo()
 
 
 ARGUMENTS = {

@@ -198,6 +198,48 @@ class Page(anywidget.AnyWidget, Generic[State]):
                 self.send({"kind": "answered", **answer})
 
 
+MOST_STEPS = 200
+"""That can be undone."""
+
+
+class Undoing(Page[State]):
+    """A page whose changes can be taken back."""
+
+    past = traitlets.Int().tag(sync=True)
+    """Changes that can be taken back."""
+
+    def __init__(self, state: State) -> None:
+        self._past: list[State] = []
+        super().__init__(state)
+
+    def set(self, **values: object) -> None:
+        """Change what the controls say. Raises LlamaparError for what cannot be shown."""
+        self._show(lambda state: state.change(values))
+
+    def undo(self) -> None:
+        """Take the last change back."""
+        with self._lock:
+            if self._past:
+                before = self._past.pop()
+                self._show(lambda _: before)
+                self._keep(self._past[:-1])
+
+    def _show(self, change: Callable[[State], State]) -> None:
+        with self._lock:
+            before = self._state
+            super()._show(change)
+            if self._state != before:
+                self._keep([*self._past, before])
+
+    def _keep(self, past: list[State]) -> None:
+        self._past = past[-MOST_STEPS:]
+        self.past = len(self._past)
+
+    def _press(self, kind: str, content: Values, current: bool) -> None:
+        if kind == "undo":
+            self.undo()
+
+
 def _unforeseen(message: Values, fault: BaseException) -> LlamaparError:
     at = traceback.extract_tb(fault.__traceback__)[-1]
     where = f"{Path(at.filename).name}, line {at.lineno}"

@@ -1,0 +1,381 @@
+// What `lp.watch` draws of the ranks: a tile for each on its mesh, in it the tensors of a step as pictures of
+// their numbers, and between the tiles the rows that a collective moves. A film is never changed, so what was
+// decoded of it is kept beside it.
+
+const decoded = new WeakMap(); // a rank's tensor → its bytes
+const painted = new WeakMap(); // a rank's tensor → { inks, canvas }: its picture, a pixel a cell
+const GAP = 12; // pixels between tiles
+const NARROW = 150; // pixels: no tile is narrower
+const THUMB = 34; // pixels: of the thumbnail at most
+const MOST = 7; // pixels: of a cell's width
+const WEIGHT = 72; // pixels: of a weight's height at most
+const FLIGHT = 900; // ms that rows are on their way
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+function bytesOf(own) {
+  let bytes = decoded.get(own);
+  if (!bytes) decoded.set(own, bytes = Uint8Array.from(atob(own.data), (letter) => letter.charCodeAt(0)));
+  return bytes;
+}
+
+// The colour of each byte, from the theme: 128 is nothing, 0 and 255 the largest value of the tensor.
+function mixInks(node) {
+  const style = getComputedStyle(node);
+  const read = (name) => style.getPropertyValue(name).match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16));
+  const [paper, plus, minus] = ["--lp-paper", "--lp-plus", "--lp-minus"].map(read);
+  const mixed = Array.from({ length: 256 }, (_, byte) => {
+    const part = Math.min(1, Math.abs(byte - 128) / 127) ** 0.7; // small values are seen, too
+    const ink = byte < 128 ? minus : plus;
+    return paper.map((from, k) => Math.round(from + (ink[k] - from) * part));
+  });
+  return Object.assign(mixed, { text: style.color, grid: paper[0] > 127 ? "rgba(110, 110, 120, 0.28)" : "rgba(150, 150, 160, 0.28)" });
+}
+
+function pictureOf(own, inks) {
+  const before = painted.get(own);
+  if (before?.inks === inks) return before.canvas;
+  const canvas = make("canvas", { width: own.columns, height: own.rows });
+  const image = new ImageData(own.columns, own.rows);
+  bytesOf(own).forEach((byte, k) => image.data.set([...inks[byte], 255], 4 * k));
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  painted.set(own, { inks, canvas });
+  return canvas;
+}
+
+// One tensor of one rank on a canvas; size: of a cell, [across, down] in pixels. lit: the cells that stay when
+// the others fade; ring: the cell that is pointed at.
+function paint({ canvas, own, size: [across, down], seams }, inks, lit, ring) {
+  const ratio = window.devicePixelRatio || 1;
+  const [width, height] = [own.columns * across, own.rows * down];
+  const pen = canvas.getContext("2d");
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+    Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  }
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.imageSmoothingEnabled = false;
+  const picture = pictureOf(own, inks);
+  pen.globalAlpha = 1;
+  pen.drawImage(picture, 0, 0, width, height);
+  if (lit) {
+    pen.globalAlpha = 0.75;
+    pen.fillStyle = `rgb(${inks[128]})`;
+    pen.fillRect(0, 0, width, height);
+    pen.globalAlpha = 1;
+    for (const [row, column] of lit) pen.drawImage(picture, column, row, 1, 1, column * across, row * down, across, down);
+  }
+  pen.fillStyle = inks.grid;
+  if (across >= 4) { // a grid, so that cells can be counted
+    for (let column = 1; column < own.columns; column++) pen.fillRect(column * across - 0.5, 0, 0.5, height);
+    for (let row = 1; row < own.rows; row++) pen.fillRect(0, row * down - 0.5, width, 0.5);
+  }
+  pen.fillStyle = inks.text;
+  pen.globalAlpha = 0.55;
+  for (const column of seams.columns) pen.fillRect(column * across - 0.5, 0, 1, height);
+  for (const row of seams.rows) pen.fillRect(0, row * down - 0.5, width, 1);
+  pen.globalAlpha = 1;
+  pen.strokeStyle = inks.text;
+  if (lit) {
+    pen.lineWidth = 1.5;
+    outline(pen, lit, across, down);
+  }
+  if (ring) {
+    pen.lineWidth = 2;
+    pen.strokeRect(ring[1] * across - 2, ring[0] * down - 2, across + 4, down + 4);
+  }
+}
+
+// A line around cells, not between two of them.
+function outline(pen, cells, across, down) {
+  const all = new Set(cells.map(([row, column]) => `${row},${column}`));
+  pen.beginPath();
+  for (const [row, column] of cells) {
+    const [left, top, right, bottom] = [column * across, row * down, (column + 1) * across, (row + 1) * down];
+    const edge = (by, beside, ...ends) => {
+      if (all.has(`${row + by},${column + beside}`)) return;
+      pen.moveTo(ends[0], ends[1]);
+      pen.lineTo(ends[2], ends[3]);
+    };
+    edge(-1, 0, left, top + 0.5, right, top + 0.5);
+    edge(1, 0, left, bottom - 0.5, right, bottom - 0.5);
+    edge(0, -1, left + 0.5, top, left + 0.5, bottom);
+    edge(0, 1, right - 0.5, top, right - 0.5, bottom);
+  }
+  pen.stroke();
+}
+
+// Where a picture has a seam: between chunks of tokens that are no neighbours, and between heads.
+function seamsOf(own) {
+  const ends = (ranges) => { let past = 0; return ranges.slice(0, -1).map(([start, stop]) => (past += stop - start)); };
+  const rows = own.at ? ends(own.at.rows) : [];
+  const dim = own.shape.length === 4 ? own.shape[3] : own.columns;
+  const columns = [...Array(Math.max(0, Math.ceil(own.columns / (dim || 1)) - 1)).keys()].map((k) => (k + 1) * dim);
+  return { rows, columns };
+}
+
+// The whole tensor, small; dark is what this rank has, hatched where it is a summand, so not complete.
+function thumbnail(tensor, own) {
+  if (!own.at || tensor.rows * tensor.columns < 2) return null;
+  const down = Math.max(7, Math.min(THUMB, (THUMB * tensor.rows) / tensor.columns));
+  const across = Math.max(7, Math.min(THUMB, (THUMB * tensor.columns) / tensor.rows));
+  const parts = own.at.rows.flatMap(([top, bottom]) => own.at.columns.map(([left, right]) => make("span", {
+    style: `top:${(100 * top) / tensor.rows}%;height:${(100 * (bottom - top)) / tensor.rows}%;left:${(100 * left) / tensor.columns}%;width:${(100 * (right - left)) / tensor.columns}%`,
+  })));
+  const summand = Object.values(own.kinds).includes("summand");
+  const title = `the rank's part of the whole tensor [${tensor.whole.join(", ")}]`;
+  return make("div", { class: `lp-thumb${summand ? " lp-summand" : ""}`, title, style: `width:${across}px;height:${down}px` }, parts);
+}
+
+// "seq/cp" with the axis in its colour.
+const dimName = (dim) => dim.split("/").map((part, k) => (k ? make("span", { class: "lp-part", "data-axis": part }, `/${part}`) : part));
+const listed = (items) => ["[", ...items.flatMap((item, k) => (k ? [", ", item] : [item])).flat(), "]"];
+const isWeight = ({ dims }) => !dims.some((dim) => /^(batch|seq)/.test(dim));
+
+// The ranks' tiles; `hear` is called with the cell that is pointed at, and its value, or with null.
+function buildTiles(hear) {
+  const grid = make("div", { class: "lp-mesh" });
+  const arrows = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  arrows.classList.add("lp-arrows");
+  arrows.setAttribute("aria-hidden", "true");
+  const sky = make("div", { class: "lp-sky", "aria-hidden": "true" });
+  const node = make("div", { class: "lp-tiles" }, grid, arrows, sky);
+  let inks = null;
+  let film = null;
+  let step = null;
+  let chosen = 0; // the rank whose rows are followed
+  let looked = null; // the one that is pointed at
+  let tiles = new Map(); // rank → { tile, body }
+  let shown = new Map(); // "tensor rank" → { canvas, own, side, tensor, rank }
+  let lights = new Map(); // "tensor rank" → cells
+  let pointed = null; // { tensor, rank, row, column }
+  let wide = 0;
+  const key = (tensor, rank) => `${tensor} ${rank}`;
+
+  function build() {
+    const names = Object.keys(film.axes).filter((axis) => film.axes[axis] > 1);
+    tiles = new Map(film.ranks.map(({ rank, coord }) => {
+      const where = names.map((axis) => make("span", { class: "lp-part", "data-axis": axis }, `${axis} ${coord[axis]}`));
+      const head = button([make("b", {}, `rank ${rank}`), make("span", { class: "lp-coord" }, where)], {
+        class: "lp-rank", "aria-pressed": "false", title: "follow this rank's rows", onclick: () => choose(rank),
+      });
+      const body = make("div", { class: "lp-body" });
+      const tile = make("div", {
+        class: "lp-tile", role: "group", "aria-label": `rank ${rank}`, "data-rank": rank,
+        onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(rank); }, onpointerleave: () => look(null),
+      }, head, body);
+      return [rank, { tile, head, body }];
+    }));
+    if (!tiles.has(chosen)) chosen = film.ranks[0].rank;
+    grid.replaceChildren(...[...tiles.values()].map(({ tile }) => tile));
+  }
+
+  // TP runs along x; where its ranks do not fit beside each other, in as many equal lines as it takes.
+  function lay() {
+    const fits = Math.max(1, Math.floor((grid.clientWidth + GAP) / (NARROW + GAP)));
+    const { tp } = film.axes;
+    const across = tp === 1 ? Math.min(fits, film.ranks.length, 2) : [...Array(tp).keys()].map((k) => tp - k).find((n) => tp % n === 0 && n <= fits);
+    grid.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
+    grid.style.gap = `${GAP}px`;
+    return (grid.clientWidth - (across - 1) * GAP) / across;
+  }
+
+  // One size of cells for all activations of a step, so that their shapes compare; weights have smaller ones.
+  function sizes(width) {
+    const all = [...new Set([...step.reads, ...step.made])].map((n) => [n, film.tensors[n]]);
+    const [rows, columns] = ["rows", "columns"].map((name) => (tensor) => Math.max(1, ...Object.values(tensor.ranks).map((own) => own[name])));
+    const room = width - 22;
+    const large = Math.max(1, Math.min(MOST, ...all.filter(([, tensor]) => !isWeight(tensor)).map(([, tensor]) => Math.floor(room / columns(tensor)))));
+    const high = large < 4 ? 2 * large : large; // narrow cells are high, so that they are seen
+    const small = (tensor) => Math.max(1, Math.min(3, large, Math.floor((2 * WEIGHT) / rows(tensor)) / 2, Math.floor((2 * Math.min(room, 2 * WEIGHT)) / columns(tensor)) / 2));
+    return new Map(all.map(([n, tensor]) => [n, isWeight(tensor) ? [small(tensor), small(tensor)] : [large, high]]));
+  }
+
+  function tensorNode(n, rank, made, size) {
+    const tensor = film.tensors[n];
+    const own = tensor.ranks[rank];
+    if (!own) return null;
+    const single = own.rows * own.columns === 1;
+    const shape = `[${own.shape.join(", ")}]`;
+    const canvas = single ? null : make("canvas", {
+      class: "lp-values", role: "img", tabindex: rank === chosen ? 0 : -1, "data-lm-suppress-shortcuts": "true",
+      "aria-label": `${tensor.name} ${shape} on rank ${rank}, ${own.place}. Arrow keys point at a cell.`,
+    });
+    if (canvas) {
+      const picture = { canvas, own, size, seams: seamsOf(own), tensor: n, rank };
+      shown.set(key(n, rank), picture);
+      paint(picture, inks);
+      canvas.addEventListener("pointermove", (event) => point(n, rank, Math.floor(event.offsetY / size[1]), Math.floor(event.offsetX / size[0])));
+      canvas.addEventListener("pointerleave", () => hear(null));
+      canvas.addEventListener("blur", () => hear(null));
+      canvas.addEventListener("keydown", (event) => walk(event, n, rank));
+    }
+    const words = own.place.split(" · ").map((part, k, all) => (all.slice(0, k).some((before) => before.startsWith("piece:")) ? part.replace("piece: ", "") : part));
+    const [word, ...rest] = words.join(" · ").split(/(?= )/);
+    const whole = (text) => make("span", { class: "lp-whole" }, text); // never broken into two lines
+    return make("div", { class: `lp-tensor ${made ? "lp-made" : "lp-read"}`, "data-tensor": n, "data-differs": own.differs ? "yes" : null, style: `flex: 1 1 ${Math.max(own.columns * size[0] + 2, 120)}px` },
+      thumbnail(tensor, own),
+      make("div", { class: "lp-what" }, whole([made ? "→ " : "", make("b", {}, tensor.name)]), " ", whole(shape)),
+      make("div", { class: "lp-dims" }, listed(tensor.dims.map(dimName))),
+      make("div", { class: "lp-place" }, make("b", {}, word), rest.map((part) => (part.includes("–") ? [" ", whole(part.trim())] : part)).flat()),
+      single ? make("div", { class: "lp-number" }, say(valueOf(tensor, own, 0, 0))) : canvas);
+  }
+
+  const valueOf = (tensor, own, row, column) => ((bytesOf(own)[row * own.columns + column] - 128) / 127) * tensor.scale;
+
+  function point(tensor, rank, row, column) {
+    const { own } = shown.get(key(tensor, rank));
+    if (row < 0 || column < 0 || row >= own.rows || column >= own.columns) return;
+    hear({ tensor, rank, row, column, value: valueOf(film.tensors[tensor], own, row, column) });
+  }
+
+  function walk(event, tensor, rank) {
+    const by = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const here = pointed?.tensor === tensor && pointed.rank === rank ? [pointed.row + by[0], pointed.column + by[1]] : [0, 0];
+    point(tensor, rank, ...here);
+  }
+
+  function repaint() {
+    for (const [name, picture] of shown) {
+      const { tensor, rank } = picture;
+      const ring = pointed?.tensor === tensor && pointed.rank === rank ? [pointed.row, pointed.column] : null;
+      const lit = lights.size && step.reads.includes(tensor) ? lights.get(name) ?? [] : null;
+      paint(picture, inks, lit, ring);
+    }
+  }
+
+  const look = (rank) => { if (looked !== rank) { looked = rank; drawArrows(); } };
+
+  function choose(rank) {
+    chosen = rank;
+    for (const [each, { tile, head }] of tiles) {
+      head.setAttribute("aria-pressed", String(each === rank));
+      tile.classList.toggle("lp-chosen", each === rank);
+    }
+    for (const { canvas, rank: each } of shown.values()) canvas.tabIndex = each === rank ? 0 : -1;
+    drawArrows();
+  }
+
+  // -- rows on their way -------------------------------------------------------------------------
+
+  // Where rows of a picture stand, from the tiles' corner.
+  function band({ canvas, size: [across, down] }, [top, bottom], [left, right]) {
+    const box = canvas.getBoundingClientRect();
+    const from = node.getBoundingClientRect();
+    const [x, y] = [box.left - from.left + canvas.clientLeft, box.top - from.top + canvas.clientTop];
+    return { x: x + left * across, y: y + top * down, width: (right - left) * across, height: (bottom - top) * down };
+  }
+
+  const moves = () => step.moves.map((move) => ({ ...move, source: shown.get(key(move.tensor, move.from)), target: shown.get(key(move.into, move.to)) }))
+    .filter(({ source, target }) => source && target)
+    .map((move) => ({ ...move, start: band(move.source, move.rows, move.columns), end: band(move.target, move.at, move.at_columns ?? move.columns) }));
+
+  const draw = (tag, attributes) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  };
+
+  // Beside each other: between the sides that face. One above the other: along the left side.
+  function curve(start, end) {
+    const [y, to] = [start.y + start.height / 2, end.y + end.height / 2];
+    if (Math.abs(start.x + start.width / 2 - end.x - end.width / 2) > Math.max(start.width, end.width)) {
+      const right = end.x > start.x;
+      const [x, tip] = right ? [start.x + start.width + 3, end.x - 9] : [start.x - 3, end.x + end.width + 9];
+      const bend = (tip - x) / 2;
+      return [`M${x} ${y} C${x + bend} ${y} ${tip - bend} ${to} ${tip} ${to}`, [tip, to, right ? 1 : -1]];
+    }
+    const [x, tip] = [start.x - 3, end.x - 9];
+    const out = Math.min(x, tip) - (to > y ? 16 : 8);
+    return [`M${x} ${y} C${out} ${y} ${out} ${to} ${tip} ${to}`, [tip, to, 1]];
+  }
+
+  function drawArrows() {
+    arrows.replaceChildren();
+    if (!step?.moves.length) return;
+    arrows.setAttribute("width", node.clientWidth);
+    arrows.setAttribute("height", node.clientHeight);
+    arrows.dataset.axis = step.axis;
+    const rank = looked ?? chosen;
+    const group = step.event?.groups.find((ranks) => ranks.includes(rank)) ?? [];
+    const few = step.event && step.event.groups.every((group) => group.length < 3);
+    const parts = moves().map(({ from, to, start, end }) => {
+      const [path, [x, y, way]] = curve(start, end);
+      const frame = ({ x: left, y: top, width, height }) => draw("rect", { x: left - 1, y: top - 1, width: width + 2, height: height + 2 });
+      const followed = few || to === rank;
+      const arrow = draw("g", { class: followed ? "lp-followed" : group.includes(to) ? "lp-faint" : "lp-far", "data-from": from, "data-to": to });
+      arrow.append(draw("path", { d: path }), draw("path", { class: "lp-head", d: `M${x + 8 * way} ${y} l${-10 * way} -5 v10 z` }));
+      if (followed) arrow.append(frame(start), frame(end));
+      return arrow;
+    });
+    arrows.replaceChildren(...parts.sort((a, b) => a.classList.contains("lp-followed") - b.classList.contains("lp-followed")));
+  }
+
+  // The rows themselves, from where they were read to where they end; what they make appears as they land.
+  function fly() {
+    sky.replaceChildren();
+    if (still.matches || !step.moves.length || !node.isConnected) return;
+    const on = new Set();
+    for (const { source, target, start, end, rows, columns } of moves()) {
+      const rowsOf = make("canvas", { class: "lp-flying" });
+      const [across, down] = [columns[1] - columns[0], rows[1] - rows[0]];
+      Object.assign(rowsOf, { width: across, height: down });
+      rowsOf.getContext("2d").drawImage(pictureOf(source.own, inks), columns[0], rows[0], across, down, 0, 0, across, down);
+      Object.assign(rowsOf.style, { width: `${start.width}px`, height: `${start.height}px` });
+      sky.append(rowsOf);
+      const at = ({ x, y }, opacity, grown = "") => ({ transform: `translate(${x}px, ${y}px)${grown}`, opacity });
+      rowsOf.animate([at(start, 0.95), at(end, 0.95, ` scale(${end.width / start.width}, ${end.height / start.height})`)], { duration: FLIGHT, easing: "ease-in-out" })
+        .finished.then(() => rowsOf.remove(), () => {});
+      on.add(target.canvas);
+    }
+    for (const canvas of on) canvas.animate([{ opacity: 0.2 }, { opacity: 0.2, offset: 0.6 }, { opacity: 1 }], { duration: FLIGHT });
+  }
+
+  // -- a step ------------------------------------------------------------------------------------
+
+  // moving: whether the rows fly, as when one steps there; else only arrows stand.
+  function show(newFilm, newStep, moving) {
+    const anew = film?.ranks.map(({ rank }) => rank).join() !== newFilm.ranks.map(({ rank }) => rank).join() || JSON.stringify(film.axes) !== JSON.stringify(newFilm.axes);
+    film = newFilm;
+    step = newStep;
+    lights = new Map();
+    pointed = null;
+    inks ??= mixInks(node);
+    if (anew) build();
+    const width = lay();
+    const size = sizes(width);
+    shown = new Map();
+    for (const [rank, { tile, head, body }] of tiles) {
+      const error = step.error[rank];
+      const all = [...step.reads.map((n) => [n, false]), ...step.made.map((n) => [n, true])];
+      const order = [...all.filter(([n, made]) => !made && !isWeight(film.tensors[n])), ...all.filter(([n, made]) => !made && isWeight(film.tensors[n])), ...all.filter(([, made]) => made)];
+      body.replaceChildren(...order.map(([n, made]) => tensorNode(n, rank, made, size.get(n))).filter(Boolean), ...(error ? [make("div", { class: "lp-raised" }, error)] : []));
+      head.setAttribute("aria-pressed", String(rank === chosen));
+      tile.classList.toggle("lp-chosen", rank === chosen);
+    }
+    node.dataset.fault = step.fault;
+    drawArrows();
+    sky.replaceChildren();
+    if (moving) fly();
+  }
+
+  const resized = new ResizeObserver(() => {
+    if (!film || !grid.clientWidth || Math.abs(grid.clientWidth - wide) < 1) { drawArrows(); return; }
+    wide = grid.clientWidth;
+    show(film, step, false);
+  });
+  resized.observe(node);
+  const theme = new MutationObserver(() => { inks = mixInks(node); if (film) show(film, step, false); });
+  theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
+
+  return {
+    node, show,
+    light: (cells, place) => { lights = new Map(cells.map(({ tensor, rank, cells: own }) => [key(tensor, rank), own])); pointed = place; repaint(); },
+    close: () => { resized.disconnect(); theme.disconnect(); },
+  };
+}
+
+// A number as people read it.
+const say = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))).replace("-", "−") : String(value));

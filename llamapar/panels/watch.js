@@ -1,0 +1,335 @@
+// `lp.watch`: the source with the line that runs, a tile for every rank, and a dot for every step.
+// The whole film came at once, so stepping asks nobody; the kernel runs the ranks again for a new source,
+// layout or fault, and says which numbers made a number.
+
+const PACE = 1600; // ms that a step stands while the film plays
+const REST = 90; // ms that a pointer rests on a cell until its makers are asked for
+
+const phaseOf = ({ phase }) => (phase === "forward" ? "forward" : "backward");
+
+function render({ model, el }) {
+  const uid = `lp${Math.random().toString(36).slice(2)}`;
+  const payload = () => model.get("payload");
+  const film = () => model.get("film");
+  const refused = () => { source.refuse(); pending = {}; show(); };
+  const { send, ask, note, close } = buildSender(model, uid, refused, (on) => stage.classList.toggle("lp-kept", on || Boolean(payload().problem)));
+
+  let pending = {}; // what is pressed and not confirmed
+  let phase = payload().values.phase;
+  let at = 0; // the step that stands, among all of the film
+  let seen = null; // the film that is shown
+  const opened = new Set(); // steps whose inner ones are shown
+  let playing = 0;
+  let asked = null; // the cell whose makers were asked for
+  let wanted = null; // and the one that is pointed at now
+  let resting = 0;
+
+  function change(changes) {
+    stop();
+    Object.assign(pending, changes);
+    if (changes.phase) { phase = changes.phase; settle(); draw(false); } // the film has both
+    stage.classList.toggle("lp-stale", isStale());
+    send(changes);
+  }
+  const isStale = () => Object.keys(pending).some((name) => name !== "phase");
+  const source = buildSource(change, uid, (line) => { const to = visible().find((k) => film().steps[k].line === line && !film().steps[k].depth); if (to !== undefined) go(to); });
+  const knobs = make("div", { class: "lp-knobs" });
+  const code = make("code");
+  const copyCode = button("copy", { title: "copy this line of code", onclick: async () => {
+    try { await navigator.clipboard.writeText(code.textContent); copyCode.textContent = "copied"; }
+    catch { getSelection().selectAllChildren(code); } // no clipboard here: the line is selected
+    setTimeout(() => { copyCode.textContent = "copy"; }, 1500);
+  } });
+  const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
+  const restore = button("restore", { title: "bring the program's own source back", onclick: () => change({ source: "" }) });
+  const fault = make("div", { class: "lp-answer", "aria-live": "polite" });
+  const caption = make("div", { class: "lp-caption", role: "status", "aria-live": "polite" });
+  const summary = make("summary", {}, "source");
+  const side = make("details", { class: "lp-side", open: true }, summary, source.node);
+  const event = make("div", { class: "lp-event" });
+  const readout = make("div", { class: "lp-readout", "aria-live": "polite" });
+  const scale = make("div", { class: "lp-scale" });
+  const tiles = buildTiles((cell) => pointed(cell));
+  const dots = make("div", { class: "lp-dots", role: "group", "aria-label": "steps" });
+  const place = make("span", { class: "lp-at" });
+  const back = button("◀", { title: "the step before (←)", "aria-label": "the step before", onclick: () => { stop(); move(-1); } });
+  const next = button("▶", { title: "the next step (→)", "aria-label": "the next step", onclick: () => { stop(); move(1); } });
+  const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
+  const inner = button("", { class: "lp-inner", onclick: () => toggle(outer(at)) });
+  const bar = make("div", { class: "lp-bar" }, dots, make("div", { class: "lp-buttons" }, back, next, play, inner, place));
+  const stage = make("div", { class: "lp-stage" },
+    make("div", { class: "lp-left" }, make("div", { class: "lp-code" }, code, copyCode, undo, restore), side, fault, caption),
+    make("div", { class: "lp-right" }, event, tiles.node, make("div", { class: "lp-foot" }, scale, readout)));
+  const root = make("div", { class: "llamapar lp-watch" }, note, knobs, stage, bar);
+  el.append(root);
+
+  // -- steps -------------------------------------------------------------------------------------
+
+  // The line that a step belongs to: the next that is no helper's.
+  const outer = (k) => { let to = k; while (film().steps[to]?.depth && to + 1 < film().steps.length) to += 1; return to; };
+  const insides = (k) => {
+    const found = [];
+    for (let i = k - 1; i >= 0 && film().steps[i].depth; i--) found.unshift(i);
+    return film().steps[k].depth ? [] : found;
+  };
+  const visible = () => [...film().steps.keys()].filter((k) => phaseOf(film().steps[k]) === phase && (!film().steps[k].depth || opened.has(outer(k))));
+
+  function go(k, moving = true) {
+    const far = Math.abs(k - at);
+    at = k;
+    draw(moving && far > 0);
+  }
+
+  function move(by) {
+    const all = visible();
+    const to = all[all.indexOf(at) + by];
+    if (to !== undefined) go(to);
+    return to;
+  }
+
+  function toggle(k) {
+    if (opened.has(k)) { opened.delete(k); at = outer(at); } else opened.add(k);
+    keepFocus(root, play, () => draw(false));
+  }
+
+  function stop() {
+    clearTimeout(playing);
+    playing = 0;
+    drawPlay();
+  }
+
+  // Once through, from the start where it stands at the end; it halts where something breaks.
+  function start() {
+    const all = visible();
+    const on = () => {
+      const to = move(1);
+      if (to === undefined || film().steps[to].fault === "begins" || to === visible().at(-1)) stop();
+      else playing = setTimeout(on, PACE);
+    };
+    playing = -1;
+    drawPlay();
+    if (at === all.at(-1)) { go(all[0]); playing = setTimeout(on, PACE); } else on();
+  }
+
+  const drawPlay = () => { play.textContent = playing ? "■ stop" : "▶▶ play"; };
+
+  bar.addEventListener("keydown", (event) => {
+    const all = visible();
+    const to = { ArrowLeft: all[all.indexOf(at) - 1], ArrowRight: all[all.indexOf(at) + 1], Home: all[0], End: all.at(-1) }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const onDot = event.target.classList.contains("lp-dot");
+    stop();
+    go(to);
+    if (onDot) dots.querySelector("[aria-current=step]").focus();
+  });
+
+  // -- cells -------------------------------------------------------------------------------------
+
+  const isSame = (one, other) => ["tensor", "rank", "row", "column"].every((name) => one[name] === other[name]);
+
+  function pointed(cell) {
+    if (cell === wanted || (cell && wanted && isSame(cell, wanted))) return;
+    wanted = cell;
+    clearTimeout(resting);
+    tiles.light([], cell);
+    tell(cell, null);
+    if (cell) resting = setTimeout(makers, REST);
+  }
+
+  function makers() {
+    if (asked || !wanted) return; // one question at a time, the last one next
+    const { tensor, rank, row, column } = wanted;
+    if (!film().steps[at].made.includes(tensor)) return;
+    asked = { step: at, tensor, rank, row, column };
+    ask({ kind: "cell", ...asked });
+  }
+
+  const onMessage = (message) => {
+    if (message.kind === "answered" && asked) {
+      const before = asked;
+      asked = null;
+      if (wanted && !isSame(wanted, before)) makers();
+      return;
+    }
+    if (message.kind !== "lights" || !wanted || message.step !== at) return;
+    if (!isSame(message, wanted)) return;
+    tiles.light(message.lights, wanted);
+    tell({ ...wanted, value: message.value }, message.lights);
+  };
+
+  // The index in a tensor of a shape, of a cell of its picture.
+  function index(shape, flat) {
+    const found = [];
+    for (const size of [...shape].reverse()) { found.unshift(flat % size); flat = Math.floor(flat / size); }
+    return found.join(", ");
+  }
+
+  const inWhole = (ranges, k) => { for (const [start, stop] of ranges) { if (k < stop - start) return start + k; k -= stop - start; } return null; };
+
+  // "3 of x and 3 of wq on each of ranks 0, 1"
+  function countLights(lights) {
+    const byRank = new Map();
+    for (const { tensor, rank, cells } of lights) byRank.set(rank, [...(byRank.get(rank) ?? []), `${cells.length} of ${film().tensors[tensor].name}`]);
+    const alike = new Map();
+    for (const [rank, words] of byRank) alike.set(words.join(" and "), [...(alike.get(words.join(" and ")) ?? []), rank]);
+    return [...alike].map(([words, ranks]) => `${words} on ${ranks.length > 1 ? "each of ranks" : "rank"} ${ranks.join(", ")}`).join("; ");
+  }
+
+  function tell(cell, lights) {
+    if (!cell) { readout.replaceChildren("Point at a cell: the cells that made it light up on every rank."); return; }
+    const tensor = film().tensors[cell.tensor];
+    const own = tensor.ranks[cell.rank];
+    const whole = own.at && [inWhole(own.at.rows, cell.row), inWhole(own.at.columns, cell.column)];
+    const far = whole?.every((k) => k !== null) ? `, of the whole [${index(tensor.whole, whole[0] * tensor.columns + whole[1])}]` : "";
+    const made = lights?.length ? `, made of ${countLights(lights)}` : "";
+    readout.replaceChildren(make("b", {}, `${tensor.name}[${index(own.shape, cell.row * own.columns + cell.column)}]`),
+      ` on rank ${cell.rank} is `, make("b", {}, say(cell.value)), `${far}${made}.`);
+  }
+
+  // -- drawing -----------------------------------------------------------------------------------
+
+  const ticked = (text) => text.split("`").map((part, k) => (k % 2 ? make("code", {}, part) : part));
+  const badge = (axis) => make("span", { class: "lp-badge", "data-axis": axis }, axis.toUpperCase());
+  const label = (k) => { const { line, code: text, axis, fault: broken } = film().steps[k]; return `${line ? `line ${line}: ` : ""}${text}${axis ? `, ${axis.toUpperCase()} communicates` : ""}${broken ? `, differs: ${broken}` : ""}`; };
+
+  function dot(k) {
+    const step = film().steps[k];
+    const inside = insides(k).length && !opened.has(k);
+    return button(make("span", {}, inside ? "+" : ""), {
+      class: `lp-dot${step.depth ? " lp-deep" : ""}`, "data-step": k, "data-axis": step.axis || null, "data-fault": step.fault || null,
+      title: label(k), "aria-label": label(k), "aria-current": k === at ? "step" : null, tabindex: k === at ? 0 : -1,
+      onclick: () => { stop(); go(k); dots.querySelector("[aria-current=step]").focus(); },
+    });
+  }
+
+  function drawEvent(step) {
+    const { event: sent, axis } = step;
+    if (!sent) { event.replaceChildren(make("span", { class: "lp-quiet" }, step.line || step.depth ? "nothing is sent" : "")); return; }
+    const groups = sent.groups.slice(0, 4).map((group) => `{${group.join(", ")}}`).join(" ") + (sent.groups.length > 4 ? " …" : "");
+    const inner = step.moves.length ? "" : " · inside this line: open it below";
+    event.replaceChildren(badge(axis), make("b", {}, sent.kind.replaceAll("_", "-")), ` between ranks ${groups} · a rank sends ${sent.bytes.toLocaleString("en")} B${insides(at).length ? inner : ""}`);
+  }
+
+  function drawScale(step) {
+    const all = [...new Set([...step.reads, ...step.made])].map((n) => film().tensors[n]);
+    const most = [...new Map(all.map((tensor) => [`${tensor.name} ${say(tensor.scale)}`, tensor])).values()];
+    scale.replaceChildren("−", make("span", { class: "lp-ramp", role: "img", "aria-label": "colours of values, from minus the largest through 0 to the largest" }), "+ up to",
+      ...most.map((tensor) => make("span", {}, make("b", {}, tensor.name), ` ±${say(tensor.scale)}`)));
+  }
+
+  function draw(moving) {
+    const { steps } = film();
+    const step = steps[at];
+    if (!step) return;
+    const outside = steps[outer(at)];
+    const own = steps.filter((each) => !each.depth && each.line && phaseOf(each) === phase);
+    const axes = {};
+    const faults = {};
+    const errors = {};
+    for (const { line, axis, fault: broken, error } of own) {
+      if (axis && !axes[line]?.includes(axis)) (axes[line] ??= []).push(axis);
+      if (broken && faults[line] !== "begins") faults[line] = broken;
+      if (Object.keys(error).length) errors[line] = Object.values(error)[0];
+    }
+    const { problem } = payload();
+    if (problem?.line) errors[problem.line] = problem.what;
+    source.mark({ axes, line: outside.line, faults, errors });
+    summary.textContent = outside.line ? `source · line ${outside.line}: ${outside.code}` : "source";
+    const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
+    const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
+    caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))));
+    drawEvent(step);
+    drawScale(step);
+    tiles.show(film(), step, moving);
+    wanted = null;
+    clearTimeout(resting);
+    tell(null);
+    const all = visible();
+    refill(dots, [all, all.map(label), at, [...opened]], () => all.map(dot));
+    back.disabled = at === all[0];
+    next.disabled = at === all.at(-1);
+    const inside = insides(outer(at)).length;
+    inner.hidden = !inside;
+    inner.textContent = opened.has(outer(at)) ? "− close this line" : `+ open this line (${inside} ${inside === 1 ? "step" : "steps"} inside)`;
+    inner.setAttribute("aria-expanded", String(opened.has(outer(at))));
+    const first = all.find((k) => steps[k].fault === "begins");
+    place.textContent = `${all.indexOf(at) + 1} of ${all.length}, ${phase}${first === undefined ? "" : ` · it breaks at step ${all.indexOf(first) + 1}`}${film().shown ? ` · ${film().shown}` : ""}`;
+    root.dataset.step = at;
+  }
+
+  // Another film stands where the one before stood; or where it begins to be wrong, if that is new.
+  function settle() {
+    const { steps } = film();
+    const before = seen?.steps[at];
+    const wrong = steps.findIndex((step) => step.fault === "begins" && !step.depth);
+    if (seen !== film()) opened.clear();
+    if (wrong >= 0 && seen !== film() && JSON.stringify(seen?.steps.find((step) => step.fault === "begins")) !== JSON.stringify(steps[wrong])) {
+      phase = phaseOf(steps[wrong]);
+      at = wrong;
+    } else if (seen !== film()) {
+      const same = before ? steps.findIndex((step) => !step.depth && step.code === before.code && step.phase === before.phase) : -1;
+      at = same >= 0 ? same : steps.findIndex((step) => !step.depth && step.line && phaseOf(step) === phase);
+    }
+    const all = visible();
+    if (!all.includes(at)) at = all[Math.max(0, all.findIndex((k) => film().steps[k].line))] ?? 0;
+    seen = film();
+  }
+
+  let built = [];
+  let told = phase; // by the kernel
+  function show() {
+    const { values, edited, code: line } = payload();
+    for (const [name, value] of Object.entries(pending)) if (values[name] === value || (name === "source" && !source.waits)) delete pending[name];
+    refill(knobs, model.get("schema"), () => {
+      built = model.get("schema").map((spec) => {
+        const control = { ...spec, id: `${uid}-${spec.name}` };
+        const made = (control.kind === "steps" ? segments : KINDS[control.kind])(control, change);
+        const name = make(control.kind === "steps" ? "span" : "label", { for: control.kind === "steps" ? null : control.id, class: "lp-called", title: control.help }, control.label);
+        return { name: control.name, row: make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.label ? name : null, ...made.nodes), show: made.show };
+      });
+      return built.map(({ row }) => row);
+    });
+    for (const { name, show: put } of built) put(pending[name] ?? values[name]);
+    code.textContent = line;
+    if (values.phase !== told) phase = pending.phase ?? values.phase;
+    told = values.phase;
+    source.show(values.source);
+    restore.hidden = !edited;
+    const { problem } = payload();
+    fault.replaceChildren(...(problem ? [problemCard(problem, send)] : []));
+    stage.classList.toggle("lp-kept", Boolean(problem));
+    stage.classList.toggle("lp-stale", isStale());
+    settle();
+    drawPlay();
+    draw(false);
+    root.dataset.painted = payload().seq;
+  }
+
+  const changed = () => keepFocus(root, play, show);
+  const showUndo = () => keepFocus(root, play, () => { undo.disabled = !model.get("past"); });
+  model.on("change:payload", changed);
+  model.on("change:past", showUndo);
+  model.on("msg:custom", onMessage);
+  const folded = new ResizeObserver(([{ contentRect }]) => { // where the source stands above the tiles it is folded
+    const narrow = contentRect.width < 560;
+    if (narrow !== folded.narrow) { folded.narrow = narrow; side.open = !narrow; }
+  });
+  folded.observe(root);
+  show();
+  showUndo();
+  return () => {
+    stop();
+    clearTimeout(resting);
+    source.close();
+    tiles.close();
+    folded.disconnect();
+    model.off("change:payload", changed);
+    model.off("change:past", showUndo);
+    model.off("msg:custom", onMessage);
+    close();
+  };
+}
+
+export default { render };

@@ -1,0 +1,382 @@
+"""`lp.watch`: a program line by line on every rank, with the numbers that each rank has.
+
+A state runs its program once and keeps the tape; the page gets it as a film, whole, so that stepping and
+playing ask nobody. What is edited runs again in this process, in a namespace of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+import traitlets
+
+from llamapar.describe.arguments import DEGREES, keywords, named
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.models import ModelConfig, ModelLike
+from llamapar.describe.options import Values
+from llamapar.errors import LlamaparError, flag, one_of, whole
+from llamapar.figures import View
+from llamapar.frameworks.settings import Settings
+from llamapar.records.tables import Plain, plural
+from llamapar.records.trace import Tape
+
+from .controls import Control, choice, control
+from .film import film, rows_and_columns
+from .page import Undoing, nth, source
+from .runs import card
+
+if TYPE_CHECKING:  # torch is there when something is watched, and not before
+    from llamapar.execution.body import Task
+    from llamapar.programs import Program, ProgramLike
+
+WATCHED = ("attention", "mlp", "block", "embedding", "loss")
+"""Programs that the panel offers."""
+
+DEGREES_SHOWN = {"tp": (1, 2, 4, 8), "cp": (1, 2, 4), "dp": (1, 2)}
+TITLES = {
+    "phase": {"forward": "forward", "backward": "backward"},
+    "data": {"teaching": "teaching data", "random": "random data"},
+}
+"""Values that stand side by side, by control, and their titles."""
+
+SECONDS = 30.0
+"""That a program may take, so that a loop without an end is broken off."""
+
+MOST_TAPES = 8
+"""That are kept of layouts and programs that were shown before."""
+
+_LAYOUT = ("tp", "cp", "dp", "sequence_parallel", "zero", "dp_replicate")
+_OPTIONS: Values = {"kv_replication": False, "cp_method": "all_gather", "chunking": "head-tail"}
+_FIRST: Values = {"data": "teaching", "fault": "", "phase": "forward", "source": ""}
+
+
+def _steps(name: str, titles: Plain) -> Control:
+    """Values side by side, of which one is chosen."""
+    return {"name": name, "label": "", "kind": "steps", "help": "", "options": list(titles.items())}
+
+
+@dataclass(frozen=True)
+class WatchState:
+    """What is watched: a program, the fields of a layout, and what it is broken with.
+
+    values: "source" is the text as edited, "" for the program's own. opened: the values at first. tapes: of
+    programs as they should be, by what they were run with; states of one panel share them. problem: why the
+    source is no program, and then `before` is the state whose film stays.
+    """
+
+    programs: dict[str, Program]
+    model: ModelLike | None
+    values: Values
+    opened: Values
+    tapes: dict[str, Tape] = field(default_factory=dict, compare=False, repr=False)
+    problem: LlamaparError | None = None
+    before: WatchState | None = None
+
+    @property
+    def program(self) -> Program:
+        return self.programs[str(self.values["program"])]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(**{name: self.values[name] for name in _LAYOUT})
+
+    @cached_property
+    def own(self) -> str:
+        """The text of the program itself."""
+        from llamapar.execution.following import source_of
+
+        return source_of(self.program.function).rstrip("\n")
+
+    @property
+    def text(self) -> str:
+        """The text that runs."""
+        return str(self.values["source"]) or self.own
+
+    def task(self, fault: object = "", text: str = "") -> Task:
+        """Raises LlamaparError for a layout, or a text, that cannot be run."""
+        from llamapar.execution.watching import watch_task
+
+        options = {name: self.values[name] for name in _OPTIONS}
+        data = str(self.values["data"])
+        return watch_task(
+            self.program,
+            self.model,
+            self.layout,
+            data=data,
+            fault=str(fault) or None,
+            source=text,
+            options=options,
+        )
+
+    @cached_property
+    def right(self) -> Tape:
+        """The program as it should be, on the same ranks."""
+        key = repr({name: self.values[name] for name in ("program", "data", *_LAYOUT, *_OPTIONS)})
+        if key not in self.tapes:
+            self.tapes[key] = _run(self.task())
+            for oldest in list(self.tapes)[:-MOST_TAPES]:
+                del self.tapes[oldest]
+        return self.tapes[key]
+
+    @cached_property
+    def running(self) -> Task:
+        """What is shown, as it is broken or edited."""
+        return self.task(self.values["fault"], str(self.values["source"]))
+
+    @cached_property
+    def tape(self) -> Tape:
+        """Raises LlamaparError for what cannot be run."""
+        if self.before is not None:
+            return self.before.tape
+        broken = self.values["fault"] or self.values["source"]
+        return _run(self.running, self.right) if broken else self.right
+
+    @cached_property
+    def film(self) -> Plain:
+        return self.before.film if self.before is not None else film(self.tape)
+
+    @property
+    def status(self) -> str:
+        own = [step["phase"] for step in self.film["steps"] if not step["depth"]]
+        forward = own.count("forward")
+        degrees = " ".join(f"{n}={self.values[n]}" for n in DEGREES_SHOWN if self.values[n] != 1)
+        steps = f"{plural(forward, 'step')} forward, {len(own) - forward} backward"
+        return f"{self.program.name}, {degrees or 'not cut'}: {steps}, {plural(self.tape.world, 'rank')}"
+
+    @property
+    def code(self) -> str:
+        """The call that shows this. An edited source is not in it."""
+        name = self.program.name
+        words = [repr(name) if self.program in _known().values() else name]
+        if self.model is not None:
+            words.append(f"{'lp.' * isinstance(self.model, ModelConfig)}{self.model!r}")
+        usual = _usual()
+        shown = [each for each in (*_LAYOUT, *_OPTIONS, "data", "fault") if self.values[each] != usual[each]]
+        return f"lp.watch({', '.join([*words, *(f'{each}={self.values[each]!r}' for each in shown)])})"
+
+    def change(self, changes: Values) -> Self:
+        """With some values changed. Raises LlamaparError for what cannot be run; of a source it is kept."""
+        for name in changes:
+            one_of("argument", name, self.values)
+        values = {**self.values, **changes}
+        one_of("program", values["program"], self.programs)
+        if values["program"] != self.values["program"]:
+            values |= {"fault": changes.get("fault", "")}
+        made = replace(self, values=values, problem=None, before=None)
+        if values["fault"] != self.values["fault"] or values["program"] != self.values["program"]:
+            made = made._broken(str(values["fault"]))
+        _check(made.values)
+        if made.values["source"].strip() == made.own.strip():  # type: ignore[attr-defined]
+            made = replace(made, values={**made.values, "source": ""})
+        assert made.right.steps  # what cannot be run as it should be is refused here
+        try:
+            assert made.film
+        except LlamaparError as problem:
+            if not made.values["source"]:
+                raise
+            return replace(made, problem=problem, before=self.before or self)
+        return made
+
+    def _broken(self, fault: str) -> Self:
+        """With a fault, and the layout and options in which it shows where these are too small for it."""
+        from llamapar.programs import FAULTS
+
+        hidden = [name for name in (*_LAYOUT, *_OPTIONS) if name not in DEGREES_SHOWN]
+        values = {**self.values, "source": "", **{name: self.opened[name] for name in hidden}}
+        if not fault:
+            return replace(self, values=values)
+        one_of("fault", fault, FAULTS)
+        needs = FAULTS[fault].layout
+        usual = _usual()
+        larger = {
+            name: value
+            for name, value in needs.items()
+            if isinstance(value, bool) or values[name] < value  # type: ignore[operator]
+        }
+        values |= larger | {name: value for name, value in FAULTS[fault].needs.items() if name in _OPTIONS}
+        if Layout(**{name: values[name] for name in _LAYOUT}).world > _most_ranks():
+            values |= {name: usual[name] for name in DEGREES_SHOWN if name not in needs}
+        return replace(self, values=values)
+
+    def load(self, model: ModelConfig) -> Self:
+        """With another model, whose KV heads are kept."""
+        return replace(self, model=model, tapes={}, problem=None, before=None).change({})
+
+    def bring(self, settings: Settings) -> Self:
+        """With the model of a run's own settings."""
+        return self.load(settings.model_config())
+
+    @property
+    def schema(self) -> list[Control]:
+        """The controls, with the faults of this program."""
+        from llamapar.programs import FAULTS
+
+        own = [name for name, fault in FAULTS.items() if fault.program == self.program.name]
+        faults = {"": "nothing", **{name: name.replace("_", " ") for name in own}}
+        degrees = [
+            control(name, kind="steps", options=[(n, str(n)) for n in shown])
+            for name, shown in DEGREES_SHOWN.items()
+        ]
+        return [
+            {**choice("program", {name: name for name in self.programs}), "label": ""},
+            *degrees,
+            control("sequence_parallel"),
+            choice("fault", faults) | {"label": "break it"},
+            *(_steps(name, titles) for name, titles in TITLES.items()),
+        ]
+
+    def traits(self, seq: int) -> Values:
+        """The controls, the film, and the payload with number `seq`."""
+        values = {**self.values, "source": self.text, "sequence_parallel": self.layout.sp}
+        problem: Plain | None = None
+        if self.problem is not None:
+            line = re.match(r"line (\d+) ", self.problem.what)
+            problem = {**card(self.problem), "line": int(line[1]) if line else 0}
+        payload = {"seq": seq, "values": values, "edited": bool(self.values["source"]), "problem": problem}
+        return {
+            "schema": self.schema,
+            "film": self.film,
+            "payload": payload | {"code": self.code, "status": self.status},
+        }
+
+    @property
+    def summary(self) -> str:
+        """The lines with what each does, in words."""
+        lines = [f"{self.code}", f"{self.status}"]
+        for step in self.film["steps"]:
+            if not step["depth"]:
+                place = f"line {step['line']}" if step["line"] else step["phase"]
+                lines.append(f"{place}: {step['code']}\n    {step['caption'].replace('`', '')}")
+        return "\n".join(lines)
+
+    def lights(self, tensor: int, rank: int, row: int, column: int) -> tuple[float, list[Plain]]:
+        """A number, and the cells of the tensors that its line read that made it."""
+        from llamapar.execution.watching import lights
+
+        steps = [n for n, step in enumerate(self.tape.steps) if step.values]
+        number = nth("tensor", tensor, steps)
+        step = self.tape.steps[number]
+        own = step.values[nth("rank", rank, sorted(step.values))]
+        rows, columns = rows_and_columns(own.shape)
+        nth("row", row, range(rows))
+        at = row * columns + nth("column", column, range(columns))
+        value = float(own.reshape(-1)[at])
+        running = self.before.running if self.before is not None else self.running
+        forward = step.phase == "forward" and step.code != "argument"
+        found = lights(running, number, rank, at) if forward else {}
+        cells = [
+            {"tensor": steps.index(n), "rank": there, "cells": [list(divmod(i, width)) for i in indexes]}
+            for n, by_rank in found.items()
+            for there, indexes in by_rank.items()
+            if (width := rows_and_columns(self.tape.steps[n].values[there].shape)[1])
+        ]
+        return value, cells
+
+
+def _run(task: Task, right: Tape | None = None) -> Tape:
+    """The tape of a task, within SECONDS."""
+    from llamapar.execution.watching import watched
+
+    end = time.monotonic() + SECONDS
+
+    def tick() -> None:
+        if time.monotonic() > end:
+            raise LlamaparError(f"stopped after {SECONDS:g} s", "a loop goes on for long", field="source")
+
+    return watched(task, right, tick)
+
+
+def _known() -> dict[str, Program]:
+    from llamapar.programs import PROGRAMS
+
+    return PROGRAMS
+
+
+def _most_ranks() -> int:
+    from llamapar.execution.watching import MOST_RANKS
+
+    return MOST_RANKS
+
+
+def _usual() -> Values:
+    """What is not said."""
+    return {name: getattr(Layout(), name) for name in _LAYOUT} | _OPTIONS | _FIRST
+
+
+def _check(values: Values) -> None:
+    for name in DEGREES_SHOWN:
+        whole(name, values[name])
+    for name, titles in TITLES.items():
+        one_of(name, values[name], titles)
+    if values["sequence_parallel"] is not None:
+        flag("sequence_parallel", values["sequence_parallel"])
+    if not isinstance(values["source"], str):
+        raise LlamaparError("source is not a text", field="source")
+
+
+class Watch(Undoing[WatchState]):
+    """Ranks that are watched. `set` changes what runs, `snapshot` says in words what each line does."""
+
+    _esm = source("page.js", "tiles.js", "editor.js", "watch.js")
+    _css = source("page.css", "watch.css")
+    schema = traitlets.List(traitlets.Dict()).tag(sync=True)
+    film = traitlets.Dict().tag(sync=True)
+    layout = None  # ipywidgets' own would have another id at each run
+
+    @property
+    def code(self) -> str:
+        """The line of code that shows the same, but for an edited source."""
+        return self._state.code
+
+    @property
+    def record(self) -> Tape:
+        """What the ranks did: each line's tensors with their numbers."""
+        return self._state.tape
+
+    def snapshot(self) -> View:
+        """The lines, and what each does, as text."""
+        return View({"data": [], "layout": {}}, self._state.summary)
+
+    def _press(self, kind: str, content: Values, current: bool) -> None:
+        if kind == "cell" and current:
+            names = ("step", "tensor", "rank", "row", "column")
+            place = {name: whole(name, content[name], 0) for name in names}
+            value, lights = self._state.lights(**{name: place[name] for name in names[1:]})
+            self.send({"kind": "lights", **place, "value": value, "lights": lights})
+        else:
+            super()._press(kind, content, current)
+
+
+@named([*DEGREES, *keywords({**_OPTIONS, "data": "teaching", "fault": None})])
+def watch(
+    program: ProgramLike, model: ModelLike | None = None, layout: LayoutLike | None = None, **options: object
+) -> Watch:
+    """Ranks that one watches, line by line: `lp.watch("attention", tp=2, cp=2)`.
+
+    program: "attention", "mlp", "block", "embedding" or "loss", or a function (mesh, setting, …tensors by
+    name…) of your own. model: whose KV heads are kept, in a model small enough to be drawn. layout: or its
+    degrees as keywords, at most 16 ranks.
+    data: "teaching", in which each head draws a letter of its own, or "random". fault: a name of
+    `lp.programs.FAULTS`, broken on purpose. kv_replication=, cp_method= and chunking= are those of `lp.run`.
+
+    The source is a text box: what is edited runs again on every rank. Raises LlamaparError for what cannot
+    be run.
+    """
+    from llamapar.programs import program as find_program
+
+    chosen = find_program(program)
+    laid = Layout.of(layout, **{name: value for name, value in options.items() if name in _DEGREES})
+    values = _usual() | {name: getattr(laid, name) for name in _LAYOUT}
+    known = {name: _known()[name] for name in WATCHED}
+    programs = known if chosen in known.values() else {chosen.name: chosen, **known}
+    values |= {name: options[name] for name in (*_OPTIONS, "data") if name in options}
+    values |= {"program": chosen.name}
+    state = WatchState(programs, model, values, values)
+    return Watch(state.change({"fault": options["fault"]} if options.get("fault") else {}))
+
+
+_DEGREES = {parameter.name for parameter in DEGREES}
