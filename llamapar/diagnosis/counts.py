@@ -65,7 +65,9 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
         cause = (
             f"the degrees do not multiply to the number of ranks: {numbers or 'the text gives no numbers'}"
         )
-        if product == have:
+        if equation and len(degrees) > 1:
+            cause = f"the degrees multiply to {product}, not to {have}"
+        elif product == have:
             cause = (
                 f"the degrees in the text multiply to its {have} ranks, so it means another degree or count"
             )

@@ -146,6 +146,8 @@ class Known:
             return (self.get("dim") or 0) // (self.get("n_heads") or 1) or None
         if fact == "world" and self.numbers.keys() >= {*AXES}:
             return math.prod(self.numbers[axis] for axis in AXES)
+        if fact in AXES and self.numbers.get("world") == 1 and not self.changes:
+            return 1  # a single GPU settles every axis
         return None
 
     def fits(self, **facts: int) -> bool:

@@ -239,7 +239,8 @@ def _as_large(size: re.Match[str], m: ModelConfig, known: Known) -> Iterator[tup
     tensors = [(name, n // tp, m.dim) for name, n in rows.items() if n % tp == 0]
     tensors += [("logits", n, -(-m.vocab_size // tp)) for n in tokens]
     tensors += [("whole logits", n, m.vocab_size) for n in tokens if tp > 1]
-    after, asked = f" at tp={tp}" if known.get("tp") else " uncut", " ".join(size.groups())
+    written = size[2] if size[2] == "bytes" else size[2].upper().replace("IB", "iB")
+    after, asked = f" at tp={tp}" if known.get("tp") else " uncut", f"{size[1]} {written}"
     for name, n, other in tensors:
         for made in (Product((n, other, width), "B") for width in (4, 2, 1)[: 2 if "logits" in name else 3]):
             if abs(made.value / unit - number) < 0.006 * (unit > 1) + 1e-9:
