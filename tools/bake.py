@@ -193,7 +193,7 @@ def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
     if is_box(output):
         folded = folded_picture(output)
         return ("figure", folded) if folded else None
-    if WIDGET in data:
+    if WIDGET in data and "film" not in data[WIDGET]["state"]:  # of a film the sheet of all lines is stored
         return "panel", data[WIDGET]["state"]
     return ("figure", spec_of(data)) if PLOTLY in data else None
 

@@ -41,8 +41,8 @@ from .engines import dry, processes, torchrun
 from .engines import local as local_engine
 from .result import RunResult, compared
 from .scheduling import pipeline
+from .ticking import few_threads
 from .unsharded import Meanwhile, Unsharded, unsharded
-from .watch import few_threads
 
 ENGINES = ("local", "processes", "torchrun", "dry")
 CP_METHODS = ("all_gather", "ring")

@@ -31,7 +31,7 @@ from .body import Task, as_shared, called, inputs, placement, wants
 from .engines import local
 from .lines import NOWHERE, Follower, Key, Moment, with_helpers
 from .recorder import Recorder
-from .watch import few_threads
+from .ticking import few_threads
 
 MOST_STEPS = 2000
 """Lines that are followed: a loop of more is broken off."""

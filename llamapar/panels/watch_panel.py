@@ -19,7 +19,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, flag, one_of, whole
-from llamapar.figures import View
+from llamapar.figures import View, view
 from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape
@@ -338,8 +338,8 @@ class Watch(Undoing[WatchState]):
         return self._state.tape
 
     def snapshot(self) -> View:
-        """The lines, and what each does, as text."""
-        return View({"data": [], "layout": {}}, self._state.summary)
+        """Every line on every rank as one sheet, and what each line does as text."""
+        return View(view(self._state.tape).spec, self._state.summary)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "cell" and current:
