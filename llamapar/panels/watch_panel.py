@@ -366,6 +366,7 @@ def watch(
     The source is a text box: what is edited runs again on every rank. Raises LlamaparError for what cannot
     be run.
     """
+    from llamapar.programs import FAULTS
     from llamapar.programs import program as find_program
 
     chosen = find_program(program)
@@ -376,7 +377,11 @@ def watch(
     values |= {name: options[name] for name in (*_OPTIONS, "data") if name in options}
     values |= {"program": chosen.name}
     state = WatchState(programs, model, values, values)
-    return Watch(state.change({"fault": options["fault"]} if options.get("fault") else {}))
+    fault = options.get("fault")
+    if fault and (layout is not None or _DEGREES & options.keys()):  # on the ranks that were asked for
+        needs = FAULTS[one_of("fault", fault, FAULTS)].needs
+        state = replace(state, values=values | {n: needs[n] for n in _OPTIONS if n in needs} | {"fault": fault})
+    return Watch(state.change({"fault": fault} if fault else {}))
 
 
 _DEGREES = {parameter.name for parameter in DEGREES}
