@@ -103,7 +103,7 @@ function buildSource(send, uid, goTo) {
       draw();
     },
     refuse: () => { sent = null; },
-    mark: (now) => { marks = now; draw(); if (!timer) reveal(); },
+    mark: (now) => { marks = now; draw(); if (!timer) requestAnimationFrame(reveal); },
     close: () => clearTimeout(timer),
   };
 }

@@ -3,12 +3,13 @@
 // decoded of it is kept beside it.
 
 const decoded = new WeakMap(); // a rank's tensor → its bytes
-const painted = new WeakMap(); // a rank's tensor → { inks, canvas }: its picture, a pixel a cell
 const GAP = 12; // pixels between tiles
 const NARROW = 150; // pixels: no tile is narrower
 const THUMB = 34; // pixels: of the thumbnail at most
 const MOST = 7; // pixels: of a cell's width
 const WEIGHT = 72; // pixels: of a weight's height at most
+const MOST_ARROWS = 60; // that are all drawn; of more only those of the group that is followed
+const MOST_KEPT = 600; // pictures that are not made again
 const FLIGHT = 900; // ms that rows are on their way
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -23,23 +24,30 @@ function mixInks(node) {
   const style = getComputedStyle(node);
   const read = (name) => style.getPropertyValue(name).match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16));
   const [paper, plus, minus] = ["--lp-paper", "--lp-plus", "--lp-minus"].map(read);
-  const mixed = Array.from({ length: 256 }, (_, byte) => {
+  const mixed = Uint32Array.from({ length: 256 }, (_, byte) => {
     const part = Math.min(1, Math.abs(byte - 128) / 127) ** 0.7; // small values are seen, too
-    const ink = byte < 128 ? minus : plus;
-    return paper.map((from, k) => Math.round(from + (ink[k] - from) * part));
+    const [red, green, blue] = paper.map((from, k) => Math.round(from + ((byte < 128 ? minus : plus)[k] - from) * part));
+    return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
   });
-  return Object.assign(mixed, { text: style.color, grid: paper[0] > 127 ? "rgba(110, 110, 120, 0.28)" : "rgba(150, 150, 160, 0.28)" });
+  const grid = paper[0] > 127 ? "rgba(110, 110, 120, 0.28)" : "rgba(150, 150, 160, 0.28)";
+  return { mixed, grid, text: style.color, paper: `rgb(${paper})` };
 }
 
-function pictureOf(own, inks) {
-  const before = painted.get(own);
-  if (before?.inks === inks) return before.canvas;
-  const canvas = make("canvas", { width: own.columns, height: own.rows });
-  const image = new ImageData(own.columns, own.rows);
-  bytesOf(own).forEach((byte, k) => image.data.set([...inks[byte], 255], 4 * k));
-  canvas.getContext("2d").putImageData(image, 0, 0);
-  painted.set(own, { inks, canvas });
-  return canvas;
+// The picture of some cells, each a rectangle of pixels; rows and columns are half-open ranges.
+function imageOf(own, { mixed }, width, height, [top, bottom] = [0, own.rows], [left, right] = [0, own.columns]) {
+  const bytes = bytesOf(own);
+  const image = new ImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let row = top; row < bottom; row++) {
+    const y = Math.round(((row - top) * height) / (bottom - top));
+    const past = Math.round(((row - top + 1) * height) / (bottom - top));
+    for (let column = left; column < right; column++) {
+      const x = Math.round(((column - left) * width) / (right - left));
+      pixels.fill(mixed[bytes[row * own.columns + column]], y * width + x, y * width + Math.round(((column - left + 1) * width) / (right - left)));
+    }
+    for (let next = y + 1; next < past; next++) pixels.copyWithin(next * width, y * width, (y + 1) * width);
+  }
+  return image;
 }
 
 // One tensor of one rank on a canvas; size: of a cell, [across, down] in pixels. lit: the cells that stay when
@@ -47,22 +55,21 @@ function pictureOf(own, inks) {
 function paint({ canvas, own, size: [across, down], seams }, inks, lit, ring) {
   const ratio = window.devicePixelRatio || 1;
   const [width, height] = [own.columns * across, own.rows * down];
-  const pen = canvas.getContext("2d");
-  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-    Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+  const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== wide || canvas.height !== high) {
+    Object.assign(canvas, { width: wide, height: high });
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
   }
+  const pen = canvas.getContext("2d", { willReadFrequently: true }); // small and drawn by the processor
+  const image = imageOf(own, inks, wide, high);
+  pen.putImageData(image, 0, 0);
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  pen.imageSmoothingEnabled = false;
-  const picture = pictureOf(own, inks);
-  pen.globalAlpha = 1;
-  pen.drawImage(picture, 0, 0, width, height);
   if (lit) {
     pen.globalAlpha = 0.75;
-    pen.fillStyle = `rgb(${inks[128]})`;
+    pen.fillStyle = inks.paper;
     pen.fillRect(0, 0, width, height);
     pen.globalAlpha = 1;
-    for (const [row, column] of lit) pen.drawImage(picture, column, row, 1, 1, column * across, row * down, across, down);
+    for (const [row, column] of lit) pen.putImageData(image, 0, 0, Math.round(column * across * ratio), Math.round(row * down * ratio), Math.ceil(across * ratio), Math.ceil(down * ratio));
   }
   pen.fillStyle = inks.grid;
   if (across >= 4) { // a grid, so that cells can be counted
@@ -145,10 +152,12 @@ function buildTiles(hear) {
   let chosen = 0; // the rank whose rows are followed
   let looked = null; // the one that is pointed at
   let tiles = new Map(); // rank → { tile, body }
-  let shown = new Map(); // "tensor rank" → { canvas, own, side, tensor, rank }
+  let shown = new Map(); // "tensor rank" → { canvas, own, size, seams, tensor, rank }
+  let kept = new Map(); // what was drawn of this film, by tensor, rank, kind and size
   let lights = new Map(); // "tensor rank" → cells
   let pointed = null; // { tensor, rank, row, column }
-  let wide = 0;
+  let wide = 0; // pixels that the tiles have
+  let frame = 0;
   const key = (tensor, rank) => `${tensor} ${rank}`;
 
   function build() {
@@ -171,12 +180,13 @@ function buildTiles(hear) {
 
   // TP runs along x; where its ranks do not fit beside each other, in as many equal lines as it takes.
   function lay() {
-    const fits = Math.max(1, Math.floor((grid.clientWidth + GAP) / (NARROW + GAP)));
+    wide ||= grid.clientWidth;
+    const fits = Math.max(1, Math.floor((wide + GAP) / (NARROW + GAP)));
     const { tp } = film.axes;
     const across = tp === 1 ? Math.min(fits, film.ranks.length, 2) : [...Array(tp).keys()].map((k) => tp - k).find((n) => tp % n === 0 && n <= fits);
     grid.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
     grid.style.gap = `${GAP}px`;
-    return (grid.clientWidth - (across - 1) * GAP) / across;
+    return (wide - (across - 1) * GAP) / across;
   }
 
   // One size of cells for all activations of a step, so that their shapes compare; weights have smaller ones.
@@ -191,18 +201,29 @@ function buildTiles(hear) {
   }
 
   function tensorNode(n, rank, made, size) {
+    const name = [n, rank, made, ...size].join(" ");
+    if (!kept.has(name)) kept.set(name, newNode(n, rank, made, size));
+    const { node: found, picture } = kept.get(name);
+    if (picture) {
+      shown.set(key(n, rank), picture);
+      picture.canvas.tabIndex = rank === chosen ? 0 : -1;
+    }
+    return found;
+  }
+
+  function newNode(n, rank, made, size) {
     const tensor = film.tensors[n];
     const own = tensor.ranks[rank];
-    if (!own) return null;
+    if (!own) return { node: null };
+    let picture = null;
     const single = own.rows * own.columns === 1;
     const shape = `[${own.shape.join(", ")}]`;
     const canvas = single ? null : make("canvas", {
-      class: "lp-values", role: "img", tabindex: rank === chosen ? 0 : -1, "data-lm-suppress-shortcuts": "true",
+      class: "lp-values", role: "img", "data-lm-suppress-shortcuts": "true",
       "aria-label": `${tensor.name} ${shape} on rank ${rank}, ${own.place}. Arrow keys point at a cell.`,
     });
     if (canvas) {
-      const picture = { canvas, own, size, seams: seamsOf(own), tensor: n, rank };
-      shown.set(key(n, rank), picture);
+      picture = { canvas, own, size, seams: seamsOf(own), tensor: n, rank };
       paint(picture, inks);
       canvas.addEventListener("pointermove", (event) => point(n, rank, Math.floor(event.offsetY / size[1]), Math.floor(event.offsetX / size[0])));
       canvas.addEventListener("pointerleave", () => hear(null));
@@ -212,12 +233,13 @@ function buildTiles(hear) {
     const words = own.place.split(" · ").map((part, k, all) => (all.slice(0, k).some((before) => before.startsWith("piece:")) ? part.replace("piece: ", "") : part));
     const [word, ...rest] = words.join(" · ").split(/(?= )/);
     const whole = (text) => make("span", { class: "lp-whole" }, text); // never broken into two lines
-    return make("div", { class: `lp-tensor ${made ? "lp-made" : "lp-read"}`, "data-tensor": n, "data-differs": own.differs ? "yes" : null, style: `flex: 1 1 ${Math.max(own.columns * size[0] + 2, 120)}px` },
+    const built = make("div", { class: `lp-tensor ${made ? "lp-made" : "lp-read"}`, "data-tensor": n, "data-differs": own.differs ? "yes" : null, style: `flex: 1 1 ${Math.max(own.columns * size[0] + 2, 120)}px` },
       thumbnail(tensor, own),
       make("div", { class: "lp-what" }, whole([made ? "→ " : "", make("b", {}, tensor.name)]), " ", whole(shape)),
       make("div", { class: "lp-dims" }, listed(tensor.dims.map(dimName))),
       make("div", { class: "lp-place" }, make("b", {}, word), rest.map((part) => (part.includes("–") ? [" ", whole(part.trim())] : part)).flat()),
       single ? make("div", { class: "lp-number" }, say(valueOf(tensor, own, 0, 0))) : canvas);
+    return { node: built, picture };
   }
 
   const valueOf = (tensor, own, row, column) => ((bytesOf(own)[row * own.columns + column] - 128) / 127) * tensor.scale;
@@ -305,11 +327,12 @@ function buildTiles(hear) {
       const [path, [x, y, way]] = curve(start, end);
       const frame = ({ x: left, y: top, width, height }) => draw("rect", { x: left - 1, y: top - 1, width: width + 2, height: height + 2 });
       const followed = few || to === rank;
+      if (!followed && step.moves.length > MOST_ARROWS && !group.includes(to)) return null;
       const arrow = draw("g", { class: followed ? "lp-followed" : group.includes(to) ? "lp-faint" : "lp-far", "data-from": from, "data-to": to });
       arrow.append(draw("path", { d: path }), draw("path", { class: "lp-head", d: `M${x + 8 * way} ${y} l${-10 * way} -5 v10 z` }));
       if (followed) arrow.append(frame(start), frame(end));
       return arrow;
-    });
+    }).filter(Boolean);
     arrows.replaceChildren(...parts.sort((a, b) => a.classList.contains("lp-followed") - b.classList.contains("lp-followed")));
   }
 
@@ -319,10 +342,9 @@ function buildTiles(hear) {
     if (still.matches || !step.moves.length || !node.isConnected) return;
     const on = new Set();
     for (const { source, target, start, end, rows, columns } of moves()) {
-      const rowsOf = make("canvas", { class: "lp-flying" });
       const [across, down] = [columns[1] - columns[0], rows[1] - rows[0]];
-      Object.assign(rowsOf, { width: across, height: down });
-      rowsOf.getContext("2d").drawImage(pictureOf(source.own, inks), columns[0], rows[0], across, down, 0, 0, across, down);
+      const rowsOf = make("canvas", { class: "lp-flying", width: across, height: down });
+      rowsOf.getContext("2d").putImageData(imageOf(source.own, inks, across, down, rows, columns), 0, 0);
       Object.assign(rowsOf.style, { width: `${start.width}px`, height: `${start.height}px` });
       sky.append(rowsOf);
       const at = ({ x, y }, opacity, grown = "") => ({ transform: `translate(${x}px, ${y}px)${grown}`, opacity });
@@ -337,11 +359,11 @@ function buildTiles(hear) {
 
   // moving: whether the rows fly, as when one steps there; else only arrows stand.
   function show(newFilm, newStep, moving) {
+    if (film !== newFilm || kept.size > MOST_KEPT) kept = new Map();
+    if (lights.size || pointed) light([], null);
     const anew = film?.ranks.map(({ rank }) => rank).join() !== newFilm.ranks.map(({ rank }) => rank).join() || JSON.stringify(film.axes) !== JSON.stringify(newFilm.axes);
     film = newFilm;
     step = newStep;
-    lights = new Map();
-    pointed = null;
     inks ??= mixInks(node);
     if (anew) build();
     const width = lay();
@@ -356,9 +378,16 @@ function buildTiles(hear) {
       tile.classList.toggle("lp-chosen", rank === chosen);
     }
     node.dataset.fault = step.fault;
-    drawArrows();
+    arrows.replaceChildren();
     sky.replaceChildren();
-    if (moving) fly();
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(() => { drawArrows(); if (moving) fly(); }); // the tiles lie where they will
+  }
+
+  function light(cells, place) {
+    lights = new Map(cells.map(({ tensor, rank, cells: own }) => [key(tensor, rank), own]));
+    pointed = place;
+    repaint();
   }
 
   const resized = new ResizeObserver(() => {
@@ -367,13 +396,12 @@ function buildTiles(hear) {
     show(film, step, false);
   });
   resized.observe(node);
-  const theme = new MutationObserver(() => { inks = mixInks(node); if (film) show(film, step, false); });
+  const theme = new MutationObserver(() => { inks = mixInks(node); kept = new Map(); if (film) show(film, step, false); });
   theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
 
   return {
-    node, show,
-    light: (cells, place) => { lights = new Map(cells.map(({ tensor, rank, cells: own }) => [key(tensor, rank), own])); pointed = place; repaint(); },
-    close: () => { resized.disconnect(); theme.disconnect(); },
+    node, show, light,
+    close: () => { cancelAnimationFrame(frame); resized.disconnect(); theme.disconnect(); },
   };
 }
 

@@ -56,7 +56,8 @@ function render({ model, el }) {
   const next = button("▶", { title: "the next step (→)", "aria-label": "the next step", onclick: () => { stop(); move(1); } });
   const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
   const inner = button("", { class: "lp-inner", onclick: () => toggle(outer(at)) });
-  const bar = make("div", { class: "lp-bar" }, dots, make("div", { class: "lp-buttons" }, back, next, play, inner, place));
+  const phases = make("div");
+  const bar = make("div", { class: "lp-bar" }, dots, make("div", { class: "lp-buttons" }, phases, back, next, play, inner, place));
   const stage = make("div", { class: "lp-stage" },
     make("div", { class: "lp-left" }, make("div", { class: "lp-code" }, code, copyCode, undo, restore), side, fault, caption),
     make("div", { class: "lp-right" }, event, tiles.node, make("div", { class: "lp-foot" }, scale, readout)));
@@ -199,8 +200,8 @@ function render({ model, el }) {
     const inside = insides(k).length && !opened.has(k);
     return button(make("span", {}, inside ? "+" : ""), {
       class: `lp-dot${step.depth ? " lp-deep" : ""}`, "data-step": k, "data-axis": step.axis || null, "data-fault": step.fault || null,
-      title: label(k), "aria-label": label(k), "aria-current": k === at ? "step" : null, tabindex: k === at ? 0 : -1,
-      onclick: () => { stop(); go(k); dots.querySelector("[aria-current=step]").focus(); },
+      title: label(k), "aria-label": label(k),
+      onclick: () => { stop(); go(k); },
     });
   }
 
@@ -213,6 +214,7 @@ function render({ model, el }) {
   }
 
   function drawScale(step) {
+    scale.hidden = !step.reads.length && !step.made.length;
     const all = [...new Set([...step.reads, ...step.made])].map((n) => film().tensors[n]);
     const most = [...new Map(all.map((tensor) => [`${tensor.name} ${say(tensor.scale)}`, tensor])).values()];
     scale.replaceChildren("−", make("span", { class: "lp-ramp", role: "img", "aria-label": "colours of values, from minus the largest through 0 to the largest" }), "+ up to",
@@ -239,15 +241,20 @@ function render({ model, el }) {
     summary.textContent = outside.line ? `source · line ${outside.line}: ${outside.code}` : "source";
     const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
     const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
-    caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))));
+    caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))),
+      payload().fine ? make("p", { class: "lp-quiet" }, `What still looks fine with this fault: ${payload().fine}.`) : "");
+    const all = visible();
+    refill(dots, [all, all.map(label), [...opened]], () => all.map(dot));
+    for (const [n, node] of [...dots.children].entries()) {
+      if (all[n] === at) node.setAttribute("aria-current", "step"); else node.removeAttribute("aria-current");
+      node.tabIndex = all[n] === at ? 0 : -1;
+    } // before the tiles are new: a focus asks where all lies
     drawEvent(step);
     drawScale(step);
     tiles.show(film(), step, moving);
     wanted = null;
     clearTimeout(resting);
     tell(null);
-    const all = visible();
-    refill(dots, [all, all.map(label), at, [...opened]], () => all.map(dot));
     back.disabled = at === all[0];
     next.disabled = at === all.at(-1);
     const inside = insides(outer(at)).length;
@@ -289,7 +296,8 @@ function render({ model, el }) {
         const name = make(control.kind === "steps" ? "span" : "label", { for: control.kind === "steps" ? null : control.id, class: "lp-called", title: control.help }, control.label);
         return { name: control.name, row: make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.label ? name : null, ...made.nodes), show: made.show };
       });
-      return built.map(({ row }) => row);
+      phases.replaceChildren(...built.filter(({ name }) => name === "phase").map(({ row }) => row));
+      return built.filter(({ name }) => name !== "phase").map(({ row }) => row);
     });
     for (const { name, show: put } of built) put(pending[name] ?? values[name]);
     code.textContent = line;

@@ -39,7 +39,7 @@ WATCHED = ("attention", "mlp", "block", "embedding", "loss")
 DEGREES_SHOWN = {"tp": (1, 2, 4, 8), "cp": (1, 2, 4), "dp": (1, 2)}
 TITLES = {
     "phase": {"forward": "forward", "backward": "backward"},
-    "data": {"teaching": "teaching data", "random": "random data"},
+    "data": {"teaching": "teaching data", "random": "random"},
 }
 """Values that stand side by side, by control, and their titles."""
 
@@ -156,7 +156,9 @@ class WatchState:
             words.append(f"{'lp.' * isinstance(self.model, ModelConfig)}{self.model!r}")
         usual = _usual()
         shown = [each for each in (*_LAYOUT, *_OPTIONS, "data", "fault") if self.values[each] != usual[each]]
-        return f"lp.watch({', '.join([*words, *(f'{each}={self.values[each]!r}' for each in shown)])})"
+        words += [f"{each}={self.values[each]!r}" for each in shown if each in _LAYOUT] or ["tp=1"]
+        words += [f"{each}={self.values[each]!r}" for each in shown if each not in _LAYOUT]
+        return f"lp.watch({', '.join(words)})"
 
     def change(self, changes: Values) -> Self:
         """With some values changed. Raises LlamaparError for what cannot be run; of a source it is kept."""
@@ -170,7 +172,7 @@ class WatchState:
         if values["fault"] != self.values["fault"] or values["program"] != self.values["program"]:
             made = made._broken(str(values["fault"]))
         _check(made.values)
-        if made.values["source"].strip() == made.own.strip():  # type: ignore[attr-defined]
+        if made.values["source"].strip() == made.own.strip():
             made = replace(made, values={**made.values, "source": ""})
         assert made.right.steps  # what cannot be run as it should be is refused here
         try:
@@ -193,9 +195,7 @@ class WatchState:
         needs = FAULTS[fault].layout
         usual = _usual()
         larger = {
-            name: value
-            for name, value in needs.items()
-            if isinstance(value, bool) or values[name] < value  # type: ignore[operator]
+            name: value for name, value in needs.items() if isinstance(value, bool) or values[name] < value
         }
         values |= larger | {name: value for name, value in FAULTS[fault].needs.items() if name in _OPTIONS}
         if Layout(**{name: values[name] for name in _LAYOUT}).world > _most_ranks():
@@ -229,6 +229,13 @@ class WatchState:
             *(_steps(name, titles) for name, titles in TITLES.items()),
         ]
 
+    @property
+    def fine(self) -> str:
+        """What a look at shapes does not show of the fault."""
+        from llamapar.programs import FAULTS
+
+        return FAULTS[str(self.values["fault"])].looks_fine if self.values["fault"] else ""
+
     def traits(self, seq: int) -> Values:
         """The controls, the film, and the payload with number `seq`."""
         values = {**self.values, "source": self.text, "sequence_parallel": self.layout.sp}
@@ -240,7 +247,7 @@ class WatchState:
         return {
             "schema": self.schema,
             "film": self.film,
-            "payload": payload | {"code": self.code, "status": self.status},
+            "payload": payload | {"code": self.code, "status": self.status, "fine": self.fine},
         }
 
     @property
@@ -359,7 +366,7 @@ def watch(
 
     program: "attention", "mlp", "block", "embedding" or "loss", or a function (mesh, setting, …tensors by
     name…) of your own. model: whose KV heads are kept, in a model small enough to be drawn. layout: or its
-    degrees as keywords, at most 16 ranks.
+    degrees as keywords, at most 16 ranks; tp=2, cp=2 where nothing is said.
     data: "teaching", in which each head draws a letter of its own, or "random". fault: a name of
     `lp.programs.FAULTS`, broken on purpose. kv_replication=, cp_method= and chunking= are those of `lp.run`.
 
@@ -370,7 +377,8 @@ def watch(
     from llamapar.programs import program as find_program
 
     chosen = find_program(program)
-    laid = Layout.of(layout, **{name: value for name, value in options.items() if name in _DEGREES})
+    degrees = {name: value for name, value in options.items() if name in _DEGREES}
+    laid = Layout.of(layout, **(degrees if layout is not None or degrees else _OPENS))
     values = _usual() | {name: getattr(laid, name) for name in _LAYOUT}
     known = {name: _known()[name] for name in WATCHED}
     programs = known if chosen in known.values() else {chosen.name: chosen, **known}
@@ -383,5 +391,8 @@ def watch(
         state = replace(state, values=values | {n: needs[n] for n in _OPTIONS if n in needs} | {"fault": fault})
     return Watch(state.change({"fault": fault} if fault else {}))
 
+
+_OPENS = {"tp": 2, "cp": 2}
+"""Where nothing is said of a layout."""
 
 _DEGREES = {parameter.name for parameter in DEGREES}
