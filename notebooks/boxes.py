@@ -72,10 +72,10 @@ class Item:
         """What the page or a cell gave, as a guess. Raises LlamaparError for what is none."""
         if self.board:
             return self.board.read(self.board.put(_entries(guess)))
-        if self.kind == "list":
-            return read_list(guess if isinstance(guess, str) else words(guess))
-        if self.kind == "number":
-            return read_number(guess if isinstance(guess, str) else words(guess), self.unit)
+        if self.kind == "list" and not isinstance(guess, list | tuple | range):
+            return read_list(words(guess))
+        if self.kind == "number" and (isinstance(guess, bool) or not isinstance(guess, int | float)):
+            return read_number(words(guess), self.unit)
         if isinstance(guess, str) and self.kind == "choice" and isinstance(self.truth, bool):
             guess = read(guess)
         if self.kind == "choice" and guess not in [value for value, *_ in self.choices]:
@@ -133,7 +133,7 @@ class Item:
         marked = self.marked(guess) if self.marked and not right else self.picture
         answer = self.truth if self.judged else None
         answer = list(answer) if isinstance(answer, tuple | range) else answer
-        return Verdict(right, line, self.say(guess), truth, guess, answer, marked)
+        return Verdict(right, line, self.say(guess), truth, guess, answer, marked, self.marked is not None)
 
 
 def _entries(guess: object) -> object:

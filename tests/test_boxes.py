@@ -197,6 +197,7 @@ def test_a_wrong_prediction_is_drawn_beside_the_truth_and_the_first_guess_stands
     assert frames == [(48, 64, "solid"), (40, 56, "dash")]
     assert before["figure"]["layout"]["annotations"][0]["text"] == "?"
     assert panel.payload["summary"].startswith("You said 40–55; it is 48–63.")
+    assert panel.payload["verdict"]["drawn"] is True, "in the picture, so nowhere else"
     panel.set(guess=[48, 63])
     assert panel.verdict is not None
     assert panel.verdict.says.startswith("That is it: [48, 63]. Your first guess was [40, 55].")
@@ -224,7 +225,7 @@ def test_an_exercise_tells_the_truth_when_it_is_right_or_given_up(file: Path) ->
     assert receive(panel, kind="guess", value="5, 13, 21, 29") is None
     assert panel.payload["verdict"] | {"says": ""} == {
         "right": False, "says": "", "guess": "[5, 13, 21, 29]", "truth": None, "value": [5, 13, 21, 29],
-        "answer": None,
+        "answer": None, "drawn": False,
     }  # fmt: skip
     assert panel.payload["board"]["true"] is None
     assert panel.payload["gives_up"] is True
@@ -274,6 +275,15 @@ def test_a_record_that_nobody_can_judge_is_shown_after_a_guess() -> None:
     assert panel.payload["verdict"]["right"] is None
     assert panel.payload["verdict"]["says"] == "You said three <b>. Compare for yourself."
     assert panel.payload["summary"] == str(record)
+
+
+def test_a_number_behind_a_picture_is_marked_on_a_line(file: Path) -> None:
+    record = lp.vocab("llama3.1-70b", {"tp": 8})
+    panel = box(Item("who?", 6, shows=lp.view(record)), "predictions", "who?")
+    panel.set(guess="8")
+    assert panel.payload["verdict"]["drawn"] is False
+    assert panel.payload["scale"] == {"guess": 0.8696, "truth": 0.6522, "log": False}
+    assert panel.payload["figure"] == lp.view(record).spec
 
 
 def test_a_scale_has_both_and_is_logarithmic_where_they_are_far_apart() -> None:
@@ -424,6 +434,14 @@ def test_the_order_of_a_schedule_is_the_guess_for_it() -> None:
         board.put(["F0 B0"])
     with pytest.raises(lp.LayoutError, match="1F1"):
         board.put(["F0 F1 F2 B0 B1 B2", "F0 B1 B0 F1 F2 B2"])
+
+
+def test_what_stands_wrong_is_marked_and_no_empty_cell() -> None:
+    board = placed(lp.schedule("1f1b", pp=2, micro_batches=3))
+    gpipe = board.put(["F0 F1 F2 B0 B1 B2", "F0 F1 F2 B0 B1 B2"])
+    rows = board.drawn(gpipe, board.put(["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]))
+    wrong = [[cell["text"] for cell in row if cell["wrong"]] for row in rows]
+    assert wrong == [["F2", "B0", "B1"], ["F1", "F2", "B0", "B1"]]
 
 
 def test_a_cell_that_spans_two_columns_leaves_out_the_second() -> None:

@@ -148,8 +148,8 @@ function line({ guess, truth, log }, verdict) {
     make("div", { class: "lp-end" }, log ? "logarithmic" : "0"));
 }
 
-function beside({ verdict, scale, kind, figure }) {
-  if (!verdict || verdict.truth == null || verdict.right || figure) return []; // a picture shows both
+function beside({ verdict, scale, kind }) {
+  if (!verdict || verdict.truth == null || verdict.right || verdict.drawn) return []; // a picture has both
   if (kind === "list" && Array.isArray(verdict.value) && Array.isArray(verdict.answer)) return [lists(verdict.value, verdict.answer)];
   return scale ? [line(scale, verdict)] : [];
 }
@@ -166,12 +166,12 @@ function render({ model, el }) {
   const hint = button("", { class: "lp-hint", onclick: () => put("hint", true) });
   const giveUp = button("show the answer", { class: "lp-give-up", onclick: () => put("give_up", true) });
   const hints = make("ol", { class: "lp-hints", "aria-live": "polite" });
-  const says = make("div", { class: "lp-says", role: "status", "aria-live": "polite" });
+  const says = make("div", { class: "lp-verdict", role: "status", "aria-live": "polite" });
   const drawn = make("div", { class: "lp-beside" });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
   const text = make("pre", { class: "lp-told" }); // of a record that has no picture
   const stage = make("div", {}, make("div", { class: "lp-form" }, input.node, ...input.tools, hint, giveUp), hints, says, drawn, figure.node, text);
-  const root = make("div", { class: "llamapar lp-box", role: "group", "aria-labelledby": question.id }, question, note, stage);
+  const root = make("div", { class: "llamapar lp-ask", role: "group", "aria-labelledby": question.id }, question, note, stage);
   el.append(root);
 
   function show() {
@@ -183,7 +183,7 @@ function render({ model, el }) {
     hint.hidden = !now.more || verdict?.truth != null;
     giveUp.hidden = !now.gives_up;
     refill(hints, now.hints, () => now.hints.map((text) => make("li", {}, text)));
-    root.dataset.state = verdict ? { true: "right", false: "wrong", null: "told" }[verdict.right] : "open";
+    if (verdict && verdict.right != null) says.dataset.ok = verdict.right ? "yes" : "no"; else delete says.dataset.ok;
     says.textContent = verdict?.says ?? "";
     says.hidden = !verdict;
     refill(drawn, [verdict, now.scale], () => beside(now));

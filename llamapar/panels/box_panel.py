@@ -59,7 +59,7 @@ class Board:
         return (((),) * len(self.columns),) * len(self.rows)
 
     def drawn(self, cells: Cells, beside: Cells | None = None) -> list[list[dict[str, object]]]:
-        """Rows of cells for the page: column, text, tint, span, and whether it is not as it is `beside`."""
+        """Rows of cells for the page: column, text, tint, span, and whether what stands there is not so in `beside`."""
         made = []
         for r, row in enumerate(cells):
             line, taken = [], 0
@@ -74,7 +74,7 @@ class Board:
                         "text": " ".join(self.things[thing] for thing in things),
                         "tint": self.tints[things[0]] if things else None,
                         "span": span,
-                        "wrong": beside is not None and set(beside[r][c]) != set(things),
+                        "wrong": bool(things) and beside is not None and set(beside[r][c]) != set(things),
                     }
                 )
             made.append(line)
@@ -86,8 +86,8 @@ class Verdict:
     """What a guess is worth.
 
     right: None where nothing can judge. says: the sentence for it. guess: as it was understood, in words.
-    truth, answer: the truth in words and as a guess would say it; None leaves the veil where it is. view: the
-    picture, with the guess drawn in it.
+    value: the guess as it was read. truth, answer: the truth in words and as a guess says it; None leaves the
+    veil where it is. view: the picture. drawn: whether it has the guess in it; else the box marks it.
     """
 
     right: bool | None
@@ -97,6 +97,7 @@ class Verdict:
     value: object = None
     answer: object = None
     view: View | None = None
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class BoxState:
             "problem": None,
         }
         if verdict is not None:
-            own = ("right", "says", "guess", "truth", "value", "answer")
+            own = ("right", "says", "guess", "truth", "value", "answer", "drawn")
             payload["verdict"] = {name: getattr(verdict, name) for name in own}
             payload["scale"] = scale(verdict.value, verdict.answer) if asked.kind == "number" else None
         return {"payload": payload}
