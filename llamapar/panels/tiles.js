@@ -357,8 +357,12 @@ function buildTiles(hear) {
 
   // -- a step ------------------------------------------------------------------------------------
 
+  let waiting = null; // what is shown as soon as the panel is on the page
+
   // moving: whether the rows fly, as when one steps there; else only arrows stand.
   function show(newFilm, newStep, moving) {
+    waiting = node.isConnected ? null : [newFilm, newStep]; // off the page there are no colours and no widths
+    if (waiting) return;
     if (film !== newFilm || kept.size > MOST_KEPT) kept = new Map();
     if (lights.size || pointed) light([], null);
     const anew = film?.ranks.map(({ rank }) => rank).join() !== newFilm.ranks.map(({ rank }) => rank).join() || JSON.stringify(film.axes) !== JSON.stringify(newFilm.axes);
@@ -391,6 +395,7 @@ function buildTiles(hear) {
   }
 
   const resized = new ResizeObserver(() => {
+    if (waiting) { show(...waiting, false); return; }
     if (!film || !grid.clientWidth || Math.abs(grid.clientWidth - wide) < 1) { drawArrows(); return; }
     wide = grid.clientWidth;
     show(film, step, false);
