@@ -63,15 +63,15 @@ def _steps(name: str, titles: Plain) -> Control:
 class WatchState:
     """What is watched: a program, the fields of a layout, and what it is broken with.
 
-    values: "source" is the text as edited, "" for the program's own. opened: the values at first. tapes: of
-    programs as they should be, by what they were run with; states of one panel share them. problem: why the
-    source is no program, and then `before` is the state whose film stays.
+    values: "source" is the text as edited, "" for the program's own. clean: the values without
+    a fault, to go back to. tapes: of programs as they should be, by what they were run with; states of one
+    panel share them. problem: why the source is no program, and then `before` is the state whose film stays.
     """
 
     programs: dict[str, Program]
     model: ModelLike | None
     values: Values
-    opened: Values
+    clean: Values
     tapes: dict[str, Tape] = field(default_factory=dict, compare=False, repr=False)
     problem: LlamaparError | None = None
     before: WatchState | None = None
@@ -170,10 +170,12 @@ class WatchState:
             values |= {"fault": changes.get("fault", "")}
         made = replace(self, values=values, problem=None, before=None)
         if values["fault"] != self.values["fault"] or values["program"] != self.values["program"]:
-            made = made._broken(str(values["fault"]))
+            made = made._broken(str(values["fault"]), changes)
         _check(made.values)
         if made.values["source"].strip() == made.own.strip():
             made = replace(made, values={**made.values, "source": ""})
+        if not made.values["fault"]:
+            made = replace(made, clean=made.values)
         assert made.right.steps  # what cannot be run as it should be is refused here
         try:
             assert made.film
@@ -183,12 +185,15 @@ class WatchState:
             return replace(made, problem=problem, before=self.before or self)
         return made
 
-    def _broken(self, fault: str) -> Self:
-        """With a fault, and the layout and options in which it shows where these are too small for it."""
+    def _broken(self, fault: str, changes: Values) -> Self:
+        """With a fault, and the layout and options in which it shows where these are too small for it.
+
+        Without one, or with another, what stood before a fault is back.
+        """
         from llamapar.programs import FAULTS
 
-        hidden = [name for name in (*_LAYOUT, *_OPTIONS) if name not in DEGREES_SHOWN]
-        values = {**self.values, "source": "", **{name: self.opened[name] for name in hidden}}
+        before = {name: self.clean[name] for name in (*_LAYOUT, *_OPTIONS) if name not in changes}
+        values = {**self.values, "source": "", **before}
         if not fault:
             return replace(self, values=values)
         one_of("fault", fault, FAULTS)
