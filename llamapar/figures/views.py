@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llamapar.count import Memory, Reconciliation
+from llamapar.count.wire import Traffic
 from llamapar.count.zero_map import ZeroMap
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, shown
@@ -40,6 +41,7 @@ from . import (
     sequence,
     stages,
     trace,
+    traffic,
     vocab,
     zero,
 )
@@ -84,6 +86,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     LayerSteps: inside.picture,
     RankGrid: ranks.picture,
     ZeroMap: zero.picture,
+    Traffic: traffic.picture,
     Trace: trace.picture,
     Memory: memory.picture,
     Reconciliation: memory.waterfall,
@@ -101,8 +104,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, ZeroMap,
-    Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration, Explanation,
-    LossCurve, Schedule, Timeline, Timelines or Moment.
+    Traffic, Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration,
+    Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.
