@@ -13,7 +13,7 @@ import llamapar as lp
 from boards import dealt, holders, order, placed
 from boxes import Item
 from llamapar.figures import View
-from llamapar.panels.ladders import subject
+from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.records.tables import plural, units
 from veils import marked, veiled
 
@@ -147,9 +147,9 @@ def _output(fault: str) -> bool:
 
 def _above() -> Item:
     m = lp.model("llama3.2-3b")
-    heads = subject("heads")
+    heads = MAPS["heads"]
     values = {"model": m.name, "tp": 1, "kv_replication": True, "interleave": True}
-    rungs = [rung for rung in heads.ladder(values) if rung.value > m.n_kv_heads]
+    rungs = [rung for rung in heads.ladder(values, "tp") if rung.value > m.n_kv_heads]
     notes = [f"{rung.gives} ✕ {rung.problem}" if rung.problem else rung.gives for rung in rungs]
     [works] = [
         tp for tp in range(m.n_kv_heads + 1, m.n_heads + 1) if lp.heads(m, tp=tp, kv_replication=True).ok

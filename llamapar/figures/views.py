@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llamapar.count import Memory, Reconciliation
+from llamapar.count.wire import Traffic
 from llamapar.count.zero_map import ZeroMap
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, install, shown
@@ -41,6 +42,7 @@ from . import (
     stages,
     tape,
     trace,
+    traffic,
     vocab,
     zero,
 )
@@ -88,6 +90,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     LayerSteps: inside.picture,
     RankGrid: ranks.picture,
     ZeroMap: zero.picture,
+    Traffic: traffic.picture,
     Trace: trace.picture,
     Tape: tape.picture,
     Memory: memory.picture,
@@ -106,8 +109,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, ZeroMap,
-    Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration, Explanation,
-    LossCurve, Schedule, Timeline, Timelines or Moment.
+    Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration,
+    Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.

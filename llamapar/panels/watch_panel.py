@@ -393,7 +393,9 @@ def watch(
     fault = options.get("fault")
     if fault and (layout is not None or _DEGREES & options.keys()):  # on the ranks that were asked for
         needs = FAULTS[one_of("fault", fault, FAULTS)].needs
-        state = replace(state, values=values | {n: needs[n] for n in _OPTIONS if n in needs} | {"fault": fault})
+        state = replace(
+            state, values=values | {n: needs[n] for n in _OPTIONS if n in needs} | {"fault": fault}
+        )
     return Watch(state.change({"fault": fault} if fault else {}))
 
 
