@@ -111,6 +111,9 @@ def test_a_question_of_the_quiz_has_a_box(name: str, shown: list[Any]) -> None:
     assert panel.payload["question"] == quiz.question(name).text
     assert panel.payload["kind"] != "board"
     panel.set(guess=-1 if panel.payload["kind"] != "choice" else panel.payload["choices"][0][0])
+    assert panel.verdict.right is False or panel.payload["kind"] == "choice"
+    if not panel.verdict.right:
+        assert panel.payload["verdict"]["truth"] is None, "a wrong answer is not told the truth"
     panel.set(guess=f"{truth} zero={truth.zero}" if isinstance(truth, lp.Layout) else truth)
     assert panel.verdict.right is True, panel.verdict.says
 
@@ -200,6 +203,7 @@ def test_a_wrong_prediction_is_drawn_beside_the_truth_and_the_first_guess_stands
     assert panel.payload["verdict"]["drawn"] is True, "in the picture, so nowhere else"
     panel.set(guess=[48, 63])
     assert panel.verdict is not None
+    assert "shapes" not in panel.payload["figure"]["layout"], "nothing to draw beside the truth"
     assert panel.verdict.says.startswith("That is it: [48, 63]. Your first guess was [40, 55].")
     assert json.loads(file.read_text())["predictions"][FIRST] == {"right": False, "guess": "[40, 55]"}
     again = asked(FIRST)  # the notebook is run anew
@@ -232,6 +236,7 @@ def test_an_exercise_tells_the_truth_when_it_is_right_or_given_up(file: Path) ->
     assert panel.payload["figure"] is None
     assert receive(panel, kind="give_up", value=True) is None
     assert panel.payload["verdict"]["answer"] == [20, 21, 22, 23]
+    assert panel.payload["gives_up"] is False
     assert [cell["column"] for cell in panel.payload["board"]["true"][0] if cell["text"]] == [20, 21, 22, 23]
     assert json.loads(file.read_text())["exercises"] == {name: {"right": False}}
     panel.set(guess=[20, 21, 22, 23])
@@ -465,6 +470,9 @@ def test_a_veil_takes_out_all_points_under_it_and_no_other() -> None:
     assert numbers == ["0", "0"]
     assert "subtitle" not in under.spec["layout"]["title"]
     assert "48" not in under.summary
+    tiled = lp.view(lp.heads("llama3.1-405b", tp=16, kv_replication=True, interleave=False))
+    names = [t["name"] for t in veiled(tiled, (0, 128), (0.55, 1.9)).spec["data"] if "name" in t]
+    assert names == ["whole heads"], "nor does the legend say what lies under it"
     whole = veiled(view, (200, 300), (-0.9, 1.9))
     assert whole.spec["data"] == view.spec["data"]
     assert plain(under.spec) == json.loads(json.dumps(under.spec))

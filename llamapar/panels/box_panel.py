@@ -59,7 +59,7 @@ class Board:
         return (((),) * len(self.columns),) * len(self.rows)
 
     def drawn(self, cells: Cells, beside: Cells | None = None) -> list[list[dict[str, object]]]:
-        """Rows of cells for the page: column, text, tint, span, and whether `beside` differs there."""
+        """Rows of cells for the page: column, text, tint, span, and whether it is otherwise in `beside`."""
         made = []
         for r, row in enumerate(cells):
             line, taken = [], 0
