@@ -4,7 +4,7 @@
 
 const decoded = new WeakMap(); // a rank's tensor → its bytes
 const GAP = 12; // pixels between tiles
-const NARROW = 150; // pixels: no tile is narrower
+const NARROW = 130; // pixels: no tile is narrower
 const THUMB = 34; // pixels: of the thumbnail at most
 const MOST = 7; // pixels: of a cell's width
 const WEIGHT = 72; // pixels: of a weight's height at most
@@ -158,6 +158,7 @@ function buildTiles(hear) {
   let pointed = null; // { tensor, rank, row, column }
   let wide = 0; // pixels that the tiles have
   let frame = 0;
+  let waiting = null; // what is shown as soon as the tiles are on the page
   const key = (tensor, rank) => `${tensor} ${rank}`;
 
   function build() {
@@ -357,12 +358,10 @@ function buildTiles(hear) {
 
   // -- a step ------------------------------------------------------------------------------------
 
-  let waiting = null; // what is shown as soon as the panel is on the page
-
   // moving: whether the rows fly, as when one steps there; else only arrows stand.
   function show(newFilm, newStep, moving) {
-    waiting = node.isConnected ? null : [newFilm, newStep]; // off the page there are no colours and no widths
-    if (waiting) return;
+    waiting = node.isConnected ? null : [newFilm, newStep];
+    if (waiting) return; // no theme and no width yet
     if (film !== newFilm || kept.size > MOST_KEPT) kept = new Map();
     if (lights.size || pointed) light([], null);
     const anew = film?.ranks.map(({ rank }) => rank).join() !== newFilm.ranks.map(({ rank }) => rank).join() || JSON.stringify(film.axes) !== JSON.stringify(newFilm.axes);

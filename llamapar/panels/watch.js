@@ -243,6 +243,7 @@ function render({ model, el }) {
     const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
     caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))),
       payload().fine ? make("p", { class: "lp-quiet" }, `What still looks fine with this fault: ${payload().fine}.`) : "");
+    built.find(({ name }) => name === "phase")?.show(phase); // it may be the film's choice: where a fault begins
     const all = visible();
     refill(dots, [all, all.map(label), [...opened]], () => all.map(dot));
     for (const [n, node] of [...dots.children].entries()) {
@@ -293,6 +294,7 @@ function render({ model, el }) {
       built = model.get("schema").map((spec) => {
         const control = { ...spec, id: `${uid}-${spec.name}` };
         const made = (control.kind === "steps" ? segments : KINDS[control.kind])(control, change);
+        if (!control.label) made.nodes[0].setAttribute("aria-label", control.name);
         const name = make(control.kind === "steps" ? "span" : "label", { for: control.kind === "steps" ? null : control.id, class: "lp-called", title: control.help }, control.label);
         return { name: control.name, row: make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.label ? name : null, ...made.nodes), show: made.show };
       });

@@ -63,16 +63,16 @@ def _steps(name: str, titles: Plain) -> Control:
 class WatchState:
     """What is watched: a program, the fields of a layout, and what it is broken with.
 
-    values: "source" is the text as edited, "" for the program's own. clean: the values without
-    a fault, to go back to. tapes: of programs as they should be, by what they were run with; states of one
-    panel share them. problem: why the source is no program, and then `before` is the state whose film stays.
+    values: "source" is the text as edited, "" for the program's own. clean: the values without a fault, to go
+    back to. tapes: with their films, by what was run; states of one panel share them. problem: why the source
+    is no program, and then `before` is the state whose film stays.
     """
 
     programs: dict[str, Program]
     model: ModelLike | None
     values: Values
     clean: Values
-    tapes: dict[str, Tape] = field(default_factory=dict, compare=False, repr=False)
+    tapes: dict[str, tuple[Tape, Plain]] = field(default_factory=dict, compare=False, repr=False)
     problem: LlamaparError | None = None
     before: WatchState | None = None
 
@@ -112,32 +112,32 @@ class WatchState:
             options=options,
         )
 
-    @cached_property
-    def right(self) -> Tape:
-        """The program as it should be, on the same ranks."""
-        key = repr({name: self.values[name] for name in ("program", "data", *_LAYOUT, *_OPTIONS)})
+    def _tape(self, fault: str, source: str) -> tuple[Tape, Plain]:
+        """The tape, and its film, of the program as it is broken or edited. Raises LlamaparError."""
+        run_with = ("program", "data", *_LAYOUT, *_OPTIONS)
+        key = repr([fault, source, *(self.values[name] for name in run_with)])
         if key not in self.tapes:
-            self.tapes[key] = _run(self.task())
+            right = self._tape("", "")[0] if fault or source else None
+            tape = _run(self.task(fault, source), right)
+            self.tapes[key] = tape, film(tape)
             for oldest in list(self.tapes)[:-MOST_TAPES]:
                 del self.tapes[oldest]
         return self.tapes[key]
 
-    @cached_property
-    def running(self) -> Task:
-        """What is shown, as it is broken or edited."""
-        return self.task(self.values["fault"], str(self.values["source"]))
+    @property
+    def shown(self) -> WatchState:
+        """The state whose film stands there."""
+        return self if self.before is None else self.before
 
-    @cached_property
+    @property
     def tape(self) -> Tape:
-        """Raises LlamaparError for what cannot be run."""
-        if self.before is not None:
-            return self.before.tape
-        broken = self.values["fault"] or self.values["source"]
-        return _run(self.running, self.right) if broken else self.right
+        values = self.shown.values
+        return self.shown._tape(str(values["fault"]), str(values["source"]))[0]
 
-    @cached_property
+    @property
     def film(self) -> Plain:
-        return self.before.film if self.before is not None else film(self.tape)
+        values = self.shown.values
+        return self.shown._tape(str(values["fault"]), str(values["source"]))[1]
 
     @property
     def status(self) -> str:
@@ -176,13 +176,17 @@ class WatchState:
             made = replace(made, values={**made.values, "source": ""})
         if not made.values["fault"]:
             made = replace(made, clean=made.values)
-        assert made.right.steps  # what cannot be run as it should be is refused here
+        made._tape("", "")  # what cannot be run as it should be is refused here
         try:
-            assert made.film
+            steps = made.film["steps"]
         except LlamaparError as problem:
             if not made.values["source"]:
                 raise
-            return replace(made, problem=problem, before=self.before or self)
+            return replace(made, problem=problem, before=self.shown)
+        begins = [step["phase"] for step in steps if step["fault"] == "begins"]
+        if begins and changes.keys() & {"fault", "source"}:
+            phase = "forward" if begins[0] == "forward" else "backward"
+            made = replace(made, values={**made.values, "phase": phase})
         return made
 
     def _broken(self, fault: str, changes: Values) -> Self:
@@ -269,6 +273,7 @@ class WatchState:
         """A number, and the cells of the tensors that its line read that made it."""
         from llamapar.execution.watching import lights
 
+        values = self.shown.values
         steps = [n for n, step in enumerate(self.tape.steps) if step.values]
         number = nth("tensor", tensor, steps)
         step = self.tape.steps[number]
@@ -277,9 +282,12 @@ class WatchState:
         nth("row", row, range(rows))
         at = row * columns + nth("column", column, range(columns))
         value = float(own.reshape(-1)[at])
-        running = self.before.running if self.before is not None else self.running
         forward = step.phase == "forward" and step.code != "argument"
-        found = lights(running, number, rank, at) if forward else {}
+        found = (
+            lights(self.shown.task(values["fault"], str(values["source"])), number, rank, at)
+            if forward
+            else {}
+        )
         cells = [
             {"tensor": steps.index(n), "rank": there, "cells": [list(divmod(i, width)) for i in indexes]}
             for n, by_rank in found.items()
@@ -334,7 +342,7 @@ class Watch(Undoing[WatchState]):
     """Ranks that are watched. `set` changes what runs, `snapshot` says in words what each line does."""
 
     _esm = source("page.js", "tiles.js", "editor.js", "watch.js")
-    _css = source("page.css", "watch.css")
+    _css = source("page.css", "live.css", "watch.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     film = traitlets.Dict().tag(sync=True)
     layout = None  # ipywidgets' own would have another id at each run
