@@ -149,7 +149,7 @@ def _above() -> Item:
     m = lp.model("llama3.2-3b")
     heads = MAPS["heads"]
     values = {"model": m.name, "tp": 1, "kv_replication": True, "interleave": True}
-    rungs = [rung for rung in heads.ladder(values, "tp") if rung.value > m.n_kv_heads]
+    rungs = [rung for rung in heads.ladder(values, "tp") if int(str(rung.value)) > m.n_kv_heads]
     notes = [f"{rung.gives} ✕ {rung.problem}" if rung.problem else rung.gives for rung in rungs]
     [works] = [
         tp for tp in range(m.n_kv_heads + 1, m.n_heads + 1) if lp.heads(m, tp=tp, kv_replication=True).ok

@@ -351,7 +351,7 @@ def test_another_knob_has_another_ladder_and_the_same_picture() -> None:
         ["tp", "TP", "TP 8"],
         ["pp", "PP", "PP 16"],
         ["zero", "ZeRO", "ZeRO 1"],
-        ["recompute", "recompute", "full"],
+        ["recompute", "recompute", "recompute: full"],
     ]
     panel.undo()
     assert panel.code == before.replace("dp=128", "dp=128, recompute='selective'")

@@ -320,6 +320,7 @@ _LIVE: dict[str, Control] = {
     "order": choice("order", _orders()),
     "rank": control("rank", help="whose groups are told"),
     "seq_len": control("seq_len", label="tokens"),
+    "micro_batch": control("micro_batch", label="micro-batch"),
     "nc": _NC,
     "framework": control("framework", kind="choice", options=[(None, "any"), *list(_JUDGES.items())[1:]]),
 }
@@ -330,9 +331,11 @@ def knob_title(name: str) -> str:
     return _SHORT.get(name) or _LABELS.get(name, name)
 
 
-def rung_name(knob: str, value: object) -> str:
-    """ "TP 8", "ZeRO 2", "selective": one value of a knob."""
-    return _TITLES.get(value, value) if isinstance(value, str) else f"{knob_title(knob)} {value}"
+def rung_name(knob: str, value: object, titled: bool = False) -> str:
+    """ "TP 8", "ZeRO 2", "selective": one value of a knob; a word is titled "recompute: selective"."""
+    if not isinstance(value, str):
+        return f"{knob_title(knob)} {value}"
+    return f"{knob_title(knob)}: " * titled + _TITLES.get(value, value)
 
 
 def live_controls(values: Mapping[str, object], knobs: Collection[str]) -> list[Control]:

@@ -30,8 +30,8 @@ MOST_RUNGS = 12
 KEPT = 128
 """Rungs that are kept with their pictures: steps to and fro, and ladders that share a rung, cost nothing."""
 
-Steps = Callable[[Values], Sequence[object]]
-"""The values on a knob's ladder, by the other arguments."""
+Steps = Sequence[object] | Callable[[Values], Sequence[object]]
+"""The values on a knob's ladder, always the same or by the other arguments."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class Subject:
     def ladder(self, values: Values, knob: str) -> tuple[Rung, ...]:
         """A rung for each step of the knob and for its value. Raises LlamaparError where none gives a record,
         and for a value between the steps that is refused."""
-        now, steps = values[knob], list(self.knobs[knob](values))
+        now, known = values[knob], self.knobs[knob]
+        steps = list(known(values) if callable(known) else known)
         between = not any(same(step, now) for step in steps)
         if between:
             steps.append(now)
@@ -144,19 +145,9 @@ def degrees(most: int) -> list[int]:
     return sorted(every if len(every) <= MOST_RUNGS else steps)
 
 
-def up_to(most: int) -> Steps:
-    """Degrees up to a number."""
-    return lambda _: degrees(most)
-
-
 def of_model(field: str, most: int = 2**20) -> Steps:
     """Degrees up to a dimension of the model."""
     return lambda values: degrees(min(most, getattr(find_model(values["model"]), field)))
-
-
-def among(choices: Sequence[object]) -> Steps:
-    """Choices that are always the same."""
-    return lambda _: choices
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ from llamapar.records.tables import human, plural
 from llamapar.timing.cost import Cost, cost
 from llamapar.timing.inside import BACKWARD, FORWARD, LayerSteps, inside
 
-from .ladders import Subject, among, listed, of_model, up_to
+from .ladders import Subject, degrees, listed, of_model
 
 NAMED = 3
 """Terms of a step that a sentence names, the largest."""
 
 _TRAINED = {"model": "llama3-8b", "tp": 1, "cp": 1, "pp": 1, "dp": 1}
-_TP, _PP, _CP = of_model("n_heads", 64), of_model("n_layers", 64), up_to(64)
+_TP, _PP, _CP = of_model("n_heads", 64), of_model("n_layers", 64), degrees(64)
 
 
 # -- schedule --------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ JOBS = {
     "schedule": Subject(
         schedule,
         {"name": "1f1b", "pp": 4, "micro_batches": 8, "virtual_stages": None, "nc": None},
-        {"name": among(tuple(ORDERS)), "pp": up_to(16), "micro_batches": up_to(64)},
+        {"name": tuple(ORDERS), "pp": degrees(16), "micro_batches": degrees(64)},
         _schedule_gives,
         _schedule_says,
     ),
@@ -157,7 +157,7 @@ JOBS = {
         memory,
         {**_TRAINED, "zero": 1, "recompute": "selective", "seq_len": 8192, "micro_batch": 1}
         | {"gpu": DEFAULT_GPU, "framework": None},
-        {"tp": _TP, "pp": _PP, "zero": among(range(4)), "recompute": among(OPTIONS["recompute"].choices)},
+        {"tp": _TP, "pp": _PP, "zero": range(4), "recompute": OPTIONS["recompute"].choices},
         _memory_gives,
         _memory_says,
         _memory_problem,
@@ -165,21 +165,21 @@ JOBS = {
     "zero": Subject(
         zero,
         {"model": "llama3-8b", "zero": 1, "dp": 1, "tp": 1, "cp": 1, "pp": 1},
-        {"zero": among(range(4)), "dp": up_to(128)},
+        {"zero": range(4), "dp": degrees(128)},
         _zero_gives,
         _zero_says,
     ),
     "cost": Subject(
         cost,
         {**_TRAINED, "recompute": "selective", "seq_len": 8192, "micro_batch": 1, "gpu": DEFAULT_GPU},
-        {"tp": _TP, "pp": _PP, "recompute": among(OPTIONS["recompute"].choices)},
+        {"tp": _TP, "pp": _PP, "recompute": OPTIONS["recompute"].choices},
         _cost_gives,
         _cost_says,
     ),
     "traffic": Subject(
         traffic,
         {"program": "block", **_TRAINED, "seq_len": 8192},
-        {"tp": _TP, "cp": _CP, "program": among(tuple(PARTS)[:-1])},
+        {"tp": _TP, "cp": _CP, "program": tuple(PARTS)[:-1]},
         _traffic_gives,
         _traffic_says,
     ),
@@ -187,7 +187,7 @@ JOBS = {
         inside,
         {"model": "llama3-8b", "tp": 1, "cp": 1, "cp_method": "all_gather", "seq_len": 8192}
         | {"micro_batch": 1, "gpu": DEFAULT_GPU},
-        {"tp": _TP, "cp": _CP, "cp_method": among(OPTIONS["cp_method"].choices)},
+        {"tp": _TP, "cp": _CP, "cp_method": OPTIONS["cp_method"].choices},
         _inside_gives,
         _inside_says,
     ),

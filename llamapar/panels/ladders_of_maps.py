@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from llamapar.describe.layout import AXES, PAPER_ORDER
 from llamapar.place import (
     HeadMap,
@@ -17,11 +19,9 @@ from llamapar.place import (
 )
 from llamapar.records.tables import plural, span, units
 
-from .ladders import Subject, counted, of_model, sentence, share, up_to
+from .ladders import Subject, counted, degrees, of_model, sentence, share
 
-
-def _reason(record: HeadMap | VocabMap | SequenceMap | StageMap) -> str:
-    return record.reason
+_REASON = attrgetter("reason")
 
 
 # -- heads -----------------------------------------------------------------------------------------
@@ -159,36 +159,36 @@ MAPS = {
         {"tp": of_model("n_heads")},
         _heads_gives,
         _heads_says,
-        _reason,
+        _REASON,
     ),
     "vocab": Subject(
         vocab,
         {"model": "llama3-8b", "tp": 1, "padding": None},
-        {"tp": up_to(128)},
+        {"tp": degrees(128)},
         _vocab_gives,
         _vocab_says,
-        _reason,
+        _REASON,
     ),
     "sequence": Subject(
         sequence,
         {"cp": 1, "seq_len": 8192, "chunking": "head-tail"},
-        {"cp": up_to(64)},
+        {"cp": degrees(64)},
         _sequence_gives,
         _sequence_says,
-        _reason,
+        _REASON,
     ),
     "stages": Subject(
         stages,
         {"model": "llama3-8b", "pp": 1, "virtual_stages": 1, "layer_split": "balanced ends"},
-        {"pp": of_model("n_layers", 64), "virtual_stages": up_to(8)},
+        {"pp": of_model("n_layers", 64), "virtual_stages": degrees(8)},
         _stages_gives,
         _stages_says,
-        _reason,
+        _REASON,
     ),
     "ranks": Subject(
         ranks,
         {**dict.fromkeys(AXES, 1), "order": PAPER_ORDER, "rank": 0},
-        {"tp": up_to(64), "cp": up_to(64), "pp": up_to(64), "dp": up_to(1024)},
+        {"tp": degrees(64), "cp": degrees(64), "pp": degrees(64), "dp": degrees(1024)},
         _ranks_gives,
         _ranks_says,
     ),

@@ -8,6 +8,7 @@ function render({ model, el }) {
   const payload = () => model.get("payload");
   const rungs = () => model.get("ladder");
   const knob = () => payload().knob;
+  const several = () => payload().knobs.length > 1;
   const title = () => payload().knobs.find(([name]) => name === knob())[1];
   const { send, ask, note, close } = buildSender(model, uid, () => { pending = null; show(); }, (on) => stage.classList.toggle("lp-kept", on));
 
@@ -51,18 +52,19 @@ function render({ model, el }) {
     drawPlay();
   }
 
-  // Once through the ladder, from its start where it stands at the end; it halts at the first that breaks.
+  // Once through the ladder, from its start where it stands at the end; it halts where what worked breaks.
   function start() {
     const all = rungs();
     const from = all.findIndex(({ value }) => value === chosen);
+    const breaks = (k) => all[k].problem && !all[k - 1]?.problem && k > 0;
     const next = (k) => {
       step(all[k].value);
-      if (all[k].problem || k + 1 >= all.length || all !== rungs()) stop();
+      if (breaks(k) || k + 1 >= all.length || all !== rungs()) stop();
       else playing = setTimeout(next, PACE, k + 1);
     };
     playing = -1;
     drawPlay();
-    next(all[from].problem || from + 1 >= all.length ? 0 : from + 1);
+    next(breaks(from) || from + 1 >= all.length ? 0 : from + 1);
   }
 
   function drawPlay() {
@@ -91,6 +93,14 @@ function render({ model, el }) {
     });
   }
 
+  // With several knobs, one of them has its ladder here; the others wait with their values.
+  function knobButton([name, , shown]) {
+    return button(make("span", { class: "lp-part", "data-axis": name }, shown), {
+      "data-knob": name, "aria-pressed": String(name === knob()), title: "what each value of this gives",
+      onclick: () => { stop(); looked = null; send({ knob: name }); },
+    });
+  }
+
   // A ladder that is wider than the panel scrolls to what stands; the page stays where it is.
   function reveal() {
     const rung = ladder.querySelector("[aria-checked=true]");
@@ -115,7 +125,7 @@ function render({ model, el }) {
     if (rung.problem) says.dataset.broken = "yes"; else delete says.dataset.broken;
     code.textContent = rung.code;
     seq += 1;
-    figure.draw({ seq, figure: rung.figure, reason: rung.problem, summary: rung.summary, values: { tab: payload().what }, problem: null });
+    figure.draw({ seq, figure: rung.figure, summary: rung.summary, values: { tab: payload().what }, problem: null });
   }
 
   let built = []; // the controls beside the knob, each with how to show a value
@@ -132,14 +142,10 @@ function render({ model, el }) {
         const row = make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.kind === "bool" ? [...made.nodes, label] : [label, ...made.nodes]);
         return { name: control.name, row, show: made.show };
       });
-      return [...built.map(({ row }) => row), play, make("div", { class: "lp-code" }, code, copy, undo)];
+      return [...built.map(({ row }) => row), ...(several() ? [] : [play]), make("div", { class: "lp-code" }, code, copy, undo)];
     });
     for (const { name, show: put } of built) put(values[name]);
-    whose.hidden = payload().knobs.length < 2;
-    refill(whose, [knob(), payload().knobs], () => payload().knobs.map(([name, , shown]) => button(
-      make("span", { class: "lp-part", "data-axis": name }, shown),
-      { "data-knob": name, "aria-pressed": String(name === knob()), title: "show what each value of this gives", onclick: () => { stop(); looked = null; send({ knob: name }); } },
-    )));
+    if (several()) refill(whose, [knob(), payload().knobs], () => [...payload().knobs.map(knobButton), play]);
     ladder.setAttribute("aria-label", title());
     refill(ladder, [knob(), rungs().map(({ value, gives, problem }) => [value, gives, problem])], () => rungs().map(rungButton));
     drawPlay();
@@ -151,13 +157,15 @@ function render({ model, el }) {
   model.on("change:payload", changed);
   model.on("change:past", showUndo);
   show();
-  requestAnimationFrame(reveal); // the ladder has no width before it is on the page
+  const resized = new ResizeObserver(reveal); // the ladder has no width before it is on the page
+  resized.observe(ladder);
   showUndo();
   return () => {
     stop();
     model.off("change:payload", changed);
     model.off("change:past", showUndo);
     close();
+    resized.disconnect();
     figure.close();
   };
 }

@@ -85,7 +85,7 @@ class LiveState:
         """The ladder, and its payload with number `seq`: the knobs, and the values of all that can be set."""
         values = {name: _plain(self.values[name]) for name in self.subject.opens}
         knobs = self.subject.knobs
-        titles = [[name, knob_title(name), rung_name(name, values[name])] for name in knobs]
+        titles = [[name, knob_title(name), rung_name(name, values[name], True)] for name in knobs]
         shown = {"what": self.what, "knob": self.knob, "knobs": titles, "values": values}
         return {
             "schema": live_controls(values, knobs),

@@ -20,12 +20,13 @@ from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, flag, one_of, whole
 from llamapar.figures import View, view
+from llamapar.figures.tape import rows_and_columns
 from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape
 
 from .controls import Control, choice, control
-from .film import film, rows_and_columns
+from .film import film
 from .page import Undoing, nth, source
 from .runs import card
 

@@ -29,7 +29,7 @@ class Call:
 def written(value: object) -> str:
     """A value as Python reads it back, where `lp` is this library; fields at their defaults are left out."""
     if not is_dataclass(value):
-        return repr(value)
+        return getattr(value, "__name__", repr(value))  # a program of one's own
     if isinstance(call := getattr(value, "call", None), Call):
         return str(call)
     said = [f for f in fields(value) if f.repr and getattr(value, f.name) != f.default]

@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -33,11 +32,10 @@ one_run = threading.RLock()
 
 
 class LocalRanks:
-    """All ranks of a layout in this process, to step through a program line by line.
+    """All ranks of a layout in this process: `with ranks:` around what they compute.
 
-    `with ranks:` around each line or cell that computes; `mesh`, `setting` and `tensors` (name → LocalTensor
-    of every rank's piece) are what a program is called with. `ranks.shapes(t)` and `ranks.values(t)` show a
-    tensor rank by rank. There is one fake process group in a process: the next local run ends this one.
+    `mesh` and `setting` are what a program is called with, beside the tensors that `cut` makes. There is one
+    fake process group in a process: the next local run ends this one.
     """
 
     def __init__(self, setting: Setting, device: str = "cpu") -> None:
@@ -46,7 +44,6 @@ class LocalRanks:
         end()
         size = setting.of_one_stage.world
         self.setting, self.device = setting, device
-        self.tensors: dict[str, Any] = {}
         self._stack = ExitStack()
         self._stack.enter_context(compat.fake_world(size))
         self.mesh = compat.make_mesh(setting.of_one_stage, "cpu")
@@ -71,14 +68,6 @@ class LocalRanks:
             ranks = range(self.setting.of_one_stage.world)
             pieces = {r: self.setting.part(name, whole, compat.coord_of(self.mesh, r)) for r in ranks}
         return LocalTensor(pieces).requires_grad_(whole.is_floating_point())
-
-    def values(self, t: Tensor) -> dict[int, Tensor]:
-        """rank → its own tensor."""
-        return {r: own.detach() for r, own in (compat.by_rank(t) or {}).items()}
-
-    def shapes(self, t: Tensor) -> dict[int, tuple[int, ...]]:
-        """rank → the shape of its own tensor."""
-        return {r: tuple(own.shape) for r, own in self.values(t).items()}
 
     def close(self) -> None:
         global _open
