@@ -7,27 +7,30 @@ import ast
 import inspect
 import itertools
 import linecache
+import sys
 import textwrap
 import types
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import LlamaparError
 from llamapar.programs import faults
+from llamapar.records.tables import Plain
 from llamapar.records.trace import CollectiveEvent
 from llamapar.spmd import compat
 from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import kind
 from llamapar.spmd.zero import axis_names, forward_of, leaves_of
 
-from .body import Task, as_shared, called, inputs, placement, wants
+from .body import Cut, Task, as_shared, called, dry_rank, inputs, placement, wants
 from .engines import local
 from .lines import GATHER, NOWHERE, Follower, Key, Moment, with_helpers
 from .recorder import Recorder
@@ -75,6 +78,13 @@ def source_of(function: Callable[..., object]) -> str:
         return ""
 
 
+def within_limit(lines: int) -> None:
+    """LlamaparError for more lines than are followed."""
+    if lines >= MOST_STEPS:
+        what = f"more than {MOST_STEPS} lines were followed"
+        raise LlamaparError(what, "a loop goes on for long, or for ever", field="source")
+
+
 def gathers(key: Key, moment: Moment) -> bool:
     """Whether what a line of GATHER named is a parameter's shard, or the parameter gathered from it."""
     return key.name in ("shard", "whole") and bool(moment.parameter) and kind(moment.parameter) in PARAMETERS
@@ -87,6 +97,33 @@ class Seen(NamedTuple):
     value: Tensor
     moment: Moment
     until: tuple[int, int]
+
+
+class Untraced(Recorder):
+    """A recorder within whose operations Python's tracing is off: torch's own calls are a million."""
+
+    def __torch_dispatch__(
+        self, func: compat.OpOverload, types: object, args: compat.Arguments = (), kwargs: Plain | None = None
+    ) -> object:
+        trace = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            sys.settrace(trace)
+
+
+@contextmanager
+def ranks_of(task: Task, alone: bool) -> Iterator[tuple[DeviceMesh, Cut]]:
+    """The ranks of a stage, in this process. alone: there is one, which is quicker without LocalTensors."""
+    with local.one_run, few_threads(task):
+        if alone:
+            local.end()
+            with dry_rank(task) as (mesh, cut):
+                yield mesh, cut
+            return
+        with closing(local.LocalRanks(task.setting)) as ranks, ranks:
+            yield ranks.mesh, ranks.cut
 
 
 @dataclass
@@ -111,39 +148,40 @@ class Run(NamedTuple):
     """A run whose ranks are still there, its tensors with the graph that gradients go through."""
 
     task: Task
-    ranks: local.LocalRanks
+    mesh: DeviceMesh
+    cut: Cut
     recorder: Recorder
     outputs: Mapping[str, Tensor]
     leaves: Mapping[str, Tensor]
     found: Followed
 
 
-def follow(task: Task, tick: Callable[[], None], then: Callable[[Run], None] | None = None) -> Followed:
-    """The task on the ranks of its layout, in this process. then: called while the ranks are there."""
+def follow(
+    task: Task, tick: Callable[[], None], then: Callable[[Run], None] | None = None, alone: bool = False
+) -> Followed:
+    """The task on the ranks of its layout. then: called while they are there. alone: as in `ranks_of`."""
     setting, found = task.setting, Followed()
-    with local.one_run, few_threads(task), closing(local.LocalRanks(setting)) as ranks, ranks:
-        recorder = Recorder(world=setting.of_one_stage.world, tick=tick)
-        recorder.axes = axis_names(ranks.mesh, setting)
+    with ranks_of(task, alone) as (mesh, cut):
+        recorder = Untraced(world=setting.of_one_stage.world, tick=tick)
+        recorder.axes = axis_names(mesh, setting)
 
         def add(key: Key, value: Tensor, moment: Moment) -> None:
-            if len(found.seen) >= MOST_STEPS:
-                what = f"more than {MOST_STEPS} lines were followed"
-                raise LlamaparError(what, "a loop goes on for long, or for ever", field="source")
+            within_limit(len(found.seen))
             if key.function != GATHER.co_name or gathers(key, moment):
                 found.seen.append(Seen(key, value, moment, recorder.length))
 
         follower = Follower(with_helpers(task.program.function), add, lambda: recorder.length, tick)
         found.calls = follower.calls
-        function = partial(task.program.function, ranks.mesh, setting)
+        function = partial(task.program.function, mesh, setting)
         try:
             with faults.injected(task.fault), ExitStack() as stack:
-                own = as_shared(ranks.mesh, setting, inputs(task, ranks.cut))
+                own = as_shared(mesh, setting, inputs(task, cut))
                 stack.enter_context(recorder)
                 stack.enter_context(forward_of(own))
                 with follower:
                     outputs = called(function, own)
                 if then is not None:
-                    then(Run(task, ranks, recorder, outputs, leaves_of(own), found))
+                    then(Run(task, mesh, cut, recorder, outputs, leaves_of(own), found))
         except LlamaparError:
             raise
         except Exception as error:
@@ -157,7 +195,7 @@ def follow(task: Task, tick: Callable[[], None], then: Callable[[Run], None] | N
 
 def backward(run: Run) -> None:
     """Gradients of every tensor that has one, then of parameters after the sums over ranks."""
-    task, ranks, recorder, outputs, leaves, found = run
+    task, mesh, cut, recorder, outputs, leaves, found = run
     setting, terms = task.setting, []
     for name, y in outputs.items():
         row = placement(task.program, name)
@@ -171,7 +209,7 @@ def backward(run: Run) -> None:
             given = task.given.get("cotangent")
             return setting.make("cotangent", setting.shape(row)) if given is None else given
 
-        terms.append((y * ranks.cut(row, whole).detach()).sum())
+        terms.append((y * cut(row, whole).detach()).sum())
     if not terms:
         return
     at: dict[int, int] = {}
@@ -197,7 +235,7 @@ def backward(run: Run) -> None:
         name = next((name for name, leaf in leaves.items() if leaf is found.seen[i].value), "")
         if name and kind(name) in PARAMETERS:
             since, scattered = recorder.length[0], setting.shards.cuts("parameters")
-            [reduced] = reduce_gradients(ranks.mesh, setting, {name: gradient}, scattered).values()
+            [reduced] = reduce_gradients(mesh, setting, {name: gradient}, scattered).values()
             found.reduced[name] = reduced * setting.layout.dp, since, recorder.length[0]
 
 

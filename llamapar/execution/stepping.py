@@ -85,9 +85,9 @@ class Trained:
         """[1]: what the rank's stages add to the square of the norm."""
         squares = update.squares(self.setting, gradients, self.pp_rank, self.start)
         squares = update.over_tensor(squares, self.mesh)
-        if self.group is None or not self._shares("gradients"):
-            return squares
-        return update.over_shards(squares, self.group)
+        if self.group is not None and self._shares("gradients"):
+            squares = update.over_shards(squares, self.group)
+        return squares
 
     def update(self, made: Results, squares: Sequence[Tensor], step: int) -> None:
         """One step, with the sums of squares of all PP ranks in their order."""

@@ -136,7 +136,7 @@ class Steps:
             own = step.places.get(axis)
             if own is not None and own.kind != "own" and own != place and found.agrees:
                 return f"a {own.kind} over {axis.upper()} where it should be a {place.kind}"
-        if not before.places or any(place.kind == "own" for place in before.places.values()):
+        if not before.at or any(place.kind == "own" for place in before.places.values()):
             return "other numbers than it should have" if _differ(step.values, before.values) else ""
         if not found.agrees:
             return "other numbers than one process has"

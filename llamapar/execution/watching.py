@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,18 +19,20 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding
 from llamapar.errors import LlamaparError, one_of
-from llamapar.programs import ProgramLike
+from llamapar.programs import Program, ProgramLike
 from llamapar.programs import program as find_program
 from llamapar.programs.teaching import teaching_inputs, teaching_model, tokens_of
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Tape, TapeStep
 from llamapar.spmd import collectives, compat
 
-from .body import Task, wants
+from .body import Task, shapes
 from .engines import local
 from .execute import prepare
 from .following import Followed, Run, Seen, backward, edited, follow
 from .lines import NOWHERE, Key
+from .scheduling import pipeline
+from .staging import stages_tape
 from .steps import Named, Steps, numbered, values_of
 
 MOST_RANKS = 16
@@ -42,6 +43,11 @@ DATA = ("teaching", "random")
 
 VOCAB_PADDING = Padding(8, per_tp=True)
 """Of the vocabulary that is watched: the last rank has pad rows, as in frameworks."""
+
+
+def followed(program: Program) -> Callable[..., object]:
+    """The function whose lines a tape has: the program's, or of a whole model its stage's."""
+    return program.stage or program.function
 
 
 def watch_task(
@@ -60,20 +66,26 @@ def watch_task(
     text as edited, "" for its own. options: as `lp.run` takes them.
     """
     one_of("data", data, DATA)
-    chosen, laid = find_program(program), Layout.of(layout)
-    small = teaching_model(None if model is None else find_model(model), laid)
-    shape = {"seq_len": tokens_of(laid), "global_batch": laid.dp, "padding": VOCAB_PADDING}
-    task, _, _ = prepare(
-        chosen, small, laid, **{**shape, "dtype": "float64", "force": True, "fault": fault, **(options or {})}
-    )
+    chosen, laid, given = find_program(program), Layout.of(layout), dict(options or {})
+    layers, shape = 0, {"seq_len": tokens_of(laid), "padding": VOCAB_PADDING}
+    if chosen.stage is None:
+        shape["global_batch"] = laid.dp
+    else:  # as many layers as stages; the head may stand for one
+        given.setdefault("micro_batches", laid.pp)
+        asked = (given.get(name) for name in ("micro_batches", "nc", "global_batch"))
+        layers = pipeline(chosen, laid, given.get("schedule", "1f1b"), *asked).layout.stages
+    small = teaching_model(None if model is None else find_model(model), laid, layers)
+    fixed = {"dtype": "float64", "force": True, "fault": fault}
+    task, _, _ = prepare(chosen, small, laid, **{**shape, **fixed, **given})
     if data == DATA[0]:
         drawn = teaching_inputs(task.program.name, task.setting)
-        wanted = {*wants(task.program.function), "cotangent"}
+        wanted = {*shapes(task), "cotangent"}
         task = replace(
             task, given={name: t for name, t in drawn.items() if name in wanted} | dict(task.given)
         )
     if source:
-        task = replace(task, program=replace(task.program, function=edited(task.program.function, source)))
+        changes: Plain = {"function" if chosen.stage is None else "stage": edited(followed(chosen), source)}
+        task = replace(task, program=replace(task.program, **changes))
     return task
 
 
@@ -89,12 +101,14 @@ def watched(task: Task, right: Tape | None = None, tick: Callable[[], None] = la
         raise LlamaparError(
             f"{layout.world} ranks, and at most {MOST_RANKS} are watched", "", ["smaller degrees"], "tp"
         )
+    if task.setting.schedule is not None:
+        return stages_tape(task, right, tick)
     alone_in = Layout(
         sequence_parallel=layout.sequence_parallel, zero=layout.zero
     )  # ZeRO's lines are there too
     one = replace(task.setting, layout=alone_in)
     then = backward if task.backward else None
-    alone = follow(replace(task, setting=one, fault=None), tick, then)
+    alone = follow(replace(task, setting=one, fault=None), tick, then, alone=True)
     here = follow(task, tick, then)
     return _Reader(task, alone, here, right).tape()
 
@@ -110,8 +124,10 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
 
     number: of a step of the forward. rank, at: whose tensor, and the index in it. The line's gradient says
     it, with collectives whose gradient goes to every rank that took part. Empty for a step of the backward,
-    for whole numbers, and for an argument.
+    for whole numbers, for an argument, and in a pipeline.
     """
+    if task.setting.schedule is not None:
+        return {}
     found: dict[int, dict[int, list[int]]] = {}
 
     def look(run: Run) -> None:
@@ -178,7 +194,7 @@ class _Reader:
             seen = self.here.seen[i]
             span, whole = (seen.moment.since[0], seen.until[0]), self.whole.get(self.number[i])
             held = {"whole": whole, "reads": self.reads(seen, i), "depth": seen.moment.depth}
-            steps.append(self._make(seen.key, _shown_name(seen), seen.value, span, phase="forward", **held))
+            steps.append(self._make("forward", seen.key, _shown_name(seen), seen.value, span, held))
         if self.here.errors:
             words = {rank: f"{type(error).__name__}: {error}" for rank, error in self.here.errors.items()}
             steps.append(self.steps.error(self.here.error_at, words))
@@ -193,23 +209,26 @@ class _Reader:
             readers = [made[n] for n, step in enumerate(steps[:forward]) if at[i] in step.reads and n in made]
             gradients[name] = made[at[i]] = len(steps)
             reads = tuple(readers) or (at[i],)  # a gradient is made from those of what read the tensor
-            held = {"whole": self.whole_gradients.get(self.number[i]), "depth": seen.moment.depth}
+            whole = self.whole_gradients.get(self.number[i])
+            held = {"whole": whole, "reads": reads, "depth": seen.moment.depth}
             span = since, until
-            steps.append(self._make(seen.key, name, gradient, span, phase="backward", reads=reads, **held))
+            steps.append(self._make("backward", seen.key, name, gradient, span, held))
         for name, (gradient, since, until) in self.here.reduced.items():
             alone = self.alone.reduced.get(name)
             code = f"{name}.grad = reduce_gradients({name}.grad)"
             key = Key("reduce_gradients", 0, code, f"{name}.grad")
             reads = (gradients[key.name],) if key.name in gradients else ()
             held = {"whole": None if alone is None else alone[0], "reads": reads}
-            steps.append(self._make(key, key.name, gradient, (since, until), phase="gradients", **held))
+            steps.append(self._make("gradients", key, key.name, gradient, (since, until), held))
         return self.steps.tape(self.task, steps, self.task.program.function)
 
-    def _make(self, key: Key, name: str, value: Tensor, span: tuple[int, int], **more: Any) -> TapeStep:
+    def _make(
+        self, phase: str, key: Key, name: str, value: Tensor, span: tuple[int, int], held: Plain
+    ) -> TapeStep:
         """A step: its collectives are those between two lengths of each rank's trace."""
         own = values_of(value, range(len(self.coords)))
         events = {rank: sent[slice(*span)] for rank, sent in self.here.events.items()}
-        return self.steps.make(key, name, own, events=events, **more)
+        return self.steps.make(key, name, own, phase=phase, events=events, **held)
 
     def reads(self, seen: Seen, i: int) -> tuple[int, ...]:
         """The steps whose tensors a line read: each the last before it, of the same call if there is one."""

@@ -18,6 +18,7 @@ KINDS = {
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "all_to_all": "all-to-all",
+    "send": "send",
 }
 """Collectives in words."""
 
@@ -53,7 +54,7 @@ def film(tape: Tape) -> Plain:
                 "error": {str(rank): text for rank, text in step.error.items()},
             }
         )
-    axes = {axis: 1 + max(coord[axis] for coord in tape.coords.values()) for axis in ("tp", "cp", "dp")}
+    axes = {axis: 1 + max(coord[axis] for coord in tape.coords.values()) for axis in ("tp", "cp", "pp", "dp")}
     return {
         "ranks": [{"rank": rank, "coord": dict(coord)} for rank, coord in tape.coords.items()],
         "world": tape.world,
@@ -69,8 +70,11 @@ def _lines(steps: Sequence[TapeStep]) -> list[list[TapeStep]]:
     found: list[list[TapeStep]] = []
     for step in steps:
         last = found[-1][-1] if found else None
-        same = last and (last.where, last.phase, last.depth) == (step.where, step.phase, step.depth)
-        if same and step.phase == "forward" and step.name not in [other.name for other in found[-1]]:
+        same = last is not None and all(
+            getattr(last, name) == getattr(step, name) for name in ("where", "phase", "depth", "reads")
+        )
+        names = [other.name for other in found[-1]] if found else []
+        if same and step.phase in ("forward", "update") and step.name not in names:
             found[-1].append(step)
         else:
             found.append([step])
@@ -80,7 +84,7 @@ def _lines(steps: Sequence[TapeStep]) -> list[list[TapeStep]]:
 def _source_line(step: TapeStep, tape: Tape) -> int:
     """The line of the tape's source, counted from 1; 0 for arguments and for lines elsewhere."""
     name, _, line = step.where.partition(":")
-    own = f"def {name}(" in tape.source
+    own = f"def {name.split(' ')[-1]}(" in tape.source  # in a pipeline the operation stands before it
     return int(line) + 1 if own and int(line) else 0
 
 
@@ -114,7 +118,7 @@ def _of_rank(step: TapeStep, tape: Tape, rank: int, scale: float) -> Plain:
     t, at = step.values[rank], step.at.get(rank)
     rows, columns = rows_and_columns(t.shape)
     steps = (t.double().nan_to_num(0, 0, 0) / (scale or 1) * 127 + 128).round().clamp(0, 255)
-    data = bytes(int(n) for n in steps.flatten().tolist())
+    data = bytes(steps.byte().flatten().tolist())
     return {
         "shape": list(t.shape),
         "rows": rows,
@@ -221,6 +225,8 @@ def _event(event: CollectiveEvent, line: Iterable[TapeStep]) -> Plain:
 def sent_bytes(event: CollectiveEvent) -> int:
     """Bytes that a rank sends, by a ring: (n-1)/n of the whole, and of an all-reduce twice that."""
     n = len(event.group)
+    if event.kind == "send":
+        return event.bytes
     return event.bytes * (n - 1) // n * (2 if event.kind == "all_reduce" else 1)
 
 
@@ -238,19 +244,18 @@ def _moves(
             for there in group:
                 for here in group:
                     if here == there or here not in source.at or there not in target.at:
-                        continue
+                        continue  # of a send the one has the source alone, and the other the target
                     found += _parts(source, here, target, there, number)
     return found
 
 
 def _goes_into(source: TapeStep, target: TapeStep, event: CollectiveEvent) -> bool:
     """Whether a collective turns one tensor into the other: the same whole, held otherwise over its axis."""
-    before, after = source.places.get(event.axis), target.places.get(event.axis)
-    return (
-        source.global_shape == target.global_shape
-        and before is not None
-        and after is not None
-        and before != after
+    if event.kind == "send":
+        return True  # what arrives was made of what was sent
+    places = [(source.places.get(axis), target.places.get(axis)) for axis in event.axis.split("-")]
+    return source.global_shape == target.global_shape and any(
+        before is not None and after is not None and before != after for before, after in places
     )
 
 
@@ -296,16 +301,20 @@ def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> 
     step = line[0]
     if step.error:
         ranks = some(sorted(step.error))
+        if step.why:
+            each = (f"{_upper(some(own))}: {text}" for text, own in grouped(step.error))
+            return f"{_upper(step.why)}. {'; '.join(each)}."
         return f"The line raises an error on {ranks}: {next(iter(step.error.values()))}"
     names = " and ".join(f"`{other.name}`" for other in line)
     broken = next((other for other in line if other.fault), None)
     wrong = [] if broken is None else [f"{_BROKEN[broken.fault]} `{broken.name}` is {broken.why}."]
+    who = "each rank" if len(step.values) == len(tape.coords) else some(sorted(step.values))
     if step.code == "argument" and step.phase == "forward":
-        return " ".join(
-            [f"What each rank is given: {', '.join(f'`{other.name}`' for other in line)}.", *wrong]
-        )
+        verb = "are" if who.startswith("ranks") else "is"
+        given = f"What {who} {verb} given: {', '.join(f'`{other.name}`' for other in line)}."
+        return " ".join([given, *wrong])
     event = next((other.event for other in line if other.event), None)
-    words = [_communication(event, line, reads) if event else _computation(line, reads, names)]
+    words = [_communication(event, line, reads) if event else _computation(line, reads, names, who)]
     words += [_held(other, tape) for other in line[:2] if other.places]
     return " ".join([*words, *wrong])
 
@@ -314,24 +323,31 @@ _BROKEN = {"begins": "Here it breaks:", "spreads": "It was broken before this li
 
 
 def _communication(event: CollectiveEvent, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> str:
-    kind, axis = KINDS.get(event.kind, event.kind), event.axis.upper()
-    text = f"{kind[0].upper()}{kind[1:]} over {axis}"
+    text = f"{_upper(KINDS.get(event.kind, event.kind))} over {event.axis.upper()}"
     source = next((step for step in reads for made in line if _goes_into(step, made, event)), None)
     sent = max(sum(map(sent_bytes, events)) for step in line for events in step.events.values())
     if source is None:
         text += f" inside this line, in groups of {plural(len(event.group), 'rank')}."
-    elif source.places[event.axis].kind == "summand":
+    elif event.kind == "send":
+        here, there = some(sorted(source.values)), some(sorted(line[0].values))
+        text += f": `{source.name}` goes from {here} to {there}."
+    elif "summand" in (p.kind for axis, p in source.places.items() if axis in event.axis.split("-")):
         text += f": `{source.name}` is a summand on each rank, and the sum over the group completes it."
     else:
         text += f": each rank has a piece of `{source.name}`, and the group puts the pieces together."
     return f"{text} A rank sends {sent:,} bytes."
 
 
-def _computation(line: Sequence[TapeStep], reads: Sequence[TapeStep], names: str) -> str:
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _computation(line: Sequence[TapeStep], reads: Sequence[TapeStep], names: str, who: str) -> str:
     if line[0].phase == "backward":
         return f"Backward: {names}, the gradient of `{line[0].name.removesuffix('.grad')}`."
     read = " and ".join(f"`{step.name}`" for step in reads)
-    return f"Each rank makes {names}{f' from {read}' if read else ''}, and sends nothing."
+    makes, sends = ("make", "send") if who.startswith("ranks") else ("makes", "sends")
+    return f"{_upper(who)} {makes} {names}{f' from {read}' if read else ''}, and {sends} nothing."
 
 
 def _held(step: TapeStep, tape: Tape) -> str:

@@ -31,6 +31,9 @@ TOKENS = 16
 WORDS = {1: "O", 2: "TP", 4: "HEAD", 8: "LLAMAPAR", 16: "GROUPEDATTENTION"}
 """By the number of letters; other numbers take letters of the longest, again and again."""
 
+SILU_IS_ONE = 1.2784645427610738
+"""silu of it is 1, so that a gate lets w3's part through as it is."""
+
 _LETTERS = {
     "A": "01110 10001 10001 11111 10001 10001 10001",
     "D": "11110 10001 10001 10001 10001 10001 11110",
@@ -50,25 +53,34 @@ _LETTERS = {
 """Letter → its seven rows of five dots."""
 
 
-def teaching_model(model: ModelConfig | None, layout: Layout) -> ModelConfig:
+WHOLE = ("llama", "step")
+"""Programs of a whole model."""
+
+MARKS = 4
+"""Columns of a whole model's stream that say which micro-batch a sequence is of."""
+
+
+def teaching_model(model: ModelConfig | None, layout: Layout, layers: int = 0) -> ModelConfig:
     """A model small enough to be drawn, with the KV heads of `model` and one or two query heads to each.
 
     model: None takes four KV heads, eight where TP is larger. At most eight KV heads are kept, so that a TP
-    that divides them still does, and one that tears a head still tears it.
+    that divides them still does, and one that tears a head still tears it. layers: of a model that is run
+    whole. It takes two KV heads where TP allows it, and has room beside the letters, see `_llama`.
     """
-    kv, group = (4 if layout.tp <= 4 else 8), 2
+    kv, group = next(n for n in ((2, 4, 8) if layers else (4, 8)) if layout.tp <= n or n == 8), 2
     if model is not None:
         kv, group = min(model.n_kv_heads, 8), min(model.group_size, 2)
     heads = kv * group
-    dim = -(-max(WIDTH * heads, tokens_of(layout) + 2) // 8) * 8
+    width = WIDTH * heads + ROWS + MARKS if layers else max(WIDTH * heads, tokens_of(layout) + 2)
     return ModelConfig(
-        dim=dim,
-        n_layers=2,
+        dim=-(-width // 8) * 8,
+        n_layers=layers or 2,
         n_heads=heads,
         n_kv_heads=kv,
         head_dim=ROWS,
         ffn_dim=2 * ROWS * heads,
-        vocab_size=ROWS * max(1, heads - 1),  # so that the last rank has pad rows
+        vocab_size=ROWS * (heads + 2 if layers else max(1, heads - 1)),  # the last rank of TP has pad rows
+        tied=model is not None and model.tied and layers > 0,
         max_seq_len=max(TOKENS, tokens_of(layout)),
         rope_theta=10000.0,
         name=f"teaching model, {heads} heads and {kv} KV heads",
@@ -83,9 +95,16 @@ def tokens_of(layout: Layout) -> int:
 
 def teaching_inputs(program: str, setting: Setting) -> dict[str, Tensor]:
     """Name → global tensor, of the inputs that draw; what is not named stays random."""
-    make = {"mlp": _mlp, "embedding": _embedding, "loss": _loss, "block": _block}.get(program, _attention)
-    found = make(setting)
-    if program != "loss":
+    own = {
+        "mlp": _mlp,
+        "embedding": _embedding,
+        "loss": _loss,
+        "block": _block,
+        "llama": _llama,
+        "step": _llama,
+    }
+    found = own.get(program, _attention)(setting)
+    if program not in ("loss", *WHOLE):
         found["cotangent"] = _picture(setting)
     return {name: t.to(setting.torch_dtype) if t.is_floating_point() else t for name, t in found.items()}
 
@@ -163,9 +182,8 @@ def _mlp(setting: Setting) -> dict[str, Tensor]:
     w3 says which row a token draws, w2 holds the letters.
     """
     m, t = setting.model, setting.seq_len
-    one = 1.2784645427610738  # silu of it is 1, so that the gate lets w3's part through as it is
     w1 = torch.zeros(m.ffn_dim, m.dim, dtype=torch.float64)
-    w1[:, t] = one
+    w1[:, t] = SILU_IS_ONE
     w3 = torch.zeros(m.ffn_dim, m.dim, dtype=torch.float64)
     w3[:, :t] = torch.nn.functional.one_hot(_row_of(setting), ROWS).T.repeat(2 * m.n_heads, 1)
     w2 = word(setting, m.dim).repeat(1, 2, 1).flatten(0, 1).T / 2
@@ -204,3 +222,60 @@ def _block(setting: Setting) -> dict[str, Tensor]:
     size = found["x"][0].square().mean(-1).add(setting.model.norm_eps).sqrt()  # of every token alike
     norm = size[0].expand(setting.model.dim).clone()  # gives back what the norm was given
     return _mlp(setting) | found | {"attention_norm": norm, "ffn_norm": norm}
+
+
+def _llama(setting: Setting) -> dict[str, Tensor]:
+    """Each layer draws letters of its own into the stream, so that a stage is seen by what it adds.
+
+    Eight columns say which row a token draws, and four which micro-batch it is of: these the embedding
+    writes. Each layer's MLP adds its letters to the row; its attention, of each head the letter, faintly, as
+    an average over the rows so far. The head reads the row, and writes the word across the vocabulary.
+    """
+    m = setting.model
+    letters = torch.zeros(m.n_heads, ROWS, m.dim, dtype=torch.float64)
+    letters[..., ROWS + MARKS :] = word(setting, m.dim - ROWS - MARKS)
+    stream = torch.eye(ROWS, m.dim, dtype=torch.float64)  # of a token of each row, but for its mark
+    table = stream.repeat(m.vocab_size // ROWS, 1)
+    numbers = torch.arange(m.vocab_size) // ROWS % MARKS
+    table[torch.arange(m.vocab_size), ROWS + numbers] = 1
+    found = {"tok_embeddings.weight": table}
+    for layer in range(m.n_layers):
+        read = _rows_read(stream, setting)
+        own = (torch.arange(m.n_heads) % m.n_layers == layer)[:, None, None] * letters
+        weights = {
+            "attention.wq": torch.outer(_alike(m.n_heads), read.sum(0)),
+            "attention.wk": torch.outer(_alike(m.n_kv_heads), read.sum(0)),
+            "attention.wv": read.repeat(m.n_kv_heads, 1),
+            "attention.wo": letters.flatten(0, 1).T / 10,
+            "feed_forward.w1": SILU_IS_ONE * read.sum(0).expand(m.ffn_dim, -1),
+            "feed_forward.w2": own.repeat(1, 2, 1).flatten(0, 1).T / 2,
+            "feed_forward.w3": read.repeat(2 * m.n_heads, 1),
+            "attention_norm": torch.ones(m.dim),
+            "ffn_norm": torch.ones(m.dim),
+        }
+        found |= {f"layers.{layer}.{name}.weight": t.contiguous() for name, t in weights.items()}
+        stream = stream + own.sum(0)
+    written = 4 * word(setting, m.vocab_size).sum(0)  # [8, vocab]: logits of a token of each row
+    found |= {"norm.weight": torch.ones(m.dim), "output.weight": written.T @ _rows_read(stream, setting)}
+    row, each = _row_of(setting), setting.global_batch // setting.layout.dp
+    tokens, targets = [], []
+    for sequence in range(setting.global_batch):
+        number = sequence % each // setting.micro_batch
+        tokens.append(number * ROWS % m.vocab_size + row)
+        begins = torch.arange(setting.seq_len) * m.vocab_size // setting.seq_len + 5 * sequence
+        at = (begins % m.vocab_size).tolist()
+        targets.append(torch.stack([_dot_near(written[r], n) for r, n in zip(row, at, strict=True)]))
+    return found | {"tokens": torch.stack(tokens), "targets": torch.stack(targets)}
+
+
+def _rows_read(stream: Tensor, setting: Setting) -> Tensor:
+    """[8, dim]: what gives 1 for the norm of its own row of the stream, and 0 for those of others."""
+    size = (stream.square().sum(-1) + 1) / setting.model.dim + setting.model.norm_eps  # 1: of its mark
+    return torch.eye(ROWS, setting.model.dim, dtype=torch.float64) * size.sqrt()[:, None]
+
+
+def _alike(heads: int) -> Tensor:
+    """[heads·8]: a query or a key that is alike for all tokens, so that they attend to those near them."""
+    each = torch.zeros(ROWS, dtype=torch.float64)
+    each[0::2] = torch.tensor([3.0, 2.0, 1.0, 1.0])
+    return each.repeat(heads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -92,17 +92,33 @@ def end() -> None:
         _open.close()
 
 
+def recorders(
+    setting: Setting, tick: Callable[[], None] | None = None, made: type[Recorder] = Recorder
+) -> list[Recorder]:
+    """One for the ranks of each PP rank, that knows their global ranks."""
+    layout, one = setting.layout, setting.of_one_stage
+    found = []
+    for pp_rank in range(layout.pp):
+        coords = [one.coord_of(r)._replace(pp=pp_rank) for r in range(one.world)]
+        places = {r: layout.rank_of(*coord) for r, coord in enumerate(coords)}
+        found.append(made(world=one.world, tick=tick, places=places))
+    return found
+
+
+def errors_of(recorders: Sequence[Recorder], error: Exception) -> dict[int, Exception]:
+    """Global rank → its own error, of a run that ended with one."""
+    where = compat.raising_rank(error)
+    acting = next((recorder for recorder in recorders if recorder.raised), recorders[0])
+    found = acting.errors or dict.fromkeys(acting.ranks if where is None else [where], error)
+    return {acting.places[r]: raised for r, raised in found.items()}
+
+
 def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None) -> list[RankReport]:
     """The task on all ranks of its layout. Errors are told by rank; a Cancelled of tick is raised.
 
     The stages of a pipeline take turns on the ranks of one; RankFailure where none of them can go on.
     """
-    layout, one = task.setting.layout, task.setting.of_one_stage
-    recorders = []
-    for pp_rank in range(layout.pp):
-        coords = [one.coord_of(r)._replace(pp=pp_rank) for r in range(one.world)]
-        places = {r: layout.rank_of(*coord) for r, coord in enumerate(coords)}
-        recorders.append(Recorder(world=one.world, tick=tick, places=places))
+    layout, written = task.setting.layout, recorders(task.setting, tick)
 
     def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
         if tick is not None:
@@ -115,20 +131,17 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
     with one_run, closing(LocalRanks(task.setting, device)) as ranks, ranks:
         try:
             if task.setting.schedule is None:
-                made = [(run_rank(ranks.mesh, task, recorders[0], cut), NO_PIPELINE)]
+                made = [(run_rank(ranks.mesh, task, written[0], cut), NO_PIPELINE)]
             else:
-                made = run_pipeline(ranks.mesh, task, recorders, cut)
+                made = run_pipeline(ranks.mesh, task, written, cut)
         except (Cancelled, RankFailure):
             raise
         except Exception as error:
-            where = compat.raising_rank(error)
-            acting = next((recorder for recorder in recorders if recorder.raised), recorders[0])
-            found = acting.errors or dict.fromkeys(acting.ranks if where is None else [where], error)
-            errors = {acting.places[r]: raised for r, raised in found.items()}
+            errors = errors_of(written, error)
             text = "".join(traceback.format_exception(error))
     reports = [
         RankReport.of(r, results, trace, work)
-        for recorder, (results, work) in zip(recorders, made, strict=True)
+        for recorder, (results, work) in zip(written, made, strict=True)
         for r, trace in recorder.traces.items()
     ]
     reports.sort(key=lambda report: report.rank)
