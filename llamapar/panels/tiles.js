@@ -318,8 +318,6 @@ function buildTiles(hear) {
   function drawArrows() {
     arrows.replaceChildren();
     if (!step?.moves.length) return;
-    arrows.setAttribute("width", node.clientWidth);
-    arrows.setAttribute("height", node.clientHeight);
     arrows.dataset.axis = step.axis;
     const rank = looked ?? chosen;
     const group = step.event?.groups.find((ranks) => ranks.includes(rank)) ?? [];

@@ -11,7 +11,7 @@ function render({ model, el }) {
   const uid = `lp${Math.random().toString(36).slice(2)}`;
   const payload = () => model.get("payload");
   const film = () => model.get("film");
-  const refused = () => { source.refuse(); pending = {}; show(); };
+  const refused = () => { source.forget(); pending = {}; show(); };
   const { send, ask, note, close } = buildSender(model, uid, refused, (on) => stage.classList.toggle("lp-kept", on || Boolean(payload().problem)));
 
   let pending = {}; // what is pressed and not confirmed
@@ -41,7 +41,7 @@ function render({ model, el }) {
     setTimeout(() => { copyCode.textContent = "copy"; }, 1500);
   } });
   const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
-  const restore = button("restore", { title: "bring the program's own source back", onclick: () => change({ source: "" }) });
+  const restore = button("restore", { title: "bring the program's own source back", onclick: () => { source.forget(); change({ source: "" }); } });
   const fault = make("div", { class: "lp-answer", "aria-live": "polite" });
   const caption = make("div", { class: "lp-caption", role: "status", "aria-live": "polite" });
   const summary = make("summary", {}, "source");

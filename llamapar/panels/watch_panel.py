@@ -172,7 +172,7 @@ class WatchState:
         if values["fault"] != self.values["fault"] or values["program"] != self.values["program"]:
             made = made._broken(str(values["fault"]), changes)
         _check(made.values)
-        if made.values["source"].strip() == made.own.strip():
+        if made.values["source"].rstrip() == made.own:
             made = replace(made, values={**made.values, "source": ""})
         if not made.values["fault"]:
             made = replace(made, clean=made.values)
