@@ -311,7 +311,7 @@ function buildTiles(hear) {
       return [`M${x} ${y} C${x + bend} ${y} ${tip - bend} ${to} ${tip} ${to}`, [tip, to, right ? 1 : -1]];
     }
     const [x, tip] = [start.x - 3, end.x - 9];
-    const out = Math.min(x, tip) - (to > y ? 16 : 8);
+    const out = Math.min(x, tip) - (to > y ? 12 : 7);
     return [`M${x} ${y} C${out} ${y} ${out} ${to} ${tip} ${to}`, [tip, to, 1]];
   }
 
