@@ -29,7 +29,7 @@ import llamapar as lp
 from llamapar.execution.body import reference
 from llamapar.execution.engines import pool, processes
 from llamapar.execution.execute import prepare
-from llamapar.execution.watch import few_threads
+from llamapar.execution.ticking import few_threads
 
 MODEL, LAYOUT = "tiny", lp.Layout(tp=4, cp=2)
 ASKED = {"processes": 0.25, "local": 0.8}

@@ -72,16 +72,18 @@ def folded_picture(output: Json) -> Json | None:
     return named.get("picture") if isinstance(named, dict) else None
 
 
+def is_box(output: Json) -> bool:
+    """Whether an output is an answer box, of which its question and folded answer are stored."""
+    return isinstance(output.get("metadata", {}).get(PANEL), dict)
+
+
 def as_saved(output: Json) -> Json:
     """An output without what only means something while its kernel lives."""
-    if folded_picture(output):
-        metadata = {name: value for name, value in output["metadata"].items() if name != PANEL}
-        return output | {"metadata": metadata}
-    return without_widget(output) if is_panel(output) else output
+    return without_widget(output) if is_panel(output) or is_box(output) else output
 
 
 def without_widget(output: Json) -> Json:
-    """A panel as it is saved: the figure and the text that stand beside its widget."""
+    """A panel or a box as it is saved: what stands beside its widget."""
     data = {kind: value for kind, value in output["data"].items() if kind != WIDGET}
     metadata = {name: value for name, value in output["metadata"].items() if name != PANEL}
     return output | {"data": data, "metadata": metadata}

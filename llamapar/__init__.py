@@ -1,9 +1,9 @@
 """llamapar: how Llama-style transformers are cut across GPUs, checked, drawn and explained.
 
 One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
-`ranks`, `schedule`, `zero`, `view`, `explorer`), executed (`run`, `step_through`, `tape`, `record`) and
-explained (`explain`, `clinic`). Importing this needs no third-party package: what needs torch, plotly
-or ipywidgets is imported when it is first used.
+`ranks`, `schedule`, `zero`, `view`, `live`, `explorer`), executed (`run`, `tape`, `record`, `watch`)
+and explained (`explain`, `clinic`). Importing this needs no third-party package: what needs torch,
+plotly or ipywidgets is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -61,12 +61,11 @@ if TYPE_CHECKING:
     from .execution.answers import Cancelled, PeerError, RankFailure
     from .execution.bitwise import Bitwise, bitwise
     from .execution.dry_run import DryRun
-    from .execution.engines.local import LocalRanks
-    from .execution.execute import run, step_through, tape
+    from .execution.execute import run, tape
     from .execution.recorder import Recording, record
     from .execution.result import RunResult
     from .figures import View, view
-    from .panels import Clinic, Explorer, Live, clinic, explorer, live
+    from .panels import Clinic, Explorer, Live, Watch, clinic, explorer, live, watch
 
 __version__ = "0.1.0"
 
@@ -80,13 +79,13 @@ _LAZY = {
     "Explorer": "panels",
     "Inspection": "checkpoint",
     "Live": "panels",
-    "LocalRanks": "execution.engines.local",
     "PeerError": "execution.answers",
     "RankFailure": "execution.answers",
     "Recording": "execution.recorder",
     "RunResult": "execution.result",
     "Verification": "checkpoint",
     "View": "figures",
+    "Watch": "panels",
     "bitwise": "execution.bitwise",
     "checkpoint": "",
     "clinic": "panels",
@@ -95,9 +94,9 @@ _LAZY = {
     "programs": "",
     "record": "execution.recorder",
     "run": "execution.execute",
-    "step_through": "execution.execute",
     "tape": "execution.execute",
     "view": "figures",
+    "watch": "panels",
 }
 """Names that need torch, plotly or ipywidgets → their module, "" for one that is a module itself."""
 
@@ -133,7 +132,6 @@ __all__ = [
     "Live",
     "LlamaparError",
     "Loading",
-    "LocalRanks",
     "LossCurve",
     "Memory",
     "ModelConfig",
@@ -167,6 +165,7 @@ __all__ = [
     "Verification",
     "View",
     "VocabMap",
+    "Watch",
     "ZeroMap",
     "bitwise",
     "calibrate",
@@ -197,11 +196,11 @@ __all__ = [
     "sequence",
     "shrink",
     "stages",
-    "step_through",
     "tape",
     "traffic",
     "view",
     "vocab",
+    "watch",
     "zero",
 ]
 

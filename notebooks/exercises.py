@@ -1,29 +1,29 @@
 """What the course asks: `predict` before a result is seen, `check` for an exercise, `progress` for both.
 
+`predict(question)` and `check(name)` show an answer box. The code form, with the answer in the call, stays:
 `check(name, answer)` says not answered yet, wrong with a reason, or right. Each target is computed by the
 library, so an exercise cannot drift from what the notebooks show.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import llamapar as lp
+from boxes import ASK, Item, box
+from guesses import difference, is_right, words
 from llamapar.count.schedule import in_flight
 from llamapar.count.sizes import Sizes
-from llamapar.describe.counts import number
-from llamapar.errors import one_of, shown
+from llamapar.errors import one_of
 from llamapar.records.tables import Table
 from llamapar.rules.machines import counted
 from progress import keep, progress
+from questions_of_heads import EXERCISES, PREDICTIONS
 
-__all__ = ["TARGETS", "Prediction", "check", "predict", "progress", "published_steps"]
+__all__ = ["EXERCISES", "PREDICTIONS", "TARGETS", "check", "predict", "progress", "published_steps"]
 
 _STEPS = Path(__file__).with_name("published_steps.json")
 """Published runs as `lp.cost` is asked for them, written by benchmarks/cost_accuracy.py --course."""
@@ -40,8 +40,6 @@ TARGETS: dict[str, Callable[[], Any]] = {
         name: lp.ranks(_PAPER.replace(order=lp.FRAMEWORKS[name].order), 57).peers["dp"][1]
         for name in ("picotron", "megatron-lm")
     },
-    # 02_attention_heads
-    "ranks with KV head 5": lambda: lp.heads("llama3.1-405b", {"tp": 32}, kv_replication=True).shared()[5],
     # 03_vocab_embedding
     "pad rows by rank": lambda: {
         share.rank: share.pads
@@ -136,155 +134,64 @@ def published_steps() -> lp.Calibration:
     return lp.calibrate([(predicted(row), row["measured"]) for row in rows])
 
 
-def check(name: str, answer: Any) -> None:
-    """Print "not answered yet" (None), "wrong: …" with the first difference, or "right".
+_UNSAID = object()
+"""In place of an answer that a cell leaves out."""
+
+
+def check(name: str, answer: Any = _UNSAID) -> None:
+    """Without an answer, a box for it. Else prints "not answered yet" (None), "wrong: …", or "right".
 
     Raises lp.LlamaparError for an exercise that is not there.
     """
-    target = TARGETS[one_of("exercise", name, TARGETS, lp.LlamaparError)]()
+    from IPython.display import display
+
+    known = [*TARGETS, *EXERCISES]
+    one_of("exercise", name, known, lp.LlamaparError)
+    item = EXERCISES[name]() if name in EXERCISES else Item(name, TARGETS[name]())
+    if answer is _UNSAID:
+        display(box(item, "exercises", name, tells=False))
+        return
     if answer is None:
         print("not answered yet")
         return
-    difference = _difference(answer, target)
-    keep("exercises", name, right=not difference)
-    print(f"wrong: {difference}" if difference else "right")
+    found = difference(answer, item.truth)
+    keep("exercises", name, right=not found)
+    print(f"wrong: {found}" if found else "right")
 
 
-_ASK = "Put your guess in place of None and run the cell, or unfold the answer."
+def predict(question: str, guess: object = None, truth: object = _UNSAID, shows: object = None) -> None:
+    """A box for a guess, which then stands beside the truth; where no widget can live the truth is folded.
 
+    question: of the course's tables, which know its truth, or any other with a `truth`. guess: None, or
+    what the reader put there: a value, or words, which are read and never evaluated. shows: a record or
+    picture that says more than the truth alone.
 
-_JUDGED = (bool, int, float, str, list, tuple, range, Mapping)
-"""What a truth can be for a guess to be held against it."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A question, the reader's guess (None before there is one), and the truth.
-
-    shows: the truth as a record or a picture, where it is more than a value.
-    """
-
-    question: str
-    guess: object
-    truth: object
-    shows: object = None
-
-    @property
-    def right(self) -> bool | None:
-        """Whether the guess is the truth, a fraction to within a twentieth; None where nothing can judge."""
-        guess, truth = self.guess, self.truth
-        if not isinstance(truth, _JUDGED):
-            return None
-        if isinstance(guess, str) and isinstance(truth, str):
-            return guess.strip().casefold() == truth.strip().casefold()
-        if isinstance(guess, str):
-            guess = _read(guess)
-        if isinstance(truth, float) and isinstance(guess, (int, float)) and not isinstance(guess, bool):
-            return abs(guess - truth) <= abs(truth) / 20
-        return not _difference(guess, truth)
-
-    @property
-    def record(self) -> object:
-        """What is shown of the truth besides a value; None for nothing."""
-        return self.shows if isinstance(self.truth, _JUDGED) else self.truth
-
-    @property
-    def picture(self) -> dict[str, Any] | None:
-        """The plotly figure of the truth: {"data": [...], "layout": {...}}."""
-        spec: dict[str, Any] | None = getattr(self.record, "spec", None)
-        return spec
-
-    def verdict(self, first: str) -> Table:
-        """The guess beside the truth. first: the guess that stands in the progress file."""
-        words = {True: "that is it", False: "not quite", None: "compare for yourself"}[self.right]
-        guess = _words(self.guess)
-        again = "" if first == guess else f" (your first guess was {first})"
-        truth = _words(self.truth) if isinstance(self.truth, _JUDGED) else "below"
-        return Table(f"{self.question} – {words}{again}", ["you said", "it is"], [[guess, truth]])
-
-    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, object]]:
-        """The truth, folded. Its figure goes into the output's metadata: the tool that stores it draws it."""
-        text, html = [self.question], [f"<summary><b>{escape(self.question)}</b> {_ASK}</summary>"]
-        metadata: dict[str, object] = {}
-        if isinstance(self.truth, _JUDGED):
-            text.append(_words(self.truth))
-            html.append(f"<p><b>{escape(text[-1])}</b></p>")
-        if self.picture:
-            drawn_from = hashlib.sha256(json.dumps(self.picture, sort_keys=True).encode()).hexdigest()
-            html.append(f"<!--picture {drawn_from[:16]}-->")
-            metadata = {"llamapar": {"picture": self.picture}}
-        if self.record is not None:
-            text.append(str(self.record))
-            as_html = getattr(self.record, "_repr_html_", None)
-            in_words = as_html() if as_html else f"<pre>{escape(text[-1])}</pre>"
-            again = f"<details><summary>The same in words</summary>{in_words}</details>"
-            html.append(again if self.picture else in_words)
-        data = {"text/plain": "\n".join(text), "text/html": f"<details>{''.join(html)}</details>"}
-        return data, metadata
-
-
-def predict(question: str, guess: object, truth: object, shows: object = None) -> None:
-    """Before there is a guess, folds the truth away; then keeps the guess and shows it beside the truth.
-
-    guess: None, or what the reader put there: a value, or words, which are read and never evaluated.
-    shows: a record or picture that says more than the truth alone.
+    Raises lp.LlamaparError for a question that the tables do not have, and for what is no guess at all.
     """
     from IPython.display import display
 
-    prediction = Prediction(question, guess, truth, shows)
-    if guess is None:
-        display(prediction)
+    if truth is _UNSAID:
+        item = PREDICTIONS[one_of("question", question, PREDICTIONS, lp.LlamaparError)]()
+        display(box(item, "predictions", question, guess))
         return
-    entry = keep("predictions", question, prediction.right, _words(guess))
-    display(prediction.verdict(str(entry["guess"])))
-    if isinstance(prediction.record, str):
-        print(prediction.record)  # line by line; display would quote it
-    elif prediction.record is not None:
-        display(prediction.record)
+    item = Item(question, truth, shows=shows, asks=ASK)
+    if guess is None:
+        display(box(item, "predictions", question))
+        return
+    right = is_right(guess, truth)
+    entry = keep("predictions", question, right, words(guess))
+    display(_verdict(item, guess, right, str(entry["guess"])))
+    record = shows if item.judged else truth
+    if isinstance(record, str):
+        print(record)  # line by line; display would quote it
+    elif record is not None:
+        display(record)
 
 
-def _words(value: object) -> str:
-    """A value as a reader would say it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return value[:300] if isinstance(value, str) else shown(value, 300)
-
-
-def _read(text: str) -> object:
-    """The number, yes or no that a text says; else the text."""
-    if text.strip().casefold() in ("yes", "no"):
-        return text.strip().casefold() == "yes"
-    try:
-        return number("guess", text).value
-    except lp.LayoutError:
-        return text
-
-
-def _difference(answer: Any, target: Any) -> str:
-    """The first place where an answer leaves the target, in words; empty where it does not."""
-    if isinstance(target, Mapping):
-        if not isinstance(answer, Mapping):
-            return f"a dict is expected, got {shown(answer)}"
-        for key, value in target.items():
-            if key not in answer:
-                return f"{key} is missing"
-            if inner := _difference(answer[key], value):
-                return f"{key}: {inner}"
-        extra = [key for key in answer if key not in target]
-        return f"{shown(extra[0])} does not belong" if extra else ""
-    if isinstance(target, (list, tuple)):
-        if isinstance(answer, str) or not isinstance(answer, (Sequence, range)):
-            return f"a list of {len(target)} is expected, got {shown(answer)}"
-        if len(answer) != len(target):
-            return f"{len(answer)} entries, expected {len(target)}"
-        for i, (got, expected) in enumerate(zip(answer, target, strict=True)):
-            if inner := _difference(got, expected):
-                return f"entry {i}: {inner}"
-        return ""
-    if isinstance(answer, bool) != isinstance(target, bool) or answer != target:
-        return f"got {shown(answer)}, which is not it"
-    return ""
+def _verdict(item: Item, guess: object, right: bool | None, first: str) -> Table:
+    """A guess beside the truth. first: the guess that stands in the progress file."""
+    judged = {True: "that is it", False: "not quite", None: "compare for yourself"}[right]
+    said = words(guess)
+    again = "" if first == said else f" (your first guess was {first})"
+    truth = words(item.truth) if item.judged else "below"
+    return Table(f"{item.text} – {judged}{again}", ["you said", "it is"], [[said, truth]])

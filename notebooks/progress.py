@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,9 @@ def _unread(path: Path, why: str) -> LayoutError:
     )
 
 
-def keep(kind: str, name: str, right: bool | None, guess: str | None = None) -> dict[str, Any]:
+def keep(
+    kind: str, name: str, right: bool | None, guess: str | None = None, say: Callable[[str], object] = print
+) -> dict[str, Any]:
     """Writes one entry down and returns what stands for it now. What cannot be kept is said, never raised.
 
     kind: one of KINDS' values. guess: of a prediction, whose first one stands, for it was made unseen; of
@@ -93,9 +95,9 @@ def keep(kind: str, name: str, right: bool | None, guess: str | None = None) -> 
             named[name] = entry
             _write(path, {"form": FORM} | entries)
     except LayoutError as problem:
-        print(problem)
+        say(str(problem))
     except OSError as problem:
-        print(f"{path.name} could not be written ({problem.strerror}); this is not kept")
+        say(f"{path.name} could not be written ({problem.strerror}); this is not kept")
     return entry
 
 

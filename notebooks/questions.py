@@ -11,12 +11,17 @@ from random import Random
 
 import llamapar as lp
 import questions_of_runs as runs
+from boxes import box
 from llamapar.errors import one_of
 from progress import keep
 from quiz import Question
 
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 _MODELS = ("llama3-8b", "llama3.1-70b", "llama3.1-405b")
+
+
+_UNSAID = object()
+"""In place of an answer that a cell leaves out."""
 
 
 class Quiz:
@@ -30,9 +35,15 @@ class Quiz:
         make = QUESTIONS[one_of("question", name, QUESTIONS, lp.LlamaparError)]
         return make(Random(f"{self.seed} {name}"))
 
-    def ask(self, name: str, answer: object) -> None:
-        """Prints the question and what the answer is worth: not answered yet (None), a hint, or right."""
+    def ask(self, name: str, answer: object = _UNSAID) -> None:
+        """Without an answer, a box for it. Else prints the question and what the answer is worth: not
+        answered yet (None), a hint, or right."""
         question = self.question(name)
+        if answer is _UNSAID:
+            from IPython.display import display
+
+            display(box(question.item(), "questions", name, tells=False))
+            return
         print(question.text)
         if question.choices:
             print(f"Choose: {' | '.join(question.choices)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from exercises import Prediction
+from boxes import Item
+from guesses import is_right
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,18 @@ class Question:
         """What is wrong with an answer, as a hint; empty for a right one."""
         if self.judge:
             return self.judge(answer)
-        if Prediction(self.text, answer, self.truth).right:
+        if is_right(answer, self.truth):
             return ""
         if self.choices and answer not in self.choices:
             return f"choose one of these words: {', '.join(self.choices)}"
         for slip, hint in self.slips:
-            if Prediction(self.text, answer, slip).right:
+            if is_right(answer, slip):
                 return hint
         return self.hint
+
+    def item(self) -> Item:
+        """The same for an answer box, whose hint is the question's own."""
+        choices = tuple((word, word, "") for word in self.choices)
+        return Item(
+            self.text, self.truth, choices=choices, hints=(self.hint,), slips=self.slips, judge=self.judge
+        )

@@ -25,7 +25,10 @@ SECONDS_TO_RUN = 60
 
 _FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 _LINK = re.compile(r"\]\([^)]*\)")
-_GUESS = re.compile(r'\bpredict\(\s*"(?:[^"\\]|\\.)*",\s*None\b')
+_NAME = r'\(\s*"(?:[^"\\]|\\.)*"'
+_GUESS = re.compile(rf"\bpredict{_NAME}(?:,\s*None\b|\s*\))")
+_BOX = re.compile(rf"(?<!lp\.)\bcheck{_NAME}\s*\)")
+"""An exercise that is answered in its box; others have a stub before the cell that checks it."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def reading(path: Path) -> Reading:
         output_lines=sum(len(text.splitlines()) for text in printed),
         pictures=pictures,
         guesses=sum(bool(_GUESS.search(cell.source)) for cell in code),
-        exercises=sum("exercise" in found and "puzzle" not in found for found in tags),
+        exercises=sum("exercise" in found and "puzzle" not in found for found in tags)
+        + sum(bool(_BOX.search(cell.source)) for cell in code),
         puzzles=sum("puzzle" in found for found in tags),
     )

@@ -418,13 +418,13 @@ ROOM = "a rank holds more than its memory of 79.11 GiB"
     ("gib", "model", "known", "cause"),
     [
         (15.66, "llama3-8b", {"seq_len": 8192, "micro_batch": 4, "tp": 1},
-         "logits: 32768·128256·4 = 16810770432 B = 15.66 gib at tp=1"),
+         "logits: 32768·128256·4 = 16810770432 B = 15.66 GiB at tp=1"),
         (7.83, "llama3-8b", {"seq_len": 8192, "micro_batch": 2},
-         "logits: 16384·128256·4 = 8405385216 B = 7.83 gib uncut"),
+         "logits: 16384·128256·4 = 8405385216 B = 7.83 GiB uncut"),
         (7.83, "llama3-8b", {"seq_len": 8192, "micro_batch": 2, "tp": 8},
-         "whole logits: 16384·128256·4 = 8405385216 B = 7.83 gib at tp=8"),
+         "whole logits: 16384·128256·4 = 8405385216 B = 7.83 GiB at tp=8"),
         (15.66, "llama3-8b", {"seq_len": 65536, "cp": 4, "micro_batch": 2, "tp": 1},
-         "logits: 32768·128256·4 = 16810770432 B = 15.66 gib at tp=1"),
+         "logits: 32768·128256·4 = 16810770432 B = 15.66 GiB at tp=1"),
     ],
 )  # fmt: skip
 def test_logits_are_known_by_their_factors(gib: float, model: str, known: dict[str, int], cause: str) -> None:

@@ -156,6 +156,21 @@ def test_degrees_whose_product_divides_the_ranks_are_not_what_the_text_means() -
     assert (told.best.equations, str(told.best.level)) == ((), "possible")
 
 
+def test_degrees_that_do_not_make_the_ranks_are_multiplied_not_listed() -> None:
+    """Listed once each they were "2, 4, 8", which do multiply."""
+    told = lp.explain("AssertionError: dp(2) * tp(4) * pp(2) != world size 8")
+    assert told.best.cause == "the degrees multiply to 16, not to 8"
+    assert told.best.equations == ("2·4·2 = 16 ≠ 8",)
+
+
+def test_one_gpu_and_degrees_of_one_are_the_same_fact() -> None:
+    text = "shape '[1, 2048, -1, 128]' is invalid for input of size 131072"
+    one = lp.explain(text, gpus=1)
+    assert str(one) == str(lp.explain(text, tp=1, pp=1, cp=1, dp=1))
+    assert one.verdict == "not_sharding"
+    assert "tp=16" not in str(one)
+
+
 def test_a_target_of_no_elements_has_no_ratio() -> None:
     text = "RuntimeError: shape '[0, 8192, -1, 2, 128]' is invalid for input of size 1"
     told = lp.explain(text, context={"cp": 128, "n_heads": 128, "dim": 3, "seq_len": 128})

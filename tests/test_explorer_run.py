@@ -17,7 +17,7 @@ from llamapar import programs
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.execution.engines import local
-from llamapar.execution.watch import operations, ranks_ticked
+from llamapar.execution.ticking import operations, ranks_ticked
 from llamapar.panels import Explorer
 from llamapar.panels.controls import DEFAULTS, ENGINES, STEP
 from llamapar.panels.controls import EXPLORER as SCHEMA

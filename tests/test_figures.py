@@ -21,6 +21,7 @@ from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import MAX_SIZE
 from llamapar.figures import heads, parts, style
 from llamapar.place import HeadMap, SequenceMap, VocabMap
+from llamapar.records.trace import PHASES
 
 MIME = "application/vnd.plotly.v1+json"
 BIG = "llama3.1-405b"
@@ -56,6 +57,9 @@ REALISTIC = {
     "ranks long dp": lp.ranks(lp.Layout(tp=8, pp=16, dp=128), 12345),
     "ranks 7": lp.ranks(lp.Layout(tp=7), 3),
     "ranks 1": lp.ranks(lp.Layout()),
+    "traffic block": lp.traffic("block", "llama3-8b", tp=8, cp=2, dp=4, seq_len=8192),
+    "traffic step": lp.traffic("step", BIG, PAPER.replace(zero=2), seq_len=131072),
+    "traffic none": lp.traffic("mlp", "tiny", tp=1, seq_len=64),
     "zero 0": lp.zero("tiny", lp.Layout(dp=4, zero=0)),
     "zero 1": lp.zero("llama3-8b", lp.Layout(tp=8, dp=8)),
     "zero 2": lp.zero(BIG, PAPER.replace(zero=2), rank=12345),
@@ -121,6 +125,17 @@ def plain(value: Any) -> bool:
     if type(value) is list:
         return all(map(plain, value))
     return value is None or type(value) in (str, int, float, bool)
+
+
+@pytest.mark.parametrize("name", ["traffic block", "traffic step", "traffic none"])
+def test_bars_of_traffic_are_as_long_as_its_bytes(name: str) -> None:
+    record = REALISTIC[name]
+    for axis in ("tp", "cp", "pp", "dp", "dp-cp"):
+        assert total(traces(record, name=axis.upper())) == record.bytes(axis)
+    for trace in traces(record):
+        assert trace["marker"]["color"] == style.COLOURS[trace["name"].lower().partition("-")[0]]
+    phases = lp.view(record).spec["layout"]["yaxis"]["ticktext"]
+    assert phases == [phase for phase in PHASES if record.bytes(phase=phase)] or not record.bytes()
 
 
 # -- summaries ---------------------------------------------------------------------------------
@@ -592,8 +607,8 @@ def test_other_values_have_no_picture() -> None:
     assert str(caught.value) == (
         "3 has no picture\n"
         "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, "
-        "ZeroMap, Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration, "
-        "Explanation, LossCurve, Schedule, Timeline, Timelines, Moment\n"
+        "ZeroMap, Traffic, Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, "
+        "Calibration, Explanation, LossCurve, Schedule, Timeline, Timelines, Moment\n"
         "  try  lp.view(lp.heads(model, layout))"
     )
 

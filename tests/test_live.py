@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
+import re
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import llamapar as lp
-from llamapar.panels.ladders import SUBJECTS
+from llamapar.panels.ladders import MOST_RUNGS, Subject
+from llamapar.panels.live_panel import SUBJECTS
 from llamapar.panels.page import plain
+from llamapar.records.tables import human
 from wire import deliver
+
+WIDE = lp.model("llama3-8b").replace(name="yours", n_kv_heads=4)
+PAPER = {"model": "llama3.1-405b", "tp": 8, "pp": 16, "dp": 128}
 
 OPENED: list[tuple[str, dict[str, Any]]] = [
     ("heads", {"model": "llama3.1-405b", "tp": 16}),
@@ -21,22 +29,44 @@ OPENED: list[tuple[str, dict[str, Any]]] = [
     ("vocab", {"model": "llama3-8b", "tp": 12, "padding": "megatron-lm"}),
     ("sequence", {"cp": 3, "seq_len": 8191, "chunking": "contiguous"}),
     ("stages", {"model": "llama3.1-405b", "pp": 16, "virtual_stages": 2}),
+    ("ranks", {"tp": 8, "pp": 16, "dp": 128, "rank": 12345}),
+    ("ranks", {"tp": 2, "cp": 3, "order": "cp-tp-pp-dp"}),
+    ("schedule", {"pp": 4, "micro_batches": 8}),
+    ("schedule", {"name": "flexible", "pp": 4, "micro_batches": 12, "nc": 6}),
+    ("memory", PAPER),
+    ("memory", {"model": "llama3-8b", "tp": 2, "cp": 2, "zero": 3, "dp": 4, "framework": "torchtitan"}),
+    ("zero", {**PAPER, "zero": 2}),
+    ("zero", {"model": "llama3-8b", "zero": 3, "dp": 6, "cp": 2}),
+    ("cost", {**PAPER, "recompute": "none"}),
+    ("traffic", {"model": "llama3-8b", "tp": 8, "cp": 2, "dp": 4}),
+    ("traffic", {**PAPER, "program": "step"}),
+    ("inside", {"model": "llama3.1-405b", "tp": 8, "cp": 2, "cp_method": "ring"}),
 ]
+LADDERS = [(what, arguments, knob) for what, arguments in OPENED for knob in SUBJECTS[what].knobs]
 
 
-@pytest.mark.parametrize(("what", "arguments"), OPENED)
-def test_each_rung_is_what_its_own_line_of_code_gives(what: str, arguments: dict[str, Any]) -> None:
-    panel = lp.live(what, **arguments)
-    knob = SUBJECTS[what].knob
+@pytest.mark.parametrize(("what", "arguments", "knob"), LADDERS)
+def test_each_rung_is_what_its_own_line_of_code_gives(
+    what: str, arguments: dict[str, Any], knob: str
+) -> None:
+    panel = lp.live(what, **arguments, knob=knob)
     values = [rung["value"] for rung in panel.ladder]
-    assert values == sorted(set(values))
-    assert arguments[knob] in values
+    assert len(set(values)) == len(values) <= MOST_RUNGS + 1
+    assert values == sorted(values) or isinstance(values[0], str)
+    assert arguments.get(knob, SUBJECTS[what].opens[knob]) in values
     for rung in panel.ladder:
+        if rung["figure"] is None:
+            with pytest.raises(lp.LayoutError, match=re.escape(rung["problem"])):
+                eval(rung["code"], {"lp": lp})
+            continue
         record = eval(rung["code"], {"lp": lp})
         drawn = lp.view(record)
-        assert getattr(record, knob) == rung["value"]
+        assert record.call.arguments[knob] == rung["value"]
+        assert str(record.call) == rung["code"]
         assert (rung["figure"], rung["summary"]) == (drawn.spec, drawn.summary)
-        assert rung["problem"] == record.reason
+        assert rung["problem"] == getattr(record, "reason", rung["problem"])
+        assert rung["gives"]
+        assert rung["says"].endswith(".")
     assert panel.record == eval(panel.code, {"lp": lp})
     assert panel.get_state("ladder")["ladder"] == panel.ladder, "plain values travel as they are"
     assert json.loads(json.dumps(panel.get_state("payload"), allow_nan=False))
@@ -63,6 +93,106 @@ def test_a_rung_of_heads_counts_as_a_hand_does(name: str) -> None:
             assert f"through {'each' if torn == kv else torn} of the {kv} KV heads" in rung["says"]
 
 
+# -- what a rung says, counted by hand -------------------------------------------------------------
+
+M8 = lp.model("llama3-8b")
+SEQ = 8192
+
+
+def gives(what: str, knob: str, **arguments: Any) -> dict[Any, str]:
+    """What each value that works gives."""
+    panel = lp.live(what, **arguments, knob=knob)
+    return {rung["value"]: rung["gives"] for rung in panel.ladder if rung["figure"]}
+
+
+def shapes() -> list[tuple[int, int, bool]]:
+    """(rows, columns, whether cut over tp) of every parameter of llama3-8b, written out."""
+    kv = M8.n_kv_heads * M8.head_dim
+    block = [(4096, 4096), (kv, 4096), (kv, 4096), (4096, 4096), *[(14336, 4096)] * 3]
+    sharded = [(128256, 4096)] * 2 + block * 32
+    return [(*shape, True) for shape in sharded] + [(4096, 1, False)] * 65
+
+
+def test_ranks_are_counted() -> None:
+    for tp, said in gives("ranks", "tp", cp=2, dp=3).items():
+        assert said == f"{6 * tp} ranks"
+    says = lp.live("ranks", tp=2, cp=2, dp=3, rank=5).ladder[1]["says"]
+    assert says == (
+        "Rank 5 of 12 is tp 1, cp 0, pp 0, dp 1. Its TP group is ranks 4–5; its CP group is 2 ranks, "
+        "2 apart; its DP group is 3 ranks, 4 apart."
+    )
+
+
+def test_a_schedule_is_idle_as_the_formula_says() -> None:
+    for pp, said in gives("schedule", "pp", micro_batches=8).items():
+        assert said == f"idle {(pp - 1) / (pp + 7):.0%}, {min(pp, 8)} in flight"
+    for many, said in gives("schedule", "micro_batches", name="gpipe", pp=4).items():
+        assert said == f"idle {3 / (many + 3):.0%}, {many} in flight"
+    named = lp.live("schedule", pp=4, micro_batches=4, knob="name").ladder
+    problems = {rung["value"]: rung["problem"] for rung in named}
+    assert problems["dualpipev"] == "DualPipeV with 4 micro-batches for 8 stages"
+    assert problems["1f1b"] == ""
+
+
+def test_states_in_memory_are_eighteen_bytes_a_parameter() -> None:
+    """bfloat16 weights, float32 gradients, master weights and two moments: 2 + 4 + 4 + 8 bytes."""
+    for rung in lp.live("memory", "llama3-8b").ladder:
+        tp = rung["value"]
+        if rung["figure"] is None:
+            assert M8.n_kv_heads % tp, rung
+            continue
+        numel = sum(rows * columns // (tp if cut else 1) for rows, columns, cut in shapes())
+        said = float(rung["says"].split(": ")[1].split()[0])
+        assert said == pytest.approx(18 * numel / 2**30, abs=0.051)
+        total = float(rung["says"].split("takes ")[1].split()[0])
+        assert (rung["problem"] != "") == (total > 81559 / 1024), "the H100 has 81,559 MiB"
+
+
+def test_zero_shares_rows() -> None:
+    for stage, said in gives("zero", "zero", model="llama3-8b", dp=6).items():
+        held = 0
+        for what, least in (("parameters", 3), ("gradients", 2), ("optimizer state", 1)):
+            ways = 6 if stage >= least else 1
+            each = 8 if what == "optimizer state" else 4
+            held += each * sum(-(-rows // ways) * columns for rows, columns, _ in shapes())
+        assert said == f"{held / 1e9:.3g} GB"
+
+
+def test_time_and_mfu_hang_together() -> None:
+    numel = (
+        sum(rows * columns for rows, columns, _ in shapes()) - 128256 * 4096
+    )  # the embedding multiplies nothing
+    a_token = 6 * numel + 6 * 32 * SEQ * 4096
+    for tp, said in gives("cost", "tp", model="llama3-8b", dp=2).items():
+        seconds, mfu = float(said.split()[0]), float(said.split()[-1].rstrip("%")) / 100
+        tokens = 2 * 2 * SEQ  # two micro-batches for the one pipeline rank of each of two DP groups
+        assert mfu == pytest.approx(a_token * tokens / (seconds * 2 * tp * 989e12), abs=0.011)
+
+
+def test_what_travels_in_a_block() -> None:
+    """Under sequence parallelism each half of a block gathers and scatters, forward and backward."""
+    for tp, said in gives("traffic", "tp", model="llama3-8b", cp=2).items():
+        over_tp = 8 * SEQ // 2 * 4096 * 4 * (tp > 1)
+        over_cp = 4 * SEQ * 1024 // tp * 4
+        block = sum(rows * columns // (tp if cut else 1) for rows, columns, cut in shapes()[2:9])
+        gradients = 4 * (block + 2 * 4096)
+        norms = 4 * 2 * 4096 * (tp > 1)
+        everything = over_tp + over_cp + gradients + norms
+        assert said == human(everything), (tp, said, human(everything))
+
+
+def test_a_layer_takes_what_cost_says_of_it() -> None:
+    for tp, said in gives("inside", "tp", model="llama3-8b", cp=2).items():
+        layer = lp.cost("llama3-8b", tp=tp, cp=2, seq_len=SEQ, recompute="none").layer
+        terms = {**layer.forward}, {**layer.backward}
+        seconds = sum(term.value for part in terms for term in part.values())
+        waits = sum(term.value for part in terms for name, term in part.items() if name.startswith("exposed"))
+        assert said == f"{1e3 * seconds:.3g} ms, {waits / seconds:.0%} waiting"
+
+
+# -- together --------------------------------------------------------------------------------------
+
+
 def test_pictures_of_one_job_move_together_and_others_stay() -> None:
     heads, vocab = lp.live("heads", "llama3-8b", tp=4), lp.live("vocab", "llama3-8b", tp=4)
     other, tokens = lp.live("vocab", "llama3.1-70b", tp=4), lp.live("sequence", cp=4)
@@ -80,6 +210,33 @@ def test_pictures_of_one_job_move_together_and_others_stay() -> None:
     assert heads.past
 
 
+def test_so_do_pictures_of_other_parts_of_the_job() -> None:
+    job = {"model": WIDE, "tp": 2, "pp": 4}
+    memory, cost, zero = (
+        lp.live("memory", **job, dp=2),
+        lp.live("cost", **job, dp=2),
+        lp.live("zero", **job, dp=2),
+    )
+    heads, stages = lp.live("heads", WIDE, tp=2), lp.live("stages", WIDE, pp=4)
+    ranks, schedule = lp.live("ranks", tp=2, pp=4, dp=2), lp.live("schedule", pp=4, micro_batches=8)
+    layer, traffic = lp.live("inside", WIDE, tp=2), lp.live("traffic", WIDE, tp=2, pp=4, dp=2)
+    other = lp.live("cost", WIDE, tp=2, pp=4, dp=4)
+    memory.set(tp=4, pp=8)
+    for panel in (heads, cost, zero, ranks, layer, traffic):
+        assert "tp=4" in panel.code
+    for panel in (stages, schedule, cost, zero, ranks, traffic):
+        assert "pp=8" in panel.code
+    assert "tp=2, pp=4" in other.code
+    memory.set(zero=3)
+    assert "zero=3" in zero.code
+    memory.undo()
+    memory.undo()
+    for panel in (heads, cost, zero, ranks, layer, traffic):
+        assert "tp=2" in panel.code
+    cost.set(seq_len=4096)
+    assert [panel.code.count("seq_len=4096") for panel in (memory, layer, traffic)] == [1, 1, 1]
+
+
 def test_undo_takes_back_one_change_after_another() -> None:
     panel = lp.live("stages", "llama3-8b", pp=4)
     for pp in (8, 2, 32):
@@ -94,34 +251,119 @@ def test_undo_takes_back_one_change_after_another() -> None:
     assert panel.code == "lp.stages('llama3-8b', pp=4)"
 
 
-def test_a_record_is_shown_as_it_is() -> None:
-    wide = lp.model("llama3-8b").replace(name="yours", n_kv_heads=4)
-    for record in (
-        lp.heads("llama3.1-405b", tp=16, kv_replication=True, interleave=False),
-        lp.vocab("llama3-8b", tp=3, padding="megatron-lm"),
-        lp.vocab("llama3-8b", tp=3),
-        lp.sequence(cp=4, seq_len=100, chunking="contiguous"),
-        lp.stages("llama3.1-405b", pp=8, layer_split="remainder last"),
-        lp.heads(wide, tp=8),
-    ):
-        assert lp.live(record).record == record
+RECORDS = [
+    lp.heads("llama3.1-405b", tp=16, kv_replication=True, interleave=False),
+    lp.vocab("llama3-8b", tp=3, padding="megatron-lm"),
+    lp.vocab("llama3-8b", tp=3, padding=lp.Padding(64, per_tp=True)),
+    lp.vocab("llama3-8b", lp.Layout(tp=3)),
+    lp.sequence({"cp": 4, "tp": 2}, 100, chunking="contiguous"),
+    lp.stages("llama3.1-405b", pp=8, layer_split="remainder last"),
+    lp.heads(WIDE, tp=8),
+    lp.ranks(lp.Layout(tp=2, cp=2, order="cp-tp-pp-dp"), 3),
+    lp.schedule("zbv", pp=4, micro_batches=8),
+    lp.memory(WIDE, tp=2, seq_len=4096, grad_dtype="bfloat16", regather=True, kernels="eager"),
+    lp.zero("llama3-8b", dp=4, zero=3, parameter="w2", dtype="bfloat16"),
+    lp.cost("llama3-8b", lp.Layout(tp=2, dp=4), seq_len=4096, global_batch=64, precision="float8"),
+    lp.traffic("mlp", "llama3-8b", {"tp": 4, "sequence_parallel": False}, seq_len=4096, dtype="bfloat16"),
+    lp.inside("llama3-8b", tp=2, seq_len=4096, rank=1),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: str(record.call))
+def test_a_record_knows_its_call_and_is_shown_as_it_is(record: Any) -> None:
+    assert eval(str(record.call), {"lp": lp}) == record
+    panel = record.live()
+    assert panel.record == record
+    assert eval(panel.code, {"lp": lp}) == record
+    assert lp.live(panel.record).code == panel.code
+    assert pickle.loads(pickle.dumps(panel.code)) == panel.code
+
+
+def test_a_call_is_no_part_of_what_a_record_says() -> None:
+    one, other = lp.heads("llama3-8b", tp=8), lp.heads("llama3-8b", lp.Layout(tp=8, dp=2))
+    assert one == other
+    assert (repr(one), hash(one)) == (repr(other), hash(other))
+    assert [str(one.call), str(other.call)] == [
+        "lp.heads('llama3-8b', tp=8)",
+        "lp.heads('llama3-8b', tp=8, dp=2)",
+    ]
+    line = lp.schedule("1f1b", pp=4, micro_batches=8).timeline(backward=1.5)
+    assert str(line.call) == "lp.schedule('1f1b', pp=4, micro_batches=8).timeline(backward=1.5)"
+    assert str(lp.inside("llama3-8b", tp=2, seq_len=64).at(3).call).endswith(", seq_len=64).at(3)")
+    assert replace(one, tp=4).call is None, "what was changed by hand was not made by that call"
+    assert str(lp.reasons(lp.cost("tiny", tp=2, seq_len=64)).call) == (
+        "lp.reasons(lp.cost('tiny', tp=2, seq_len=64))"
+    )
 
 
 def test_what_cannot_be_shown_is_refused_with_what_can() -> None:
-    with pytest.raises(lp.LayoutError, match="known are heads, vocab, sequence, stages"):
-        lp.live("head")
     with pytest.raises(
-        lp.LayoutError, match=r"RankGrid cannot be shown live\n  why  live pictures are made of"
+        lp.LayoutError, match="known are heads, vocab, sequence, stages, ranks, schedule, mem"
     ):
-        lp.live(lp.ranks(tp=2))
+        lp.live("head")
+    made = r"cannot be shown live\n  why  live pictures are made by lp\.heads, lp\.vocab"
+    for record in (
+        lp.ffn("llama3-8b", tp=2),
+        lp.schedule("1f1b", pp=2, micro_batches=4).timeline(),
+        replace(lp.ranks(tp=2), rank=1),
+    ):
+        with pytest.raises(lp.LayoutError, match=f"^{type(record).__name__} {made}"):
+            record.live()
     with pytest.raises(lp.LlamaparError, match="sequence takes no model: it is the same for all"):
         lp.live("sequence", "llama3-8b")
     with pytest.raises(lp.LayoutError, match="argument='cp' is not known"):
         lp.live("heads", "llama3-8b", cp=2)
+    with pytest.raises(lp.LayoutError, match="knob='dp' is not known\n  why  known are tp, pp, zero"):
+        lp.live("memory", "llama3-8b", knob="dp")
     panel = lp.live("heads", "llama3-8b", tp=8)
     with pytest.raises(lp.LayoutError, match="tp must be a whole number from 1"):
         panel.set(tp=0)
     assert panel.code == "lp.heads('llama3-8b', tp=8)", "a refused change changes nothing"
+    layer = lp.live("inside", "llama3-8b", tp=8)
+    with pytest.raises(lp.LayoutError, match="tp=3 does not divide n_heads=32"):
+        layer.set(tp=3)
+    assert layer.code == "lp.inside('llama3-8b', tp=8, seq_len=8192)"
+
+
+def test_a_step_that_the_function_refuses_stands_there_with_its_reason() -> None:
+    panel = lp.live("inside", "llama3-8b", tp=8)
+    panel.set(tp=16)
+    assert panel.record is None
+    assert panel.payload["values"]["tp"] == 16
+    said = panel.snapshot().summary.splitlines()
+    assert "> TP 16: refused ✕ tp=16 does not divide n_kv_heads=8" in said
+    assert said[-1] == "tp=16 does not divide n_kv_heads=8: a rank computes with whole heads."
+    assert "image" not in str(panel._repr_mimebundle_()[0].keys())
+    panel.undo()
+    assert panel.record == lp.inside("llama3-8b", tp=8, seq_len=8192)
+
+
+def test_another_knob_has_another_ladder_and_the_same_picture() -> None:
+    panel = lp.live("memory", **PAPER)
+    before, shown = panel.code, panel.snapshot().spec
+    panel.set(knob="recompute")
+    assert [rung["name"] for rung in panel.ladder] == ["none", "selective", "full"]
+    assert (panel.payload["knob"], panel.past) == ("recompute", 0)
+    assert panel.record == eval(before, {"lp": lp})
+    assert panel.snapshot().spec == shown
+    panel.set(recompute="full", knob="pp")
+    assert panel.payload["knobs"] == [
+        ["tp", "TP", "TP 8"],
+        ["pp", "PP", "PP 16"],
+        ["zero", "ZeRO", "ZeRO 1"],
+        ["recompute", "recompute", "recompute: full"],
+    ]
+    panel.undo()
+    assert panel.code == before.replace("dp=128", "dp=128, recompute='selective'")
+
+
+def test_steps_on_a_ladder_count_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = lp.live("memory", WIDE, tp=8)
+    made: list[str] = []
+    monkeypatch.setattr(Subject, "_rung", lambda *_: made.append("rung"))
+    for tp in (4, 1, 2, 8):
+        panel.set(tp=tp)
+    assert made == []
 
 
 HOSTILE: list[Any] = [
@@ -135,15 +377,14 @@ def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(soak: boo
     panels = [lp.live(what, **arguments) for what, arguments in OPENED]
     for number in range(2000 if soak else 200):
         panel = draw.choice(panels)
-        name = draw.choice([*panel.payload["values"], "what", "", "cp"])
-        value = draw.choice([*HOSTILE, 1, 2, 3, 16, "llama3-8b", "none"])
+        name = draw.choice([*panel.payload["values"], "what", "", "cp", "knob"])
+        value = draw.choice([*HOSTILE, 1, 2, 3, 16, "llama3-8b", "none", "tp", "full", "pp"])
         kind = draw.choice(("set", "set", "set", "undo", "nonsense"))
         deliver(panel, {"kind": kind, "id": f"p-{number}", "seq": 0, "changes": {name: value}})
-        assert eval(panel.code, {"lp": lp}) == panel.record
+        if panel.record is not None:
+            assert eval(panel.code, {"lp": lp}) == panel.record
         assert plain(panel.payload) == panel.payload
-        assert panel.payload["values"][SUBJECTS[panel.payload["what"]].knob] in [
-            r["value"] for r in panel.ladder
-        ]
+        assert panel.payload["values"][panel.payload["knob"]] in [r["value"] for r in panel.ladder]
 
 
 def test_the_text_form_says_the_whole_ladder() -> None:

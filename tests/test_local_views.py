@@ -14,6 +14,7 @@ from llamapar import Layout, ModelConfig
 from llamapar.execution.result import RunResult
 from llamapar.programs import PROGRAMS
 from llamapar.spmd import compat
+from stepping import step_through
 
 MODEL = ModelConfig(
     dim=16, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=4, ffn_dim=24, vocab_size=50, name="small"
@@ -70,7 +71,7 @@ def _through_pieces(x: Tensor) -> Tensor:
 def test_what_a_view_changes_is_changed_in_its_base_and_has_its_gradient(
     function: Callable[[Tensor], Tensor],
 ) -> None:
-    ranks = lp.step_through("mlp", "tiny", Layout(tp=2), seq_len=8, dtype="float64")
+    ranks = step_through("mlp", "tiny", Layout(tp=2), seq_len=8, dtype="float64")
     with ranks:
         made = function(ranks.tensors["w1"])
         (gradient,) = torch.autograd.grad(made.square().sum(), [ranks.tensors["w1"]])
@@ -85,7 +86,7 @@ def test_what_a_view_changes_is_changed_in_its_base_and_has_its_gradient(
 
 
 def test_torch_has_its_own_again_outside_of_local_ranks() -> None:
-    ranks = lp.step_through("mlp", "tiny", Layout(tp=2))
+    ranks = step_through("mlp", "tiny", Layout(tp=2))
     with ranks:
         assert compat._local.return_and_correct_aliasing is compat._unaliased
     assert compat._local.return_and_correct_aliasing is compat._aliased

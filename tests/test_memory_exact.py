@@ -32,6 +32,7 @@ from llamapar.execution.pipeline import PipelineRank
 from llamapar.spmd import compat
 from llamapar.spmd.compat import by_rank
 from llamapar.spmd.setting import kind
+from stepping import step_through
 
 SMALL = lp.model("tiny").replace(
     dim=32, n_layers=2, n_heads=8, n_kv_heads=4, head_dim=4, ffn_dim=48, vocab_size=96, name="small"
@@ -69,7 +70,7 @@ def storages(tensors: list[Tensor], without: list[Tensor]) -> int:
 def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: Any) -> list[int]:
     """Bytes that autograd keeps for the backward of a program, by rank, in the local engine."""
     task, _, _ = execute.prepare(program, model, layout, **options)
-    ranks = lp.step_through(program, model, layout, **options)
+    ranks = step_through(program, model, layout, **options)
     tensors = dict(ranks.tensors)
     whole = tensors.pop("weights", None)
     with ranks:
@@ -285,7 +286,7 @@ def test_parameters_gradients_and_adam(sample: Any) -> None:
         known = {"seq_len": seq_len, "padding": padding, "kv_replication": True, "dtype": "float32"}
         task, _, _ = execute.prepare("llama", model, layout, **known)
         reports = local.run(task)
-        with_ranks = lp.step_through("llama", model, layout, **known)
+        with_ranks = step_through("llama", model, layout, **known)
         tensors = {n: t for n, t in with_ranks.tensors["weights"].items() if is_parameter(n)}
         said = lp.memory(model, {**layout, "zero": 0}, **known).worst
         for report in reports:

@@ -61,7 +61,7 @@ SUBJECTS = {
 
 OF_PYTHON = {
     *("context", "inputs", "reference", "cancel", "progress", "ranks", "layers", "ep", "preset", "tab"),
-    *("files", "overrides", "known", "number", "weak"),
+    *("files", "overrides", "known", "number", "weak", "knob"),
 }
 """What is no plain value, or belongs to one function alone."""
 

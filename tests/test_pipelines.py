@@ -24,6 +24,7 @@ from llamapar.execution.result import RunResult
 from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS, Program, llama
 from sent import check_bytes
+from stepping import step_through
 
 MODEL = ModelConfig(
     dim=16, n_layers=6, n_heads=4, n_kv_heads=2, head_dim=4, ffn_dim=24, vocab_size=50, name="small"
@@ -283,7 +284,7 @@ def test_any_micro_batch_can_be_stepped_through(program: str) -> None:
     layout, options = Layout(tp=2, pp=2, dp=2), {"micro_batches": 2, "seq_len": 8, "dtype": "float64"}
     whole = lp.run(program, MODEL, layout, **options)
     for number in (0, 1):
-        with lp.step_through(program, MODEL, layout, number=number, **options) as ranks:
+        with step_through(program, MODEL, layout, number=number, **options) as ranks:
             names = ("tokens", "positions", "targets", "weights")
             given = {name: ranks.tensors[name] for name in names}
             made = PROGRAMS[program].function(ranks.mesh, ranks.setting, **given)
@@ -293,11 +294,11 @@ def test_any_micro_batch_can_be_stepped_through(program: str) -> None:
                 in_the_run = whole.outputs[layout.rank_of(*place)]["loss"]
                 torch.testing.assert_close(loss, in_the_run[number : number + 1], rtol=1e-12, atol=0)
     with pytest.raises(LlamaparError, match="number=2: number must be a whole number from 0 to 1"):
-        lp.step_through(program, MODEL, layout, number=2, **options)
+        step_through(program, MODEL, layout, number=2, **options)
 
 
 def test_the_local_mode_cannot_be_entered_twice() -> None:
-    ranks = lp.step_through("attention", MODEL, Layout(tp=2))
+    ranks = step_through("attention", MODEL, Layout(tp=2))
     with ranks, pytest.raises(LlamaparError, match="a local run inside another one"), ranks:
         pass
     with ranks, pytest.raises(LlamaparError, match="a local run inside another one"):

@@ -49,15 +49,17 @@ def predict(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
 
 
 def test_the_truth_is_folded_until_there_is_a_guess(predict: Callable[..., list[Any]], file: Path) -> None:
-    (folded,) = predict("GPUs with work", None, 8192)
-    assert folded._repr_mimebundle_() == (
-        {
-            "text/plain": "GPUs with work\n8,192",
-            "text/html": "<details><summary><b>GPUs with work</b> Put your guess in place of None and run "
-            "the cell, or unfold the answer.</summary><p><b>8,192</b></p></details>",
-        },
-        {},
-    )
+    (box,) = predict("GPUs with work", None, 8192)
+    data, metadata = box._repr_mimebundle_()
+    assert saving["WIDGET"] in data, "answered on the page where a widget can live"
+    output = new_output("display_data", data, metadata=metadata)
+    assert saving["as_saved"](output)["metadata"] == {}
+    assert saving["as_saved"](output)["data"] == {
+        "text/plain": "GPUs with work\n8,192",
+        "text/html": "<details><summary><b>GPUs with work</b> Put your guess in place of None and run "
+        "the cell, or unfold the answer.</summary><p><b>8,192</b></p></details>",
+    }
+    assert bake["shown_in"](output) is None, "no picture of the box is stored"
     assert not file.exists(), "a cell that nobody answered keeps nothing"
 
 
@@ -119,7 +121,7 @@ def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
     (folded,) = predict("ranks", None, 4, shows=view)
     data, metadata = folded._repr_mimebundle_()
     output = new_output("display_data", data, metadata=metadata)
-    assert set(data) == {"text/plain", "text/html"}
+    assert set(data) == {"text/plain", "text/html", saving["WIDGET"]}
     assert bake["shown_in"](output) == ("figure", view.spec)
     assert (
         f"<summary>The same in words</summary><pre>{view.summary}</pre></details></details>"
@@ -127,6 +129,7 @@ def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
     )
 
     stored = bake["clean"](new_output("display_data", dict(data)), "")
+    assert set(stored.data) == {"text/plain", "text/html"}
     stored.data["text/html"] = bake["TO_DRAW"].sub(bake["image"](PNG), data["text/html"])
     assert f'src="data:image/png;base64,{PNG}"' in stored.data["text/html"]
     assert saving["says_the_same"](output, stored)
@@ -137,7 +140,7 @@ def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
         "^regex: (.*)$\n^replace: (.*)$", (PROJECT / "tests/data/nbval.cfg").read_text(), re.MULTILINE
     )
     assert re.sub(pattern, put, stored.data["text/html"]) == data["text/html"]
-    other = exercises.Prediction("ranks", None, 4, lp.view(lp.ranks(LAYOUT, 1)))._repr_mimebundle_()[0]
+    other = predict("ranks", None, 4, shows=lp.view(lp.ranks(LAYOUT, 1)))[0]._repr_mimebundle_()[0]
     assert saving["TO_DRAW"].search(other["text/html"])[1] != saving["TO_DRAW"].search(data["text/html"])[1]
 
 
@@ -164,7 +167,8 @@ def test_the_page_adds_up(file: Path, capsys: pytest.CaptureFixture[str]) -> Non
     total = sum(kind == "exercises" for asked in progress.asked().values() for kind, _ in asked)
     assert rows["00_start_here"] == "2 of 2, 1 right"
     assert rows["together"] == f"2 of {total}, 1 right"
-    assert total == len(exercises.TARGETS), "every exercise is asked somewhere, and once"
+    known = len(exercises.TARGETS | exercises.EXERCISES)
+    assert total == known, "every exercise is asked somewhere, and once"
 
 
 def test_no_question_of_the_course_is_asked_twice() -> None:

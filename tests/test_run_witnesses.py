@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import (
 import llamapar as lp
 from llamapar.describe.rope import RopeScaling
 from llamapar.programs.parts import rope_frequencies
+from stepping import step_through
 
 SMALL = lp.ModelConfig(
     dim=32,
@@ -313,7 +314,7 @@ def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
         for name, full in names.items():
             block.get_parameter(full).copy_(setting.make(name, setting.shape(name)))
 
-    with lp.step_through("block", SMALL, layout, **options) as ranks:
+    with step_through("block", SMALL, layout, **options) as ranks:
         block = parallelize_module(block, ranks.mesh["tp"], plan(sp))
         x = ranks.tensors["x"]
         cotangent = ranks.cut("residual", lambda: setting.make("cotangent", setting.shape("residual")))
@@ -347,7 +348,7 @@ def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
 @pytest.mark.parametrize("cp_method", ["all_gather", "ring"])
 def test_torchs_counter_sees_the_collectives_that_ours_sees(cp_method: str) -> None:
     options: dict[str, Any] = {"seq_len": 16, "cp_method": cp_method}
-    ranks = lp.step_through("block", SMALL, {"tp": 2, "cp": 2}, **options)
+    ranks = step_through("block", SMALL, {"tp": 2, "cp": 2}, **options)
     with ranks, lp.record() as trace, CommDebugMode() as comm:
         y = lp.programs.PROGRAMS["block"].function(ranks.mesh, ranks.setting, **ranks.tensors)
         y.sum().backward()

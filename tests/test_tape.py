@@ -15,6 +15,7 @@ import llamapar as lp
 from llamapar import Layout, Padding
 from llamapar.records.trace import Tape
 from llamapar.spmd import collectives
+from stepping import step_through
 
 INCIDENT = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
 
@@ -70,7 +71,7 @@ def test_405b_at_its_true_size_allocates_nothing() -> None:
 def test_no_process_group_is_left() -> None:
     lp.tape("mlp", "tiny", Layout(tp=2))
     assert not dist.is_initialized()
-    ranks = lp.step_through("mlp", "tiny", Layout(tp=2))
+    ranks = step_through("mlp", "tiny", Layout(tp=2))
     lp.tape("mlp", "tiny", Layout(tp=2))  # ends them
     with pytest.raises(lp.LlamaparError, match=r"^these local ranks are closed\n"):
         ranks.__enter__()

@@ -164,6 +164,54 @@ def test_uneven_and_padded_vocabularies_are_pieces() -> None:
     assert kinds(logits) == {"tp": ("piece", 2)}
 
 
+ZERO = [Layout(dp=2), Layout(tp=2, cp=2, dp=2), Layout(tp=2, dp=4, dp_replicate=2)]
+
+
+@pytest.mark.parametrize("layout", ZERO, ids=str)
+def test_zero_3_gathers_shards_and_scatters_gradients(layout: Layout) -> None:
+    """w1 is cut by TP along the dim that ZeRO cuts, and w2 along the other one."""
+    layout = layout.replace(zero=3)
+    task = watch_task("mlp", None, layout)
+    tape = watched(task)
+    sharing = [axis for axis in ("dp", "cp") if layout.size(axis) > 1]
+    for name in ("w1", "w2"):
+        shard, whole, *_ = [s for s in tape.steps if (s.name, s.phase) == (name, "forward")]
+        assert {kinds(shard)[axis] for axis in sharing} == {("piece", 0)}
+        assert {kinds(whole)[axis] for axis in sharing} == {("copy", None)}
+        assert not shard.events
+        assert {e.kind for events in whole.events.values() for e in events} == {"all_gather"}
+        assert whole.reads == (tape.steps.index(shard),)
+        given = task.given[name]
+        for rank, own in shard.values.items():
+            coord = layout.coord_of(rank)._asdict()
+            assert own.equal(task.setting.held(name, given, coord, "parameters"))
+            rows, columns = shard.at[rank]
+            assert own.equal(given[rows[0].start : rows[0].stop, columns[0].start : columns[0].stop])
+        before, after = [s for s in tape.steps if (s.name, s.phase) == (f"{name}.grad", "backward")]
+        assert {kinds(before)[axis][0] for axis in sharing} == {"summand"}
+        assert {e.kind for events in after.events.values() for e in events} == {"reduce_scatter"}
+        if layout.dp_replicate == 1:
+            assert {kinds(after)[axis] for axis in sharing} == {("piece", 0)}
+
+
+@pytest.mark.parametrize("layout", ZERO, ids=str)
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_gradients_under_zero_are_those_of_a_run(layout: Layout, zero: int) -> None:
+    layout = layout.replace(zero=zero)
+    task = watch_task("mlp", None, layout, data="random")
+    setting = task.setting
+    sizes = {"seq_len": setting.seq_len, "global_batch": setting.global_batch}
+    run = lp.run("mlp", setting.model, layout, dtype="float64", **sizes)
+    assert run.ok
+    tape = watched(task)
+    held = ("copy", None) if zero == 1 else ("piece", 0)
+    for name in ("w1", "w2", "w3"):
+        step = step_of(tape, f"{name}.grad", "gradients")
+        assert kinds(step)["dp"] == held
+        for report in run.reports:
+            assert step.values[report.rank].allclose(report.gradients[name], rtol=1e-9, atol=1e-12)
+
+
 # -- what breaks -------------------------------------------------------------------------------
 
 BEGINS = {

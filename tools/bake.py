@@ -45,7 +45,7 @@ from nbformat import NotebookNode
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT), str(PROJECT / "tests"), str(PROJECT / "jupyter")]
 
-from saving import DRAWN, PLOTLY, TO_DRAW, WIDGET, folded_picture, last_line, merged  # noqa: E402
+from saving import DRAWN, PLOTLY, TO_DRAW, WIDGET, folded_picture, is_box, last_line, merged  # noqa: E402
 
 from browser.lab import chromium  # noqa: E402
 from llamapar.panels.page import A_PICTURE  # noqa: E402
@@ -190,10 +190,11 @@ class Artist:
 def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
     """The kind of the picture that an output gets, and what it is drawn from; None for no picture."""
     data = output.get("data", {})
-    if WIDGET in data:
+    if is_box(output):
+        folded = folded_picture(output)
+        return ("figure", folded) if folded else None
+    if WIDGET in data and "film" not in data[WIDGET]["state"]:  # of a film the sheet of all lines is stored
         return "panel", data[WIDGET]["state"]
-    if folded := folded_picture(output):
-        return "figure", folded
     return ("figure", spec_of(data)) if PLOTLY in data else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Unpack
 
@@ -14,7 +14,7 @@ from llamapar.describe.layout import Coord, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike, Parameter
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
-from llamapar.describe.splits import Padding
+from llamapar.describe.splits import Padding, Split
 from llamapar.errors import flag, one_of, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.cut import Cut
@@ -71,16 +71,19 @@ class ZeroMap(Record):
     @cached_property
     def parameters(self) -> list[Parameter]:
         """Those of the rank's stages; a tied head has a copy of the embedding."""
-        layout, model = self.layout, self.cut.model
-        held = [p for p in model.parameters() if self.cut.stage(p) % layout.pp == self.coord.pp]
-        tied = model.tied and layout.pp > 1 and self.coord.pp == (layout.stages - 1) % layout.pp
+        layout, model, own = self.layout, self.cut.model, self.coord.pp
+        held = [p for p in model.parameters() if self.cut.stage(p) % layout.pp == own]
+        tied = model.tied and layout.pp > 1 and own == (layout.stages - 1) % layout.pp
         return held + [p for p in model.parameters() if tied and p.key == "tok_embeddings"]
 
     @cached_property
-    def _sizes(self) -> list[tuple[int, int]]:
-        """(rows, numbers of a row) of the rank's piece of each of `parameters`."""
-        shapes = [self.cut.local_shape(p, self.coord.tp) for p in self.parameters]
-        return [(count, math.prod(columns)) for count, *columns in shapes]
+    def _sizes(self) -> Counter[int]:
+        """Rows of the rank's pieces of `parameters` → numbers of all rows of pieces of so many."""
+        sizes, own = Counter[int](), self.coord.tp
+        for p in self.parameters:
+            count, *columns = self.cut.local_shape(p, own)
+            sizes[count] += math.prod(columns)
+        return sizes
 
     def rows(self, what: str, place: int) -> range:
         """Which rows of `parameter`, of its gradient or its state the rank at a place of the group holds."""
@@ -88,15 +91,13 @@ class ZeroMap(Record):
         return self._rows(what, count, place)
 
     def _rows(self, what: str, count: int, place: int) -> range:
-        if not self.cut.shards.cuts(what):
-            return range(count)
-        return self.cut.shards.rows(count, self.layout.coord_of(self.rank_at(place))._asdict())
+        return Split(count, self.ways)[place] if self.cut.shards.cuts(what) else range(count)
 
     def held(self, what: str, place: int) -> int:
         """Bytes of a key of SHARED_FROM that the rank at a place of the group holds through the step."""
         item = BYTES[self.dtype]
         each = {"parameters": item, "gradients": max(item, 4), "optimizer state": 2 * max(item, 4)}[what]
-        numbers = sum(len(self._rows(what, count, place)) * columns for count, columns in self._sizes)
+        numbers = sum(len(self._rows(what, count, place)) * wide for count, wide in self._sizes.items())
         return numbers * each
 
     @cached_property
@@ -179,4 +180,6 @@ def zero(
     any_one = next(found.parameters())
     made = ZeroMap(cut, rank, any_one, OPTIONS["dtype"].chosen(dtype), again)
     by_key = {p.key: p for p in reversed(made.parameters)}
-    return ZeroMap(cut, rank, by_key[one_of("parameter", parameter, by_key)], made.dtype, again)
+    found_there = replace(made, parameter=by_key[one_of("parameter", parameter, by_key)])
+    vars(found_there)["parameters"] = made.parameters  # of hundreds of layers, listed once
+    return found_there

@@ -13,6 +13,8 @@ from inspect import Parameter
 from typing import TypeVar, cast
 
 from llamapar.errors import LayoutError, one_of
+from llamapar.records.calls import Call
+from llamapar.records.tables import Record
 
 from .layout import Layout
 
@@ -39,7 +41,7 @@ def named(options: Iterable[Parameter] = ()) -> Callable[[Function], Function]:
     """A decorator for a public function: `options` stand for its `**`, and wrong names are refused.
 
     The decorated function raises LayoutError with the nearest names for an argument that it does not have,
-    and with the names of those that it needs and that were not given.
+    and with the names of those that it needs and did not get. A record that it returns knows its call.
     """
 
     def decorate(function: Function) -> Function:
@@ -62,9 +64,29 @@ def named(options: Iterable[Parameter] = ()) -> Callable[[Function], Function]:
                 why = f"{function.__name__}({', '.join(by_place)}) has no default for what it cannot know"
                 usable = [", ".join(f"{name}=…" for name in missing)]
                 raise LayoutError(f"not given: {', '.join(missing)}", why, usable, missing[0])
-            return function(*args, **given)
+            made = function(*args, **given)
+            if isinstance(made, Record):
+                made.note(call_of(call, dict(zip(known, args, strict=False)) | given))
+            return made
 
         call.__signature__ = signature  # type: ignore[attr-defined]
         return cast(Function, call)
 
     return decorate
+
+
+def call_of(function: Callable[..., object], given: Mapping[str, object]) -> Call:
+    """The call of a public function, or of a record's method, with arguments by name.
+
+    The fields of a layout are named like any other argument, unless they are at their defaults.
+    """
+    known, said = inspect.signature(function).parameters, dict(given)
+    owner = getattr(said.pop("self", None), "call", None)
+    if said.get("layout") is not None and "tp" in known:
+        layout, usual = vars(Layout.of(said.pop("layout"))), vars(Layout())  # type: ignore[arg-type]
+        said = {n: v for n, v in layout.items() if v != usual[n] or n == "tp"} | said
+    needed = [
+        n for n, p in known.items() if n in said and p.default is p.empty and p.kind is not p.KEYWORD_ONLY
+    ]
+    arguments = {name: said.pop(name) for name in needed} | said
+    return Call(f"{owner or 'lp'}.{function.__name__}", arguments, len(needed))

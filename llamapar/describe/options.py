@@ -150,6 +150,13 @@ _TABLE = (
         "break the run on purpose; any other word lists the names",
         choices=tuple(_FAULTS.split()),
     ),
+    Option(
+        "data",
+        str,
+        "teaching",
+        "what a watched program computes with: {choices}",
+        choices=("teaching", "random"),
+    ),
     Option("timeout", float, 60.0, "without progress, after which ranks are given up", "seconds"),
     Option("deadline", float, None, "for the whole run, however well it gets on", "seconds"),
     Option("pads_in_softmax", bool, False, "a loss that counts the pad rows of the vocabulary"),

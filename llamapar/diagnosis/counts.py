@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from llamapar.records.equations import Comparison, Product, Quotient, Stated, rest
 
 from .cuts import rounded_up
-from .hypothesis import LIKELY, POSSIBLE, Hypothesis, found
+from .hypothesis import LIKELY, POSSIBLE, Hypothesis, first, found
 from .known import Known
 from .observations import AXES, Unequal
 from .reading import Reading
@@ -62,13 +62,15 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
         differ = have and 1 < product != have
         equation = Comparison(Product(tuple(degrees)), "≠", have) if have and differ else None
         numbers = ", ".join(map(str, [n for n in dict.fromkeys(o.values) if n][:5]))
-        cause = (
-            f"the degrees do not multiply to the number of ranks: {numbers or 'the text gives no numbers'}"
+        cause = first(
+            (equation and len(degrees) > 1, f"the degrees multiply to {product}, not to {have}"),
+            (
+                product == have,
+                f"the degrees in the text multiply to its {have} ranks, so it means another degree or count",
+            ),
+            otherwise="the degrees do not multiply to the number of ranks: "
+            f"{numbers or 'the text gives no numbers'}",
         )
-        if product == have:
-            cause = (
-                f"the degrees in the text multiply to its {have} ranks, so it means another degree or count"
-            )
         needs = "world, tp, pp, dp"
         level = LIKELY if product != have and (equation or len(axes) > 1) else POSSIBLE
         yield found("world_size_product", level, cause, equation, needs=needs)

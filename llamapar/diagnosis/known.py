@@ -146,6 +146,8 @@ class Known:
             return (self.get("dim") or 0) // (self.get("n_heads") or 1) or None
         if fact == "world" and self.numbers.keys() >= {*AXES}:
             return math.prod(self.numbers[axis] for axis in AXES)
+        if fact in AXES and self.numbers.get("world") == 1 and not self.changes:
+            return 1  # a single GPU settles every axis
         return None
 
     def fits(self, **facts: int) -> bool:
@@ -166,9 +168,8 @@ class Known:
 
     def alone(self, *axes: str) -> bool:
         """Whether every one of `axes` is known to be 1."""
-        if self.get("world") == 1 and not self.changes:
-            return True
-        return bool(axes) and all(self.get(axis) == 1 for axis in axes)
+        single = self.get("world") == 1 and not self.changes
+        return single or (bool(axes) and all(self.get(axis) == 1 for axis in axes))
 
     def memory_command(self) -> str:
         """The `llamapar memory` that counts what a rank holds, with what is known filled in."""

@@ -58,11 +58,11 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if unnamed:
         yield found("other", WEAK, unnamed, parallel=None, needs="value of the divisor")
         return
-    cause = (
-        "a divisor is 0, and the text does not name it; a count of KV heads per rank is one that rounds to 0"
+    cause = first(
+        (r.counts_heads, "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"),
+        otherwise="a divisor is 0, and the text does not name it; a count of KV heads per rank is one that "
+        "rounds to 0",
     )
-    if r.counts_heads:
-        cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
     score = first((other, WEAK), (r.counts_heads, LIKELY), otherwise=POSSIBLE)
     blame = True if r.counts_heads and not other else None
     numbers = Stated("n_kv_heads // tp = 0") if r.counts_heads else None
@@ -239,7 +239,8 @@ def _as_large(size: re.Match[str], m: ModelConfig, known: Known) -> Iterator[tup
     tensors = [(name, n // tp, m.dim) for name, n in rows.items() if n % tp == 0]
     tensors += [("logits", n, -(-m.vocab_size // tp)) for n in tokens]
     tensors += [("whole logits", n, m.vocab_size) for n in tokens if tp > 1]
-    after, asked = f" at tp={tp}" if known.get("tp") else " uncut", " ".join(size.groups())
+    after, asked = f" at tp={tp}" if known.get("tp") else " uncut", " ".join(size.groups()).upper()
+    asked = asked.replace("IB", "iB").replace("BYTES", "bytes")
     for name, n, other in tensors:
         for made in (Product((n, other, width), "B") for width in (4, 2, 1)[: 2 if "logits" in name else 3]):
             if abs(made.value / unit - number) < 0.006 * (unit > 1) + 1e-9:

@@ -34,16 +34,15 @@ from llamapar.spmd.training import Training
 
 from . import answers
 from . import tape as tapes
-from .body import RankReport, Task, of_micro_batch, shapes, state_shapes, unpiped
+from .body import RankReport, Task, shapes, state_shapes, unpiped
 from .capacity import choose_device, require_room
 from .dry_run import DryRun
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
-from .engines.local import LocalRanks
 from .result import RunResult, compared
 from .scheduling import pipeline
+from .ticking import few_threads
 from .unsharded import Meanwhile, Unsharded, unsharded
-from .watch import few_threads
 
 ENGINES = ("local", "processes", "torchrun", "dry")
 CP_METHODS = ("all_gather", "ring")
@@ -317,26 +316,6 @@ def tape(program: ProgramLike, model: ModelLike, layout: LayoutLike | None = Non
     """
     task, _, report = prepare(program, model, layout, force=True, **options)
     return tapes.tape(unpiped(task), _reason(report))
-
-
-@named([*keywords_of(prepare), *DEGREES])
-def step_through(
-    program: ProgramLike,
-    model: ModelLike,
-    layout: LayoutLike | None = None,
-    *,
-    number: int = 0,
-    **options: Any,
-) -> LocalRanks:
-    """All ranks of a layout in this process, to step through a program: see `LocalRanks`.
-
-    number: of the micro-batch whose tokens they hold, from 0; all stages are on the ranks of one. Other
-    arguments as in `run`. LlamaparError for a micro-batch that there is not.
-    """
-    task, _, _ = prepare(program, model, layout, **options)
-    whole("number", number, 0, task.setting.micro_batches - 1)
-    require_room(task, "local", "cpu")
-    return local_engine.local(of_micro_batch(task, number))
 
 
 def _reason(report: Report) -> str:

@@ -29,9 +29,9 @@ from llamapar.spmd.zero import axis_names, forward_of, leaves_of
 
 from .body import Task, as_shared, called, inputs, placement, wants
 from .engines import local
-from .lines import NOWHERE, Follower, Key, Moment, with_helpers
+from .lines import GATHER, NOWHERE, Follower, Key, Moment, with_helpers
 from .recorder import Recorder
-from .watch import few_threads
+from .ticking import few_threads
 
 MOST_STEPS = 2000
 """Lines that are followed: a loop of more is broken off."""
@@ -73,6 +73,11 @@ def source_of(function: Callable[..., object]) -> str:
         return textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
         return ""
+
+
+def gathers(key: Key, moment: Moment) -> bool:
+    """Whether what a line of GATHER named is a parameter's shard, or the parameter gathered from it."""
+    return key.name in ("shard", "whole") and bool(moment.parameter) and kind(moment.parameter) in PARAMETERS
 
 
 class Seen(NamedTuple):
@@ -124,10 +129,8 @@ def follow(task: Task, tick: Callable[[], None], then: Callable[[Run], None] | N
             if len(found.seen) >= MOST_STEPS:
                 what = f"more than {MOST_STEPS} lines were followed"
                 raise LlamaparError(what, "a loop goes on for long, or for ever", field="source")
-            since = (
-                moment.since if key.line or moment.call else (0, 0)
-            )  # ZeRO 3 gathers before the first line
-            found.seen.append(Seen(key, value, moment._replace(since=since), recorder.length))
+            if key.function != GATHER.co_name or gathers(key, moment):
+                found.seen.append(Seen(key, value, moment, recorder.length))
 
         follower = Follower(with_helpers(task.program.function), add, lambda: recorder.length, tick)
         found.calls = follower.calls
@@ -193,8 +196,8 @@ def backward(run: Run) -> None:
     for i, gradient in gradients.items():
         name = next((name for name, leaf in leaves.items() if leaf is found.seen[i].value), "")
         if name and kind(name) in PARAMETERS:
-            since = recorder.length[0]
-            [reduced] = reduce_gradients(ranks.mesh, setting, {name: gradient}).values()
+            since, scattered = recorder.length[0], setting.shards.cuts("parameters")
+            [reduced] = reduce_gradients(ranks.mesh, setting, {name: gradient}, scattered).values()
             found.reduced[name] = reduced * setting.layout.dp, since, recorder.length[0]
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from llamapar.programs import BIASED, PROGRAMS, llama, vocab
+from llamapar.spmd.zero import Gathered
 
 Frames = Callable[[CodeType, FrameType], bool]
 """Whether a frame is one of the program's."""
@@ -47,12 +48,14 @@ class Moment(NamedTuple):
 
     depth: 0 in the program, 1 in a helper. call: which call of a function it was, counted from 0. read: the
     names that the line read, with their tensors before it. since: what `mark` gave when the line began.
+    parameter: what the frame calls "name": the parameter that a function of the library is about, or "".
     """
 
     depth: int
     call: int
     read: Mapping[str, Tensor]
     since: tuple[int, int]
+    parameter: str = ""
 
 
 class Statement(NamedTuple):
@@ -79,13 +82,17 @@ def of_programs(function: Callable[..., object]) -> Frames:
     return lambda code, frame: code in ours or frame.f_globals is names
 
 
+GATHER = Gathered.__getitem__.__code__
+"""Where a parameter that ZeRO shares is gathered, when a program looks it up."""
+
+
 def with_helpers(function: Callable[..., object]) -> Frames:
-    """The function, what stands in its module, and every function of the programs."""
+    """The function, what stands in its module, every function of the programs, and what gathers shards."""
     names = function.__globals__
 
     def wanted(code: CodeType, frame: FrameType) -> bool:
         module = str(frame.f_globals.get("__name__"))
-        return frame.f_globals is names or module.startswith("llamapar.programs.")
+        return frame.f_globals is names or module.startswith("llamapar.programs.") or code is GATHER
 
     return wanted
 
@@ -139,8 +146,9 @@ class Follower:
         self._depth += 1
 
         def moment(number: int) -> Moment:
-            reads = found.get(number, NO_STATEMENT).reads
-            return Moment(self._depth, call, {n: known[n] for n in reads if n in known}, since)
+            read = {n: known[n] for n in found.get(number, NO_STATEMENT).reads if n in known}
+            about = frame.f_locals.get("name")
+            return Moment(self._depth, call, read, since, about if isinstance(about, str) else "")
 
         def named(at: Key, when: Moment, given: frozenset[str] = frozenset()) -> None:
             for name, value in list(frame.f_locals.items()):

@@ -8,7 +8,7 @@ whose message is there; elsewhere each process goes on with its own and waits.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -130,8 +130,7 @@ class PipelineRank:
         yield from self._tie()
         with self.recorder:
             self.recorder.phase = "gradients"
-            scattered = self.scatters is not None
-            reduced = gradients.reduce_gradients(self.mesh, self.setting, self._gradients(), scattered)
+            reduced = self.reduced(self._gradients())
             outputs = {
                 name: torch.cat([parts[number] for number in sorted(parts)])
                 for name, parts in self.outputs.items()
@@ -211,14 +210,22 @@ class PipelineRank:
         if self.scatters is not None:
             self.recorder.phase = "gradients"
         for name, own in zip(wanted, found[len(inputs) :], strict=True):
-            if self.scatters is not None:
-                own = gradients.sum_shards(self.scatters, name, own.to(self.setting.sum_dtype))
-            total = self.sums.get((number, name))
-            self.sums[number, name] = microbatches.added(total, own, self.setting, micro_batch)
+            self.add(action, name, own)
         self.recorder.phase = None
         return found[0] if inputs else None
 
     # -- gradients -----------------------------------------------------------------------------
+
+    def add(self, action: Action, name: str, own: Tensor) -> None:
+        """Add a micro-batch's gradient of a parameter to those before it: by ZeRO 2 and 3 the shard."""
+        if self.scatters is not None:
+            own = gradients.sum_shards(self.scatters, name, own.to(self.setting.sum_dtype))
+        total = self.sums.get((action.stage, name))
+        self.sums[action.stage, name] = microbatches.added(total, own, self.setting, action.micro_batch)
+
+    def reduced(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The sums over micro-batches as gradients of the whole batch: what comes of the sums over ranks."""
+        return gradients.reduce_gradients(self.mesh, self.setting, sums, self.scatters is not None)
 
     def _gradients(self) -> dict[str, Tensor]:
         """Name → sum over micro-batches; of a tied embedding with both ends on this rank over these too."""
@@ -321,14 +328,17 @@ def stuck(waiting: Mapping[int, Message]) -> RankFailure:
 
 
 def run_pipeline(
-    mesh: DeviceMesh, task: Task, recorders: Sequence[Recorder], cut: Cut, device: str = "cpu"
+    mesh: DeviceMesh,
+    task: Task,
+    recorders: Sequence[Recorder],
+    cut: Cut,
+    device: str = "cpu",
+    rank: Callable[..., PipelineRank] = PipelineRank,
 ) -> list[tuple[Results, Work]]:
     """What each PP rank makes, all in this process, their stages one after another on one mesh."""
     with faults.injected(task.fault), groups_kept():
         given = inputs(task, cut, device)
         for recorder in recorders:
             recorder.axes = axis_names(mesh, task.setting)
-        ranks = [
-            PipelineRank(mesh, task, number, recorder, given) for number, recorder in enumerate(recorders)
-        ]
-        return [(results, rank.work) for rank, results in zip(ranks, walk(ranks), strict=True)]
+        ranks = [rank(mesh, task, number, recorder, given) for number, recorder in enumerate(recorders)]
+        return [(results, one.work) for one, results in zip(ranks, walk(ranks), strict=True)]

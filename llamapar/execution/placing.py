@@ -57,8 +57,8 @@ def placed(
     fallback: Placed | None = None
     wide = whole.to(torch.float64)
     numbers = {rank: t.to(torch.float64) for rank, t in local.items()}
-    for ways in _ways(axes, whole, setting):
-        at = {rank: _where(whole, ways, setting, coords[rank]) for rank in local}
+    for ways, shared in _ways(axes, whole, setting):
+        at = {rank: _where(whole, ways, setting, coords[rank], shared) for rank in local}
         if any(_shape(at[rank]) != tuple(t.shape) for rank, t in local.items()):
             continue
         if _agree(wide, numbers, ways, at, coords):
@@ -69,8 +69,8 @@ def placed(
     return fallback or NOT_PLACED
 
 
-def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[dict[str, Place]]:
-    """Every way of holding a tensor, the likeliest first."""
+def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[tuple[dict[str, Place], bool]]:
+    """Every way of holding a tensor, the likeliest first, and whether ZeRO shares it."""
     pieces = [Place("piece", dim) for dim in range(whole.dim())]
 
     def unlikely(axis: str, place: Place) -> int:
@@ -80,7 +80,7 @@ def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[dict[str
         usual = {
             "dp": place.dim == 0 and size == setting.global_batch,
             "cp": place.dim == min(1, whole.dim() - 1) and size == setting.seq_len,
-            "tp": True,
+            "tp": not (place.dim == 0 and size == setting.global_batch),
         }
         return 0 if usual[axis] else 3
 
@@ -88,15 +88,22 @@ def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[dict[str
     if setting.heads.replicas > 1:
         each[axes.index("tp")] += [Place("summand", place.dim) for place in pieces]
     found = [dict(zip(axes, ways, strict=True)) for ways in itertools.product(*each)]
-    yield from sorted(found, key=lambda ways: sum(unlikely(axis, way) for axis, way in ways.items()))
+    found.sort(key=lambda ways: sum(unlikely(axis, way) for axis, way in ways.items()))
+    yield from ((ways, False) for ways in found)
+    if setting.layout.zero and setting.shards.ranks > 1 and pieces:
+        sharing = [axis for axis in axes if axis != "tp" and axis in setting.shards.axis]
+        yield from ((ways, True) for ways in found if all(ways[axis] == pieces[0] for axis in sharing))
 
 
-def _where(whole: Tensor, ways: Mapping[str, Place], setting: Setting, coord: Coord) -> At:
-    """For each dim the ranges of the whole that a rank holds."""
+def _where(whole: Tensor, ways: Mapping[str, Place], setting: Setting, coord: Coord, shared: bool) -> At:
+    """For each dim the ranges of the whole that a rank holds. shared: as ZeRO's shards, which are cut out of
+    what the other axes have left, along dim 0."""
     at: list[tuple[range, ...]] = [(range(size),) for size in whole.shape]
     for axis, place in ways.items():  # dp, cp, tp: sequence parallelism cuts what CP has left
-        if place.dim is not None:
+        if place.dim is not None and not (shared and axis != "tp"):
             at[place.dim] = _cut(at[place.dim], axis, setting, coord)
+    if shared:
+        at[0] = _kept(at[0], setting.shards.rows(sum(map(len, at[0])), coord._asdict()))
     return tuple(at)
 
 
@@ -110,7 +117,11 @@ def _cut(ranges: tuple[range, ...], axis: str, setting: Setting, coord: Coord) -
         unit = next((name for name in _UNITS if sizes[name] == size), None)
         if unit is not None and ranges[0].start == 0:
             return (setting.along(unit, index),)
-    keep = Split(size, setting.layout.size(axis))[index]
+    return _kept(ranges, Split(size, setting.layout.size(axis))[index])
+
+
+def _kept(ranges: tuple[range, ...], keep: range) -> tuple[range, ...]:
+    """What is left of ranges, of which the indexes `keep` are kept."""
     left, first = [], 0
     for part in ranges:
         own = range(max(keep.start - first, 0), min(keep.stop - first, len(part)))

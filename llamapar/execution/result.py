@@ -22,8 +22,8 @@ from . import tape as tapes
 from .answers import PeerError
 from .body import RankReport, Results, Task, Work, inputs, piece, reference, uncut, unpiped
 from .stepping import LIKE, Step, allowed, curve_of
+from .ticking import Ticking
 from .unsharded import Unsharded
-from .watch import Watch
 
 BLOWN_UP = (
     "updated weights: AdamW's first step is lr·g/(|g| + 1e-8), so a gradient's rounding of 1e-15 may be "
@@ -269,7 +269,7 @@ def compared(result: RunResult, alone: Unsharded, tick: Callable[[], None]) -> R
     worst = max((e for _, errors in found._errors for e in errors.values()), default=0.0)
     if task.setting.dtype != "bfloat16" or not found.tolerance < worst < 1:
         return found
-    with Watch(tick):
+    with Ticking(tick):
         off = _rounding(task, one)
     note = f"one process in bfloat16 is off by {off:.0e} of itself in float64: a layout may be, the other way"
     return replace(found, rounding=off, notes=(*found.notes, note))

@@ -83,11 +83,11 @@ class Trained:
 
     def squares(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """[1]: what the rank's stages add to the square of the norm."""
-        own = update.squares(self.setting, gradients, self.pp_rank, self.start)
-        own = update.over_tensor(own, self.mesh)
+        squares = update.squares(self.setting, gradients, self.pp_rank, self.start)
+        squares = update.over_tensor(squares, self.mesh)
         if self.group is None or not self._shares("gradients"):
-            return own
-        return update.over_shards(own, self.group)
+            return squares
+        return update.over_shards(squares, self.group)
 
     def update(self, made: Results, squares: Sequence[Tensor], step: int) -> None:
         """One step, with the sums of squares of all PP ranks in their order."""
@@ -98,11 +98,11 @@ class Trained:
             before = self.states[name]
             if self.group is not None and not self._shares("gradients"):
                 gradient = update.own_shard(self.group, gradient)
-            after = update.adamw(before, gradient * factor, self.training, number)
-            weight = after.master.to(dtype)
+            master, exp_avg, exp_avg_sq = update.adamw(before, gradient * factor, self.training, number)
+            weight = master.to(dtype)
             if self.group is not None and not self._shares("parameters"):
                 weight = update.gathered(self.group, name, before.master.to(dtype), weight)
-            self.states[name], self.weights[name] = after, leaf(weight)
+            self.states[name], self.weights[name] = State(master, exp_avg, exp_avg_sq), leaf(weight)
             self.tell(name)
         self.norms.append(norm)
         if "loss" in made.outputs:

@@ -70,7 +70,6 @@ def tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> 
     """What each rank holds after each assignment of the program, up to the line that raises.
 
     why: the reason put beside an error. places: the ranks to run, and what each is called; all unless said.
-    Ends ranks that `lp.step_through` left open, as another local run does.
     Raises LlamaparError where the process has a process group of its own.
     """
     setting = task.setting

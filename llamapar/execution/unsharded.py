@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .answers import Cancelled
 from .body import Results, Task, reference
 from .stepping import Step, reference_steps
-from .watch import Watch
+from .ticking import Ticking
 
 POLL = 0.02  # seconds between two looks at whether the run is to be stopped
 
@@ -23,7 +23,7 @@ class Unsharded(NamedTuple):
 
 def unsharded(task: Task, tick: Callable[[], None]) -> Unsharded:
     """By the program's reference. tick: called at each operation, and what it raises stops it."""
-    with Watch(tick):
+    with Ticking(tick):
         if task.setting.training is None:
             return Unsharded(reference(task))
         steps = tuple(reference_steps(task))

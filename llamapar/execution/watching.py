@@ -7,9 +7,9 @@ which says how each tensor ought to be held. All are local: numbers of every ran
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,14 +26,13 @@ from llamapar.programs.teaching import teaching_inputs, teaching_model, tokens_o
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Tape, TapeStep
 from llamapar.spmd import collectives, compat
-from llamapar.spmd.setting import Setting
 
 from .body import Task, wants
 from .engines import local
 from .execute import prepare
-from .following import Followed, Run, Seen, backward, edited, follow, source_of
+from .following import Followed, Run, Seen, backward, edited, follow
 from .lines import NOWHERE, Key
-from .placing import NOT_PLACED, Placed, placed
+from .steps import Named, Steps, numbered, values_of
 
 MOST_RANKS = 16
 """Ranks whose numbers are kept."""
@@ -90,7 +89,10 @@ def watched(task: Task, right: Tape | None = None, tick: Callable[[], None] = la
         raise LlamaparError(
             f"{layout.world} ranks, and at most {MOST_RANKS} are watched", "", ["smaller degrees"], "tp"
         )
-    one = replace(task.setting, layout=Layout(sequence_parallel=layout.sequence_parallel))
+    alone_in = Layout(
+        sequence_parallel=layout.sequence_parallel, zero=layout.zero
+    )  # ZeRO's lines are there too
+    one = replace(task.setting, layout=alone_in)
     then = backward if task.backward else None
     alone = follow(replace(task, setting=one, fault=None), tick, then)
     here = follow(task, tick, then)
@@ -151,8 +153,8 @@ class _Reader:
         self.task, self.alone, self.here = task, alone, here
         layout = task.setting.layout
         self.coords: dict[int, Coord] = {rank: layout.coord_of(rank) for rank in range(layout.world)}
-        numbers = {i: seen for seen, i in _numbered([_named(seen) for seen in alone.seen]).items()}
-        self.number = {i: seen for seen, i in _numbered([_named(seen) for seen in here.seen]).items()}
+        numbers = {i: seen for seen, i in numbered([_named(seen) for seen in alone.seen]).items()}
+        self.number = {i: seen for seen, i in numbered([_named(seen) for seen in here.seen]).items()}
         self.whole = {numbers[i]: seen.value for i, seen in enumerate(alone.seen)}
         of_tensor = {id(alone.seen[i].value): g for i, (g, *_) in alone.gradients.items()}
         self.whole_gradients = {
@@ -160,23 +162,26 @@ class _Reader:
             for i, seen in enumerate(alone.seen)
             if id(seen.value) in of_tensor
         }
-        steps = right.steps if right is not None else ()
-        self.right = {named: steps[n] for named, n in _numbered([*map(_key, steps)]).items()}
-        self.counted: Counter[tuple[str, str]] = Counter()
-        self.broken = False
+        self.steps = Steps(task.setting, self.coords, right)
         communicates = [before < after for (before, _), (after, _) in here.calls]
         self.shown = [
             i
             for i, seen in enumerate(here.seen)
-            if not seen.moment.call or (communicates[seen.moment.call] and seen.key.line)
+            if not seen.moment.depth or (communicates[seen.moment.call] and seen.key.line)
         ]
         """Of the lines in helpers those of calls that communicate, without their arguments."""
 
     def tape(self) -> Tape:
         at = {i: n for n, i in enumerate(self.shown)}
-        steps = [self._forward(self.here.seen[i], i) for i in self.shown]
+        steps = []
+        for i in self.shown:
+            seen = self.here.seen[i]
+            span, whole = (seen.moment.since[0], seen.until[0]), self.whole.get(self.number[i])
+            held = {"whole": whole, "reads": self.reads(seen, i), "depth": seen.moment.depth}
+            steps.append(self._make(seen.key, _shown_name(seen), seen.value, span, phase="forward", **held))
         if self.here.errors:
-            steps.append(self._error())
+            words = {rank: f"{type(error).__name__}: {error}" for rank, error in self.here.errors.items()}
+            steps.append(self.steps.error(self.here.error_at, words))
         gradients: dict[str, int] = {}
         made: dict[int, int] = {}  # a step → that of its gradient
         forward = len(steps)
@@ -184,36 +189,27 @@ class _Reader:
             if i not in at:
                 continue
             seen = self.here.seen[i]
-            name = f"{_shown_name(seen.key)}.grad"
+            name = f"{_shown_name(seen)}.grad"
             readers = [made[n] for n, step in enumerate(steps[:forward]) if at[i] in step.reads and n in made]
             gradients[name] = made[at[i]] = len(steps)
-            whole, depth, span = self.whole_gradients.get(self.number[i]), seen.moment.depth, (since, until)
             reads = tuple(readers) or (at[i],)  # a gradient is made from those of what read the tensor
-            steps.append(self._step(seen.key, name, gradient, whole, "backward", reads, span, depth))
+            held = {"whole": self.whole_gradients.get(self.number[i]), "depth": seen.moment.depth}
+            span = since, until
+            steps.append(self._make(seen.key, name, gradient, span, phase="backward", reads=reads, **held))
         for name, (gradient, since, until) in self.here.reduced.items():
             alone = self.alone.reduced.get(name)
             code = f"{name}.grad = reduce_gradients({name}.grad)"
             key = Key("reduce_gradients", 0, code, f"{name}.grad")
             reads = (gradients[key.name],) if key.name in gradients else ()
-            whole = None if alone is None else alone[0]
-            steps.append(self._step(key, key.name, gradient, whole, "gradients", reads, (since, until), 0))
-        task, world = self.task, self.task.setting.layout.world
-        return Tape(
-            task.program.name,
-            str(task.setting.layout),
-            tuple(steps),
-            world,
-            world,
-            source_of(task.program.function),
-            {rank: coord._asdict() for rank, coord in self.coords.items()},
-            {name: size(task.setting, name) for name in DIMS},
-        )
+            held = {"whole": None if alone is None else alone[0], "reads": reads}
+            steps.append(self._make(key, key.name, gradient, (since, until), phase="gradients", **held))
+        return self.steps.tape(self.task, steps, self.task.program.function)
 
-    def _forward(self, seen: Seen, i: int) -> TapeStep:
-        """The step of a tensor that got its name."""
-        span = seen.moment.since[0], seen.until[0]
-        whole, name, reads = self.whole.get(self.number[i]), _shown_name(seen.key), self.reads(seen, i)
-        return self._step(seen.key, name, seen.value, whole, "forward", reads, span, seen.moment.depth)
+    def _make(self, key: Key, name: str, value: Tensor, span: tuple[int, int], **more: Any) -> TapeStep:
+        """A step: its collectives are those between two lengths of each rank's trace."""
+        own = values_of(value, range(len(self.coords)))
+        events = {rank: sent[slice(*span)] for rank, sent in self.here.events.items()}
+        return self.steps.make(key, name, own, events=events, **more)
 
     def reads(self, seen: Seen, i: int) -> tuple[int, ...]:
         """The steps whose tensors a line read: each the last before it, of the same call if there is one."""
@@ -229,123 +225,12 @@ class _Reader:
             found += (own or same)[-1:]
         return tuple(dict.fromkeys(found))
 
-    def _step(
-        self,
-        key: Key,
-        name: str,
-        value: Tensor,
-        whole: Tensor | None,
-        phase: str,
-        reads: tuple[int, ...],
-        span: tuple[int, int],
-        depth: int,
-    ) -> TapeStep:
-        own = {
-            rank: t.detach()
-            for rank, t in (compat.by_rank(value) or dict.fromkeys(self.coords, value)).items()
-        }
-        one = None if whole is None else compat.first_of(whole).detach()
-        found = NOT_PLACED
-        if one is not None and all(t.dim() == one.dim() for t in own.values()):
-            found = placed(one, own, self.task.setting, self.coords)
-        step = TapeStep(
-            key.where,
-            key.code,
-            name,
-            None if one is None else tuple(one.shape),
-            {rank: tuple(t.shape) for rank, t in own.items()},
-            found.places,
-            values=own,
-            at=found.at,
-            reads=reads,
-            events={
-                rank: sent for rank, all_sent in self.here.events.items() if (sent := all_sent[slice(*span)])
-            },
-            depth=depth,
-            phase=phase,
-        )
-        why = self._wrong(step, found)
-        first, self.broken = not self.broken, self.broken or bool(why)
-        fault = "begins" if first else "spreads"
-        return replace(step, why=why, fault=fault) if why else step
 
-    def _wrong(self, step: TapeStep, found: Placed) -> str:
-        """In what the tensor differs from what the program as it should be has there; "" for nothing."""
-        named = _key(step)
-        before = self.right.get((*named, self.counted[named]))
-        self.counted[named] += 1
-        if before is None:
-            return ""
-        for axis, place in before.places.items():
-            own = step.places.get(axis)
-            if own is not None and own.kind != "own" and own != place and found.agrees:
-                return f"a {own.kind} over {axis.upper()} where it should be a {place.kind}"
-        if not before.places or any(place.kind == "own" for place in before.places.values()):
-            return "other numbers than it should have" if _differ(step.values, before.values) else ""
-        if not found.agrees:
-            return "other numbers than one process has"
-        if step.at != before.at:
-            rank = next(rank for rank, at in step.at.items() if at != before.at.get(rank))
-            return f"another piece than it should be, on rank {rank} first"
-        return ""
-
-    def _error(self) -> TapeStep:
-        key = self.here.error_at
-        name = key.code.partition(" = ")[0] if " = " in key.code else ""
-        words = {rank: f"{type(error).__name__}: {error}" for rank, error in self.here.errors.items()}
-        first = "spreads" if self.broken else "begins"
-        return TapeStep(key.where, key.code, name, None, {}, error=words, fault=first)
+def _shown_name(seen: Seen) -> str:
+    """A returned tensor is called "out", as a run calls it, and what ZeRO gathers by its parameter's name."""
+    return "out" if seen.key.name == "return" else seen.moment.parameter or seen.key.name
 
 
-DIMS = (
-    "batch",
-    "seq",
-    "dim",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "q_dim",
-    "kv_dim",
-    "ffn_dim",
-    "vocab_size",
-)
-"""Names of dims, of tensors that are watched."""
-
-
-def size(setting: Setting, name: str) -> int:
-    """How large a named dim is; of the vocabulary without pad rows."""
-    own = {"batch": setting.global_batch, "seq": setting.seq_len}
-    return own[name] if name in own else int(getattr(setting.model, name))
-
-
-def _differ(values: Mapping[int, Tensor], others: Mapping[int, Tensor]) -> bool:
-    """Whether any rank's numbers are not those of another tape."""
-    return values.keys() != others.keys() or any(
-        t.shape != others[rank].shape or not torch.allclose(t.double(), others[rank].double())
-        for rank, t in values.items()
-    )
-
-
-def _shown_name(key: Key) -> str:
-    """A returned tensor is called "out", as a run calls it."""
-    return "out" if key.name == "return" else key.name
-
-
-def _key(step: TapeStep) -> tuple[str, str]:
-    """Function and name of a step, the phase with it."""
-    return f"{step.where.partition(':')[0]} {step.phase}", step.name
-
-
-def _named(seen: Seen) -> tuple[str, str]:
+def _named(seen: Seen) -> Named:
     """Function and name of a tensor."""
     return seen.key.function, seen.key.name
-
-
-def _numbered(keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str, int], int]:
-    """(function, name, how many'th) → index. Lines do not count: they differ between branches and edits."""
-    counted: Counter[tuple[str, str]] = Counter()
-    found = {}
-    for i, key in enumerate(keys):
-        found[(*key, counted[key])] = i
-        counted[key] += 1
-    return found

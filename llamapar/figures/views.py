@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llamapar.count import Memory, Reconciliation
+from llamapar.count.wire import Traffic
 from llamapar.count.zero_map import ZeroMap
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, install, shown
@@ -15,7 +16,7 @@ from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.curve import MemoryCurve
 from llamapar.records.losses import LossCurve
-from llamapar.records.trace import Trace
+from llamapar.records.trace import Tape, Trace
 from llamapar.rules.machines import Loading
 from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
@@ -39,7 +40,9 @@ from . import (
     scaling,
     sequence,
     stages,
+    tape,
     trace,
+    traffic,
     vocab,
     zero,
 )
@@ -87,7 +90,9 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     LayerSteps: inside.picture,
     RankGrid: ranks.picture,
     ZeroMap: zero.picture,
+    Traffic: traffic.picture,
     Trace: trace.picture,
+    Tape: tape.picture,
     Memory: memory.picture,
     Reconciliation: memory.waterfall,
     Loading: loading.picture,
@@ -104,8 +109,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, ZeroMap,
-    Trace, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration, Explanation,
-    LossCurve, Schedule, Timeline, Timelines or Moment.
+    Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration,
+    Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
 
     A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.jobs import JOBS
@@ -301,22 +301,45 @@ CLINIC: list[Group] = [
 COUNTS = {name for name in DEFAULTS if name in OPTIONS and OPTIONS[name].is_count and name != "zero"}
 """Controls in which people type numbers."""
 
-_PADDED = {name: title for name, title in _paddings().items() if name != OWN}
+_PADDED: dict[str | None, str] = {None: "none", **dict(list(_paddings().items())[2:])}
+_DEGREES: Titles = {2**n: str(2**n) for n in range(11)}
+_VIRTUAL: dict[int | None, str] = {None: "its own", **{n: str(n) for n in (1, 2, 4, 8)}}
+_SHORT = {"zero": "ZeRO", "micro_batches": "micro-batches", "recompute": "recompute", "name": "schedule"}
+_SHORT["virtual_stages"] = "virtual stages"
 
 _LIVE: dict[str, Control] = {
-    "model": _PRESETS | {"name": "model"},
+    **{axis: choice(axis, _DEGREES) for axis in AXES},
+    "model": _PRESETS | {"name": "model", "options": [(name, name) for name in PRESETS]},
     "kv_replication": control("kv_replication", label="copy KV heads"),
     "interleave": {"name": "interleave", "label": "copies side by side", "kind": "bool", "help": ""},
-    "padding": choice("padding", _PADDED),
+    "padding": control("padding", kind="choice", options=[*_PADDED.items()]),
     "layer_split": choice("layer_split", {split: split for split in OPTIONS["layer_split"].choices}),
-    "virtual_stages": control("virtual_stages", label="virtual stages"),
+    "virtual_stages": control(
+        "virtual_stages", label="stages a rank", kind="choice", options=[*_VIRTUAL.items()]
+    ),
+    "order": choice("order", _orders()),
+    "rank": control("rank", help="whose groups are told"),
+    "seq_len": control("seq_len", label="tokens"),
+    "micro_batch": control("micro_batch", label="micro-batch"),
+    "nc": _NC,
+    "framework": control("framework", kind="choice", options=[(None, "any"), *list(_JUDGES.items())[1:]]),
 }
-_LIVE["model"]["options"] = [(name, name) for name in PRESETS]
 
 
-def live_controls(values: Mapping[str, object]) -> list[Control]:
-    """The controls of a live picture beside its knob, by the names of its values."""
-    names = [name for name in values if name not in AXES]
-    if not values.get("kv_replication"):  # without copies there is no order of them
-        names = [name for name in names if name != "interleave"]
-    return [_LIVE.get(name) or control(name) for name in names]
+def knob_title(name: str) -> str:
+    """What a knob of a live picture is called."""
+    return _SHORT.get(name) or _LABELS.get(name, name)
+
+
+def rung_name(knob: str, value: object, titled: bool = False) -> str:
+    """ "TP 8", "ZeRO 2", "selective": one value of a knob; a word is titled "recompute: selective"."""
+    if not isinstance(value, str):
+        return f"{knob_title(knob)} {value}"
+    return f"{knob_title(knob)}: " * titled + _TITLES.get(value, value)
+
+
+def live_controls(values: Mapping[str, object], knobs: Collection[str]) -> list[Control]:
+    """The controls of a live picture beside its knobs, by the names of its values."""
+    needs = {"interleave": values.get("kv_replication"), "nc": values.get("name") == "flexible"}
+    beside = [name for name in values if name not in knobs and needs.get(name, True)]
+    return [_LIVE.get(name) or control(name) for name in beside]

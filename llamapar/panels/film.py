@@ -7,9 +7,9 @@ program, so that they speak of a person's own code too.
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from llamapar.figures.tape import rows_and_columns
 from llamapar.records.tables import Plain, plural, span
 from llamapar.records.trace import CollectiveEvent, Tape, TapeStep, grouped, some
 
@@ -85,12 +85,6 @@ def _source_line(step: TapeStep, tape: Tape) -> int:
 
 
 # -- a tensor ----------------------------------------------------------------------------------
-
-
-def rows_and_columns(shape: Sequence[int]) -> tuple[int, int]:
-    """The picture of a tensor: batch and sequence are its rows, all else its columns."""
-    down = _down(shape)
-    return math.prod(shape[:down]), math.prod(shape[down:])
 
 
 def _down(shape: Sequence[int]) -> int:

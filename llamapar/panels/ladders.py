@@ -1,282 +1,180 @@
-"""What `lp.live` can show: for each map its knob, the values on its ladder, and what each value gives. Pure.
+"""The ladder of a live picture: every value of a knob, with what it gives or why it gives nothing. Pure.
 
-A ladder answers before anybody clicks: every value of the knob stands there with what a rank gets by it,
-or with the reason why it gets no whole share.
+A ladder answers before anybody clicks. A rung is a call of a public function and what comes back, so the
+picture, the line of code and the step that is undone are the same thing. What each picture's knobs are, and
+what its rungs say, stands in `ladders_of_maps` and `ladders_of_jobs`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from functools import cached_property, lru_cache
 
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.arguments import call_of
+from llamapar.describe.layout import divisors
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
-from llamapar.errors import LayoutError, one_of
+from llamapar.errors import LlamaparError
 from llamapar.figures import View, view
-from llamapar.place import HeadMap, SequenceMap, StageMap, VocabMap, heads, sequence, stages, vocab
-from llamapar.records.tables import Plain, Record, plural, span, units
+from llamapar.records.calls import Call
+from llamapar.records.tables import Plain, Record, plural
+
+from .controls import rung_name
 
 MOST_RUNGS = 12
 """Values on a ladder: more do not fit beside one another."""
 
+KEPT = 128
+"""Rungs that are kept with their pictures: steps to and fro, and ladders that share a rung, cost nothing."""
 
-class Map(Protocol):
-    """A record of who holds what, which says why a share is not whole."""
-
-    @property
-    def reason(self) -> str: ...
+Steps = Sequence[object] | Callable[[Values], Sequence[object]]
+"""The values on a knob's ladder, always the same or by the other arguments."""
 
 
 @dataclass(frozen=True)
 class Rung:
     """One value of the knob.
 
-    gives: what a rank gets, in a few words. problem: why it is not a whole share; "" where it is one.
-    says: the sentence under the ladder. code: the call that makes the record.
+    gives: what a rank gets, in a few words. problem: why it does not work; "" where it does.
+    says: the sentence under the ladder. record: what the call makes; None where the function refuses.
     """
 
-    value: int
+    name: str
+    value: object
     gives: str
     problem: str
     says: str
-    code: str
-    view: View
+    call: Call
+    record: Record | None
 
+    @cached_property
+    def view(self) -> View:
+        """The picture; without a record only the words."""
+        return view(self.record) if self.record else View({"data": [], "layout": {}}, self.says)
+
+    @cached_property
     def as_dict(self) -> Plain:
         """Plain values for the browser."""
-        own = {name: value for name, value in vars(self).items() if name != "view"}
-        return own | {"figure": self.view.spec, "summary": self.view.summary}
+        words = {name: getattr(self, name) for name in ("name", "value", "gives", "problem", "says")}
+        figure = self.view.spec if self.record else None
+        return words | {"code": str(self.call), "figure": figure, "summary": self.view.summary}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
-    """A map that can be shown live.
+    """What can be shown live: a public function with the knobs that matter.
 
-    make: its function, which takes a model first where `of_model`. knob: the degree on the ladder.
-    most: the largest value that is worth a rung. controls: its other arguments, with their defaults.
+    opens: its arguments and the values it opens with; those that are no knob are controls beside them.
+    gives, says, problem: the words of a rung, made of the record.
     """
 
-    make: Callable[..., Map]
-    knob: str
-    most: Callable[[Values], int]
+    make: Callable[..., Record]
+    opens: Values
+    knobs: Mapping[str, Steps]
     gives: Callable[..., str]
     says: Callable[..., str]
-    controls: Values
-    of_model: bool = True
+    problem: Callable[..., str] = lambda record: ""
 
-    def call(self, values: Values) -> str:
-        """The line of code that makes the same record."""
+    def call(self, values: Values, knob: str) -> Call:
+        """The call with the knob, and whatever else is not at the function's own default."""
         usual = inspect.signature(self.make).parameters
-        said = [name for name in self.controls if values[name] not in (usual[name].default, "none")]
-        words = [f"{name}={values[name]!r}" for name in (self.knob, *said)]
-        if self.of_model:
-            model = values["model"]
-            words.insert(0, f"{'lp.' * isinstance(model, ModelConfig)}{model!r}")
-        return f"lp.{self.make.__name__}({', '.join(words)})"
+        always = (next(iter(self.knobs)), knob)
+        said = {
+            name: value
+            for name, value in values.items()
+            if name in always or not same(value, usual[name].default)
+        }
+        return call_of(self.make, said)
 
-    def record(self, values: Values) -> Map:
-        """The record itself. Raises LlamaparError."""
-        model = [values["model"]] if self.of_model else []
-        return self.make(*model, **{name: values[name] for name in (self.knob, *self.controls)})
+    def rung(self, values: Values, knob: str) -> Rung:
+        """What the knob's value gives."""
+        try:
+            return self._kept(knob, **values)
+        except TypeError:  # a value that no cache can look up
+            return self._rung(values, knob)
 
-    def rung(self, values: Values) -> Rung:
-        """What the knob's value gives. Raises LlamaparError."""
-        record = self.record(values)
-        value, made = values[self.knob], self.gives(record)
-        return Rung(value, made, record.reason, self.says(record), self.call(values), view(record))
+    @lru_cache(maxsize=KEPT, typed=True)  # noqa: B019  subjects are as many as pictures, and stay
+    def _kept(self, knob: str, **values: object) -> Rung:
+        return self._rung(values, knob)
 
-    def ladder(self, values: Values) -> tuple[Rung, ...]:
-        """A rung for the value of `values`, each power of two up to the most, and the divisors of that.
+    def _rung(self, values: Values, knob: str) -> Rung:
+        call, value = self.call(values, knob), values[knob]
+        words = rung_name(knob, value), value
+        try:
+            record = self.make(**call.arguments)
+        except LlamaparError as refused:
+            why = f": {refused.why}" if refused.why else ""
+            return Rung(*words, "refused", refused.what, sentence(refused.what + why), call, None)
+        return Rung(*words, self.gives(record), self.problem(record), self.says(record), call, record)
 
-        Divisors are left out where there is no room for them. Raises LlamaparError where the other
-        controls allow no record.
-        """
-        most = max(1, self.most(values))
-        steps = {2**k for k in range(most.bit_length())} | {most, values[self.knob]}
-        divisors = [n for n in range(1, most + 1) if most % n == 0]
-        if len(steps | set(divisors)) <= MOST_RUNGS:
-            steps |= set(divisors)
-        return tuple(self.rung({**values, self.knob: step}) for step in sorted(steps))
+    def ladder(self, values: Values, knob: str) -> tuple[Rung, ...]:
+        """A rung for each step of the knob and for its value. Raises LlamaparError where none gives a record,
+        and for a value between the steps that is refused."""
+        now, known = values[knob], self.knobs[knob]
+        steps = list(known(values) if callable(known) else known)
+        between = not any(same(step, now) for step in steps)
+        if between:
+            steps.append(now)
+            steps.sort(key=lambda step: step if isinstance(step, int) else 0)
+        rungs = tuple(self.rung({**values, knob: step}, knob) for step in steps)
+        if all(rung.record is None for rung in rungs) or (between and at(rungs, now).record is None):
+            self.make(**self.call(values, knob).arguments)  # which raises
+        return rungs
 
 
-def _counted(n: int, word: str) -> str:
+def same(one: object, other: object) -> bool:
+    """Whether two values are equal and of one type: True is not 1."""
+    return type(one) is type(other) and one == other
+
+
+def at(rungs: Sequence[Rung], value: object) -> Rung:
+    """The rung of a value."""
+    return next(rung for rung in rungs if same(rung.value, value))
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+def degrees(most: int) -> list[int]:
+    """Each power of two up to `most`, that, and its divisors where there is room for them."""
+    steps = {2**k for k in range(most.bit_length())} | {most}
+    every = steps.union(divisors(most))
+    return sorted(every if len(every) <= MOST_RUNGS else steps)
+
+
+def of_model(field: str, most: int = 2**20) -> Steps:
+    """Degrees up to a dimension of the model."""
+    return lambda values: degrees(min(most, getattr(find_model(values["model"]), field)))
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def sentence(text: str) -> str:
+    """A reason as a sentence; a name of an argument stays as it is."""
+    first, *_ = text.split(maxsplit=1)
+    return f"{text if '=' in first else text[:1].upper() + text[1:]}."
+
+
+def counted(n: int, word: str) -> str:
     """ "eight KV heads", "128 query heads": small numbers as words."""
     names = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     return f"{names[n]} {word}{'s' * (n != 1)}" if n < len(names) else plural(n, word)
 
 
-def _share(whole: int, ways: int, word: str) -> str:
+def share(whole: int, ways: int, word: str) -> str:
     """ "4 KV heads", "1/2 KV head", "2 2/3 KV heads" of a rank."""
-    share = Fraction(whole, ways)
-    full, rest = divmod(share.numerator, share.denominator)
-    part = f"{rest}/{share.denominator}" if rest else ""
-    said = " ".join(filter(None, (str(full) if full or not part else "", part)))
-    return f"{said} {word}{'s' * (share > 1)}"
+    part = Fraction(whole, ways)
+    full, rest = divmod(part.numerator, part.denominator)
+    left = f"{rest}/{part.denominator}" if rest else ""
+    said = " ".join(filter(None, (str(full) if full or not left else "", left)))
+    return f"{said} {word}{'s' * (part > 1)}"
 
 
-# -- heads -----------------------------------------------------------------------------------------
-
-
-def _heads_gives(record: HeadMap) -> str:
-    m, tp = record.model, record.tp
-    if m.n_heads % tp:
-        return _share(m.n_heads, tp, "query head")
-    if record.replicas > 1:
-        return f"a copy, 1 of {record.replicas}"
-    return _share(m.n_kv_heads, tp, "KV head")
-
-
-def _heads_says(record: HeadMap) -> str:
-    m, tp = record.model, record.tp
-    if m.n_heads % tp:
-        return (
-            f"TP {tp} does not divide the {m.n_heads} query heads: a rank would hold "
-            f"{_share(m.n_heads, tp, 'query head')}."
-        )
-    queries = _counted(m.n_heads // tp, "query head")
-    if wrong := len(record.wrong_ranks):
-        return (
-            f"The copies are tiled: {wrong} of {tp} ranks hold a KV head that their query heads do not read, "
-            "and every shape is right."
-        )
-    if record.replicas > 1:
-        return (
-            f"Each KV head is stored on {record.replicas} ranks, beside the query heads that read it. The "
-            f"gradient of a KV head is the sum over its {record.replicas} copies."
-        )
-    if m.n_kv_heads % tp:
-        torn = sum(_torn(head, record) for head in range(m.n_kv_heads))
-        which = "each" if torn == m.n_kv_heads else f"{torn}"
-        return (
-            f"TP {tp} cuts through {which} of the {m.n_kv_heads} KV heads. A rank has {queries} and "
-            f"{_share(m.n_kv_heads, tp, 'KV head')}."
-        )
-    if tp == 1:
-        return f"One rank holds all {m.n_heads} query heads and all {m.n_kv_heads} KV heads."
-    return (
-        f"Each of the {tp} ranks holds {queries} and the {_counted(m.n_kv_heads // tp, 'KV head')} that they "
-        "read: attention needs no other rank."
-    )
-
-
-def _torn(head: int, record: HeadMap) -> bool:
-    """Whether the rows of a KV head lie on more than one rank."""
-    first = head * record.tp // record.model.n_kv_heads
-    last = -(-(head + 1) * record.tp // record.model.n_kv_heads) - 1
-    return last > first
-
-
-# -- vocabulary ------------------------------------------------------------------------------------
-
-
-def _vocab_gives(record: VocabMap) -> str:
-    pads = f", {plural(record.pad_rows, 'pad')}" if record.pad_rows else ""
-    return plural(len(record.rank(0).rows), "row") + pads
-
-
-def _vocab_says(record: VocabMap) -> str:
-    first, last = record.rank(0), record.rank(record.tp - 1)
-    if not record.ok:
-        return (
-            f"{record.padded:,} rows do not divide by {record.tp}: rank 0 holds {len(first.rows):,} rows and "
-            f"the last rank {len(last.rows):,}."
-        )
-    said = f"Each rank holds {len(first.rows):,} rows of the embedding"
-    if record.tp > 1:
-        said += f"; rank 1 holds {units('row', record.rank(1).rows)}"
-    if record.pad_rows:
-        return f"{said}. {plural(record.pad_rows, 'row')} at the end stand for no token."
-    return f"{said}."
-
-
-# -- sequence --------------------------------------------------------------------------------------
-
-
-def _sequence_gives(record: SequenceMap) -> str:
-    return plural(record.rank(0).tokens, "token")
-
-
-def _sequence_says(record: SequenceMap) -> str:
-    if record.reason:
-        return f"{record.reason[0].upper()}{record.reason[1:]}."
-    chunks = " and ".join(span(chunk) for chunk in record.rank(0).chunks)
-    said = f"CP rank 0 holds tokens {chunks}. The busiest rank has {record.imbalance:.2f} times the mean work"
-    return f"{said}: the others wait for it." if record.imbalance > 1.005 else f"{said}: nobody waits."
-
-
-# -- stages ----------------------------------------------------------------------------------------
-
-
-def _stages_gives(record: StageMap) -> str:
-    if not record.counts:
-        return "no split"
-    fewest, most = min(record.counts), max(record.counts)
-    return f"{fewest}–{most} layers" if fewest < most else plural(most, "layer")
-
-
-def _stages_says(record: StageMap) -> str:
-    if not record.counts:
-        return f"{record.reason[0].upper()}{record.reason[1:]}."
-    runs = ", ".join(f"{n} × {count}" if n > 1 else str(count) for n, count in record.runs)
-    return f"{record.model.n_layers} layers over {plural(len(record.counts), 'stage')}: {runs}."
-
-
-def _of_model(field: str) -> Callable[[Values], int]:
-    def most(values: Values) -> int:
-        found: ModelConfig = find_model(values["model"])
-        return int(getattr(found, field))
-
-    return most
-
-
-SUBJECTS = {
-    "heads": Subject(
-        heads,
-        "tp",
-        _of_model("n_heads"),
-        _heads_gives,
-        _heads_says,
-        {"kv_replication": False, "interleave": True},
-    ),
-    "vocab": Subject(vocab, "tp", lambda _: 128, _vocab_gives, _vocab_says, {"padding": "none"}),
-    "sequence": Subject(
-        sequence,
-        "cp",
-        lambda values: min(64, values["seq_len"] or 1),
-        _sequence_gives,
-        _sequence_says,
-        {"seq_len": 8192, "chunking": "head-tail"},
-        of_model=False,
-    ),
-    "stages": Subject(
-        stages,
-        "pp",
-        lambda values: min(64, find_model(values["model"]).n_layers),
-        _stages_gives,
-        _stages_says,
-        {"virtual_stages": 1, "layer_split": "balanced ends"},
-    ),
-}
-"""Name → what can be shown live, by the name of its function."""
-
-
-def subject(name: str) -> Subject:
-    """Raises LayoutError, which names what there is."""
-    return SUBJECTS[one_of("what", name, SUBJECTS)]
-
-
-def subject_of(record: Record) -> str:
-    """The name of the function that makes such a record. Raises LayoutError where it cannot be shown live."""
-    kinds = {HeadMap: "heads", VocabMap: "vocab", SequenceMap: "sequence", StageMap: "stages"}
-    if type(record) not in kinds:
-        raise LayoutError(
-            f"{type(record).__name__} cannot be shown live",
-            f"live pictures are made of {', '.join(kind.__name__ for kind in kinds)}",
-            ["lp.live('heads', model, tp=8)"],
-            "what",
-        )
-    return kinds[type(record)]
+def listed(parts: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,4 +1,4 @@
-// A live picture: the knob's values as a ladder, what the chosen one gives, its picture, and the line of code.
+// A live picture: a knob's values as a ladder, what the chosen one gives, its picture, and the line of code.
 // Every rung came with its picture, so pointing, stepping and playing ask nobody; the kernel is told the value.
 
 const PACE = 1100; // ms that a rung stands while the ladder plays
@@ -8,6 +8,8 @@ function render({ model, el }) {
   const payload = () => model.get("payload");
   const rungs = () => model.get("ladder");
   const knob = () => payload().knob;
+  const several = () => payload().knobs.length > 1;
+  const title = () => payload().knobs.find(([name]) => name === knob())[1];
   const { send, ask, note, close } = buildSender(model, uid, () => { pending = null; show(); }, (on) => stage.classList.toggle("lp-kept", on));
 
   let chosen = payload().values[payload().knob]; // what stands, as soon as it is pressed
@@ -18,7 +20,8 @@ function render({ model, el }) {
   const at = (value) => rungs().find((rung) => rung.value === value);
 
   const knobs = make("div", { class: "lp-knobs" });
-  const ladder = make("div", { class: "lp-ladder", role: "radiogroup", "aria-label": knob().toUpperCase() });
+  const whose = make("div", { class: "lp-whose", role: "group", "aria-label": "ladder of" });
+  const ladder = make("div", { class: "lp-ladder", role: "radiogroup" });
   const says = make("p", { class: "lp-says", role: "status", "aria-live": "polite" });
   const code = make("code");
   const copy = button("copy", { title: "copy this line of code", onclick: async () => {
@@ -29,7 +32,7 @@ function render({ model, el }) {
   const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
   const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
-  const stage = make("div", { class: "lp-stage" }, ladder, says, figure.node);
+  const stage = make("div", { class: "lp-stage" }, whose, ladder, says, figure.node);
   const root = make("div", { class: "llamapar lp-live" }, note, knobs, stage);
   el.append(root);
 
@@ -37,7 +40,8 @@ function render({ model, el }) {
 
   function step(value) {
     if (value === chosen) return;
-    chosen = pending = value;
+    chosen = value;
+    pending = { knob: knob(), value };
     draw();
     send({ [knob()]: value });
   }
@@ -48,22 +52,23 @@ function render({ model, el }) {
     drawPlay();
   }
 
-  // Once through the ladder, from its start where it stands at the end; it halts at the first that breaks.
+  // Once through the ladder, from its start where it stands at the end; it halts where what worked breaks.
   function start() {
     const all = rungs();
     const from = all.findIndex(({ value }) => value === chosen);
+    const breaks = (k) => all[k].problem && !all[k - 1]?.problem && k > 0;
     const next = (k) => {
       step(all[k].value);
-      if (all[k].problem || k + 1 >= all.length || all !== rungs()) stop();
+      if (breaks(k) || k + 1 >= all.length || all !== rungs()) stop();
       else playing = setTimeout(next, PACE, k + 1);
     };
     playing = -1;
     drawPlay();
-    next(all[from].problem || from + 1 >= all.length ? 0 : from + 1);
+    next(breaks(from) || from + 1 >= all.length ? 0 : from + 1);
   }
 
   function drawPlay() {
-    play.textContent = playing ? "■ stop" : `▶ play ${knob().toUpperCase()}`;
+    play.textContent = playing ? "■ stop" : `▶ play ${title()}`;
   }
 
   ladder.addEventListener("keydown", (event) => {
@@ -79,12 +84,20 @@ function render({ model, el }) {
 
   const look = (value) => { if (!playing && looked !== value) { looked = value; draw(); } };
 
-  function rungButton({ value, gives, problem }) {
-    return button([make("b", { class: "lp-part", "data-axis": knob() }, `${knob().toUpperCase()} ${value}`), make("span", { class: "lp-gives" }, gives)], {
+  function rungButton({ name, value, gives, problem }) {
+    return button([make("b", { class: "lp-part", "data-axis": knob() }, name), make("span", { class: "lp-gives" }, gives)], {
       class: "lp-rung", role: "radio", "data-value": value, "data-broken": problem ? "yes" : null, title: problem || null,
       onclick: () => { stop(); looked = null; step(value); draw(); },
       onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(value); },
       onpointerleave: () => look(null),
+    });
+  }
+
+  // With several knobs, one of them has its ladder here; the others wait with their values.
+  function knobButton([name, , shown]) {
+    return button(make("span", { class: "lp-part", "data-axis": name }, shown), {
+      "data-knob": name, "aria-pressed": String(name === knob()), title: "what each value of this gives",
+      onclick: () => { stop(); looked = null; send({ knob: name }); },
     });
   }
 
@@ -100,11 +113,12 @@ function render({ model, el }) {
 
   function draw() {
     const rung = at(looked ?? chosen) ?? at(chosen);
+    if (!rung) return; // another knob's ladder is there, and its payload follows
     for (const node of ladder.children) {
-      const value = Number(node.dataset.value);
-      node.setAttribute("aria-checked", String(value === chosen));
-      node.tabIndex = value === chosen ? 0 : -1;
-      node.classList.toggle("lp-looked", value === looked);
+      const { value } = node.dataset;
+      node.setAttribute("aria-checked", String(value === String(chosen)));
+      node.tabIndex = value === String(chosen) ? 0 : -1;
+      node.classList.toggle("lp-looked", value === String(looked));
     }
     if (looked == null) reveal();
     says.textContent = rung.says;
@@ -117,8 +131,8 @@ function render({ model, el }) {
   let built = []; // the controls beside the knob, each with how to show a value
   function show() {
     const { values } = payload();
-    if (values[knob()] === pending) pending = null;
-    chosen = at(pending) ? pending : values[knob()]; // what was pressed since then stays
+    if (pending?.knob !== knob() || values[knob()] === pending.value || !at(pending.value)) pending = null;
+    chosen = pending ? pending.value : values[knob()]; // what was pressed since then stays
     if (!at(looked)) looked = null;
     refill(knobs, model.get("schema"), () => {
       built = model.get("schema").map((spec) => {
@@ -128,10 +142,12 @@ function render({ model, el }) {
         const row = make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.kind === "bool" ? [...made.nodes, label] : [label, ...made.nodes]);
         return { name: control.name, row, show: made.show };
       });
-      return [...built.map(({ row }) => row), play, make("div", { class: "lp-code" }, code, copy, undo)];
+      return [...built.map(({ row }) => row), ...(several() ? [] : [play]), make("div", { class: "lp-code" }, code, copy, undo)];
     });
     for (const { name, show: put } of built) put(values[name]);
-    refill(ladder, rungs().map(({ value, gives, problem }) => [value, gives, problem]), () => rungs().map(rungButton));
+    if (several()) refill(whose, [knob(), payload().knobs], () => [...payload().knobs.map(knobButton), play]);
+    ladder.setAttribute("aria-label", title());
+    refill(ladder, [knob(), rungs().map(({ value, gives, problem }) => [value, gives, problem])], () => rungs().map(rungButton));
     drawPlay();
     draw();
   }
@@ -141,13 +157,15 @@ function render({ model, el }) {
   model.on("change:payload", changed);
   model.on("change:past", showUndo);
   show();
-  requestAnimationFrame(reveal); // the ladder has no width before it is on the page
+  const resized = new ResizeObserver(reveal); // the ladder has no width before it is on the page
+  resized.observe(ladder);
   showUndo();
   return () => {
     stop();
     model.off("change:payload", changed);
     model.off("change:past", showUndo);
     close();
+    resized.disconnect();
     figure.close();
   };
 }

@@ -1,8 +1,8 @@
-"""`lp.live`: one picture with the knob that matters for it, and a ladder of what each value gives.
+"""`lp.live`: one picture with the knobs that matter for it, and a ladder of what each value of one gives.
 
 The whole ladder travels to the page, each rung with its picture, so that pointing, stepping and playing need
-no answer from the kernel; the kernel only keeps up with the value. It makes a new ladder where the model or
-another control changes.
+no answer from the kernel; the kernel only keeps up with the value. It makes a new ladder where another knob
+or a control changes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
 
 import traitlets
@@ -19,49 +19,58 @@ from llamapar.describe.arguments import keywords, named
 from llamapar.describe.models import PRESETS, ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values, default
-from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import LlamaparError, one_of, whole
+from llamapar.errors import LayoutError, LlamaparError, one_of
 from llamapar.figures import View
 from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Record
 
-from .controls import live_controls
-from .ladders import SUBJECTS, Map, Rung, Subject, subject, subject_of
+from .controls import knob_title, live_controls, rung_name
+from .ladders import Rung, Subject, at, same
+from .ladders_of_jobs import JOBS
+from .ladders_of_maps import MAPS
 from .page import Undoing, source
+
+SUBJECTS = MAPS | JOBS
+"""Name → what can be shown live, by the name of its function."""
 
 
 @dataclass(frozen=True)
 class LiveState:
-    """What is shown: the map's name, the model, the knob and the other arguments of its function."""
+    """What is shown: the function's name, its arguments, and the knob whose ladder stands there."""
 
     what: str
     values: Values
+    knob: str
 
     @property
     def subject(self) -> Subject:
-        return subject(self.what)
+        return SUBJECTS[self.what]
 
     @cached_property
     def ladder(self) -> tuple[Rung, ...]:
         """All rungs. Raises LlamaparError where the controls allow none."""
-        return self.subject.ladder(self.values)
+        return self.subject.ladder(self.values, self.knob)
 
     @property
     def rung(self) -> Rung:
         """The one that is shown."""
-        return next(rung for rung in self.ladder if rung.value == self.values[self.subject.knob])
+        return at(self.ladder, self.values[self.knob])
 
     @property
     def status(self) -> str:
-        return self.rung.code
+        return str(self.rung.call)
 
     def change(self, changes: Values) -> LiveState:
-        """With some values changed. Raises LlamaparError, before anything changes, for an impossible one."""
+        """With some values changed, or another "knob". Raises LlamaparError for what the function refuses."""
+        changes = dict(changes)
+        knob = str(one_of("knob", changes.pop("knob", self.knob), self.subject.knobs))
         for name in changes:
             one_of("argument", name, self.values)
-        made = replace(self, values={**self.values, **changes})
-        whole(made.subject.knob, made.values[made.subject.knob])
-        assert made.rung  # what the map refuses is refused here
+        made = replace(self, values={**self.values, **changes}, knob=knob)
+        there = changes.keys() == {knob} and any(same(rung.value, changes[knob]) for rung in self.ladder)
+        if there and knob == self.knob:
+            vars(made)["ladder"] = self.ladder  # a step on it: nothing is counted anew
+        assert made.rung  # what the function refuses is refused here
         return made
 
     def load(self, model: ModelConfig) -> LiveState:
@@ -73,24 +82,32 @@ class LiveState:
         return self.load(settings.model_config())
 
     def traits(self, seq: int) -> Values:
-        """The ladder, and its payload with number `seq`: the knob's name and the values."""
-        values = {name: getattr(value, "name", value) for name, value in self.values.items()}
+        """The ladder, and its payload with number `seq`: the knobs, and the values of all that can be set."""
+        values = {name: _plain(self.values[name]) for name in self.subject.opens}
+        knobs = self.subject.knobs
+        titles = [[name, knob_title(name), rung_name(name, values[name], True)] for name in knobs]
+        shown = {"what": self.what, "knob": self.knob, "knobs": titles, "values": values}
         return {
-            "schema": live_controls(values),
-            "ladder": [rung.as_dict() for rung in self.ladder],
-            "payload": {"seq": seq, "what": self.what, "knob": self.subject.knob, "values": values},
+            "schema": live_controls(values, knobs),
+            "ladder": [rung.as_dict for rung in self.ladder],
+            "payload": {"seq": seq, **shown},
         }
 
     @property
     def text(self) -> str:
         """The ladder and the picture in words."""
-        knob, shown = self.subject.knob.upper(), self.rung
         rungs = [
-            f"{'>' if rung is shown else ' '} {knob} {rung.value}: {rung.gives}"
+            f"{'>' if rung is self.rung else ' '} {rung.name}: {rung.gives}"
             + (f" ✕ {rung.problem}" if rung.problem else "")
             for rung in self.ladder
         ]
-        return "\n".join([shown.code, *rungs, shown.says, shown.view.summary])
+        words = dict.fromkeys((self.rung.says, self.rung.view.summary))
+        return "\n".join([self.status, *rungs, *words])
+
+
+def _plain(value: object) -> object:
+    """A value as a control shows it."""
+    return getattr(value, "name", str(value)) if is_dataclass(value) else value
 
 
 _shown: weakref.WeakSet[Live] = weakref.WeakSet()
@@ -119,16 +136,19 @@ class Live(Undoing[LiveState]):
     @property
     def code(self) -> str:
         """The line of code that makes the record that is shown."""
-        return self._state.rung.code
+        return self._state.status
 
     @property
-    def record(self) -> Map:
-        """The record that is shown."""
-        return self._state.subject.record(self._state.values)
+    def record(self) -> Record | None:
+        """The record that is shown; None where the function refuses."""
+        return self._state.rung.record
 
     def snapshot(self) -> View:
         """The picture, and the ladder with all that it says as text."""
         return View(self._state.rung.view.spec, self._state.text)
+
+    def _changed(self, before: LiveState) -> bool:
+        return self._state.values != before.values  # another ladder of the same picture is no step
 
     def _show(self, change: Callable[[LiveState], LiveState]) -> None:
         with self._lock:
@@ -142,9 +162,9 @@ class Live(Undoing[LiveState]):
     def _follow_job(self, before: Values, moved: Values) -> None:
         """Take a change of another picture, if both showed the same job before it."""
         own = self._state
-        shared = own.values.keys() & before.keys()
-        changes = {name: new for name, new in moved.items() if name in shared}
-        if not changes or any(own.values[name] != before[name] for name in shared):
+        pairs = {name: (value, before[name]) for name, value in own.values.items() if name in before}
+        changes = {name: new for name, new in moved.items() if name in pairs}
+        if not changes or any(mine != its and None not in (mine, its) for mine, its in pairs.values()):
             return
         try:
             state = own.change(changes)
@@ -154,35 +174,41 @@ class Live(Undoing[LiveState]):
 
 
 ARGUMENTS = {
-    name: default(name) if name in OPTIONS else True
+    name: default(name) if name in OPTIONS else None
     for found in SUBJECTS.values()
-    for name in (found.knob, *found.controls)
+    for name in found.opens
+    if name != "model"
 }
-"""What `live` takes by name: the knob of each picture, and the other arguments of its function."""
+"""What `live` takes by name: the knobs of each picture, and the other arguments that it has controls for."""
 
 
 @named(keywords(ARGUMENTS))
-def live(what: str | Record, model: ModelLike | None = None, **arguments: object) -> Live:
-    """A picture that moves: `lp.live("heads", "llama3.1-405b", tp=16)`.
+def live(
+    what: str | Record, model: ModelLike | None = None, *, knob: str | None = None, **arguments: object
+) -> Live:
+    """A picture that moves: `lp.live("heads", "llama3.1-405b", tp=16)`, or `record.live()`.
 
-    what: "heads", "vocab", "sequence" or "stages", the function whose record is drawn; or such a record.
-    model: a preset, config or ModelConfig; "llama3-8b" unless given. arguments: the knob and what else the
-    function takes, such as tp= and kv_replication=.
+    what: "heads", "vocab", "sequence", "stages", "ranks", "schedule", "memory", "zero", "cost", "traffic" or
+    "inside", the function whose record is drawn; or a record that one of them made, with all its arguments.
+    model: a preset, config or ModelConfig; "llama3-8b" unless given. knob: whose ladder stands above the
+    picture. arguments: what else the function takes, such as tp= and seq_len=.
 
-    The ladder above the picture shows what each value of the knob gives, and which value gives no whole
-    share. Raises LlamaparError for what the function refuses.
+    The ladder shows what each value of the knob gives, and which value does not work and why. Raises
+    LlamaparError for what the function refuses.
     """
-    name = subject_of(what) if isinstance(what, Record) else what
-    found = subject(name)
-    values: dict[str, object] = {"model": model} if found.of_model else {}
-    values |= {found.knob: 1, **found.controls}
+    given: Values = {}
     if isinstance(what, Record):
-        values = {field: getattr(what, field) for field in values}
-        if isinstance(padding := values.get("padding"), Padding):
-            values["padding"] = "none" if padding == NO_PADDING else padding.text
-    if found.of_model:
-        chosen = find_model(model or values["model"] or "llama3-8b")  # type: ignore[arg-type]
+        kind, call = type(what).__name__, what.call
+        what = call.function.removeprefix("lp.") if call else ""
+        if not call or what not in SUBJECTS:
+            why = f"live pictures are made by lp.{', lp.'.join(SUBJECTS)}"
+            raise LayoutError(f"{kind} cannot be shown live", why, ["lp.live('heads', model, tp=8)"], "what")
+        given = dict(call.arguments)
+    found = SUBJECTS[one_of("what", what, SUBJECTS)]
+    values = found.opens | given
+    if "model" in found.opens:
+        chosen = find_model(model or values["model"])
         values["model"] = chosen.name if PRESETS.get(chosen.name) == chosen else chosen
     elif model is not None:
-        raise LlamaparError(f"{name} takes no model: it is the same for all", field="model")
-    return Live(LiveState(name, values).change(arguments))
+        raise LlamaparError(f"{what} takes no model: it is the same for all", field="model")
+    return Live(LiveState(what, values, knob or next(iter(found.knobs))).change(arguments))

@@ -228,8 +228,12 @@ class Undoing(Page[State]):
         with self._lock:
             before = self._state
             super()._show(change)
-            if self._state != before:
+            if self._changed(before):
                 self._keep([*self._past, before])
+
+    def _changed(self, before: State) -> bool:
+        """Whether what stands there is a step from `before` that can be taken back."""
+        return self._state != before
 
     def _keep(self, past: list[State]) -> None:
         self._past = past[-MOST_STEPS:]

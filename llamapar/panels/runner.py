@@ -83,7 +83,7 @@ class Runner(Background[Run]):
         from llamapar.execution.engines import local
         from llamapar.execution.execute import prepare
         from llamapar.execution.execute import run as execute
-        from llamapar.execution.watch import Watch, operations, ranks_ticked
+        from llamapar.execution.ticking import Ticking, operations, ranks_ticked
 
         asked, world = run.plan.arguments(), run.plan.layout.world
         turns = world // run.plan.layout.pp  # ranks that the local engine does an operation for
@@ -123,7 +123,7 @@ class Runner(Background[Run]):
             )
             self._put(stop, run)
             try:
-                with Watch(tick):
+                with Ticking(tick):
                     tape = result.tape
                 tick()  # a tape keeps what its programs raise, and so a cancel too
             except answers.Cancelled:

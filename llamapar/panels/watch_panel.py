@@ -19,13 +19,14 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, flag, one_of, whole
-from llamapar.figures import View
+from llamapar.figures import View, view
+from llamapar.figures.tape import rows_and_columns
 from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape
 
 from .controls import Control, choice, control
-from .film import film, rows_and_columns
+from .film import film
 from .page import Undoing, nth, source
 from .runs import card
 
@@ -358,8 +359,8 @@ class Watch(Undoing[WatchState]):
         return self._state.tape
 
     def snapshot(self) -> View:
-        """The lines, and what each does, as text."""
-        return View({"data": [], "layout": {}}, self._state.summary)
+        """Every line on every rank as one sheet, and what each line does as text."""
+        return View(view(self._state.tape).spec, self._state.summary)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "cell" and current:
@@ -386,6 +387,7 @@ def watch(
     The source is a text box: what is edited runs again on every rank. Raises LlamaparError for what cannot
     be run.
     """
+    from llamapar.programs import FAULTS
     from llamapar.programs import program as find_program
 
     chosen = find_program(program)
@@ -397,7 +399,13 @@ def watch(
     values |= {name: options[name] for name in (*_OPTIONS, "data") if name in options}
     values |= {"program": chosen.name}
     state = WatchState(programs, model, values, values)
-    return Watch(state.change({"fault": options["fault"]} if options.get("fault") else {}))
+    fault = options.get("fault")
+    if fault and (layout is not None or _DEGREES & options.keys()):  # on the ranks that were asked for
+        needs = FAULTS[one_of("fault", fault, FAULTS)].needs
+        state = replace(
+            state, values=values | {n: needs[n] for n in _OPTIONS if n in needs} | {"fault": fault}
+        )
+    return Watch(state.change({"fault": fault} if fault else {}))
 
 
 _OPENS = {"tp": 2, "cp": 2}

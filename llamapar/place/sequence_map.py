@@ -82,6 +82,7 @@ class SequenceMap(Record):
     ring_step: int | None = None
     """The step of a ring that is looked at, from 0: rank r then meets the keys of rank (r - step) mod cp."""
 
+    @named()
     def at(self, step: int) -> SequenceMap:
         """What each rank does at one of a ring's cp steps. LayoutError for one that is not there."""
         return replace(self, ring_step=whole("step", step, 0, self.cp - 1))

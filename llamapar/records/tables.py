@@ -6,8 +6,11 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from itertools import zip_longest
 from typing import Any
+
+from .calls import Call
 
 Plain = dict[str, Any]
 """A record as plain values for JSON."""
@@ -188,6 +191,22 @@ class Record:
     """
 
     _left = False
+
+    @property
+    def call(self) -> Call | None:
+        """The call of a public function that made it; None for a record that was made otherwise.
+
+        It is no field: records that say the same are equal, whoever made them.
+        """
+        return vars(self).get("_call")
+
+    def note(self, call: Call) -> None:
+        """Keep the call that made it."""
+        vars(self)["_call"] = call
+
+    def live(self, **values: object) -> Any:
+        """Its picture with knobs: `lp.live(record, **values)`. Raises LlamaparError where there is none."""
+        return import_module(__name__.partition(".")[0]).live(self, **values)  # which is imported when used
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         raise NotImplementedError

@@ -157,6 +157,7 @@ class LayerSteps(Record):
     steps: tuple[LayerStep, ...]
     cursor: int = 0
 
+    @named()
     def at(self, step: int) -> LayerSteps:
         """The same with a cursor. LayoutError for a step that is not there."""
         return replace(self, cursor=whole("step", step, 0, len(self.steps)))

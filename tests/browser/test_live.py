@@ -19,7 +19,12 @@ HEADS = "import llamapar as lp\nheads = lp.live('heads', 'llama3.1-405b', tp=8)\
 VOCAB = "vocab = lp.live('vocab', 'llama3.1-405b', tp=8)\nvocab"
 STAGES = "stages = lp.live('stages', 'llama3.1-405b', pp=16)\nstages"
 TWIN = "twin = lp.live('stages', 'llama3-8b', pp=4)\ntwin"
-NAMES = ("heads", "vocab", "stages", "twin")
+MEMORY = "memory = lp.live('memory', 'llama3.1-405b', tp=8, pp=16, dp=128)\nmemory"
+LAYER = "layer = lp.live('inside', 'llama3-8b', tp=4, cp=2)\nlayer"
+SCHEDULE = "schedule = lp.live('schedule', pp=4, micro_batches=8)\nschedule"
+CELLS = (HEADS, VOCAB, STAGES, TWIN, MEMORY, LAYER, SCHEDULE)
+HEIGHT = 5200
+NAMES = ("heads", "vocab", "stages", "twin", "memory", "layer", "schedule")
 
 OUTSIDE = """panel => {
     const { left, right } = panel.getBoundingClientRect();
@@ -34,8 +39,8 @@ OUTSIDE = """panel => {
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    path = scratch_notebook(tmp_path_factory.mktemp("live") / "live.ipynb", HEADS, VOCAB, STAGES, TWIN)
-    with lab.open(path, height=2600) as opened:
+    path = scratch_notebook(tmp_path_factory.mktemp("live") / "live.ipynb", *CELLS)
+    with lab.open(path, height=HEIGHT) as opened:
         for cell in range(len(NAMES)):
             opened.run(cell)
             opened.cell(cell).locator(".main-svg").first.wait_for()
@@ -58,16 +63,21 @@ def rung(panel: Locator, value: int) -> Locator:
 def agrees(notebook: Notebook, cell: int) -> bool:
     """Whether page and kernel show the same: the code, the rungs, the chosen one, and the picture's title."""
     panel, name = live(notebook, cell), NAMES[cell]
-    title = f"{name}.snapshot().spec['layout']['title']['text']"
-    told = kernel(notebook, f"[{name}.code, [r['value'] for r in {name}.ladder], {title}]")
+    layout = f"{name}.snapshot().spec['layout']"
+    told = kernel(
+        notebook,
+        f"[{name}.code, [str(r['value']) for r in {name}.ladder], {name}._state.rung.name, "
+        f"{layout}.get('title', {{}}).get('text')]",
+    )
+    title = panel.locator(".lp-name")
     shown = [
         panel.locator(".lp-code code").inner_text(),
-        [int(v) for v in panel.locator(".lp-rung").evaluate_all("all => all.map(n => n.dataset.value)")],
-        panel.locator(".lp-name").inner_text(),
+        panel.locator(".lp-rung").evaluate_all("all => all.map(n => n.dataset.value)"),
+        panel.locator(".lp-rung[aria-checked=true] b").inner_text(),
+        title.inner_text() if title.is_visible() else None,
     ]
-    code, values, said = eval(told)
-    chosen = panel.locator(".lp-rung[aria-checked=true]").get_attribute("data-value")
-    return shown == [code, values, plain(said)] and f"={chosen}" in code
+    code, values, chosen, said = eval(told)
+    return shown == [code, values, chosen, said and plain(said)]
 
 
 def settle(notebook: Notebook) -> None:
@@ -110,9 +120,45 @@ def test_play_goes_once_through_the_ladder_and_halts_where_it_breaks(notebook: N
     settle(notebook)
 
 
+def test_another_knob_has_its_own_ladder(notebook: Notebook) -> None:
+    memory, stages = live(notebook, NAMES.index("memory")), live(notebook, NAMES.index("stages"))
+    memory.locator("[data-knob=pp]").click()
+    expect(rung(memory, 32)).to_be_visible()
+    expect(memory.get_by_role("button", name="play PP")).to_be_visible()
+    rung(memory, 32).click()
+    expect(rung(stages, 32)).to_have_attribute("aria-checked", "true")
+    memory.locator("[data-knob=recompute]").click()
+    memory.locator(".lp-rung[data-value=full]").hover()
+    expect(memory.locator(".lp-code code")).to_contain_text("pp=32, dp=128, recompute='full'")
+    memory.locator(".lp-says").hover()
+    settle(notebook)
+    memory.locator("[data-knob=tp]").click()
+    expect(memory.locator(".lp-rung[aria-checked=true]")).to_contain_text("TP")
+    rung(memory, 1).click()
+    expect(rung(memory, 1)).to_have_attribute("data-broken", "yes")
+    memory.get_by_role("button", name="play TP").click()
+    for value in (2, 4):  # it does not fit at first either: play goes on
+        expect(rung(memory, value)).to_have_attribute("aria-checked", "true")
+    memory.get_by_role("button", name="stop").click()
+    settle(notebook)
+
+
+def test_a_value_that_is_refused_says_why_and_stands(notebook: Notebook) -> None:
+    layer = live(notebook, NAMES.index("layer"))
+    rung(layer, 16).click()
+    expect(layer.locator(".lp-says")).to_have_text(
+        "tp=16 does not divide n_kv_heads=8: a rank computes with whole heads."
+    )
+    expect(layer.locator(".lp-plot")).to_be_hidden()
+    settle(notebook)
+    rung(layer, 16).press("ArrowLeft")
+    expect(layer.locator(".lp-plot")).to_be_visible()
+    settle(notebook)
+
+
 @pytest.mark.parametrize("width", [1280, 820, 390])
 def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, width: int) -> None:
-    notebook.page.set_viewport_size({"width": width, "height": 2600})
+    notebook.page.set_viewport_size({"width": width, "height": HEIGHT})
     notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")
     heads = live(notebook, 0)
     rung(heads, 128).click()
@@ -122,7 +168,7 @@ def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, 
     assert rung(heads, 128).evaluate(inside)
     for cell in range(len(NAMES)):
         assert live(notebook, cell).evaluate(OUTSIDE) == []
-    notebook.page.set_viewport_size({"width": 1280, "height": 2600})
+    notebook.page.set_viewport_size({"width": 1280, "height": HEIGHT})
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -139,7 +185,9 @@ def test_a_hand_that_moves_at_random_is_followed(notebook: Notebook, soak: bool)
     for _ in range(250 if soak else 25):
         cell = draw.randrange(len(NAMES))
         panel = live(notebook, cell)
-        kind = draw.choice(("rung", "rung", "rung", "key", "choose", "tick", "undo", "play", "kernel"))
+        kind = draw.choice(
+            ("rung", "rung", "rung", "key", "choose", "tick", "undo", "play", "kernel", "knob")
+        )
         rungs = panel.locator(".lp-rung")
         if kind == "rung":
             for _ in range(draw.choice((1, 3))):  # faster than the kernel answers
@@ -148,7 +196,11 @@ def test_a_hand_that_moves_at_random_is_followed(notebook: Notebook, soak: bool)
             panel.locator(".lp-rung[aria-checked=true]").press(
                 draw.choice(("ArrowLeft", "ArrowRight", "Home", "End"))
             )
-        elif kind == "choose":
+        elif kind == "knob" and panel.locator("[data-knob]").count():
+            knobs = panel.locator("[data-knob]")
+            rungs.nth(draw.randrange(rungs.count())).click()  # and another ladder before the kernel answers
+            knobs.nth(draw.randrange(knobs.count())).click()
+        elif kind == "choose" and panel.locator("select").count():
             box = panel.locator("select").first
             box.select_option(index=draw.randrange(box.locator("option").count()))
         elif kind == "tick" and panel.locator("input[type=checkbox]").count():
@@ -158,7 +210,7 @@ def test_a_hand_that_moves_at_random_is_followed(notebook: Notebook, soak: bool)
         elif kind == "play":
             panel.locator(".lp-play").click()
             panel.locator(".lp-play").click()
-        elif kind == "kernel":
+        elif kind == "kernel" and NAMES[cell] != "schedule":
             kernel(
                 notebook,
                 f"{NAMES[cell]}.set(model={draw.choice(('llama3-8b', 'llama3.2-3b', 'llama3.1-405b'))!r})",

@@ -45,6 +45,30 @@ def look(notebook: Notebook, index: int) -> int:
     return folds.count() + pictures.count()
 
 
+def answer(notebook: Notebook, index: int, draw: random.Random) -> int:
+    """Take a hint in each box of a cell and guess something; how many moves that were."""
+    moves = 0
+    for box in notebook.cell(index).locator(".lp-ask").all():
+        for node in (".lp-hint:visible", ".lp-choice", ".lp-slot"):
+            if found := box.locator(node).count():
+                box.locator(node).nth(draw.randrange(found)).click()
+                moves += 1
+        if box.locator(".lp-typed").count():
+            box.locator(".lp-typed").fill(draw.choice(GUESSES).strip('"'))
+            box.locator(".lp-typed").press("Enter")
+            moves += 1
+        box.locator(".lp-verdict:visible, .lp-problem, .lp-slot[data-tint]").first.wait_for()
+    return moves
+
+
+def step_ladder(notebook: Notebook, index: int) -> int:
+    """Each rung of a live picture once; how many moves that were."""
+    rungs = notebook.cell(index).locator(".lp-live .lp-rung")
+    for rung in rungs.all():
+        rung.click()
+    return rungs.count()
+
+
 def walk_panel(notebook: Notebook, index: int, draw: random.Random) -> int:
     """Everything once in the panel of a cell; how many moves that were."""
     explorer = notebook.cell(index).locator(".lp-explorer").count()
@@ -78,7 +102,8 @@ def test_a_new_user_walks_a_notebook(lab: Lab, path: Path) -> None:
                 notebook._ask(SET_SOURCE, [index, guessed])
             notebook.run(index)
             moves += 1 + (guessed != source) + look(notebook, index)
-            if notebook.cell(index).locator(".llamapar").count():
+            moves += answer(notebook, index, draw) + step_ladder(notebook, index)
+            if notebook.cell(index).locator(".llamapar:not(.lp-ask, .lp-live)").count():
                 moves += walk_panel(notebook, index, draw)
         assert notebook.dialogs() == []
         assert notebook.popups() == []

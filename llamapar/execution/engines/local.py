@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -20,10 +19,7 @@ from llamapar.execution.body import (
     Results,
     Task,
     Work,
-    inputs,
-    parameters,
     run_rank,
-    wants,
 )
 from llamapar.execution.pipeline import run_pipeline
 from llamapar.execution.recorder import Recorder
@@ -36,11 +32,10 @@ one_run = threading.RLock()
 
 
 class LocalRanks:
-    """All ranks of a layout in this process, to step through a program line by line.
+    """All ranks of a layout in this process: `with ranks:` around what they compute.
 
-    `with ranks:` around each line or cell that computes; `mesh`, `setting` and `tensors` (name → LocalTensor
-    of every rank's piece) are what a program is called with. `ranks.shapes(t)` and `ranks.values(t)` show a
-    tensor rank by rank. There is one fake process group in a process: the next local run ends this one.
+    `mesh` and `setting` are what a program is called with, beside the tensors that `cut` makes. There is one
+    fake process group in a process: the next local run ends this one.
     """
 
     def __init__(self, setting: Setting, device: str = "cpu") -> None:
@@ -49,7 +44,6 @@ class LocalRanks:
         end()
         size = setting.of_one_stage.world
         self.setting, self.device = setting, device
-        self.tensors: dict[str, Any] = {}
         self._stack = ExitStack()
         self._stack.enter_context(compat.fake_world(size))
         self.mesh = compat.make_mesh(setting.of_one_stage, "cpu")
@@ -59,9 +53,7 @@ class LocalRanks:
 
     def __enter__(self) -> LocalRanks:
         if not self._open:
-            raise LlamaparError(
-                "these local ranks are closed", "a later local run took their place", ["lp.step_through(...)"]
-            )
+            raise LlamaparError("these local ranks are closed", "a later local run took their place")
         _require_no_other("tensors would hold ranks twice, and some gradients come out twice as large")
         self._mode.__enter__()
         return self
@@ -76,14 +68,6 @@ class LocalRanks:
             ranks = range(self.setting.of_one_stage.world)
             pieces = {r: self.setting.part(name, whole, compat.coord_of(self.mesh, r)) for r in ranks}
         return LocalTensor(pieces).requires_grad_(whole.is_floating_point())
-
-    def values(self, t: Tensor) -> dict[int, Tensor]:
-        """rank → its own tensor."""
-        return {r: own.detach() for r, own in (compat.by_rank(t) or {}).items()}
-
-    def shapes(self, t: Tensor) -> dict[int, tuple[int, ...]]:
-        """rank → the shape of its own tensor."""
-        return {r: tuple(own.shape) for r, own in self.values(t).items()}
 
     def close(self) -> None:
         global _open
@@ -106,16 +90,6 @@ def end() -> None:
     """Close the ranks that are open: something else needs the process's one process group."""
     if _open is not None:
         _open.close()
-
-
-def local(task: Task, device: str = "cpu") -> LocalRanks:
-    """LocalRanks that hold the tensors that a task's program asks for."""
-    with one_run:
-        ranks = LocalRanks(task.setting, device)
-    found = inputs(task, ranks.cut)
-    own_weights = {"weights": parameters(found)} if "weights" in wants(task.program.function) else {}
-    ranks.tensors = {**found, **own_weights}
-    return ranks
 
 
 def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None) -> list[RankReport]:

@@ -1,4 +1,4 @@
-"""Watch torch work: called at each operation of this thread to stop it, and how many there will be."""
+"""Ticks with torch work: called at each operation of this thread to stop it, and how many there will be."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .pipeline import run_pipeline
 from .recorder import Recorder
 
 
-class Watch(TorchDispatchMode):
+class Ticking(TorchDispatchMode):
     """Calls `tick` before each operation; what tick raises, the operation raises.
 
     Not around code that must finish what it begins, as where a process group is made.

@@ -1,0 +1,169 @@
+"""Tensors of the ranks as steps of a tape: how each is held, and what is wrong with it.
+
+A step stands beside the tensor of one process, which is the whole one, and beside the same step of the
+program as it should be, if there is one to compare with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from llamapar.describe.layout import Coord
+from llamapar.records.trace import CollectiveEvent, Tape, TapeStep
+from llamapar.spmd import compat
+from llamapar.spmd.setting import Setting
+
+from .body import Task
+from .following import source_of
+from .lines import Key
+from .placing import NOT_PLACED, Placed, placed
+
+DIMS = (
+    "batch",
+    "seq",
+    "dim",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "q_dim",
+    "kv_dim",
+    "ffn_dim",
+    "vocab_size",
+)
+"""Names of dims, of tensors that are watched."""
+
+
+def size(setting: Setting, name: str) -> int:
+    """How large a named dim is; of the vocabulary without pad rows."""
+    own = {"batch": setting.global_batch, "seq": setting.seq_len}
+    return own[name] if name in own else int(getattr(setting.model, name))
+
+
+def values_of(value: Tensor, ranks: Sequence[int]) -> dict[int, Tensor]:
+    """rank → its own tensor. ranks: the rank of each that is run in this process, in their order."""
+    own = compat.by_rank(value)
+    return {rank: value if own is None else own[r] for r, rank in enumerate(ranks)}
+
+
+Named = tuple[str, str]
+"""Function and name of a tensor, by which tensors of two runs are compared. Lines differ between branches."""
+
+
+class Steps:
+    """Makes the steps of one tape, in their order; the first that is wrong is where a fault begins.
+
+    setting: of the tensors, whose batch is global_batch. right: the tape of the program as it should be.
+    """
+
+    def __init__(self, setting: Setting, coords: Mapping[int, Coord], right: Tape | None) -> None:
+        self.setting, self.coords = setting, coords
+        steps = right.steps if right is not None else ()
+        self.right = {named: steps[n] for named, n in numbered([*map(_key, steps)]).items()}
+        self.counted: Counter[Named] = Counter()
+        self.broken = False
+
+    def make(
+        self,
+        key: Key,
+        name: str,
+        values: Mapping[int, Tensor],
+        whole: Tensor | None,
+        *,
+        phase: str,
+        reads: tuple[int, ...] = (),
+        events: Mapping[int, Sequence[CollectiveEvent]],
+        depth: int = 0,
+    ) -> TapeStep:
+        """The step of a tensor. values: rank → its own. whole: one process's, or a LocalTensor of it."""
+        own = {rank: t.detach() for rank, t in values.items()}
+        one = None if whole is None else compat.first_of(whole).detach()
+        found = NOT_PLACED
+        if one is not None and all(t.dim() == one.dim() for t in own.values()):
+            found = placed(one, own, self.setting, self.coords)
+        step = TapeStep(
+            key.where,
+            key.code,
+            name,
+            None if one is None else tuple(one.shape),
+            {rank: tuple(t.shape) for rank, t in own.items()},
+            found.places,
+            values=own,
+            at=found.at,
+            reads=reads,
+            events={rank: tuple(sent) for rank, sent in events.items() if sent},
+            depth=depth,
+            phase=phase,
+        )
+        why = self._wrong(step, found)
+        return replace(step, why=why, fault=self._fault()) if why else step
+
+    def error(self, key: Key, error: Mapping[int, str], why: str = "") -> TapeStep:
+        """The step of a line that raised. error: rank → in words."""
+        name = key.code.partition(" = ")[0] if " = " in key.code else ""
+        return TapeStep(key.where, key.code, name, None, {}, error=error, why=why, fault=self._fault())
+
+    def tape(self, task: Task, steps: Sequence[TapeStep], function: Callable[..., object]) -> Tape:
+        """The tape of a task. function: whose lines the steps are."""
+        layout = task.setting.layout
+        return Tape(
+            task.program.name,
+            str(layout),
+            tuple(steps),
+            layout.world,
+            layout.world,
+            source_of(function),
+            {rank: coord._asdict() for rank, coord in self.coords.items()},
+            {name: size(self.setting, name) for name in DIMS},
+        )
+
+    def _fault(self) -> str:
+        first, self.broken = not self.broken, True
+        return "begins" if first else "spreads"
+
+    def _wrong(self, step: TapeStep, found: Placed) -> str:
+        """In what the tensor differs from what the program as it should be has there; "" for nothing."""
+        named = _key(step)
+        before = self.right.get((*named, self.counted[named]))
+        self.counted[named] += 1
+        if before is None:
+            return ""
+        for axis, place in before.places.items():
+            own = step.places.get(axis)
+            if own is not None and own.kind != "own" and own != place and found.agrees:
+                return f"a {own.kind} over {axis.upper()} where it should be a {place.kind}"
+        if not before.places or any(place.kind == "own" for place in before.places.values()):
+            return "other numbers than it should have" if _differ(step.values, before.values) else ""
+        if not found.agrees:
+            return "other numbers than one process has"
+        if step.at != before.at:
+            rank = next(rank for rank, at in step.at.items() if at != before.at.get(rank))
+            return f"another piece than it should be, on rank {rank} first"
+        return ""
+
+
+def _differ(values: Mapping[int, Tensor], others: Mapping[int, Tensor]) -> bool:
+    """Whether any rank's numbers are not those of another tape."""
+    return values.keys() != others.keys() or any(
+        t.shape != others[rank].shape or not torch.allclose(t.double(), others[rank].double())
+        for rank, t in values.items()
+    )
+
+
+def _key(step: TapeStep) -> Named:
+    """Function and name of a step, the phase with it."""
+    return f"{step.where.partition(':')[0]} {step.phase}", step.name
+
+
+def numbered(keys: Sequence[Named]) -> dict[tuple[str, str, int], int]:
+    """(function, name, how many'th) → index. Lines do not count: they differ between branches and edits."""
+    counted: Counter[Named] = Counter()
+    found = {}
+    for i, key in enumerate(keys):
+        found[(*key, counted[key])] = i
+        counted[key] += 1
+    return found

@@ -1,0 +1,110 @@
+"""A tape with numbers as a contact sheet: a row for each line of the program, a column for each rank."""
+
+from __future__ import annotations
+
+import math
+
+from llamapar.errors import LayoutError
+from llamapar.records.trace import Tape, TapeStep
+
+from . import parts, style
+from .style import Spec
+
+INK = ("#B35900", "#EFEFF3", "#4B3B8F")
+"""Of numbers below, at and above 0: no axis has these colours."""
+
+LEVELS = 15
+"""Shades of ink on either side of 0."""
+
+GAP = 3
+"""Cells between two pictures."""
+
+CELL = 3
+"""Pixels of a cell's height, about."""
+
+
+def picture(record: Tape) -> tuple[Spec, str]:
+    """Each line's tensor on each rank, its numbers as ink; what communicates is named beside it."""
+    steps = [step for step in record.steps if step.values and not step.depth and step.phase == "forward"]
+    if not steps:
+        raise LayoutError(
+            "this tape has shapes alone, which are no picture",
+            "a tape of lp.watch has numbers",
+            ["lp.watch('attention', tp=2).record"],
+            "record",
+        )
+    shown = [step for step in steps if step.code != "argument"] or steps
+    ranks = list(record.coords)
+    sizes = {id(step): rows_and_columns(max(step.local.values(), key=math.prod)) for step in shown}
+    wide = max(columns for _, columns in sizes.values()) + GAP
+    z: list[list[int | None]] = []
+    middles, names = [], []
+    for step in shown:
+        top = len(z)
+        z += _band(step, ranks, sizes[id(step)][0], wide)
+        middles.append((top + len(z) - 1) / 2)
+        names.append(_name(step))
+        z += [[None] * (wide * len(ranks))] * GAP
+    title = f"{record.program}, {record.layout}, line by line"
+    note = f"each column is a rank; {_fault(shown)}" if _fault(shown) else "each column is a rank"
+    at = [wide * i + (wide - GAP - 1) / 2 for i in range(len(ranks))]
+    layout = style.layout(
+        "tape",
+        title,
+        note,
+        widest=max(names, key=len),
+        warn=bool(_fault(shown)),
+        height=max(300, CELL * len(z) + style.TOP + style.BOTTOM),
+        xaxis=parts.axis("rank", **parts.ticks(at, ranks), showgrid=False),
+        yaxis=parts.axis("", [len(z) - 0.5, -0.5], **parts.ticks(middles, names), showgrid=False),
+    )
+    heat = {
+        "type": "heatmap",
+        "z": z,
+        "zmin": -LEVELS,
+        "zmax": LEVELS,
+        "colorscale": [[i / 2, ink] for i, ink in enumerate(INK)],
+        "hoverinfo": "skip",
+    }
+    return {"data": [heat], "layout": layout}, parts.lines(title, (_line(step) for step in shown))
+
+
+def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The picture of a tensor: batch and sequence are its rows, all else its columns."""
+    down = min(2, max(0, len(shape) - 1))
+    return math.prod(shape[:down]), math.prod(shape[down:])
+
+
+def _band(step: TapeStep, ranks: list[int], rows: int, wide: int) -> list[list[int | None]]:
+    """Rows of cells: each rank's tensor, its zeros on a grey ground that says how large it is."""
+    wide_values = {rank: t.double().nan_to_num(0, 0, 0) for rank, t in step.values.items()}
+    largest = max((float(t.abs().max()) for t in wide_values.values() if t.numel()), default=0) or 1
+    band: list[list[int | None]] = [[None] * (wide * len(ranks)) for _ in range(rows)]
+    for i, rank in enumerate(ranks):
+        if rank not in wide_values:
+            continue
+        levels = (wide_values[rank] / largest * LEVELS).round().int()
+        own, columns = rows_and_columns(tuple(levels.shape))
+        for row, numbers in enumerate(levels.reshape(own, columns).tolist()):
+            band[row][wide * i : wide * i + columns] = numbers
+    return band
+
+
+def _name(step: TapeStep) -> str:
+    event = step.event
+    return f"{step.name} ({event.axis.upper()})" if event else step.name
+
+
+def _fault(steps: list[TapeStep]) -> str:
+    found = next((step for step in steps if step.fault), None)
+    return f"{found.name} is {found.why}" if found is not None else ""
+
+
+def _line(step: TapeStep) -> str:
+    """ "partial [1, 8, 48]: piece over CP, summand over TP", the collective and what is wrong beside it."""
+    held = ", ".join(f"{place.kind} over {axis.upper()}" for axis, place in step.places.items())
+    shape = list(next(iter(step.local.values())))
+    event = step.event
+    sent = f"; {event.kind} over {event.axis.upper()}" if event else ""
+    wrong = f"; {step.fault}: {step.why}" if step.fault else ""
+    return f"  {step.name} {shape}: {held or 'one process'}{sent}{wrong}"

@@ -1,0 +1,298 @@
+"""An answer box: a question, an input of the right kind for its answer, hints, and what a guess was worth.
+
+The box knows no question. Whoever asks hands it an `Asked`: what is asked, the kind of input, hints, and a
+function that judges a guess. What gives the answer away (the truth, its picture) reaches the page only with
+the verdict on a guess. What is left out: whether guesses are kept, which is for whoever asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import traitlets
+
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.options import Values
+from llamapar.errors import LlamaparError, one_of, shown
+from llamapar.figures import View
+from llamapar.frameworks.settings import Settings
+
+from .page import Page, source
+
+KINDS = ("number", "list", "choice", "text", "board")
+
+FAR = 10
+"""Times that a guess is above or below the truth, from which on the scale of both is logarithmic."""
+
+Cells = tuple[tuple[tuple[int, ...], ...], ...]
+"""Of a board: by row and column the numbers of the things that stand there."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """A grid on which things are placed: heads on ranks, operations of a schedule in time.
+
+    rows, columns: what stands beside and above the cells. across: what the columns are. above: rows of the
+    map over the cells, each with a text and a tint for every column. things: what can be placed. tints: the
+    colour of each thing, by its number. spans: over how many columns each goes; 1 unless given.
+
+    move: cells after a thing was placed in, or taken from, a row and column; raises LlamaparError with the
+    reason for an illegal move. read: cells as a guess. put: a guess as cells.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    things: tuple[str, ...]
+    tints: tuple[int, ...]
+    move: Callable[[Cells, int, int, int], Cells]
+    read: Callable[[Cells], object]
+    put: Callable[[object], Cells]
+    across: str = ""
+    above: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+    spans: tuple[int, ...] = ()
+
+    @property
+    def empty(self) -> Cells:
+        """Nothing placed."""
+        return (((),) * len(self.columns),) * len(self.rows)
+
+    def drawn(self, cells: Cells, beside: Cells | None = None) -> list[list[dict[str, object]]]:
+        """Rows of cells for the page: column, text, tint, span, and whether it is otherwise in `beside`."""
+        made = []
+        for r, row in enumerate(cells):
+            line, taken = [], 0
+            for c, things in enumerate(row):
+                if c < taken:
+                    continue
+                span = max((self.spans[thing] for thing in things), default=1) if self.spans else 1
+                taken = c + span
+                line.append(
+                    {
+                        "column": c,
+                        "text": " ".join(self.things[thing] for thing in things),
+                        "tint": self.tints[things[0]] if things else None,
+                        "span": span,
+                        "wrong": bool(things) and beside is not None and set(beside[r][c]) != set(things),
+                    }
+                )
+            made.append(line)
+        return made
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a guess is worth.
+
+    right: None where nothing can judge. says: the sentence for it. guess: as it was understood, in words.
+    value: the guess as it was read. truth, answer: the truth in words and as a guess says it; None leaves the
+    veil where it is. view: the picture. drawn: whether it has the guess in it; else the box marks it.
+    """
+
+    right: bool | None
+    says: str
+    guess: str
+    truth: str | None = None
+    value: object = None
+    answer: object = None
+    view: View | None = None
+    drawn: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as a box takes it.
+
+    kind: one of KINDS. judge: the verdict on a guess; raises LlamaparError for what is no guess at all.
+    reveal: the verdict for whoever gives up; without it every guess is told the truth. choices: (value,
+    label, note), of which the note comes with the truth. hints: from a nudge to nearly the answer. view: the
+    picture while its answer is veiled. board: of kind "board". first: a verdict that stands already.
+    """
+
+    question: str
+    kind: str
+    judge: Callable[[object], Verdict]
+    unit: str = ""
+    choices: tuple[tuple[object, str, str], ...] = ()
+    hints: tuple[str, ...] = ()
+    view: View | None = None
+    board: Board | None = None
+    reveal: Callable[[], Verdict] | None = None
+    first: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class BoxState:
+    """What a box shows: how many hints were taken, what stands on its board, the last verdict."""
+
+    asked: Asked
+    cells: Cells
+    hints: int = 0
+    verdict: Verdict | None = None
+
+    @property
+    def status(self) -> str:
+        if self.verdict is None:
+            return f"{self.asked.question} – not answered yet"
+        return f"{self.asked.question} – {self.verdict.says}"
+
+    def change(self, changes: Values) -> BoxState:
+        """After a guess, a hint, a move on the board (row, column, thing), or anew without any of them.
+
+        Raises LlamaparError, before anything changes, for what cannot be read and for an illegal move.
+        """
+        made = self
+        for name, value in changes.items():
+            one_of("argument", name, ("guess", "hint", "place", "clear", "give_up"))
+            if name == "hint":
+                made = replace(made, hints=min(made.hints + 1, len(self.asked.hints)))
+            elif name == "give_up" and self.asked.reveal:
+                made = replace(made, verdict=self.asked.reveal())
+            elif name == "guess":
+                made = made._guessed(value)
+            elif self.asked.board and name == "clear":
+                made = replace(made, cells=self.asked.board.empty)
+            elif self.asked.board and name == "place":
+                made = replace(made, cells=self.asked.board.move(made.cells, *made._place(value)))
+        return made
+
+    def _guessed(self, value: object) -> BoxState:
+        board = self.asked.board
+        if board is None:
+            return replace(self, verdict=self.asked.judge(value))
+        verdict = self.asked.judge(board.read(self.cells) if value is None else value)
+        return replace(self, cells=board.put(verdict.value), verdict=verdict)
+
+    def _place(self, value: object) -> tuple[int, int, int]:
+        """A row, a column and a thing of the board. Raises LlamaparError."""
+        board = self.asked.board
+        assert board is not None
+        ends = {"row": len(board.rows), "column": len(board.columns), "thing": len(board.things)}
+        place = list(value) if isinstance(value, list | tuple) else []
+        if len(place) != len(ends) or any(type(n) is not int for n in place):
+            raise LlamaparError(f"place={shown(value)}: a row, a column and a thing, as whole numbers")
+        for (name, end), n in zip(ends.items(), place, strict=True):
+            if not 0 <= n < end:
+                raise LlamaparError(f"place: {name} {n} is not there", f"the board has {end}, from 0")
+        row, column, thing = place
+        return row, column, thing
+
+    def load(self, model: ModelConfig) -> BoxState:
+        raise LlamaparError(f"a question takes no model: {model.name}")
+
+    def bring(self, settings: Settings) -> BoxState:
+        raise LlamaparError(f"a question takes no settings: {settings.framework}")
+
+    def traits(self, seq: int) -> Values:
+        """All that the page shows, as its payload number `seq`."""
+        asked, verdict = self.asked, self.verdict
+        told = verdict is not None and verdict.truth is not None
+        view = asked.view
+        if verdict is not None and verdict.view is not None:
+            view = verdict.view
+        payload: dict[str, object] = {
+            "seq": seq,
+            "question": asked.question,
+            "kind": asked.kind,
+            "unit": asked.unit,
+            "choices": [[value, label, note if told else ""] for value, label, note in asked.choices],
+            "hints": list(asked.hints[: self.hints]),
+            "more": len(asked.hints) - self.hints,
+            "gives_up": asked.reveal is not None and verdict is not None and not told and not verdict.right,
+            "verdict": None,
+            "board": self._drawn(verdict),
+            "figure": view.spec if view and view.spec["data"] else None,
+            "summary": view.summary if view else "",
+            "values": {"tab": asked.kind},
+            "problem": None,
+        }
+        if verdict is not None:
+            own = ("right", "says", "guess", "truth", "value", "answer", "drawn")
+            payload["verdict"] = {name: getattr(verdict, name) for name in own}
+            payload["scale"] = scale(verdict.value, verdict.answer) if asked.kind == "number" else None
+        return {"payload": payload}
+
+    def _drawn(self, verdict: Verdict | None) -> Mapping[str, object] | None:
+        board = self.asked.board
+        if board is None:
+            return None
+        true = board.put(verdict.answer) if verdict is not None and verdict.answer is not None else None
+        return {
+            "rows": list(board.rows),
+            "across": board.across,
+            "columns": list(board.columns),
+            "things": [[name, tint] for name, tint in zip(board.things, board.tints, strict=True)],
+            "above": [[label, list(cells)] for label, cells in board.above],
+            "cells": board.drawn(self.cells, true),
+            "true": None if true is None or true == self.cells else board.drawn(true),
+            "left": [
+                sum(thing in cell for row in self.cells for cell in row) for thing in range(len(board.things))
+            ],
+        }
+
+
+def scale(guess: object, truth: object) -> dict[str, object] | None:
+    """Where a guess and the truth lie on a line, {"guess": 0.2, "truth": 0.8, "log": False}.
+
+    None where one of them is no number. A line from 0, logarithmic where one is over FAR times the other.
+    """
+    pair = [n for n in (guess, truth) if isinstance(n, int | float) and not isinstance(n, bool)]
+    if len(pair) < 2 or not all(map(math.isfinite, pair)):
+        return None
+    low, high = sorted(map(float, pair))
+    log = low > 0 and high > FAR * low
+    places = [math.log10(n) for n in pair] if log else list(map(float, pair))
+    start = math.log10(low) - 1 if log else min(0.0, low)
+    room = (max(places) - start) * 1.15 or 1.0
+    at = [round((place - start) / room, 4) for place in places]
+    return {"guess": at[0], "truth": at[1], "log": log}
+
+
+class Box(Page[BoxState]):
+    """An answer box. `set` does from code what the page does: guess=, hint=, place=, clear=, give_up=.
+
+    still: what stands in a notebook where no widget can live, by MIME type, with its metadata.
+    """
+
+    _esm = source("page.js", "box.js")
+    _css = source("page.css", "box.css")
+    layout = None  # ipywidgets' own would have another id at each run
+    payload = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, asked: Asked, still: Callable[[], tuple[Values, Values]] | None = None) -> None:
+        one_of("kind", asked.kind, KINDS)
+        self._still = still
+        cells: Cells = ()
+        if asked.board:
+            stands = asked.first is not None and asked.first.value is not None
+            cells = asked.board.put(asked.first.value) if asked.first and stands else asked.board.empty
+        super().__init__(BoxState(asked, cells, verdict=asked.first))
+
+    def set(self, **values: object) -> None:
+        """Answer, take a hint, place something. Raises LlamaparError for an illegal move."""
+        self._show(lambda state: state.change(values))
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """On the last guess; None before there is one."""
+        return self._state.verdict
+
+    def snapshot(self) -> View:
+        """The picture as it is now, and what the box says as text."""
+        state = self._state
+        payload = state.traits(0)["payload"]
+        assert isinstance(payload, dict)
+        lines = [state.status, *(f"hint: {hint}" for hint in payload["hints"]), payload["summary"]]
+        return View(payload["figure"] or {"data": [], "layout": {}}, "\n".join(filter(None, lines)))
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, object], dict[str, object]]:
+        data, metadata = super()._repr_mimebundle_()
+        if self._still is None:
+            return data, metadata
+        own = {kind: value for kind, value in data.items() if "widget-view" in kind}
+        said, more = self._still()
+        return own | dict(said), dict(more)
+
+    def _press(self, kind: str, content: Values, current: bool) -> None:
+        self.set(**{kind: content.get("value")})

@@ -1,0 +1,195 @@
+"""Live pictures of what a job takes: a schedule, memory, ZeRO, time, traffic, and one layer from inside."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from llamapar.count import Memory, memory
+from llamapar.count.reconciliation import groups
+from llamapar.count.terms import GIB, TOO_MUCH
+from llamapar.count.wire import PARTS, Traffic, traffic
+from llamapar.count.zero_map import ZeroMap, zero
+from llamapar.describe.hardware import DEFAULT_GPU
+from llamapar.describe.options import OPTIONS
+from llamapar.place.orders import ORDERS
+from llamapar.place.pipeline import Schedule
+from llamapar.place.schedule import schedule
+from llamapar.place.shards import SHARED_FROM
+from llamapar.records.tables import human, plural
+from llamapar.timing.cost import Cost, cost
+from llamapar.timing.inside import BACKWARD, FORWARD, LayerSteps, inside
+
+from .ladders import Subject, degrees, listed, of_model
+
+NAMED = 3
+"""Terms of a step that a sentence names, the largest."""
+
+_TRAINED = {"model": "llama3-8b", "tp": 1, "cp": 1, "pp": 1, "dp": 1}
+_TP, _PP, _CP = of_model("n_heads", 64), of_model("n_layers", 64), degrees(64)
+
+
+# -- schedule --------------------------------------------------------------------------------------
+
+
+def _schedule_gives(record: Schedule) -> str:
+    return f"idle {record.timeline().idle_share:.0%}, {max(record.in_flight)} in flight"
+
+
+def _schedule_says(record: Schedule) -> str:
+    line = record.timeline()
+    several = f" of {record.virtual_stages} stages" if record.virtual_stages > 1 else ""
+    return (
+        f"{plural(record.micro_batches, 'micro-batch')} over {plural(record.pp, 'rank')}{several}: a rank is "
+        f"idle {line.idle_share:.1%} of the step, and holds the activations of at most "
+        f"{plural(max(record.in_flight), 'forward')} at a time."
+    )
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def _memory_gives(record: Memory) -> str:
+    low, high = record.low_bytes / GIB, record.high_bytes / GIB
+    return f"{low:.1f} GiB" if record.low_bytes == record.high_bytes else f"{low:.1f}–{high:.1f} GiB"
+
+
+def _memory_problem(record: Memory) -> str:
+    if record.outcome != TOO_MUCH:
+        return ""
+    return f"{record.low_bytes / GIB:.1f} GiB, and {record.gpu} has {record.hbm_bytes / GIB:.1f} GiB"
+
+
+def _memory_says(record: Memory) -> str:
+    worst, parts = record.worst, groups(record.worst)
+    states, activations = parts["states"] / GIB, parts["activations"] / GIB
+    ends = f" ({_memory_gives(record)}, by trainer)" if record.open_facts else ""
+    return (
+        f"The fullest rank, in stage {worst.stage}, takes {worst.total_bytes / GIB:.1f} GiB{ends}: "
+        f"{states:.1f} for weights, gradients and optimizer states, {activations:.1f} for activations. "
+        f"{record.gpu} has {record.hbm_bytes / GIB:.1f} GiB."
+    )
+
+
+# -- ZeRO ------------------------------------------------------------------------------------------
+
+
+def _held(record: ZeroMap) -> dict[str, int]:
+    """Bytes on the fullest rank of the group, the first."""
+    return {what: record.held(what, 0) for what in SHARED_FROM}
+
+
+def _zero_gives(record: ZeroMap) -> str:
+    return human(sum(_held(record).values()))
+
+
+def _zero_says(record: ZeroMap) -> str:
+    parts = []
+    for what, size in _held(record).items():
+        shared = record.cut.shards.cuts(what) and record.ways > 1
+        parts.append(f"{human(size)} of {what}, {f'1 slice of {record.ways}' if shared else 'whole'}")
+    sent = sum(move.bytes for move in record.moves)
+    travels = f"its collectives carry {human(sent)} in a step" if sent else "nothing travels"
+    return f"A rank holds {'; '.join(parts)}; {travels}."
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+def _cost_gives(record: Cost) -> str:
+    return f"{record.step_seconds:.3g} s, MFU {record.mfu:.0%}"
+
+
+def _cost_says(record: Cost) -> str:
+    shares = Counter({name: n / record.step_seconds for name, n in record.seconds.items()})
+    most = listed([f"{name} {part:.0%}" for name, part in shares.most_common(NAMED)])
+    return (
+        f"A step of {record.tokens:,} tokens takes {record.step_seconds:.3g} s on "
+        f"{plural(record.layout.world, 'GPU')} ({record.low:.3g} to {record.high:.3g} s): {most}."
+    )
+
+
+# -- traffic ---------------------------------------------------------------------------------------
+
+
+def _traffic_gives(record: Traffic) -> str:
+    return human(record.bytes())
+
+
+def _traffic_says(record: Traffic) -> str:
+    if not record.terms:
+        return "Nothing travels: no axis of more than one rank communicates here."
+    axes = listed([f"{human(n)} over {axis.upper()}" for axis, n in record.by_axis.items()])
+    times = sum(term.count for term in record.terms)
+    return f"A rank takes part in {plural(times, 'collective')}, which carry {axes}."
+
+
+# -- inside a layer --------------------------------------------------------------------------------
+
+
+def _waits(record: LayerSteps) -> dict[str, float]:
+    """Axis → the part of a layer's time that a rank waits for its group."""
+    whole = record.seconds(FORWARD) + record.seconds(BACKWARD)
+    by = {axis: sum(s.seconds for s in record.steps if s.axis == axis) / whole for axis in ("tp", "cp")}
+    return {axis: part for axis, part in by.items() if part}
+
+
+def _inside_gives(record: LayerSteps) -> str:
+    milliseconds = 1e3 * (record.seconds(FORWARD) + record.seconds(BACKWARD))
+    return f"{milliseconds:.3g} ms, {sum(_waits(record).values()):.0%} waiting"
+
+
+def _inside_says(record: LayerSteps) -> str:
+    forward, backward = (1e3 * record.seconds(phase) for phase in (FORWARD, BACKWARD))
+    said = f"A layer takes {forward:.3g} ms forward and {backward:.3g} ms backward on {record.gpu}"
+    waits = [f"{part:.0%} of it for its {axis.upper()} group" for axis, part in _waits(record).items()]
+    return f"{said}; a rank waits {listed(waits)}." if waits else f"{said}; nobody waits."
+
+
+JOBS = {
+    "schedule": Subject(
+        schedule,
+        {"name": "1f1b", "pp": 4, "micro_batches": 8, "virtual_stages": None, "nc": None},
+        {"name": tuple(ORDERS), "pp": degrees(16), "micro_batches": degrees(64)},
+        _schedule_gives,
+        _schedule_says,
+    ),
+    "memory": Subject(
+        memory,
+        {**_TRAINED, "zero": 1, "recompute": "selective", "seq_len": 8192, "micro_batch": 1}
+        | {"gpu": DEFAULT_GPU, "framework": None},
+        {"tp": _TP, "pp": _PP, "zero": range(4), "recompute": OPTIONS["recompute"].choices},
+        _memory_gives,
+        _memory_says,
+        _memory_problem,
+    ),
+    "zero": Subject(
+        zero,
+        {"model": "llama3-8b", "zero": 1, "dp": 1, "tp": 1, "cp": 1, "pp": 1},
+        {"zero": range(4), "dp": degrees(128)},
+        _zero_gives,
+        _zero_says,
+    ),
+    "cost": Subject(
+        cost,
+        {**_TRAINED, "recompute": "selective", "seq_len": 8192, "micro_batch": 1, "gpu": DEFAULT_GPU},
+        {"tp": _TP, "pp": _PP, "recompute": OPTIONS["recompute"].choices},
+        _cost_gives,
+        _cost_says,
+    ),
+    "traffic": Subject(
+        traffic,
+        {"program": "block", **_TRAINED, "seq_len": 8192},
+        {"tp": _TP, "cp": _CP, "program": tuple(PARTS)[:-1]},
+        _traffic_gives,
+        _traffic_says,
+    ),
+    "inside": Subject(
+        inside,
+        {"model": "llama3-8b", "tp": 1, "cp": 1, "cp_method": "all_gather", "seq_len": 8192}
+        | {"micro_batch": 1, "gpu": DEFAULT_GPU},
+        {"tp": _TP, "cp": _CP, "cp_method": OPTIONS["cp_method"].choices},
+        _inside_gives,
+        _inside_says,
+    ),
+}
+"""Name of the function → its live picture."""

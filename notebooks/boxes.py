@@ -1,0 +1,236 @@
+"""The course's answer boxes: a question with its truth, hints and pictures, and the box that asks it.
+
+An `Item` is a row of the course's tables: the question, the truth that the library computes, and what a
+reader gets to see before and after a guess. `box` hands it to the panel, which knows nothing of the course,
+and keeps the progress.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import llamapar as lp
+from guesses import JUDGED, difference, is_right, read, read_layout, read_list, read_number, words
+from llamapar.figures import View
+from llamapar.panels import Asked, Board, Box, Verdict
+from progress import file, keep
+from progress import read as read_progress
+
+ASK = "Put your guess in place of None and run the cell, or unfold the answer."
+ASK_LIVE = "Run the notebook to answer, or unfold the answer."
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question of the course.
+
+    truth: what is right, or a record that nobody can judge. kind: of the input; by the truth unless given.
+    choices: (value, label, note), whose note stands there once the truth is told. hints: from a nudge to
+    nearly the answer. slips: usual wrong answers, each with what is wrong with it. why: the sentence after
+    the truth. shows: the truth as a record or picture. veiled: the picture before a guess. marked: the
+    picture with a guess drawn in it. judge: what is wrong with an answer, where several are right.
+    """
+
+    text: str
+    truth: object
+    kind: str = ""
+    unit: str = ""
+    choices: tuple[tuple[object, str, str], ...] = ()
+    hints: tuple[str, ...] = ()
+    slips: tuple[tuple[object, str], ...] = ()
+    why: str = ""
+    shows: object = None
+    veiled: View | None = None
+    marked: Callable[[Any], View] | None = None
+    board: Board | None = None
+    judge: Callable[[object], str] | None = None
+    asks: str = field(default=ASK_LIVE, repr=False)
+
+    def __post_init__(self) -> None:
+        """Names the kind of input, and the two choices of a question for yes or no."""
+        if isinstance(self.truth, bool) and not self.choices:
+            object.__setattr__(self, "choices", ((True, "yes", ""), (False, "no", "")))
+        object.__setattr__(self, "kind", self.kind or self._kind())
+
+    def _kind(self) -> str:
+        if self.board:
+            return "board"
+        if self.choices:
+            return "choice"
+        if isinstance(self.truth, int | float):
+            return "number"
+        entries = list(self.truth) if isinstance(self.truth, list | tuple | range) else [""]
+        return "list" if all(isinstance(n, int | float) for n in entries) else "text"
+
+    def read(self, guess: object) -> object:
+        """What the page or a cell gave, as a guess. Raises LlamaparError for what is none."""
+        if self.board:
+            return self.board.read(self.board.put(_entries(guess)))
+        if self.kind == "list" and not isinstance(guess, list | tuple | range):
+            return read_list(words(guess))
+        if self.kind == "number" and (isinstance(guess, bool) or not isinstance(guess, int | float)):
+            return read_number(words(guess), self.unit)
+        if isinstance(guess, str) and self.kind == "choice" and isinstance(self.truth, bool):
+            guess = read(guess)
+        if self.kind == "choice" and guess not in [value for value, *_ in self.choices]:
+            labels = [label for _, label, _ in self.choices]
+            raise lp.LlamaparError(f"{words(guess)} is none of the choices", "nothing was kept", labels)
+        if isinstance(guess, str) and isinstance(self.truth, lp.Layout):
+            return read_layout(guess)
+        if self.kind == "text" and not words(guess).strip():
+            raise lp.LlamaparError("there is no answer yet", "nothing was kept")
+        return guess
+
+    def wrong(self, guess: object) -> str:
+        """What is wrong with a guess, as a sentence: by a slip that is known, else ""."""
+        if self.judge:
+            return self.judge(guess)
+        return next((why for slip, why in self.slips if is_right(guess, slip)), "")
+
+    def is_right(self, guess: object) -> bool | None:
+        """None where nothing can judge."""
+        return not self.judge(guess) if self.judge else is_right(guess, self.truth)
+
+    @property
+    def judged(self) -> bool:
+        """Whether a guess can be held against the truth."""
+        return self.judge is not None or isinstance(self.truth, JUDGED)
+
+    @property
+    def picture(self) -> View | None:
+        """What is shown with the truth: a picture, or a record's text."""
+        record = self.shows if self.judged else self.truth
+        if record is None or isinstance(record, View):
+            return record
+        spec = getattr(record, "spec", None) or {"data": [], "layout": {}}
+        return View(spec, str(record))
+
+    def say(self, value: object) -> str:
+        """A value in words: by its label where there are choices, with the unit where it is a number."""
+        label = next((label for each, label, _ in self.choices if each == value), "")
+        unit = f" {self.unit}" if self.unit and self.kind == "number" else ""
+        return label or f"{words(value)}{unit}"
+
+    def told(self, guess: object, first: str = "", says: str = "") -> Verdict:
+        """The verdict that tells the truth. first: the guess that stands, where that is another one."""
+        right, truth = self.is_right(guess), self.say(self.truth) if self.judged else "below"
+        again = f" Your first guess was {first}." if first and first != words(guess) else ""
+        if self.board:
+            line = "That is it." if right else "Not quite: the true one stands under yours."
+        elif right:
+            line = f"That is it: {truth}."
+        elif right is None:
+            line = f"You said {self.say(guess)}. Compare for yourself."
+        else:
+            line = f"Not quite: you said {self.say(guess)}, it is {truth}."
+        line = " ".join(filter(None, (line + again, "" if right else self.wrong(guess), self.why, says)))
+        marked = self.marked(guess) if self.marked and not right else self.picture
+        answer = self.truth if self.judged else None
+        answer = list(answer) if isinstance(answer, tuple | range) else answer
+        return Verdict(right, line, self.say(guess), truth, guess, answer, marked, self.marked is not None)
+
+
+def _entries(guess: object) -> object:
+    """A guess for a board, also as the progress file keeps it: "[0, 0, 1]", or "['F0 B0', 'F0 B0']"."""
+    if not isinstance(guess, str):
+        return guess
+    return re.findall(r"'([^']*)'", guess) or read_list(guess)
+
+
+def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool = True) -> Box:
+    """The box of a question; answered already where a guess is given, or stands in the progress file.
+
+    kind, name: as what its progress is kept. tells: whether any guess is told the truth, as a prediction's
+    is, or only the right one, as an exercise's.
+    """
+
+    def judge(given: object) -> Verdict:
+        own, notes = item.read(given), list[str]()
+        right = item.is_right(own)
+        entry = keep(kind, name, right, words(own) if tells else None, say=notes.append)
+        said = " ".join(notes)
+        if tells:
+            return item.told(own, str(entry.get("guess", "")), said)
+        if right:
+            return item.told(own, says=said)
+        why = item.wrong(own) or f"{difference(own, item.truth)}."
+        line = " ".join(filter(None, ("Not yet.", why[:1].upper() + why[1:], said)))
+        return Verdict(False, line, item.say(own), value=own)
+
+    def reveal() -> Verdict:
+        said = f"It is {item.say(item.truth)}."
+        answer = list(item.truth) if isinstance(item.truth, tuple | range) else item.truth
+        return Verdict(None, " ".join(filter(None, (said, item.why))), "", said, None, answer, item.picture)
+
+    first = judge(guess) if guess is not None else _before(item, kind, name, tells)
+    asked = Asked(
+        item.text,
+        item.kind,
+        judge,
+        unit=item.unit,
+        choices=item.choices,
+        hints=item.hints,
+        view=item.veiled,
+        board=item.board,
+        reveal=None if tells else reveal,
+        first=first,
+    )
+    answered = first if guess is not None else None
+    return Box(asked, lambda: still(item, answered))
+
+
+def _before(item: Item, kind: str, name: str, tells: bool) -> Verdict | None:
+    """The verdict on the guess that stands in the progress file; None where none does."""
+    path = file()
+    try:
+        entry = read_progress(path).get(kind, {}).get(name) if path else None
+    except lp.LlamaparError:
+        entry = None  # whose file it is says the first guess
+    if entry is None:
+        return None
+    if not tells:
+        return Verdict(True, "You have solved this before.", "") if entry["right"] else None
+    try:
+        return item.told(item.read(entry["guess"]))
+    except ValueError:  # kept by another form of the question
+        truth = item.say(item.truth)
+        return Verdict(entry["right"], f"You said {entry['guess']}; it is {truth}.", entry["guess"], truth)
+
+
+def still(item: Item, answered: Verdict | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What stands where no widget can live: the question, and its truth folded; or a verdict, open."""
+    if answered is None:
+        return folded(item)
+    text, seen = f"{item.text} – {answered.says}", answered.view if answered.truth else None
+    html = f"<p><b>{escape(item.text)}</b> {escape(answered.says)}</p>"
+    data = {"text/plain": "\n".join(map(str, filter(None, (text, seen)))), "text/html": html}
+    return data, {"llamapar": {"box": True}}
+
+
+def folded(item: Item) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The question, and its truth folded. The metadata hold its figure, for the tool that stores it."""
+    text, html = [item.text], [f"<summary><b>{escape(item.text)}</b> {item.asks}</summary>"]
+    metadata: dict[str, object] = {"box": True}
+    if item.judged:
+        text.append(item.say(item.truth))
+        html.append(f"<p><b>{escape(text[-1])}</b></p>")
+    record = item.shows if item.judged else item.truth
+    if item.picture and item.picture.spec["data"]:
+        spec = item.picture.spec
+        drawn_from = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+        html.append(f"<!--picture {drawn_from[:16]}-->")
+        metadata["picture"] = spec
+    if record is not None:
+        text.append(str(record))
+        as_html = getattr(record, "_repr_html_", None)
+        in_words = as_html() if as_html else f"<pre>{escape(text[-1])}</pre>"
+        again = f"<details><summary>The same in words</summary>{in_words}</details>"
+        html.append(again if "picture" in metadata else in_words)
+    data = {"text/plain": "\n".join(text), "text/html": f"<details>{''.join(html)}</details>"}
+    return data, {"llamapar": metadata}

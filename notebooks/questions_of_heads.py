@@ -1,0 +1,234 @@
+"""What the notebook on attention heads asks: each question with its truth, hints and pictures.
+
+Every truth is computed by the library when the question is asked; nothing is typed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import llamapar as lp
+from boards import dealt, holders, order, placed
+from boxes import Item
+from llamapar.figures import View
+from llamapar.panels.ladders_of_maps import MAPS
+from llamapar.records.tables import plural, units
+from veils import marked, veiled
+
+_BIG = "llama3.1-405b"
+_EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu"}
+_QUERY_LANE, _KEY_LANE = (-0.45, 0.45), (0.55, 1.9)
+"""Where the lanes stand in the picture of heads, the numbers under the KV heads included."""
+
+
+@cache
+def _small(tp: int) -> lp.ModelConfig:
+    """405B with all its heads, narrow enough for a CPU."""
+    return lp.shrink(lp.model(_BIG), lp.Layout(tp=tp)).model
+
+
+def _first_and_last() -> Item:
+    record, rank = lp.heads(_BIG, tp=8), 3
+    n, first, own = record.model.n_heads, record.rank(0).q_heads, record.rank(rank).q_heads
+    view = lp.view(record)
+
+    def with_guess(guess: list[float]) -> View:
+        ends = (guess[0], guess[-1] + 1) if len(guess) == 2 and 0 <= guess[0] <= guess[1] < n else None
+        said = "–".join(f"{n:g}" for n in guess)
+        return marked(view, _QUERY_LANE, ends, (own[0], own[-1] + 1), said, f"{own[0]}–{own[-1]}")
+
+    return Item(
+        "405B at TP 8: first and last query head of rank 3",
+        [own[0], own[-1]],
+        unit="query heads",
+        hints=(
+            f"{n} query heads are dealt to {record.tp} ranks in order, the same number to each.",
+            f"Rank 0 holds {units('query head', first)}.",
+        ),
+        slips=(
+            ([first[0], first[-1]], "Those are the heads of rank 0."),
+            ([own[0], own[-1] + 1], "Heads count from 0, so the last is one less."),
+            ([own[0] + 1, own[-1] + 1], "Heads count from 0."),
+            ([own[0] - len(own), own[0] - 1], "Ranks count from 0, too: those are rank 2's."),
+        ),
+        why=f"Ranks 0 to {rank - 1} hold {rank} · {len(own)} heads, so rank {rank} begins at {own[0]}.",
+        shows=view,
+        veiled=veiled(view, (first[-1] + 1, n), (-0.9, 1.9)),
+        marked=with_guess,
+    )
+
+
+def _same_numbers() -> Item:
+    layout = lp.Layout(tp=8, sequence_parallel=False)
+    run = lp.run("attention", _small(8), layout, fault="drop_all_reduce", backward=False, **_EXACT)
+    a, b = run.outputs[0]["out"], run.outputs[1]["out"]
+    return Item(
+        "After wo, do ranks 0 and 1 have the same numbers?",
+        bool(a.equal(b)),
+        hints=(
+            "Which columns of wo did rank 0 multiply with, and which rank 1?",
+            "Each rank multiplied its own heads by their columns. What would all heads have given?",
+        ),
+        why=f"Both are {list(a.shape)}, and each is a summand: the output is the sum over the ranks.",
+    )
+
+
+def _failing_line() -> Item:
+    m, tp = lp.model(_BIG), 16
+    layout = lp.Layout(tp=tp, sequence_parallel=False)  # as in Meta's code
+    stopped = lp.tape("meta_attention", m, layout, seq_len=8192)
+    source = lp.programs.show_source("meta_attention").splitlines()
+    lines = [line.strip() for line in source if "//" in line]
+    assert stopped.failed is not None
+    q, kv = m.n_heads // tp, m.n_kv_heads // tp
+    gives = (
+        f"{m.n_heads} // {tp} = {q}",
+        f"{m.n_kv_heads} // {tp} = {kv}",
+        f"{q} // {kv}: {stopped.errors[0]}",
+    )
+    numbered = [f"{k}: {line}" for k, line in enumerate(lines, 1)]
+    return Item(
+        "128 and 8 heads at TP 16: which line fails, 1, 2 or 3?",
+        1 + lines.index(stopped.failed.code),
+        choices=tuple(zip(range(1, len(lines) + 1), numbered, gives, strict=True)),
+        hints=("Work the three lines out for 16 ranks, one after the other.", "// rounds down."),
+        slips=((2, "Line 2 makes the zero, and nothing complains there."),),
+        why="The message comes from a line that is not to blame.",
+    )
+
+
+def _deal() -> Item:
+    record = lp.heads(_BIG, tp=16, kv_replication=True)
+    tiled = lp.heads(_BIG, tp=16, kv_replication=True, interleave=False)
+    own = record.rank(0)
+    stored = [[share.rank(r).kv_heads.start for r in range(record.tp)] for share in (record, tiled)]
+    wrong = plural(len(tiled.wrong_ranks), "rank")
+    return Item(
+        "405B at TP 16: which KV head does each rank store?",
+        stored[0],
+        hints=(
+            f"{record.model.group_size} query heads read a KV head. A rank has {len(own.q_heads)} of them.",
+            "Query heads of one shade read the same KV head, so it belongs on their ranks.",
+        ),
+        slips=(
+            (stored[1], f"That is tiled: {wrong} would hold a KV head that their query heads do not read."),
+        ),
+        why="Copies of a KV head stand side by side, under the query heads that read it.",
+        board=dealt(record),
+        shows=lp.view(record),
+    )
+
+
+def _tiled() -> Item:
+    record = lp.heads(_BIG, tp=16, kv_replication=True, interleave=False)
+    view = lp.view(record)
+    wrong = len(record.wrong_ranks)
+    return Item(
+        "Tiled: still the output of the model with 8 heads?",
+        bool(_output("tile_kv")),
+        hints=(
+            "Query heads 0 to 15 read KV head 0. On which ranks are they?",
+            f"Tiled, rank 1 stores KV head {record.rank(1).kv_heads.start}.",
+        ),
+        why=f"{wrong} of {record.tp} ranks store a KV head that they do not read; every shape is right.",
+        shows=view,
+        veiled=veiled(view, (0, record.model.n_heads), _KEY_LANE),
+    )
+
+
+def _output(fault: str) -> bool:
+    """Whether the output of copied KV heads is right under a fault, to the tolerance of a run."""
+    layout = lp.Layout(tp=16)
+    run = lp.run("attention", _small(8), layout, fault=fault, kv_replication=True, **_EXACT)
+    return run.output_errors["out"] <= run.tolerance
+
+
+def _above() -> Item:
+    m = lp.model("llama3.2-3b")
+    heads = MAPS["heads"]
+    values = {"model": m.name, "tp": 1, "kv_replication": True, "interleave": True}
+    rungs = [rung for rung in heads.ladder(values, "tp") if int(str(rung.value)) > m.n_kv_heads]
+    notes = [f"{rung.gives} ✕ {rung.problem}" if rung.problem else rung.gives for rung in rungs]
+    [works] = [
+        tp for tp in range(m.n_kv_heads + 1, m.n_heads + 1) if lp.heads(m, tp=tp, kv_replication=True).ok
+    ]
+    return Item(
+        "24 and 8 heads: which one TP above 8 works with copies?",
+        works,
+        choices=tuple(
+            (rung.value, f"TP {rung.value}", note) for rung, note in zip(rungs, notes, strict=True)
+        ),
+        hints=(
+            f"Each of the {m.n_kv_heads} KV heads gets the same number of copies.",
+            f"Query heads are not copied: TP must still divide {m.n_heads}.",
+        ),
+    )
+
+
+def _forgotten() -> Item:
+    return Item(
+        "The sum is forgotten: is the forward still right?",
+        _output("no_kv_grad_sum"),
+        hints=("At which moment does a gradient exist: in the forward, or in the backward?",),
+        why="Only the gradients of wk and wv are wrong: nothing shows until the copies have drifted apart.",
+    )
+
+
+def _ranks_of_a_head() -> Item:
+    record, head = lp.heads(_BIG, tp=32, kv_replication=True), 5
+    tiled = lp.heads(_BIG, tp=32, kv_replication=True, interleave=False)
+    own = list(record.shared()[head])
+    copies = f"{record.tp} ranks for {record.model.n_kv_heads} KV heads are {record.replicas} copies of each"
+    return Item(
+        f"405B at TP {record.tp} with copies: whose gradients of KV head {head} must be summed?",
+        own,
+        hints=(f"{copies}.", "The copies stand side by side, under the query heads that read them."),
+        slips=(
+            ([head], f"That is one copy. {copies}."),
+            (
+                list(tiled.shared()[head]),
+                "Those hold it where copies are tiled; here they stand side by side.",
+            ),
+        ),
+        why=f"{copies}, and those of head {head} stand side by side.",
+        board=holders(record, head),
+        shows=lp.view(record),
+    )
+
+
+def _one_forward_one_backward() -> Item:
+    shape = {"pp": 2, "micro_batches": 3}
+    asked, gpipe = lp.schedule("1f1b", **shape), lp.schedule("gpipe", **shape)
+    most = [max(schedule.in_flight) for schedule in (asked, gpipe)]
+    return Item(
+        "Two ranks, three micro-batches: place 1F1B",
+        order(asked),
+        hints=(
+            "Rank 1 turns each micro-batch round as soon as its forward is done.",
+            f"Rank 0 keeps at most {most[0]} micro-batches in flight; then it waits for a backward.",
+        ),
+        slips=(
+            (order(gpipe), f"That is GPipe: rank 0 keeps {most[1]} micro-batches in flight, 1F1B {most[0]}."),
+        ),
+        why=f"Both end at the same time, and 1F1B keeps {most[0]} micro-batches where GPipe keeps {most[1]}.",
+        board=placed(asked),
+        shows=lp.view(asked),
+    )
+
+
+PREDICTIONS: dict[str, Callable[[], Item]] = {
+    "405B at TP 8: first and last query head of rank 3": _first_and_last,
+    "After wo, do ranks 0 and 1 have the same numbers?": _same_numbers,
+    "128 and 8 heads at TP 16: which line fails, 1, 2 or 3?": _failing_line,
+    "405B at TP 16: which KV head does each rank store?": _deal,
+    "Tiled: still the output of the model with 8 heads?": _tiled,
+    "24 and 8 heads: which one TP above 8 works with copies?": _above,
+    "The sum is forgotten: is the forward still right?": _forgotten,
+    "Two ranks, three micro-batches: place 1F1B": _one_forward_one_backward,
+}
+"""By the question itself."""
+
+EXERCISES: dict[str, Callable[[], Item]] = {"ranks with KV head 5": _ranks_of_a_head}
+"""By the name of the exercise."""

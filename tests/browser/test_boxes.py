@@ -1,0 +1,279 @@
+"""Answer boxes in JupyterLab: a reader who guesses wrongly first, takes a hint, then answers rightly."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, expect
+
+from browser.lab import PROJECT, Lab, Notebook, scratch_notebook, wait_until
+from browser.panel import ASK
+from browser.test_live import OUTSIDE
+
+pytestmark = pytest.mark.browser
+
+HEADS, LINE, DEAL, TILED, LADDER, PLACE, EXERCISE, NUMBER, TEXT = range(1, 10)
+START = """import os
+import exercises
+from exercises import check, predict
+os.environ["LLAMAPAR_PROGRESS"] = os.path.abspath("progress.json")"""
+CELLS = (
+    START,
+    'predict("405B at TP 8: first and last query head of rank 3")',
+    'predict("128 and 8 heads at TP 16: which line fails, 1, 2 or 3?")',
+    'predict("405B at TP 16: which KV head does each rank store?")',
+    'predict("Tiled: still the output of the model with 8 heads?")',
+    'predict("24 and 8 heads: which one TP above 8 works with copies?")',
+    'predict("Two ranks, three micro-batches: place 1F1B")',
+    'check("ranks with KV head 5")',
+    'predict("How many GPUs?", None, 8192)',
+    'predict("Which axis?", None, "tp")',
+)
+BOXES = (
+    "[w for w in __import__('ipywidgets').widgets.widget._instances.values() if type(w).__name__ == 'Box']"
+)
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    folder = tmp_path_factory.mktemp("boxes")
+    for path in (PROJECT / "notebooks").iterdir():
+        if path.suffix in (".py", ".toml") or path.name == "published_steps.json":
+            shutil.copy(path, folder)
+    with lab.open(scratch_notebook(folder / "boxes.ipynb", *CELLS), height=5200) as opened:
+        for cell in range(len(CELLS)):
+            opened.run(cell)
+        opened.cell(HEADS).locator(".main-svg").first.wait_for()
+        yield opened
+        assert opened.console_errors() == []
+
+
+def box(notebook: Notebook, cell: int) -> Locator:
+    return notebook.cell(cell).locator(".lp-ask")
+
+
+def says(notebook: Notebook, cell: int) -> Locator:
+    return box(notebook, cell).locator(".lp-verdict")
+
+
+def press(notebook: Notebook, cell: int, name: str) -> None:
+    box(notebook, cell).get_by_role("button", name=name, exact=True).click()
+
+
+def settle(notebook: Notebook) -> None:
+    """Wait until each page shows its kernel's last payload."""
+
+    def agree() -> bool:
+        kept = json.loads(eval(notebook.page.evaluate(ASK, f"__import__('json').dumps({KEPT})")))
+        painted = notebook.page.locator(".lp-ask").evaluate_all(
+            "all => all.map(b => [b.querySelector('h3').textContent, Number(b.dataset.painted)])"
+        )
+        return bool(kept == dict(painted))
+
+    wait_until(agree, what="boxes agree with their kernel")
+
+
+KEPT = f"{{b.payload['question']: b.payload['seq'] for b in {BOXES}}}"
+
+
+def slot(notebook: Notebook, cell: int, row: int, column: int) -> Locator:
+    return box(notebook, cell).locator(f"[data-at='{row}-{column}']")
+
+
+# The reader comes to each box once, in the order of these tests.
+
+
+def test_a_prediction_wrong_then_right(notebook: Notebook) -> None:
+    heads = box(notebook, HEADS)
+    expect(heads.locator(".plotly")).to_contain_text("?")
+    assert heads.locator(".shapelayer path").count() == 1, "the veil"
+    press(notebook, HEADS, "a hint")
+    expect(heads.locator(".lp-hints li")).to_have_text(
+        "128 query heads are dealt to 8 ranks in order, the same number to each."
+    )
+    heads.locator("input").fill("a few")
+    heads.locator("input").press("Enter")
+    expect(heads.locator(".lp-problem")).to_contain_text("'a few' is not a list of numbers")
+    expect(heads.locator("input")).to_have_value("a few")
+    assert notebook.page.evaluate(ASK, "exercises.progress()") == "None", "nothing was kept"
+    heads.locator("input").fill("40, 55")
+    heads.locator("input").press("Enter")
+    expect(says(notebook, HEADS)).to_contain_text("Not quite: you said [40, 55], it is [48, 63].")
+    expect(heads.locator(".plotly")).to_contain_text("you said 40–55")
+    expect(heads.locator(".plotly")).to_contain_text("it is 48–63")
+    expect(heads.locator(".lp-problem")).to_have_count(0)
+    assert heads.locator(".shapelayer path").count() == 2
+    heads.locator("input").fill("48–63")
+    press(notebook, HEADS, "check")
+    expect(says(notebook, HEADS)).to_contain_text("That is it: [48, 63]. Your first guess was [40, 55].")
+
+
+def test_choices_are_marked_with_what_was_said_and_what_is(notebook: Notebook) -> None:
+    for cell, wrong, right in ((LINE, 1, 2), (TILED, 0, 1), (LADDER, 1, 2)):
+        choices = box(notebook, cell).locator(".lp-choice")
+        assert "✕" not in "".join(choices.all_inner_texts()), "what each gives is veiled"
+        choices.nth(wrong).click()
+        expect(choices.nth(wrong)).to_contain_text("✕ you said")
+        expect(choices.nth(right)).to_contain_text("✓ it is")
+    expect(box(notebook, LADDER).locator(".lp-choice").nth(1)).to_contain_text(
+        "1 1/2 query heads ✕ tp=16 does"
+    )
+    expect(box(notebook, TILED).locator(".lp-subtitle")).to_contain_text("14 of 16 ranks")
+
+
+def test_heads_are_dealt_and_a_third_copy_is_refused(notebook: Notebook) -> None:
+    deal = box(notebook, DEAL)
+    for rank in range(16):
+        deal.get_by_role("radio", name=str(rank % 8), exact=True).click()
+        slot(notebook, DEAL, 0, rank).click()
+        expect(slot(notebook, DEAL, 0, rank)).to_have_text(str(rank % 8))
+    deal.get_by_role("radio", name="0", exact=True).click()
+    slot(notebook, DEAL, 0, 1).click()
+    expect(deal.locator(".lp-problem")).to_contain_text("KV head 0 is on rank 0 and rank 8 already")
+    expect(slot(notebook, DEAL, 0, 1)).to_have_text("1")
+    press(notebook, DEAL, "check")
+    expect(says(notebook, DEAL)).to_contain_text("That is tiled")
+    expect(deal.locator("[data-wrong=yes]")).to_have_count(14)
+    assert deal.locator(".lp-true td").all_inner_texts() == [str(rank // 2) for rank in range(16)]
+    expect(deal.locator(".lp-subtitle")).to_contain_text("each KV head whole on 2 ranks")
+
+
+def test_a_schedule_is_placed_by_keys_and_an_early_operation_is_refused(notebook: Notebook) -> None:
+    place = box(notebook, PLACE)
+    slot(notebook, PLACE, 1, 0).click()
+    expect(place.locator(".lp-problem")).to_contain_text("it needs F0 of rank 0, which is not placed")
+    slot(notebook, PLACE, 0, 0).focus()
+    notebook.page.keyboard.press("Enter")
+    expect(slot(notebook, PLACE, 0, 0)).to_have_text("F0")
+    expect(slot(notebook, PLACE, 0, 0)).to_be_focused()
+    notebook.page.keyboard.press("ArrowDown")
+    notebook.page.keyboard.press("ArrowRight")
+    expect(slot(notebook, PLACE, 1, 1)).to_be_focused()
+    notebook.page.keyboard.press("Space")
+    expect(slot(notebook, PLACE, 1, 1)).to_have_text("F0")
+    expect(place.get_by_role("radio", name="F1", exact=True)).to_be_checked()  # F0 stands everywhere
+    rest = "F1 0 1, F1 1 4, B0 1 2, B0 0 4, F2 0 6, B1 1 5, F2 1 7, B1 0 7, B2 1 8, B2 0 10"
+    for one in rest.split(", "):
+        name, row, column = one.split()
+        place.get_by_role("radio", name=name, exact=True).click()
+        slot(notebook, PLACE, int(row), int(column)).click()
+        expect(slot(notebook, PLACE, int(row), int(column))).to_have_text(name)
+    press(notebook, PLACE, "check")
+    expect(says(notebook, PLACE)).to_contain_text("That is it.")
+    expect(place.locator(".lp-true")).to_have_count(0)
+
+
+def test_an_exercise_wrong_a_hint_then_right(notebook: Notebook) -> None:
+    task = box(notebook, EXERCISE)
+    for rank in (5, 13):
+        slot(notebook, EXERCISE, 0, rank).click()
+        expect(slot(notebook, EXERCISE, 0, rank)).to_have_text("5")
+    press(notebook, EXERCISE, "check")
+    expect(says(notebook, EXERCISE)).to_have_text("Not yet. 2 entries, expected 4.")
+    expect(task.get_by_role("button", name="show the answer")).to_be_visible()
+    expect(task.locator(".lp-figure")).to_be_hidden()
+    press(notebook, EXERCISE, "a hint")
+    expect(task.locator(".lp-hints li")).to_have_text("32 ranks for 8 KV heads are 4 copies of each.")
+    press(notebook, EXERCISE, "clear")
+    expect(task.locator("[data-at][data-tint]")).to_have_count(0)
+    for rank in range(20, 24):
+        slot(notebook, EXERCISE, 0, rank).click()
+        expect(slot(notebook, EXERCISE, 0, rank)).to_have_text("5")
+    press(notebook, EXERCISE, "check")
+    expect(says(notebook, EXERCISE)).to_contain_text("That is it.")
+    expect(task.locator(".lp-figure .main-svg").first).to_be_visible()
+    told = notebook.page.evaluate(ASK, "exercises.progress().rows[-1][1:3]")
+    assert eval(told)[1].endswith("1 right")
+
+
+def test_a_number_is_marked_on_a_line_and_words_stay_words(notebook: Notebook) -> None:
+    number = box(notebook, NUMBER)
+    number.locator("input").fill("500")
+    number.locator("input").press("Enter")
+    expect(number.locator(".lp-scale")).to_contain_text("you said 500")
+    marks = [number.locator(f".lp-at.lp-{kind}").bounding_box() for kind in ("guess", "truth")]
+    assert marks[0]
+    assert marks[1]
+    assert marks[0]["x"] < marks[1]["x"]
+    text = box(notebook, TEXT)
+    text.locator("input").fill("<img src=x onerror=alert(1)>")
+    press(notebook, TEXT, "check")
+    expect(says(notebook, TEXT)).to_contain_text("you said <img src=x onerror=alert(1)>, it is tp")
+    assert text.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("width", [1280, 820, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, width: int, theme: Any) -> None:
+    notebook.set_theme(theme)
+    notebook.page.set_viewport_size({"width": width, "height": 5200})
+    notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")
+    notebook.page.wait_for_timeout(400)
+    for cell in range(1, len(CELLS)):
+        assert box(notebook, cell).evaluate(OUTSIDE) == [], CELLS[cell]
+    options = {"resultTypes": ["violations"]}
+    found = Axe().run(notebook.page, context={"include": [[".lp-ask"]]}, options=options).response
+    serious = [
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+    assert serious == []
+    notebook.page.set_viewport_size({"width": 1280, "height": 5200})
+    notebook.set_theme("light")
+
+
+def test_a_cell_that_is_run_again_opens_with_the_guess_that_stands(notebook: Notebook) -> None:
+    notebook.run(HEADS)
+    expect(says(notebook, HEADS)).to_contain_text("Not quite: you said [40, 55], it is [48, 63].")
+    notebook.run(EXERCISE)
+    expect(says(notebook, EXERCISE)).to_have_text("You have solved this before.")
+
+
+def test_what_is_saved_is_the_folded_answer_and_no_widget(notebook: Notebook) -> None:
+    saved = json.loads(notebook.save().read_text())
+    for cell in saved["cells"][1:]:
+        (output,) = cell["outputs"]
+        assert set(output["data"]) == {"text/plain", "text/html"}
+        assert "".join(output["data"]["text/html"]).startswith("<details><summary><b>")
+        assert output["metadata"] == {}
+    assert "widgets" not in saved["metadata"]
+
+
+def test_a_hand_that_answers_at_random_is_followed(notebook: Notebook, soak: bool) -> None:
+    draw = random.Random(32)
+    guesses = ("", "0", "48, 63", "8,192", "tp", "x", "-1", "9" * 30, "25 %")
+    for step in range(250 if soak else 30):
+        panel = box(notebook, draw.randrange(1, len(CELLS)))
+        kinds = {"typed": ".lp-typed", "choice": ".lp-choice", "slot": ".lp-slot", "thing": ".lp-thing"}
+        kinds |= {"hint": ".lp-hint:visible", "check": ".lp-check:enabled", "up": ".lp-give-up:visible"}
+        there = [kind for kind, name in kinds.items() if panel.locator(name).count()]
+        kind = draw.choice(there)
+        nodes = panel.locator(kinds[kind])
+        if kind == "typed":
+            nodes.first.fill(draw.choice(guesses))
+            nodes.first.press(draw.choice(("Enter", "Tab")))
+        else:
+            for _ in range(draw.choice((1, 3)) if kind in ("slot", "choice") else 1):  # faster than answers
+                nodes.nth(draw.randrange(nodes.count())).click()
+        if step % 5 == 4:
+            settle(notebook)
+    settle(notebook)
+    assert notebook.page.locator(".lp-ask .lp-problem", has_text="not done").count() == 0
+
+
+def test_a_kernel_that_is_gone_is_said_in_the_box(notebook: Notebook) -> None:
+    restart = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+    notebook.page.evaluate(restart)
+    number = box(notebook, NUMBER)
+    expect(number.locator(".lp-problem")).to_contain_text("the kernel of this panel is gone", timeout=20_000)
+    number.locator("input").fill("8192")
+    number.locator("input").press("Enter")
+    expect(number.locator(".lp-problem")).to_contain_text("run this cell again")

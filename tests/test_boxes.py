@@ -1,0 +1,478 @@
+"""Answer boxes without a browser: truths, guesses as they are typed, hints, boards, what reaches the page."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import IPython.display
+import pytest
+
+import exercises
+import llamapar as lp
+from boards import dealt, holders, order, placed
+from boxes import Item, box
+from exercises import EXERCISES, PREDICTIONS
+from guesses import read_layout, read_list, read_number
+from llamapar.panels import Box
+from llamapar.panels.box_panel import scale
+from llamapar.panels.page import plain
+from questions import QUESTIONS, Quiz
+from veils import veiled
+from wire import press, receive
+
+FIRST = "405B at TP 8: first and last query head of rank 3"
+DEAL = "405B at TP 16: which KV head does each rank store?"
+PLACE = "Two ranks, three micro-batches: place 1F1B"
+ITEMS = {**PREDICTIONS, **EXERCISES}
+
+TRUTHS: dict[str, object] = {
+    FIRST: [3 * 128 // 8, 4 * 128 // 8 - 1],
+    "After wo, do ranks 0 and 1 have the same numbers?": False,
+    "128 and 8 heads at TP 16: which line fails, 1, 2 or 3?": 3,
+    DEAL: [rank // 2 for rank in range(16)],
+    "Tiled: still the output of the model with 8 heads?": False,
+    "24 and 8 heads: which one TP above 8 works with copies?": 24,
+    "The sum is forgotten: is the forward still right?": True,
+    PLACE: ["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"],
+    "ranks with KV head 5": [5 * 4 + k for k in range(4)],
+}
+"""Worked out by hand, or known from the notebook's own runs."""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's progress is kept."""
+    path = tmp_path / "progress.json"
+    monkeypatch.setenv("LLAMAPAR_PROGRESS", str(path))
+    return path
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What cells display."""
+    found: list[Any] = []
+    monkeypatch.setattr(IPython.display, "display", found.append)
+    return found
+
+
+def asked(name: str) -> Box:
+    kind = "predictions" if name in PREDICTIONS else "exercises"
+    return box(ITEMS[name](), kind, name, tells=name in PREDICTIONS)
+
+
+# -- the course's tables ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_a_truth_is_what_a_hand_works_out_and_each_slip_is_told_what_is_wrong(name: str) -> None:
+    item, panel = ITEMS[name](), asked(name)
+    assert name in (item.text, "ranks with KV head 5")
+    assert item.truth == TRUTHS[name]
+    assert item.hints
+    for slip, why in item.slips:
+        panel.set(guess=slip)
+        assert panel.verdict is not None
+        assert panel.verdict.right is False
+        assert why in panel.verdict.says
+    panel.set(guess=item.truth)
+    assert panel.verdict is not None
+    assert panel.verdict.right is True
+    assert panel.verdict.says.startswith("That is it")
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_nothing_that_gives_the_answer_away_reaches_the_page_before_a_guess(name: str) -> None:
+    item, panel = ITEMS[name](), asked(name)
+    sent = json.dumps(panel.get_state())
+    assert panel.payload["verdict"] is None
+    assert all(note == "" for *_, note in panel.payload["choices"])
+    assert not any(hint in sent for hint in item.hints)
+    assert item.why not in sent or not item.why
+    if item.picture and item.veiled:
+        assert panel.payload["summary"].endswith("A part is veiled until you guess.")
+        said = set(item.picture.summary.splitlines()) & set(panel.payload["summary"].splitlines())
+        assert said == set()
+    elif item.picture:
+        assert panel.payload["figure"] is None
+        assert panel.payload["summary"] == ""
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_of_the_quiz_has_a_box(name: str, shown: list[Any]) -> None:
+    quiz = Quiz(0)
+    quiz.ask(name)
+    (panel,) = shown
+    truth = quiz.question(name).truth
+    assert panel.payload["question"] == quiz.question(name).text
+    assert panel.payload["kind"] != "board"
+    panel.set(guess=-1 if panel.payload["kind"] != "choice" else panel.payload["choices"][0][0])
+    assert panel.verdict.right is False or panel.payload["kind"] == "choice"
+    if not panel.verdict.right:
+        assert panel.payload["verdict"]["truth"] is None, "a wrong answer is not told the truth"
+    panel.set(guess=f"{truth} zero={truth.zero}" if isinstance(truth, lp.Layout) else truth)
+    assert panel.verdict.right is True, panel.verdict.says
+
+
+def test_a_question_that_the_tables_do_not_have_is_refused_with_the_nearest(shown: list[Any]) -> None:
+    with pytest.raises(lp.LlamaparError, match="question='405B at TP 8: first and last query head of ran"):
+        exercises.predict("405B at TP 8: first and last query head of rank 4")
+    with pytest.raises(lp.LlamaparError, match="exercise='ranks with KV head 6' is not known"):
+        exercises.check("ranks with KV head 6")
+    assert shown == []
+
+
+def test_an_exercise_of_the_old_table_has_a_box_too(shown: list[Any], file: Path) -> None:
+    exercises.check("DP of the short row")
+    (panel,) = shown
+    assert receive(panel, kind="guess", value="63") is None
+    assert panel.verdict.says == "Not yet. Got 63, which is not it."
+    assert receive(panel, kind="guess", value="64") is None
+    assert panel.verdict.says == "That is it: 64."
+
+
+# -- what is typed ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("16", 16), (" 8,192 ", 8192), ("64 rows", 64), ("25 %", 0.25), ("0.5", 0.5), ("1/4", 0.25), ("-3", -3)],
+)
+def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None:
+    assert read_number(text, "rows") == number
+
+
+@pytest.mark.parametrize("text", ["", "many", "1/0", "nan", "yes", "__import__('os')", "8 192 x"])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=r"is not a number|there is no number yet"):
+        read_number(text, "rows")
+
+
+@pytest.mark.parametrize("text", ["48, 63", "[48, 63]", "(48,63)", "48 63", "48–63", "48 to 63", "48; 63"])
+def test_lists_are_read_as_people_write_them(text: str) -> None:
+    assert read_list(text) == [48, 63]
+
+
+def test_other_lists_and_layouts() -> None:
+    assert read_list("20, 21,22 , 23") == [20, 21, 22, 23]
+    assert read_list("-1, 2.5") == [-1, 2.5]
+    with pytest.raises(lp.LlamaparError, match="'48 and more' is not a list of numbers"):
+        read_list("48 and more")
+    assert read_layout("lp.Layout(tp=8, dp=4)") == read_layout("TP 8 DP 4") == lp.Layout(tp=8, dp=4)
+    for text in ("", "eight", "tp=8; import os"):
+        with pytest.raises(lp.LlamaparError, match="is not a layout"):
+            read_layout(text)
+
+
+def test_what_cannot_be_read_is_refused_and_nothing_is_kept(file: Path) -> None:
+    panel = asked(FIRST)
+    for value in ("a few", "", None, {"a": 1}, True):
+        problem = receive(panel, kind="guess", value=value)
+        if problem is None:  # a value of another kind is a wrong guess, never an error of ours
+            assert panel.verdict is not None
+            assert panel.verdict.right is False
+        else:
+            assert "not done" not in problem["what"]
+            assert problem["why"] == "nothing was kept"
+    panel = asked("24 and 8 heads: which one TP above 8 works with copies?")
+    problem = receive(panel, kind="guess", value=17)
+    assert problem is not None
+    assert problem["what"] == "17 is none of the choices"
+    assert [text for text, _ in problem["choose"]] == ["TP 12", "TP 16", "TP 24"]
+
+
+# -- guessing --------------------------------------------------------------------------------------
+
+
+def test_a_wrong_prediction_is_drawn_beside_the_truth_and_the_first_guess_stands(file: Path) -> None:
+    panel = asked(FIRST)
+    before = panel.payload
+    assert receive(panel, kind="hint", value=True) is None
+    assert panel.payload["hints"] == list(ITEMS[FIRST]().hints[:1])
+    assert receive(panel, kind="guess", value="40, 55") is None
+    assert panel.payload["verdict"]["value"] == [40, 55]
+    assert panel.payload["verdict"]["answer"] == [48, 63]
+    frames = [(s["x0"], s["x1"], s["line"]["dash"]) for s in panel.payload["figure"]["layout"]["shapes"]]
+    assert frames == [(48, 64, "solid"), (40, 56, "dash")]
+    assert before["figure"]["layout"]["annotations"][0]["text"] == "?"
+    assert panel.payload["summary"].startswith("You said 40–55; it is 48–63.")
+    assert panel.payload["verdict"]["drawn"] is True, "in the picture, so nowhere else"
+    panel.set(guess=[48, 63])
+    assert panel.verdict is not None
+    assert "shapes" not in panel.payload["figure"]["layout"], "nothing to draw beside the truth"
+    assert panel.verdict.says.startswith("That is it: [48, 63]. Your first guess was [40, 55].")
+    assert json.loads(file.read_text())["predictions"][FIRST] == {"right": False, "guess": "[40, 55]"}
+    again = asked(FIRST)  # the notebook is run anew
+    assert again.verdict is not None
+    assert again.verdict.says.startswith("Not quite: you said [40, 55], it is [48, 63].")
+
+
+def test_a_guess_that_another_form_of_the_question_kept_is_said_in_words(file: Path) -> None:
+    kept = {FIRST: {"right": False, "guess": "no idea"}}
+    file.write_text(json.dumps({"form": exercises.progress.__globals__["FORM"], "predictions": kept}))
+    verdict = asked(FIRST).verdict
+    assert verdict is not None
+    assert verdict.says == "You said no idea; it is [48, 63]."
+
+
+def test_an_exercise_tells_the_truth_when_it_is_right_or_given_up(file: Path) -> None:
+    name = "ranks with KV head 5"
+    panel = asked(name)
+    assert panel.payload["gives_up"] is False
+    panel.set(give_up=True)
+    assert panel.verdict is not None  # who wants to know is told
+    panel = asked(name)
+    assert receive(panel, kind="guess", value="5, 13, 21, 29") is None
+    assert panel.payload["verdict"] | {"says": ""} == {
+        "right": False, "says": "", "guess": "[5, 13, 21, 29]", "truth": None, "value": [5, 13, 21, 29],
+        "answer": None, "drawn": False,
+    }  # fmt: skip
+    assert panel.payload["board"]["true"] is None
+    assert panel.payload["gives_up"] is True
+    assert panel.payload["figure"] is None
+    assert receive(panel, kind="give_up", value=True) is None
+    assert panel.payload["verdict"]["answer"] == [20, 21, 22, 23]
+    assert panel.payload["gives_up"] is False
+    assert [cell["column"] for cell in panel.payload["board"]["true"][0] if cell["text"]] == [20, 21, 22, 23]
+    assert json.loads(file.read_text())["exercises"] == {name: {"right": False}}
+    panel.set(guess=[20, 21, 22, 23])
+    assert json.loads(file.read_text())["exercises"] == {name: {"right": True}}
+    solved = asked(name)
+    assert solved.payload["verdict"]["says"] == "You have solved this before."
+    assert solved.payload["figure"] is None, "the veil stays: it can be solved again"
+
+
+def test_the_code_form_answers_the_box(shown: list[Any], file: Path) -> None:
+    exercises.predict(FIRST, [32, 47])
+    exercises.predict(FIRST, None)
+    exercises.predict(DEAL, [rank % 8 for rank in range(16)])
+    exercises.predict("After wo, do ranks 0 and 1 have the same numbers?", "no")
+    first, again, deal, same = shown
+    assert "Ranks count from 0, too: those are rank 2's." in first.verdict.says
+    assert again.verdict.guess == "[32, 47]", "None is not answered yet, and the first guess stands"
+    data, _ = first._repr_mimebundle_()
+    assert data["text/plain"].startswith(f"{FIRST} – Not quite: you said [32, 47], it is [48, 63].")
+    assert again._repr_mimebundle_()[0]["text/html"].startswith("<details><summary>")
+    assert [cell["wrong"] for cell in deal.payload["board"]["cells"][0]].count(True) == 14
+    assert same.verdict.right is True
+    with pytest.raises(lp.LlamaparError, match="a list of 16 KV heads is needed"):
+        exercises.predict(DEAL, [1])
+
+
+def test_a_file_of_somebody_else_is_said_in_the_box(file: Path) -> None:
+    file.write_text("{")
+    panel = asked("The sum is forgotten: is the forward still right?")
+    panel.set(guess=True)
+    assert panel.verdict is not None
+    assert "progress.json was left as it is, and this is not kept in it" in panel.verdict.says
+    assert file.read_text() == "{"
+
+
+def test_a_record_that_nobody_can_judge_is_shown_after_a_guess() -> None:
+    record = lp.ranks(lp.Layout(tp=2, cp=2), 0)
+    panel = box(Item("the groups", record), "predictions", "the groups")
+    assert panel.payload["summary"] == ""
+    panel.set(guess="three <b>")
+    assert panel.payload["verdict"]["right"] is None
+    assert panel.payload["verdict"]["says"] == "You said three <b>. Compare for yourself."
+    assert panel.payload["summary"] == str(record)
+
+
+def test_a_number_behind_a_picture_is_marked_on_a_line(file: Path) -> None:
+    record = lp.vocab("llama3.1-70b", {"tp": 8})
+    panel = box(Item("who?", 6, shows=lp.view(record)), "predictions", "who?")
+    panel.set(guess="8")
+    assert panel.payload["verdict"]["drawn"] is False
+    assert panel.payload["scale"] == {"guess": 0.8696, "truth": 0.6522, "log": False}
+    assert panel.payload["figure"] == lp.view(record).spec
+
+
+def test_a_scale_has_both_and_is_logarithmic_where_they_are_far_apart() -> None:
+    assert scale(16, 24) == {"guess": 0.5797, "truth": 0.8696, "log": False}
+    far = scale(500, 8192)
+    assert far is not None
+    assert far["log"] is True
+    assert scale(0, 8192) == {"guess": 0.0, "truth": 0.8696, "log": False}
+    assert scale(-4, 8) == {"guess": 0.0, "truth": 0.8696, "log": False}
+    assert scale(0, 0) == {"guess": 0.0, "truth": 0.0, "log": False}
+    for guess in (True, None, "8", [1], float("inf")):
+        assert scale(guess, 8) is None
+
+
+def test_a_message_that_no_page_sends_changes_nothing() -> None:
+    panel = asked(DEAL)
+    before = panel.payload
+    for message in (
+        {"kind": "place", "value": [0, 16, 0]},
+        {"kind": "place", "value": [0, 0, 8]},
+        {"kind": "place", "value": [0, -1, 0]},
+        {"kind": "place", "value": [0, True, 0]},
+        {"kind": "place", "value": "000"},
+        {"kind": "place"},
+        {"kind": "veil", "value": False},
+        {"kind": "load", "text": '{"a": 1}', "name": "x"},
+        {"kind": "guess", "value": None},
+    ):
+        assert receive(panel, **message) is not None, message
+        assert panel.payload == before
+    (*_, answer) = press(panel, kind="hint", value=True)
+    assert answer["content"]["problem"] is None
+
+
+# -- boards ----------------------------------------------------------------------------------------
+
+
+def test_a_head_of_which_all_copies_are_dealt_is_refused() -> None:
+    board = dealt(lp.heads("llama3.1-405b", tp=16, kv_replication=True))
+    cells = board.move(board.move(board.empty, 0, 4, 3), 0, 9, 3)
+    why = (
+        "KV head 3 is on rank 4 and rank 9 already\n"
+        "  why  with 16 ranks for 8 KV heads each is stored 2 times\n"
+        "  try  pressing one of those, which takes it off"
+    )
+    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(why)}$"):
+        board.move(cells, 0, 5, 3)
+    assert board.move(cells, 0, 4, 3)[0][4] == ()
+    assert board.move(cells, 0, 4, 1)[0][4] == (1,)
+    with pytest.raises(
+        lp.LlamaparError, match="ranks without a KV head: 14 of 16\n  why  the first is rank 0"
+    ):
+        board.read(cells)
+
+
+def test_who_holds_a_head_is_pressed_and_taken_back() -> None:
+    board = holders(lp.heads("llama3.1-405b", tp=32, kv_replication=True), 5)
+    cells = board.empty
+    for rank in (20, 3, 21, 3):
+        cells = board.move(cells, 0, rank, 0)
+    assert board.read(cells) == [20, 21]
+    assert board.put([20, 21]) == cells
+    assert board.above[0][1][20] == ("80–83", 1), "its query heads, in the shade of the KV head they read"
+
+
+ILLEGAL = [
+    ([], (1, 0, 0), "F0 cannot start at 0 on rank 1\n  why  it needs F0 of rank 0, which is not placed"),
+    (
+        [(0, 0, 0)],
+        (1, 0, 0),
+        "F0 cannot start at 0 on rank 1\n  why  it needs F0 of rank 0, which ends at 1\n  try  1 or later",
+    ),
+    (
+        [(0, 0, 0)],
+        (0, 1, 3),
+        "B0 cannot start at 1 on rank 0\n  why  it needs B0 of rank 1, which is not placed",
+    ),
+    (
+        [(0, 0, 0), (1, 1, 0), (1, 2, 3)],
+        (0, 3, 3),
+        "B0 cannot start at 3 on rank 0\n  why  it needs B0 of rank 1, which ends at 4\n  try  4 or later",
+    ),
+    (
+        [(0, 0, 0), (0, 2, 1), (1, 1, 0), (1, 3, 1)],
+        (1, 2, 3),
+        "F1 cannot start at 3 on rank 1\n  why  B0 runs there until 4\n  try  4 or later",
+    ),
+    (
+        [(0, 13, 0)],
+        (1, 13, 0),
+        "F0 cannot start at 13 on rank 1\n  why  it needs F0 of rank 0, which ends at 14",
+    ),
+    ([(0, 0, 0), (1, 1, 0)], (0, 0, 0), "F0 cannot start at 1 on rank 1\n  why  it needs F0 of rank 0"),
+    ([(0, 0, 0), (1, 1, 0)], (1, 13, 3), "B0 cannot start at 13 on rank 1\n  why  the board ends at 14"),
+]
+
+
+@pytest.mark.parametrize(("before", "move", "why"), ILLEGAL)
+def test_an_illegal_operation_is_refused_with_the_reason(
+    before: list[tuple[int, int, int]], move: tuple[int, int, int], why: str
+) -> None:
+    board = placed(lp.schedule("1f1b", pp=2, micro_batches=3))
+    cells = board.empty
+    for one in before:
+        cells = board.move(cells, *one)
+    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(why)}"):
+        board.move(cells, *move)
+
+
+def test_what_is_placed_at_random_by_legal_moves_is_a_schedule_that_runs(counts: Any) -> None:
+    """The second witness is the library's own check of a table, which knows nothing of boards."""
+    full = 0
+    for seed in range(counts(40, 300, 2000)):
+        draw = random.Random(seed)
+        asked_ = lp.schedule("1f1b", pp=draw.choice((2, 3)), micro_batches=2)
+        board = placed(asked_)
+        cells = board.empty
+        every = [(rank, thing) for rank in range(asked_.pp) for thing in range(4)]
+        for _ in range(200):
+            rank, thing = draw.choice(every)
+            if any((thing,) == cell for cell in cells[rank]) and draw.random() < 0.95:
+                continue
+            free = [int(str(c["column"])) for c in board.drawn(cells)[rank] if c["text"] == ""]
+            for column in free[draw.randrange(2) :]:
+                with suppress(lp.LlamaparError):
+                    cells = board.move(cells, rank, column, thing)
+                    assert cells[rank][column] == (thing,)
+                    break
+        stand = sorted((r, cell[0]) for r, row in enumerate(cells) for cell in row if cell)
+        if stand != every:
+            continue
+        full += 1
+        rows = board.read(cells)
+        assert isinstance(rows, list)
+        schedule = lp.Schedule.read(
+            [" ".join(f"{r}{one}" for one in row.split()) for r, row in enumerate(rows)]
+        )
+        assert schedule.ok, schedule.reason
+        assert board.read(board.put(rows)) == rows
+    assert full > 3
+
+
+def test_the_order_of_a_schedule_is_the_guess_for_it() -> None:
+    asked_ = lp.schedule("1f1b", pp=2, micro_batches=3)
+    board = placed(asked_)
+    assert board.read(board.put(order(asked_))) == order(asked_)
+    with pytest.raises(lp.LlamaparError, match="a text for each of 2 ranks"):
+        board.put(["F0 B0"])
+    with pytest.raises(lp.LayoutError, match="1F1"):
+        board.put(["F0 F1 F2 B0 B1 B2", "F0 B1 B0 F1 F2 B2"])
+
+
+def test_what_stands_wrong_is_marked_and_no_empty_cell() -> None:
+    board = placed(lp.schedule("1f1b", pp=2, micro_batches=3))
+    gpipe = board.put(["F0 F1 F2 B0 B1 B2", "F0 F1 F2 B0 B1 B2"])
+    rows = board.drawn(gpipe, board.put(["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]))
+    wrong = [[cell["text"] for cell in row if cell["wrong"]] for row in rows]
+    assert wrong == [["F2", "B0", "B1"], ["F1", "F2", "B0", "B1"]]
+
+
+def test_a_cell_that_spans_two_columns_leaves_out_the_second() -> None:
+    board = placed(lp.schedule("1f1b", pp=2, micro_batches=3))
+    drawn = board.drawn(board.put(["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]))
+    for row in drawn:
+        assert sum(int(str(cell["span"])) for cell in row) == len(board.columns)
+        assert [cell["text"] for cell in row if cell["span"] == 2] == ["B0", "B1", "B2"]
+
+
+# -- veils -----------------------------------------------------------------------------------------
+
+
+def test_a_veil_takes_out_all_points_under_it_and_no_other() -> None:
+    view = lp.view(lp.heads("llama3.1-405b", tp=8))
+    under = veiled(view, (16, 128), (-0.9, 1.9))
+    hovers = [text for trace in under.spec["data"] for text in trace.get("hovertext", [])]
+    assert len(hovers) == 16 + 1
+    assert all(text.startswith("rank 0 ") for text in hovers)
+    numbers = [text for trace in under.spec["data"] for text in trace.get("text", [])]
+    assert numbers == ["0", "0"]
+    assert "subtitle" not in under.spec["layout"]["title"]
+    assert "48" not in under.summary
+    tiled = lp.view(lp.heads("llama3.1-405b", tp=16, kv_replication=True, interleave=False))
+    names = [t["name"] for t in veiled(tiled, (0, 128), (0.55, 1.9)).spec["data"] if "name" in t]
+    assert names == ["whole heads"], "nor does the legend say what lies under it"
+    whole = veiled(view, (200, 300), (-0.9, 1.9))
+    assert whole.spec["data"] == view.spec["data"]
+    assert plain(under.spec) == json.loads(json.dumps(under.spec))
