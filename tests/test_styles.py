@@ -34,7 +34,7 @@ def test_no_panel_styles_what_another_one_has() -> None:
 
 
 def test_an_open_rule_would_be_noticed() -> None:
-    css = ".lp-watch .lp-at { x: 1 }\n.lp-at > b, .lp-bar { x: 1 }\n@container (width: 9px) { .lp-far { x: 1 } }"
+    css = ".lp-watch .lp-at { x: 1 }\n.lp-at > b, .lp-bar { x: 1 }\n@media print { .lp-far { x: 1 } }"
     assert open_rules(css, "lp-watch") == {
         "lp-at": {".lp-at > b"},
         "lp-bar": {".lp-bar"},
