@@ -84,9 +84,9 @@ function render({ model, el }) {
 
   const look = (value) => { if (!playing && looked !== value) { looked = value; draw(); } };
 
-  function rungButton({ name, value, gives, problem }) {
-    return button([make("b", { class: "lp-part", "data-axis": knob() }, name), make("span", { class: "lp-gives" }, gives)], {
-      class: "lp-rung", role: "radio", "data-value": value, "data-broken": problem ? "yes" : null, title: problem || null,
+  function rungButton({ name, value, gives, problem, figure: drawn }) {
+    return button([make("b", { class: "lp-part", "data-axis": knob() }, name), make("span", { class: "lp-gives" }, drawn ? gives : problem)], {
+      class: "lp-rung", role: "radio", "data-value": value, "data-broken": problem ? "yes" : null, "data-refused": drawn ? null : "yes", title: problem || null,
       onclick: () => { stop(); looked = null; step(value); draw(); },
       onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(value); },
       onpointerleave: () => look(null),
