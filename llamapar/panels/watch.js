@@ -242,7 +242,7 @@ function render({ model, el }) {
     const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
     const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
     caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))),
-      payload().fine ? make("p", { class: "lp-quiet" }, `What still looks fine with this fault: ${payload().fine}.`) : "");
+      payload().says ? make("p", {}, payload().says) : "");
     built.find(({ name }) => name === "phase")?.show(phase); // it may be the film's choice: where a fault begins
     const all = visible();
     refill(dots, [all, all.map(label), [...opened]], () => all.map(dot));

@@ -236,7 +236,9 @@ class WatchState:
         from llamapar.programs import FAULTS
 
         fault, text = str(self.values["fault"]), self.values["source"]
-        fine = FAULTS[fault].looks_fine if fault else ""  # what a look at shapes does not show
+        says = f"What still looks fine with this fault: {FAULTS[fault].looks_fine}." if fault else ""
+        if fault and not any(step["fault"] for step in self.film["steps"]):
+            says = f"This fault changes nothing here: it shows with {FAULTS[fault].where}."
         values = {**self.values, "source": text or self.own, "sequence_parallel": self.layout.sp}
         problem: Plain | None = None
         if self.problem is not None:
@@ -246,7 +248,7 @@ class WatchState:
         return {
             "schema": self.schema,
             "film": self.film,
-            "payload": payload | {"code": self.code, "status": self.status, "fine": fine},
+            "payload": payload | {"code": self.code, "status": self.status, "says": says},
         }
 
     @property
