@@ -11,6 +11,7 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import jobs
+from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.layout import AXES
 from llamapar.rules import capacity, remedies
 from llamapar.rules.fixes import MOST
@@ -279,6 +280,52 @@ def test_no_fix_buys_gpus_while_a_layout_on_the_given_ones_passes(seed: int) -> 
             continue
         known = {k: arguments[k] for k in ("gpus", "seq_len", "global_batch", "gpu", "framework")}
         assert not lp.plan(arguments["model"], **known).layouts, arguments
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "facts"),
+    [
+        (B8, {"tp": 2, "zero": 2}, {"gpus": 2, "gpu": "a100-80gb", "seq_len": 32768, "global_batch": 2}),
+        (
+            B405,
+            {"cp": 4, "pp": 16, "dp": 4, "zero": 3},
+            {"gpus": 256, "gpu": "a100-40gb", "seq_len": 8192, "global_batch": 32, "recompute": "none"},
+        ),
+    ],
+)
+def test_what_may_fit_here_comes_before_larger_gpus(
+    model: str, layout: dict[str, int], facts: dict[str, Any]
+) -> None:
+    """Nothing fits for sure, nor by the account that is shown; a plan lists what is undecided."""
+    asked = {name: value for name, value in facts.items() if name != "recompute"}
+    assert {one.outcome for one in lp.plan(model, **asked).layouts} == {"undecided"}
+    (finding,) = lp.check(model, layout, micro_batch=2, **facts).errors
+    assert finding.fixes
+    for fix in finding.fixes:
+        assert (fix.job.gpu, fix.layout.world) == (facts["gpu"], facts["gpus"])
+        assert fix.memory is not None
+        assert fix.memory.within(HARDWARE[facts["gpu"]].hbm_bytes) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("layout", "facts"),
+    [
+        (
+            {"tp": 2, "cp": 3, "pp": 8, "dp": 2},
+            {"gpu": "a100-80gb", "global_batch": 128, "framework": "torchtitan"},
+        ),
+        ({"tp": 8, "cp": 3, "pp": 8}, {"gpu": "h100-80gb", "global_batch": 64, "framework": "megatron"}),
+    ],
+)
+def test_a_fix_of_another_rule_neither_buys_gpus_nor_leaves_them_idle(
+    layout: dict[str, int], facts: dict[str, Any]
+) -> None:
+    """Offered were 192 GPUs, and 96 of 128 on larger ones."""
+    known = {"gpus": 128, "seq_len": 4096, **facts}
+    assert lp.plan(B405, **known).layouts
+    for finding in lp.check(B405, layout, micro_batch=1, **known).errors:
+        assert finding.fixes, finding.code
+        assert {(fix.job.gpu, fix.layout.world) for fix in finding.fixes} == {(known["gpu"], 128)}
 
 
 def test_where_nothing_fits_that_is_what_is_said() -> None:

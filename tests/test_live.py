@@ -266,6 +266,8 @@ RECORDS = [
     lp.cost("llama3-8b", lp.Layout(tp=2, dp=4), seq_len=4096, global_batch=64, precision="float8"),
     lp.traffic("mlp", "llama3-8b", {"tp": 4, "sequence_parallel": False}, seq_len=4096, dtype="bfloat16"),
     lp.inside("llama3-8b", tp=2, seq_len=4096, rank=1),
+    lp.cost("llama3-8b", tp=2, seq_len=4096, gpu={"base": "h100-80gb", "hbm_rate": 3e12}),
+    lp.memory("llama3-8b", pp=2, seq_len=4096, layer_split=[15, 17]),
 ]
 
 

@@ -448,3 +448,11 @@ def test_captions_speak_of_what_is_seen() -> None:
     assert by_code["q = split_heads(x @ wq.mT, setting.model.head_dim)"].endswith(
         "Each rank has its own tokens (CP) and its own heads (TP) of `q`."
     )
+
+
+def test_a_sequence_as_long_as_the_kv_rows_is_cut_by_tokens() -> None:
+    """16 tokens, and two KV heads of eight rows: copies of heads say nothing of tokens."""
+    tape = watched(watch_task("attention", "qwen2.5-1.5b", Layout(tp=4), options={"kv_replication": True}))
+    x = tape.steps[0]
+    assert (x.name, kinds(x)) == ("x", {"tp": ("piece", 1)})
+    assert tape.sizes["kv_dim"] == tape.sizes["seq"]

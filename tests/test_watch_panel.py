@@ -83,13 +83,20 @@ def test_a_fault_that_is_chosen_is_shown_where_it_begins(name: str) -> None:
     ((names, phase),) = marked(panel, "begins")
     assert BEGINS[name][0] in names
     assert phase == BEGINS[name][1]
-    assert panel.payload["fine"] == fault.looks_fine
+    assert panel.payload["says"] == f"What still looks fine with this fault: {fault.looks_fine}."
     for axis, least in fault.layout.items():
         now = panel.payload["values"][axis]
         assert now == least if isinstance(least, bool) else now >= least
     panel.set(fault="")
     assert marked(panel, "begins") == []
     assert panel.code == f"lp.watch({fault.program!r}, tp=2)", "what stood before the fault is back"
+
+
+def test_a_fault_that_changes_nothing_says_where_it_shows() -> None:
+    panel = watch("attention", tp=2, fault="drop_all_reduce")
+    assert marked(panel, "begins") == []
+    shows = "This fault changes nothing here: it shows with tp=2, sequence_parallel=False."
+    assert panel.payload["says"] == shows
 
 
 def test_a_deleted_all_reduce_breaks_where_it_was() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Unpack
 
 from llamapar.describe.arguments import DEGREES, named
@@ -24,6 +24,9 @@ from llamapar.records.tables import cut as shown
 from llamapar.records.trace import PHASES
 
 from .sharing import ONCE, ParameterTraffic
+
+_split = lru_cache(maxsize=256)(Split)
+"""A split is checked as it is made, and a picture asks for the same few hundreds of times."""
 
 
 class Move(NamedTuple):
@@ -85,13 +88,17 @@ class ZeroMap(Record):
             sizes[count] += math.prod(columns)
         return sizes
 
+    @cached_property
+    def count(self) -> int:
+        """Rows of `parameter` that the group shares."""
+        return self.cut.local_shape(self.parameter, self.coord.tp)[0]
+
     def rows(self, what: str, place: int) -> range:
         """Which rows of `parameter`, of its gradient or its state the rank at a place of the group holds."""
-        count = self.cut.local_shape(self.parameter, self.coord.tp)[0]
-        return self._rows(what, count, place)
+        return self._rows(what, self.count, place)
 
     def _rows(self, what: str, count: int, place: int) -> range:
-        return Split(count, self.ways)[place] if self.cut.shards.cuts(what) else range(count)
+        return _split(count, self.ways)[place] if self.cut.shards.cuts(what) else range(count)
 
     def held(self, what: str, place: int) -> int:
         """Bytes of a key of SHARED_FROM that the rank at a place of the group holds through the step."""

@@ -101,18 +101,21 @@ def _where(whole: Tensor, ways: Mapping[str, Place], setting: Setting, coord: Co
     at: list[tuple[range, ...]] = [(range(size),) for size in whole.shape]
     for axis, place in ways.items():  # dp, cp, tp: sequence parallelism cuts what CP has left
         if place.dim is not None and not (shared and axis != "tp"):
-            at[place.dim] = _cut(at[place.dim], axis, setting, coord)
+            tokens = place.dim == 1 and whole.dim() > 2  # of which TP takes even parts
+            at[place.dim] = _cut(at[place.dim], axis, setting, coord, tokens)
     if shared:
         at[0] = _kept(at[0], setting.shards.rows(sum(map(len, at[0])), coord._asdict()))
     return tuple(at)
 
 
-def _cut(ranges: tuple[range, ...], axis: str, setting: Setting, coord: Coord) -> tuple[range, ...]:
+def _cut(
+    ranges: tuple[range, ...], axis: str, setting: Setting, coord: Coord, tokens: bool
+) -> tuple[range, ...]:
     """What one axis leaves of the ranges of a dim."""
     size, index = sum(map(len, ranges)), getattr(coord, axis)
     if axis == "cp" and size == setting.seq_len:
         return setting.sequence.rank(index).chunks
-    if axis == "tp" and len(ranges) == 1:
+    if axis == "tp" and len(ranges) == 1 and not tokens:
         sizes = {name: getattr(setting.model, name) for name in _UNITS}
         unit = next((name for name in _UNITS if sizes[name] == size), None)
         if unit is not None and ranges[0].start == 0:

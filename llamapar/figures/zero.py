@@ -20,7 +20,6 @@ GAP = 0.04
 def picture(record: ZeroMap) -> tuple[Spec, str]:
     """Three panels, a bar for each rank in each: a slice where ZeRO shares, all rows where it does not."""
     rows, data, axes = Rows(record.ways, DRAWN), list[Spec](), Spec()
-    count = record.cut.local_shape(record.parameter, record.coord.tp)[0]
     wide = (1 - GAP * (len(SHARED_FROM) - 1)) / len(SHARED_FROM)
     for i, what in enumerate(SHARED_FROM):
         number = str(i + 1) if i else ""
@@ -37,12 +36,12 @@ def picture(record: ZeroMap) -> tuple[Spec, str]:
         )
         low = i * (wide + GAP)
         domain = [parts.number(low), parts.number(low + wide)]
-        axes[f"xaxis{number}"] = parts.positions(what, [0, count], domain=domain, nticks=3)
+        axes[f"xaxis{number}"] = parts.positions(what, [0, record.count], domain=domain, nticks=3)
     title = f"{style.name_of(record.cut.model)}: {record.parameter.key} under ZeRO {record.layout.zero}"
     layout = style.layout(
         "zero",
         title,
-        rows.left_out or f"rows of {record.parameter.name}, {plural(count, 'row')}",
+        rows.left_out or f"rows of {record.parameter.name}, {plural(record.count, 'row')}",
         widest=str(rows.n - 1),
         yaxis=parts.downward(rows.axis("place in the group")),
         **axes,

@@ -161,7 +161,7 @@ function render({ model, el }) {
   const payload = () => model.get("payload");
   const { ask, note, close } = buildSender(model, uid, () => {}, (on) => stage.classList.toggle("lp-kept", on));
   const put = (kind, value) => ask({ kind, value });
-  const question = make("h3", { class: "lp-asked", id: `${uid}-asked` }, payload().question);
+  const question = make("h3", { class: "lp-asks", id: `${uid}-asked` }, payload().question);
   const input = (INPUTS[payload().kind] ?? typedInput)(uid, payload(), (value) => put("guess", value), put);
   const hint = button("", { class: "lp-hint", onclick: () => put("hint", true) });
   const giveUp = button("show the answer", { class: "lp-give-up", onclick: () => put("give_up", true) });
@@ -171,7 +171,7 @@ function render({ model, el }) {
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
   const text = make("pre", { class: "lp-told" }); // of a record that has no picture
   const stage = make("div", {}, make("div", { class: "lp-form" }, input.node, ...input.tools, hint, giveUp), hints, says, drawn, figure.node, text);
-  const root = make("div", { class: "llamapar lp-ask", role: "group", "aria-labelledby": question.id }, question, note, stage);
+  const root = make("div", { class: "llamapar lp-quiz", role: "group", "aria-labelledby": question.id }, question, note, stage);
   el.append(root);
 
   function show() {

@@ -95,14 +95,14 @@ function buildSource(send, uid, goTo) {
   return {
     node,
     get waits() { return Boolean(timer) || sent !== null; },
-    // What the kernel has; what is typed since stays.
+    // What the kernel has; what is typed since stays. The kernel drops empty lines at the end.
     show: (text) => {
-      if (sent === text) sent = null;
-      if (timer || sent !== null || box.value === text) return;
+      if (sent?.trimEnd() === text.trimEnd()) sent = null;
+      if (timer || sent !== null || box.value.trimEnd() === text.trimEnd()) return;
       box.value = text;
       draw();
     },
-    refuse: () => { sent = null; },
+    forget: () => { clearTimeout(timer); timer = 0; sent = null; }, // what was typed
     mark: (now) => { marks = now; draw(); if (!timer) requestAnimationFrame(reveal); },
     close: () => clearTimeout(timer),
   };

@@ -27,7 +27,7 @@ from .controls import rung_name
 MOST_RUNGS = 12
 """Values on a ladder: more do not fit beside one another."""
 
-KEPT = 128
+KEPT = 256
 """Rungs that are kept with their pictures: steps to and fro, and ladders that share a rung, cost nothing."""
 
 Steps = Sequence[object] | Callable[[Values], Sequence[object]]

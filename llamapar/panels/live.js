@@ -1,6 +1,7 @@
 // A live picture: a knob's values as a ladder, what the chosen one gives, its picture, and the line of code.
 // Every rung came with its picture, so pointing, stepping and playing ask nobody; the kernel is told the value.
 
+const SETTLING = 250; // ms after a scroll in which the mouse enters rungs without moving
 const PACE = 1100; // ms that a rung stands while the ladder plays
 
 function render({ model, el }) {
@@ -16,6 +17,7 @@ function render({ model, el }) {
   let pending = null; // what the kernel has not confirmed yet
   let looked = null; // what is pointed at
   let playing = 0;
+  let scrolled = -Infinity; // when the ladder last did, by itself
   let seq = 0; // of the pictures: one ladder shows many
   const at = (value) => rungs().find((rung) => rung.value === value);
 
@@ -82,11 +84,17 @@ function render({ model, el }) {
     ladder.querySelector("[aria-checked=true]").focus();
   });
 
-  const look = (value) => { if (!playing && looked !== value) { looked = value; draw(); } };
+  // A rung that came under a resting mouse, for the ladder scrolled, is not pointed at.
+  const look = (value) => {
+    const slid = value != null && performance.now() - scrolled < SETTLING;
+    if (playing || slid || looked === value) return;
+    looked = value;
+    draw();
+  };
 
-  function rungButton({ name, value, gives, problem }) {
-    return button([make("b", { class: "lp-part", "data-axis": knob() }, name), make("span", { class: "lp-gives" }, gives)], {
-      class: "lp-rung", role: "radio", "data-value": value, "data-broken": problem ? "yes" : null, title: problem || null,
+  function rungButton({ name, value, gives, problem, figure: drawn }) {
+    return button([make("b", { class: "lp-part", "data-axis": knob() }, name), make("span", { class: "lp-gives" }, drawn ? gives : problem)], {
+      class: "lp-rung", role: "radio", "data-value": value, "data-broken": problem ? "yes" : null, "data-refused": drawn ? null : "yes", title: problem || null,
       onclick: () => { stop(); looked = null; step(value); draw(); },
       onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(value); },
       onpointerleave: () => look(null),
@@ -106,7 +114,10 @@ function render({ model, el }) {
     const rung = ladder.querySelector("[aria-checked=true]");
     if (!rung) return;
     const past = rung.offsetLeft + rung.offsetWidth - ladder.clientWidth;
-    ladder.scrollLeft = Math.max(past + rung.offsetWidth, Math.min(ladder.scrollLeft, rung.offsetLeft));
+    const from = ladder.scrollLeft;
+    if (past <= from && rung.offsetLeft >= from) return;
+    ladder.scrollLeft = Math.max(past + rung.offsetWidth, Math.min(from, rung.offsetLeft));
+    scrolled = performance.now();
   }
 
   // -- drawing -----------------------------------------------------------------------------------
@@ -152,7 +163,11 @@ function render({ model, el }) {
     draw();
   }
 
-  const changed = () => keepFocus(root, play, show);
+  const changed = () => { // a ladder or a knob that had the focus is built anew: what is chosen there takes it
+    const box = [whose, ladder].find((each) => each.contains(root.getRootNode().activeElement));
+    const next = () => box?.querySelector("[aria-pressed=true], [aria-checked=true]") ?? play;
+    keepFocus(root, { focus: () => next().focus() }, show);
+  };
   const showUndo = () => keepFocus(root, play, () => { undo.disabled = !model.get("past"); });
   model.on("change:payload", changed);
   model.on("change:past", showUndo);

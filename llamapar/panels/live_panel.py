@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import traitlets
@@ -107,7 +107,7 @@ class LiveState:
 
 def _plain(value: object) -> object:
     """A value as a control shows it."""
-    return getattr(value, "name", str(value)) if is_dataclass(value) else value
+    return value if isinstance(value, str | float | int | None) else getattr(value, "name", str(value))
 
 
 _shown: weakref.WeakSet[Live] = weakref.WeakSet()

@@ -11,7 +11,7 @@ function render({ model, el }) {
   const uid = `lp${Math.random().toString(36).slice(2)}`;
   const payload = () => model.get("payload");
   const film = () => model.get("film");
-  const refused = () => { source.refuse(); pending = {}; show(); };
+  const refused = () => { source.forget(); pending = {}; show(); };
   const { send, ask, note, close } = buildSender(model, uid, refused, (on) => stage.classList.toggle("lp-kept", on || Boolean(payload().problem)));
 
   let pending = {}; // what is pressed and not confirmed
@@ -41,7 +41,7 @@ function render({ model, el }) {
     setTimeout(() => { copyCode.textContent = "copy"; }, 1500);
   } });
   const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
-  const restore = button("restore", { title: "bring the program's own source back", onclick: () => change({ source: "" }) });
+  const restore = button("restore", { title: "bring the program's own source back", onclick: () => { source.forget(); change({ source: "" }); } });
   const fault = make("div", { class: "lp-answer", "aria-live": "polite" });
   const caption = make("div", { class: "lp-caption", role: "status", "aria-live": "polite" });
   const summary = make("summary", {}, "source");
@@ -242,7 +242,7 @@ function render({ model, el }) {
     const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
     const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
     caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))),
-      payload().fine ? make("p", { class: "lp-quiet" }, `What still looks fine with this fault: ${payload().fine}.`) : "");
+      payload().says ? make("p", {}, payload().says) : "");
     built.find(({ name }) => name === "phase")?.show(phase); // it may be the film's choice: where a fault begins
     const all = visible();
     refill(dots, [all, all.map(label), [...opened]], () => all.map(dot));

@@ -92,34 +92,21 @@ class WatchState:
 
         return source_of(self.program.function).rstrip("\n")
 
-    @property
-    def text(self) -> str:
-        """The text that runs."""
-        return str(self.values["source"]) or self.own
-
-    def task(self, fault: object = "", text: str = "") -> Task:
+    def task(self, fault: str, text: str) -> Task:
         """Raises LlamaparError for a layout, or a text, that cannot be run."""
         from llamapar.execution.watching import watch_task
 
+        how: Plain = {"data": self.values["data"], "fault": fault or None, "source": text}
         options = {name: self.values[name] for name in _OPTIONS}
-        data = str(self.values["data"])
-        return watch_task(
-            self.program,
-            self.model,
-            self.layout,
-            data=data,
-            fault=str(fault) or None,
-            source=text,
-            options=options,
-        )
+        return watch_task(self.program, self.model, self.layout, **how, options=options)
 
-    def _tape(self, fault: str, source: str) -> tuple[Tape, Plain]:
+    def _run(self, fault: str, source: str) -> tuple[Tape, Plain]:
         """The tape, and its film, of the program as it is broken or edited. Raises LlamaparError."""
         run_with = ("program", "data", *_LAYOUT, *_OPTIONS)
         key = repr([fault, source, *(self.values[name] for name in run_with)])
         if key not in self.tapes:
-            right = self._tape("", "")[0] if fault or source else None
-            tape = _run(self.task(fault, source), right)
+            right = self._run("", "")[0] if fault or source else None
+            tape = _run_within(self.task(fault, source), right)
             self.tapes[key] = tape, film(tape)
             for oldest in list(self.tapes)[:-MOST_TAPES]:
                 del self.tapes[oldest]
@@ -131,14 +118,18 @@ class WatchState:
         return self if self.before is None else self.before
 
     @property
-    def tape(self) -> Tape:
+    def broken(self) -> tuple[str, str]:
+        """The fault and the edited text with which the film was made."""
         values = self.shown.values
-        return self.shown._tape(str(values["fault"]), str(values["source"]))[0]
+        return str(values["fault"]), str(values["source"])
+
+    @property
+    def tape(self) -> Tape:
+        return self.shown._run(*self.broken)[0]
 
     @property
     def film(self) -> Plain:
-        values = self.shown.values
-        return self.shown._tape(str(values["fault"]), str(values["source"]))[1]
+        return self.shown._run(*self.broken)[1]
 
     @property
     def status(self) -> str:
@@ -173,11 +164,11 @@ class WatchState:
         if values["fault"] != self.values["fault"] or values["program"] != self.values["program"]:
             made = made._broken(str(values["fault"]), changes)
         _check(made.values)
-        if made.values["source"].strip() == made.own.strip():
+        if made.values["source"].rstrip() == made.own:
             made = replace(made, values={**made.values, "source": ""})
         if not made.values["fault"]:
             made = replace(made, clean=made.values)
-        made._tape("", "")  # what cannot be run as it should be is refused here
+        made._run("", "")  # what cannot be run as it should be is refused here
         try:
             steps = made.film["steps"]
         except LlamaparError as problem:
@@ -195,6 +186,7 @@ class WatchState:
 
         Without one, or with another, what stood before a fault is back.
         """
+        from llamapar.execution.watching import MOST_RANKS
         from llamapar.programs import FAULTS
 
         before = {name: self.clean[name] for name in (*_LAYOUT, *_OPTIONS) if name not in changes}
@@ -208,7 +200,7 @@ class WatchState:
             name: value for name, value in needs.items() if isinstance(value, bool) or values[name] < value
         }
         values |= larger | {name: value for name, value in FAULTS[fault].needs.items() if name in _OPTIONS}
-        if Layout(**{name: values[name] for name in _LAYOUT}).world > _most_ranks():
+        if Layout(**{name: values[name] for name in _LAYOUT}).world > MOST_RANKS:
             values |= {name: usual[name] for name in DEGREES_SHOWN if name not in needs}
         return replace(self, values=values)
 
@@ -239,31 +231,30 @@ class WatchState:
             *(_steps(name, titles) for name, titles in TITLES.items()),
         ]
 
-    @property
-    def fine(self) -> str:
-        """What a look at shapes does not show of the fault."""
-        from llamapar.programs import FAULTS
-
-        return FAULTS[str(self.values["fault"])].looks_fine if self.values["fault"] else ""
-
     def traits(self, seq: int) -> Values:
         """The controls, the film, and the payload with number `seq`."""
-        values = {**self.values, "source": self.text, "sequence_parallel": self.layout.sp}
+        from llamapar.programs import FAULTS
+
+        fault, text = str(self.values["fault"]), self.values["source"]
+        says = f"What still looks fine with this fault: {FAULTS[fault].looks_fine}." if fault else ""
+        if fault and not any(step["fault"] for step in self.film["steps"]):
+            says = f"This fault changes nothing here: it shows with {FAULTS[fault].where}."
+        values = {**self.values, "source": text or self.own, "sequence_parallel": self.layout.sp}
         problem: Plain | None = None
         if self.problem is not None:
             line = re.match(r"line (\d+) ", self.problem.what)
             problem = {**card(self.problem), "line": int(line[1]) if line else 0}
-        payload = {"seq": seq, "values": values, "edited": bool(self.values["source"]), "problem": problem}
+        payload = {"seq": seq, "values": values, "edited": bool(text), "problem": problem}
         return {
             "schema": self.schema,
             "film": self.film,
-            "payload": payload | {"code": self.code, "status": self.status, "fine": self.fine},
+            "payload": payload | {"code": self.code, "status": self.status, "says": says},
         }
 
     @property
     def summary(self) -> str:
         """The lines with what each does, in words."""
-        lines = [f"{self.code}", f"{self.status}"]
+        lines = [self.code, self.status]
         for step in self.film["steps"]:
             if not step["depth"]:
                 place = f"line {step['line']}" if step["line"] else step["phase"]
@@ -274,7 +265,6 @@ class WatchState:
         """A number, and the cells of the tensors that its line read that made it."""
         from llamapar.execution.watching import lights
 
-        values = self.shown.values
         steps = [n for n, step in enumerate(self.tape.steps) if step.values]
         number = nth("tensor", tensor, steps)
         step = self.tape.steps[number]
@@ -283,12 +273,8 @@ class WatchState:
         nth("row", row, range(rows))
         at = row * columns + nth("column", column, range(columns))
         value = float(own.reshape(-1)[at])
-        forward = step.phase == "forward" and step.code != "argument"
-        found = (
-            lights(self.shown.task(values["fault"], str(values["source"])), number, rank, at)
-            if forward
-            else {}
-        )
+        made = step.phase == "forward" and step.code != "argument"
+        found = lights(self.shown.task(*self.broken), number, rank, at) if made else {}
         cells = [
             {"tensor": steps.index(n), "rank": there, "cells": [list(divmod(i, width)) for i in indexes]}
             for n, by_rank in found.items()
@@ -298,7 +284,7 @@ class WatchState:
         return value, cells
 
 
-def _run(task: Task, right: Tape | None = None) -> Tape:
+def _run_within(task: Task, right: Tape | None) -> Tape:
     """The tape of a task, within SECONDS."""
     from llamapar.execution.watching import watched
 
@@ -315,12 +301,6 @@ def _known() -> dict[str, Program]:
     from llamapar.programs import PROGRAMS
 
     return PROGRAMS
-
-
-def _most_ranks() -> int:
-    from llamapar.execution.watching import MOST_RANKS
-
-    return MOST_RANKS
 
 
 def _usual() -> Values:
@@ -342,8 +322,8 @@ def _check(values: Values) -> None:
 class Watch(Undoing[WatchState]):
     """Ranks that are watched. `set` changes what runs, `snapshot` says in words what each line does."""
 
-    _esm = source("page.js", "tiles.js", "editor.js", "watch.js")
-    _css = source("page.css", "live.css", "watch.css")
+    _esm = source("page.js", "pictures.js", "tiles.js", "editor.js", "watch.js")
+    _css = source("page.css", "watch.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     film = traitlets.Dict().tag(sync=True)
     layout = None  # ipywidgets' own would have another id at each run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
 from llamapar.describe.job import Job
 from llamapar.frameworks import Framework
@@ -33,9 +34,10 @@ _MENDS = 6
 def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     """At most MOST fixes for `rule`, those that fit in memory first, then the nearest; of memory `remedies`.
 
-    Each passes check without an error, ends this rule's finding, and brings no new warning. Another
-    number of GPUs is the last resort: one such fix, the nearest, and only where nothing else was found; none
-    where memory is what no layout of the GPUs has enough of.
+    Each passes check without an error, ends this rule's finding, and brings no new warning. Larger GPUs, or
+    another number of them, are the last resort: only where nothing was found on those that are there, not
+    even what memory leaves undecided. Another number is one such fix, the nearest; none where memory is what
+    no layout of the GPUs has enough of.
     """
     resort: list[Job] = []
 
@@ -52,14 +54,15 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
         nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - _world(job)))
         yield from (Fix.between(job, made) for made in nearest)
 
-    fitted = itertools.islice(search(job, _fitted(job, rule, judge), judge, rule.code), MOST)
-    ways = [remedies(job, judge), fitted]
+    passing = partial(search, job, judge=judge, ends=rule.code)
+    fitted, bought = (passing(_fitted(job, rule, judge, buys)) for buys in (False, True))
+    ways = [remedies(job, judge), fitted, bought]
     if rule not in MEMORY:
-        near = itertools.islice(_ranked(search(job, tries(), judge, rule.code)), MOST)
-        fewer = itertools.islice(search(job, last(), judge, rule.code), 1)
-        ways = [near, fitted, fewer] if job.gpu else [near, fewer]
+        near, fewer = _ranked(passing(tries())), itertools.islice(passing(last()), 1)
+        ways = [near, fitted, passing(tries(), undecided=True), bought, fewer] if job.gpu else [near, fewer]
     # the first way that leads anywhere, read no further than it is asked
-    yield from next((itertools.chain([fix], fixes) for fixes in ways for fix in fixes), ())
+    found = next((itertools.chain([fix], fixes) for fixes in ways for fix in fixes), ())
+    yield from found if rule in MEMORY else itertools.islice(found, MOST)
 
 
 def _ranked(passing: Iterator[Fix]) -> Iterator[Fix]:
@@ -77,13 +80,21 @@ def _ranked(passing: Iterator[Fix]) -> Iterator[Fix]:
     yield from later
 
 
-def _fitted(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
-    """The nearest candidates that nothing but memory is against, each with its first remedy."""
-    made = (_mend(job, judge), *_candidates(job, rule, judge))
-    passing = (job for job in dict.fromkeys(made) if not codes(severities_again(job, judge), ERROR))
+def _fitted(job: Job, rule: Rule, judge: Framework | None, buys: bool) -> Iterator[Fix]:
+    """The nearest candidates that nothing but memory is against, each with its first remedy.
+
+    buys: whether larger GPUs, or another number of them, are wanted, and not those that are there.
+    """
+    made = dict.fromkeys((_mend(job, judge), *_candidates(job, rule, judge)))
+    passing = (
+        one
+        for one in made
+        if (buys or one.gpus == job.gpus) and not codes(severities_again(one, judge), ERROR)
+    )
     for candidate in itertools.islice(passing, _FITTED):
         for remedy in itertools.islice(remedies(candidate, judge), 1):
-            yield Fix.between(job, remedy.job)
+            if buys or remedy.job.gpu == job.gpu:
+                yield Fix.between(job, remedy.job)
 
 
 def _world(job: Job) -> int:

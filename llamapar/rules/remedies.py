@@ -24,16 +24,18 @@ def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
     """At most MOST ways to make a job fit its GPU, the least change first; none where nothing does.
 
     One thing is changed at a time, then two, then the whole layout; what made it fit once is not changed
-    again. Where nothing surely fits, what may fit is offered for what surely does not; another GPU only where
-    no layout was found for those that are there. A remedy brings no other warning that was not there.
+    again. Where nothing surely fits, what may fit is offered for what surely does not, first where the
+    account that is shown fits; another GPU only where no layout was found for those that are there. A remedy
+    brings no other warning that was not there.
     """
     found = capacity.judged(job, judge)
     if job.gpu is None or found is None:
         return
     enough: list[set[str]] = []
-    asked = dict.fromkeys((capacity.OPEN, found[0]))
-    for ends, tries in (*product(asked, (_settings, _elsewhere)), (capacity.OPEN, _bought)):
-        for fix in islice(search(job, tries(job, judge, enough), judge, ends), MOST):
+    sure, shown, perhaps = (capacity.OPEN, False), (found[0], False), (found[0], True)
+    asked = [sure] if found[0] == capacity.OPEN else [sure, shown, perhaps]
+    for (ends, undecided), tries in (*product(asked, (_settings, _elsewhere)), (sure, _bought)):
+        for fix in islice(search(job, tries(job, judge, enough), judge, ends, undecided), MOST):
             enough.append({name for name, _ in fix.changes})
             yield fix
         if enough:

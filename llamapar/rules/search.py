@@ -165,19 +165,21 @@ def unproven(job: Job, judge: Framework | None) -> set[str]:
     return {code for code in notes if is_unproven(RULE_BY_CODE[code], job, judge)}
 
 
-def search(job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = "") -> Iterator[Fix]:
+def search(
+    job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = "", undecided: bool = False
+) -> Iterator[Fix]:
     """Those of `tries` that pass, each once, in their order: what is tried first is offered first.
 
     One passes `check` without an error and brings no warning that `job` has not, nor anything unproven;
     nor does it keep the finding of the rule `ends`. Where that is not memory, a framework that nobody has
-    named may leave memory undecided. `tries` is read as far as its user asks for more, and where memory is
-    judged as far as its work allows.
+    named may leave memory undecided; `undecided` allows it whatever the framework. `tries` is read as far as
+    its user asks for more, and where memory is judged as far as its work allows.
     """
     warned = codes(severities_again(job, judge), WARNING) - {ends}
     doubted = unproven(job, judge) - {ends}
-    refused = {ERROR, WARNING}  # of memory, if that is judged
+    refused = {ERROR} if undecided else {ERROR, WARNING}  # of memory, if that is judged
     if ends != capacity.OPEN and job.gpu and capacity.judged(job, judge) == (capacity.OPEN, WARNING):
-        refused.remove(WARNING)
+        refused.discard(WARNING)
     seen = {Fix(job, ())}
     stages = STAGES
     for fix in tries:

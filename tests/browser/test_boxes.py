@@ -55,7 +55,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 
 def box(notebook: Notebook, cell: int) -> Locator:
-    return notebook.cell(cell).locator(".lp-ask")
+    return notebook.cell(cell).locator(".lp-quiz")
 
 
 def says(notebook: Notebook, cell: int) -> Locator:
@@ -71,7 +71,7 @@ def settle(notebook: Notebook) -> None:
 
     def agree() -> bool:
         kept = json.loads(eval(notebook.page.evaluate(ASK, f"__import__('json').dumps({KEPT})")))
-        painted = notebook.page.locator(".lp-ask").evaluate_all(
+        painted = notebook.page.locator(".lp-quiz").evaluate_all(
             "all => all.map(b => [b.querySelector('h3').textContent, Number(b.dataset.painted)])"
         )
         return bool(kept == dict(painted))
@@ -218,7 +218,7 @@ def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, wi
     for cell in range(1, len(CELLS)):
         assert box(notebook, cell).evaluate(OUTSIDE) == [], CELLS[cell]
     options = {"resultTypes": ["violations"]}
-    found = Axe().run(notebook.page, context={"include": [[".lp-ask"]]}, options=options).response
+    found = Axe().run(notebook.page, context={"include": [[".lp-quiz"]]}, options=options).response
     serious = [
         f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
         for one in found["violations"]
@@ -266,7 +266,7 @@ def test_a_hand_that_answers_at_random_is_followed(notebook: Notebook, soak: boo
         if step % 5 == 4:
             settle(notebook)
     settle(notebook)
-    assert notebook.page.locator(".lp-ask .lp-problem", has_text="not done").count() == 0
+    assert notebook.page.locator(".lp-quiz .lp-problem", has_text="not done").count() == 0
 
 
 def test_a_kernel_that_is_gone_is_said_in_the_box(notebook: Notebook) -> None:

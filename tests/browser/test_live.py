@@ -122,8 +122,9 @@ def test_play_goes_once_through_the_ladder_and_halts_where_it_breaks(notebook: N
 
 def test_another_knob_has_its_own_ladder(notebook: Notebook) -> None:
     memory, stages = live(notebook, NAMES.index("memory")), live(notebook, NAMES.index("stages"))
-    memory.locator("[data-knob=pp]").click()
+    memory.locator("[data-knob=pp]").press("Enter")
     expect(rung(memory, 32)).to_be_visible()
+    expect(memory.locator("[data-knob=pp]")).to_be_focused()
     expect(memory.get_by_role("button", name="play PP")).to_be_visible()
     rung(memory, 32).click()
     expect(rung(stages, 32)).to_have_attribute("aria-checked", "true")

@@ -48,7 +48,7 @@ def look(notebook: Notebook, index: int) -> int:
 def answer(notebook: Notebook, index: int, draw: random.Random) -> int:
     """Take a hint in each box of a cell and guess something; how many moves that were."""
     moves = 0
-    for box in notebook.cell(index).locator(".lp-ask").all():
+    for box in notebook.cell(index).locator(".lp-quiz").all():
         for node in (".lp-hint:visible", ".lp-choice", ".lp-slot"):
             if found := box.locator(node).count():
                 box.locator(node).nth(draw.randrange(found)).click()
@@ -103,7 +103,7 @@ def test_a_new_user_walks_a_notebook(lab: Lab, path: Path) -> None:
             notebook.run(index)
             moves += 1 + (guessed != source) + look(notebook, index)
             moves += answer(notebook, index, draw) + step_ladder(notebook, index)
-            if notebook.cell(index).locator(".llamapar:not(.lp-ask, .lp-live)").count():
+            if notebook.cell(index).locator(".llamapar:not(.lp-quiz, .lp-live)").count():
                 moves += walk_panel(notebook, index, draw)
         assert notebook.dialogs() == []
         assert notebook.popups() == []
