@@ -363,9 +363,9 @@ def watch(
 ) -> Watch:
     """Ranks that one watches, line by line: `lp.watch("attention", tp=2, cp=2)`.
 
-    program: "attention", "mlp", "block", "embedding" or "loss"; "llama" or "step", of which pp cuts a pipeline;
-    or a function (mesh, setting, …tensors by name…) of your own. model: whose KV heads are kept, in a model small enough to be drawn. layout: or its
-    degrees as keywords, at most 16 ranks; tp=2, cp=2 where nothing is said.
+    program: "attention", "mlp", "block", "embedding", "loss"; "llama" or "step", which pp cuts into
+    stages; or a function (mesh, setting, …tensors by name…) of your own. model: whose KV heads are kept, in a
+    model small enough to be drawn. layout: or its degrees as keywords, at most 16 ranks.
     data: "teaching", in which each head draws a letter of its own, or "random". fault: a name of
     `lp.programs.FAULTS`, broken on purpose. kv_replication=, cp_method= and chunking= are those of `lp.run`.
 
