@@ -336,7 +336,7 @@ def refitted(rows: list[Row], slower: float, host: float) -> list[float]:
         passes = counts["micro_batches"] * counts["layers"]
         launched = 3 if "recompute full" in row.cost.how else 2
         layers = max(slower * phases[0], host) + max(slower * phases[1], launched * host)
-        bubble = row.cost.seconds.get("bubble", 0.0)
+        bubble = row.cost.seconds.get("pipeline idle", 0.0)
         more = passes * (layers - sum(phases)) + bubble * (layers / sum(phases) - 1)
         found.append((row.cost.step_seconds + more) / row.measured - 1)
     return found

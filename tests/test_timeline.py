@@ -231,7 +231,7 @@ def test_a_table_as_text() -> None:
 
 
 def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_word() -> None:
-    """The price of a fix and the panel's line on time speak of idle shares, whose base is the whole time."""
+    """The price of a fix, the panel's line on time and a step's terms speak of idle shares, of all time."""
     made = lp.schedule("1f1b", pp=4, micro_batches=8).timeline()
     assert made.idle_share == pytest.approx(made.bubble / (1 + made.bubble))
     job = lp.Job.of("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8, micro_batch=1)
@@ -239,6 +239,8 @@ def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_
     assert effect.idle_share == (0, pytest.approx(made.idle_share))
     assert "bubble" not in effect.text
     cost = lp.cost("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8)
-    said = " ".join([made.title, str(made), *answers._fast(cost)])
-    assert set(re.findall(r"bubble [\d.]+ ?%( of compute)?", said)) == {" of compute"}
+    assert cost.seconds["pipeline idle"] > 0
+    hover = [text for bar in lp.view(cost).spec["data"] for text in bar["hovertext"]]
+    said = " ".join([made.title, str(made), *answers._fast(cost), str(cost), *hover])
+    assert set(re.findall(r"bubble [^;\n]*?%( of compute)?", said)) == {" of compute"}
     assert re.search(r"idle \d+% of it in the pipeline", said)

@@ -17,7 +17,7 @@ TERMS = {
     "exposed TP": style.COLOURS["tp"],
     "exposed CP": style.COLOURS["cp"],
     "as fitted": "#AA4499",
-    "bubble": style.PAD,
+    "pipeline idle": style.PAD,
     "exposed P2P": style.COLOURS["pp"],
     "exposed DP": style.COLOURS["dp"],
     "optimizer": "#DDCC77",

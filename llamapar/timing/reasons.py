@@ -107,7 +107,7 @@ def _bubble(cost: Cost) -> Iterator[Reason]:
     layout = cost.layout
     if layout.pp == 1:
         return
-    end = next(term for term in cost.terms if term.name == "bubble").inputs
+    end = next(term for term in cost.terms if term.name == "pipeline idle").inputs
     share = (end["end"] - end["busy"]) / end["busy"]
     says = (
         f"ranks wait {share:.1%} of their compute, with {cost.micro_batches} micro-batches for "

@@ -269,7 +269,7 @@ def _pipeline(
     bare, sent = _ends(*shape, ranks.durations, p2p)
     source = f"the timeline of {walked(*shape)[0]}"
     return [
-        Term("bubble", "end - busy", {"end": bare, "busy": many * ranks.busy}, source),
+        Term("pipeline idle", "end - busy", {"end": bare, "busy": many * ranks.busy}, source),
         Term("exposed P2P", "with_transfers - end", {"with_transfers": sent, "end": bare}, source),
     ]
 
