@@ -18,7 +18,6 @@ from by_torch import check_gradients
 from llamapar import Layout
 from llamapar.describe.models import model as find_model
 from llamapar.execution.body import Task, as_shared, inputs
-from llamapar.execution.engines.local import LocalRanks
 from llamapar.place.shards import SHARED_FROM, Shards
 from llamapar.programs import PROGRAMS
 from llamapar.spmd import compat
@@ -26,6 +25,7 @@ from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import Setting
 from llamapar.spmd.zero import Gathered, zero_group
 from sent import check_bytes
+from stepping import SteppedRanks
 
 SMALL = lp.ModelConfig(
     dim=32, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=8, ffn_dim=40, vocab_size=60, name="small"
@@ -72,7 +72,7 @@ def _copy(layout: Layout, rank: int) -> int:
 def test_gathering_and_its_backward(layout: Layout) -> None:
     setting = Setting(THIRDS, layout.replace(zero=3), seq_len=48)
     shards = setting.shards
-    with LocalRanks(setting) as ranks:
+    with SteppedRanks(setting) as ranks:
         group = zero_group(ranks.mesh, setting)
         for name in NAMES:
             whole = ranks.cut(name, lambda name=name: setting.make(name, setting.weights()[name]))
@@ -92,7 +92,7 @@ def test_gathering_and_its_backward(layout: Layout) -> None:
 @pytest.mark.parametrize("layout", GROUPS, ids=lambda layout: f"{layout} {layout.order}")
 def test_gradients_are_summed_over_all_copies(layout: Layout, zero: int) -> None:
     setting = Setting(THIRDS, layout.replace(zero=zero, sequence_parallel=False), seq_len=48)
-    with LocalRanks(setting) as ranks:
+    with SteppedRanks(setting) as ranks:
         given = {
             name: ranks.cut(name, lambda name=name: setting.make(name, setting.weights()[name])).detach()
             for name in NAMES
@@ -215,7 +215,7 @@ def test_what_torch_holds_is_what_is_said(layout: Layout, zero: int) -> None:
     result = lp.run("llama", model, layout, seq_len=16)
     task = result.task
     said = lp.memory(model, layout, seq_len=16, dtype="float32").stages[0]
-    with LocalRanks(task.setting) as ranks:
+    with SteppedRanks(task.setting) as ranks:
         held = as_shared(ranks.mesh, task.setting, inputs(task, ranks.cut))
         tensors = held.leaves if isinstance(held, Gathered) else held
         group = zero_group(ranks.mesh, task.setting)
@@ -237,7 +237,7 @@ def _bytes(tensors: Any) -> int:
     return sum(t.untyped_storage().nbytes() for t in tensors)
 
 
-def _adam(task: Task, group: Any, ranks: LocalRanks, parameters: dict[str, Tensor], rank: int) -> int:
+def _adam(task: Task, group: Any, ranks: SteppedRanks, parameters: dict[str, Tensor], rank: int) -> int:
     """Bytes of the moments that torch's AdamW makes of a rank's parameters, or its slices of them."""
     shards, coord = task.setting.shards, ranks.setting.layout.coord_of(rank)._asdict()
     own = [p.detach() for p in parameters.values()]
@@ -255,7 +255,7 @@ def test_gathered_parameters_are_kept_only_where_that_is_asked(again: bool) -> N
     task = lp.run(
         "llama", SMALL, Layout(dp=4, zero=3), seq_len=16, reshard_after_forward=again, backward=False
     ).task
-    with LocalRanks(task.setting) as ranks:
+    with SteppedRanks(task.setting) as ranks:
         held = as_shared(ranks.mesh, task.setting, inputs(task, ranks.cut))
         assert isinstance(held, Gathered)
         weights = held.only([name for name in held if name in task.setting.weights()])
