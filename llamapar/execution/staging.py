@@ -135,7 +135,7 @@ class WatchedRank(PipelineRank):
                 self._arrival(said, content)
 
     def do(self, action: Action, arrived: Tensor | None) -> Tensor | None:
-        self.action, self.arrived, since = action, arrived, self._length
+        self.action, self.arrived, self.taken, since = action, arrived, None, self._length
         out = super().do(action, arrived)
         key, at = Key(str(action), 0, called(action)), (action.stage, action.micro_batch)
         if action.kind == "F":
@@ -294,9 +294,9 @@ def follow_stages(task: Task, tick: Callable[[], None], sums: bool, alone: bool 
         except RankFailure as failure:
             log.error_at, log.why = Key("schedule", 0, failure.what), failure.what
             log.errors = {
-                rank: failure.ranks[pp_rank]
-                for pp_rank, recorder in enumerate(recorders)
-                for rank in recorder.places.values()
+                rank: state
+                for pp_rank, state in failure.ranks.items()
+                for rank in recorders[pp_rank].places.values()
             }
         except LlamaparError:
             raise
