@@ -72,7 +72,7 @@ def test_without_a_layout_there_are_four_ranks() -> None:
     assert watch("mlp", layout={"dp": 2}).code == "lp.watch('mlp', dp=2)"
 
 
-@pytest.mark.parametrize("name", [name for name in BEGINS if FAULTS[name].program in WATCHED])
+@pytest.mark.parametrize("name", [name for name in BEGINS if not FAULTS[name].model])
 def test_a_fault_that_is_chosen_is_shown_where_it_begins(name: str) -> None:
     fault = FAULTS[name]
     panel = watch(fault.program, tp=2)
@@ -81,7 +81,7 @@ def test_a_fault_that_is_chosen_is_shown_where_it_begins(name: str) -> None:
     assert marked(panel, "begins") == []
     panel.set(fault=name)
     ((names, phase),) = marked(panel, "begins")
-    assert BEGINS[name][0] in names
+    assert BEGINS[name][0] in (names or [""])  # a run that stops has no tensor
     assert phase == BEGINS[name][1]
     assert panel.payload["says"] == f"What still looks fine with this fault: {fault.looks_fine}."
     for axis, least in fault.layout.items():
@@ -97,6 +97,8 @@ def test_a_fault_that_changes_nothing_says_where_it_shows() -> None:
     assert marked(panel, "begins") == []
     shows = "This fault changes nothing here: it shows with tp=2, sequence_parallel=False."
     assert panel.payload["says"] == shows
+    tied = watch("llama", pp=2, fault="tied_not_summed")  # of a model that is not tied
+    assert tied.payload["says"] == "This fault changes nothing here: it shows with pp=2, tied=True."
 
 
 def test_a_deleted_all_reduce_breaks_where_it_was() -> None:

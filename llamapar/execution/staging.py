@@ -143,13 +143,10 @@ class WatchedRank(PipelineRank):
             self.made[at] = next(iter(parts.values()))
             for name, t in parts.items():
                 self._note(key, name, t, since=since, reads=(self.taken,))
-        elif out is not None:
-            reads = arrived, self.made[at]
-            self._note(key, "x.grad", out, phase=BACKWARD, since=since, reads=reads)
-        elif action.kind != "I":  # it ends at a parameter
-            name, total = next((n, t) for (stage, n), t in self.sums.items() if stage == action.stage)
-            reads = arrived, self.made[at]
-            self._note(key, f"{name}.grad", total, phase=BACKWARD, since=since, reads=reads)
+        elif out is not None or action.kind != "I":  # on the first stage it ends at a parameter
+            sums = ((f"{n}.grad", t) for (stage, n), t in self.sums.items() if stage == action.stage)
+            name, t = ("x.grad", out) if out is not None else next(sums)
+            self._note(key, name, t, phase=BACKWARD, since=since, reads=(arrived, self.made[at]))
         self.action = None
         return out
 

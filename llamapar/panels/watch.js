@@ -278,7 +278,7 @@ function render({ model, el }) {
       at = wrong;
     } else if (seen !== film()) {
       const same = before ? steps.findIndex((step) => !step.depth && step.code === before.code && step.phase === before.phase) : -1;
-      at = same >= 0 ? same : steps.findIndex((step) => !step.depth && step.line && phaseOf(step) === phase);
+      at = same >= 0 ? same : steps.findIndex((step) => !step.depth && step.code !== "argument" && phaseOf(step) === phase);
     }
     const all = visible();
     if (!all.includes(at)) at = all[Math.max(0, all.findIndex((k) => film().steps[k].line))] ?? 0;

@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # torch is there when something is watched, and not before
     from llamapar.execution.body import Task
     from llamapar.programs import Program, ProgramLike
 
-WATCHED = ("attention", "mlp", "block", "embedding", "loss")
+WATCHED = ("attention", "mlp", "block", "embedding", "loss", "llama", "step")
 """Programs that the panel offers."""
 
-DEGREES_SHOWN = {"tp": (1, 2, 4, 8), "cp": (1, 2, 4), "dp": (1, 2)}
+DEGREES_SHOWN = {"tp": (1, 2, 4, 8), "cp": (1, 2, 4), "pp": (1, 2, 4), "dp": (1, 2)}
 TITLES = {
     "phase": {"forward": "forward", "backward": "backward"},
     "data": {"teaching": "teaching data", "random": "random"},
@@ -50,8 +50,9 @@ SECONDS = 30.0
 MOST_TAPES = 8
 """That are kept of layouts and programs that were shown before."""
 
-_LAYOUT = ("tp", "cp", "dp", "sequence_parallel", "zero", "dp_replicate")
+_LAYOUT = ("tp", "cp", "pp", "dp", "sequence_parallel", "zero", "dp_replicate")
 _OPTIONS: Values = {"kv_replication": False, "cp_method": "all_gather", "chunking": "head-tail"}
+_OPTIONS |= {"micro_batches": None}
 _FIRST: Values = {"data": "teaching", "fault": "", "phase": "forward", "source": ""}
 
 
@@ -89,15 +90,16 @@ class WatchState:
     def own(self) -> str:
         """The text of the program itself."""
         from llamapar.execution.following import source_of
+        from llamapar.execution.watching import followed
 
-        return source_of(self.program.function).rstrip("\n")
+        return source_of(followed(self.program)).rstrip("\n")
 
     def task(self, fault: str, text: str) -> Task:
         """Raises LlamaparError for a layout, or a text, that cannot be run."""
         from llamapar.execution.watching import watch_task
 
         how: Plain = {"data": self.values["data"], "fault": fault or None, "source": text}
-        options = {name: self.values[name] for name in _OPTIONS}
+        options = {name: self.values[name] for name in _OPTIONS if self.values[name] is not None}
         return watch_task(self.program, self.model, self.layout, **how, options=options)
 
     def _run(self, fault: str, source: str) -> tuple[Tape, Plain]:
@@ -160,6 +162,8 @@ class WatchState:
         one_of("program", values["program"], self.programs)
         if values["program"] != self.values["program"]:
             values |= {"fault": changes.get("fault", "")}
+            if self.programs[str(values["program"])].stage is None:  # is part of a stage
+                values |= {"pp": 1, "micro_batches": None}
         made = replace(self, values=values, problem=None, before=None)
         if values["fault"] != self.values["fault"] or values["program"] != self.values["program"]:
             made = made._broken(str(values["fault"]), changes)
@@ -222,6 +226,7 @@ class WatchState:
         degrees = [
             control(name, kind="steps", options=[(n, str(n)) for n in shown])
             for name, shown in DEGREES_SHOWN.items()
+            if name != "pp" or self.program.stage is not None
         ]
         return [
             {**choice("program", {name: name for name in self.programs}), "label": ""},
@@ -358,9 +363,9 @@ def watch(
 ) -> Watch:
     """Ranks that one watches, line by line: `lp.watch("attention", tp=2, cp=2)`.
 
-    program: "attention", "mlp", "block", "embedding" or "loss", or a function (mesh, setting, …tensors by
-    name…) of your own. model: whose KV heads are kept, in a model small enough to be drawn. layout: or its
-    degrees as keywords, at most 16 ranks; tp=2, cp=2 where nothing is said.
+    program: "attention", "mlp", "block", "embedding", "loss"; "llama" or "step", which pp cuts into
+    stages; or a function (mesh, setting, …tensors by name…) of your own. model: whose KV heads are kept, in a
+    model small enough to be drawn. layout: or its degrees as keywords, at most 16 ranks.
     data: "teaching", in which each head draws a letter of its own, or "random". fault: a name of
     `lp.programs.FAULTS`, broken on purpose. kv_replication=, cp_method= and chunking= are those of `lp.run`.
 
