@@ -359,6 +359,16 @@ def test_a_program_of_ones_own_is_placed_like_ours() -> None:
     assert not any(step.fault for step in tape.steps)
 
 
+def test_a_name_of_ones_own_program_is_no_parameter() -> None:
+    def mine(mesh: Any, setting: Any, x: torch.Tensor) -> torch.Tensor:
+        name = "w1"
+        twice = x + x
+        return twice if name else x
+
+    tape = watched(watch_task(mine, None, Layout(tp=2)))
+    assert [step.name for step in tape.steps if step.phase == "forward"] == ["x", "twice", "out"]
+
+
 # -- what made a number ------------------------------------------------------------------------
 
 

@@ -22,6 +22,8 @@ from torch import Tensor
 from llamapar.programs import BIASED, PROGRAMS, llama, vocab
 from llamapar.spmd.zero import Gathered
 
+from .stepping import Trained
+
 Frames = Callable[[CodeType, FrameType], bool]
 """Whether a frame is one of the program's."""
 
@@ -48,7 +50,7 @@ class Moment(NamedTuple):
 
     depth: 0 in the program, 1 in a helper. call: which call of a function it was, counted from 0. read: the
     names that the line read, with their tensors before it. since: what `mark` gave when the line began.
-    parameter: what the frame calls "name": the parameter that a function of the library is about, or "".
+    parameter: that which a function of OF_PARAMETERS is about; "" in any other.
     """
 
     depth: int
@@ -84,6 +86,9 @@ def of_programs(function: Callable[..., object]) -> Frames:
 
 GATHER = Gathered.__getitem__.__code__
 """Where a parameter that ZeRO shares is gathered, when a program looks it up."""
+
+OF_PARAMETERS = (GATHER, Trained.update.__code__)
+"""Functions of the library that call the parameter that they are about 'name'."""
 
 
 def with_helpers(function: Callable[..., object]) -> Frames:
@@ -147,8 +152,8 @@ class Follower:
 
         def moment(number: int) -> Moment:
             read = {n: known[n] for n in found.get(number, NO_STATEMENT).reads if n in known}
-            about = frame.f_locals.get("name")
-            return Moment(self._depth, call, read, since, about if isinstance(about, str) else "")
+            about = frame.f_locals.get("name", "") if frame.f_code in OF_PARAMETERS else ""
+            return Moment(self._depth, call, read, since, about)
 
         def named(at: Key, when: Moment, given: frozenset[str] = frozenset()) -> None:
             for name, value in list(frame.f_locals.items()):

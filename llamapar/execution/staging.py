@@ -135,7 +135,7 @@ class WatchedRank(PipelineRank):
                 self._arrival(said, content)
 
     def do(self, action: Action, arrived: Tensor | None) -> Tensor | None:
-        self.action, self.arrived, since = action, arrived, self._length
+        self.action, self.arrived, self.taken, since = action, arrived, None, self._length
         out = super().do(action, arrived)
         key, at = Key(str(action), 0, called(action)), (action.stage, action.micro_batch)
         if action.kind == "F":
@@ -143,13 +143,10 @@ class WatchedRank(PipelineRank):
             self.made[at] = next(iter(parts.values()))
             for name, t in parts.items():
                 self._note(key, name, t, since=since, reads=(self.taken,))
-        elif out is not None:
-            reads = arrived, self.made[at]
-            self._note(key, "x.grad", out, phase=BACKWARD, since=since, reads=reads)
-        elif action.kind != "I":  # it ends at a parameter
-            name, total = next((n, t) for (stage, n), t in self.sums.items() if stage == action.stage)
-            reads = arrived, self.made[at]
-            self._note(key, f"{name}.grad", total, phase=BACKWARD, since=since, reads=reads)
+        elif out is not None or action.kind != "I":  # on the first stage it ends at a parameter
+            sums = ((f"{n}.grad", t) for (stage, n), t in self.sums.items() if stage == action.stage)
+            name, t = ("x.grad", out) if out is not None else next(sums)
+            self._note(key, name, t, phase=BACKWARD, since=since, reads=(arrived, self.made[at]))
         self.action = None
         return out
 
@@ -294,9 +291,9 @@ def follow_stages(task: Task, tick: Callable[[], None], sums: bool, alone: bool 
         except RankFailure as failure:
             log.error_at, log.why = Key("schedule", 0, failure.what), failure.what
             log.errors = {
-                rank: failure.ranks[pp_rank]
-                for pp_rank, recorder in enumerate(recorders)
-                for rank in recorder.places.values()
+                rank: state
+                for pp_rank, state in failure.ranks.items()
+                for rank in recorders[pp_rank].places.values()
             }
         except LlamaparError:
             raise
