@@ -469,6 +469,7 @@ def test_every_option_is_explained_and_used() -> None:
     of_python = {
         "steps_done",
         "parameter",
+        "data",
         "program",
         "interleave",
         "out",

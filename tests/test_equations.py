@@ -70,7 +70,7 @@ def test_sizes_of_an_allocation_are_compared_in_one_unit() -> None:
     assert told.best is not None
     sizes = [size for equation in told.best.arithmetic for _, size in equation.sides]
     assert sizes == [128256 * 4096 * 2, 1002 * 2**20]
-    assert "1002 mib: 1,050,673,152" in lp.view(told).summary
+    assert "1002 MiB: 1,050,673,152" in lp.view(told).summary
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "figures").glob("*.py")), ids=lambda path: path.stem)

@@ -127,7 +127,8 @@ def _data(result: RunResult, given: Given) -> dict[str, object]:
 def _tape(tape: Tape) -> dict[str, object]:
     """A tape as plain values; the keys of `local`, `cut` and `error` are ranks, dims and ranks."""
     facts = {name: getattr(tape, name) for name in ("program", "layout", "ranks", "world")}
-    return facts | {"steps": [asdict(step) for step in tape.steps]}
+    names = ("where", "code", "name", "global_shape", "local", "cut", "error", "why", "cause")
+    return facts | {"steps": [{name: getattr(step, name) for name in names} for step in tape.steps]}
 
 
 RUN = Command(

@@ -158,12 +158,12 @@ class Memory(Record):
         """The stage that needs most, the first of such."""
         return max(self.stages, key=lambda stage: stage.total_bytes)
 
-    @cached_property
+    @property
     def lower(self) -> Sequence[Breakdown]:
         """Every stage at the lower end of what is not known."""
         return self.lighter() if self.lighter else self.stages
 
-    @cached_property
+    @property
     def upper(self) -> Sequence[Breakdown]:
         """The same at the upper end: of a trainer that is not known the heaviest, above `stages`."""
         return self.heaviest() if self.heaviest else self.stages
