@@ -35,10 +35,10 @@ DRAWN = """canvas => {
     const { width, height } = canvas;
     return [...pen.getImageData(0, 0, width, height).data];
 }"""
-TOLD = """(lambda film, p, at: [
-    film["steps"][at]["caption"], film["steps"][at]["line"], p["code"], p["values"]["source"],
+TOLD = """(lambda film, p, step: [
+    step.get("caption", ""), step.get("line", 0), step.get("depth", 0), p["code"], p["values"]["source"],
     bool(p["problem"]), len(film["ranks"]),
-])(PANEL.film, PANEL.payload, AT)"""
+])(PANEL.film, PANEL.payload, dict(enumerate(PANEL.film["steps"])).get(AT, {}))"""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def agrees(notebook: Notebook, cell: int) -> bool:
     """Whether page and kernel show the same: caption, line, code, source, ranks."""
     watched = panel(notebook, cell)
     code = TOLD.replace("PANEL", NAMES[cell]).replace("AT", watched.get_attribute("data-step") or "0")
-    caption, line, call, source, problem, ranks = kernel(notebook, code)
+    caption, line, depth, call, source, problem, ranks = kernel(notebook, code)
     runs = watched.locator(".lp-copy-of-source > [data-runs]")
     shown = [
         watched.locator(".lp-caption > p").first.inner_text(),
@@ -79,7 +79,6 @@ def agrees(notebook: Notebook, cell: int) -> bool:
         bool(watched.locator(".lp-problem").count()),
         watched.locator(".lp-tile").count(),
     ]
-    depth = kernel(notebook, f"{NAMES[cell]}.film['steps'][{step(watched)}]['depth']")
     if depth:  # the line that called the helper is marked
         shown[1] = line
     return shown == [caption.replace("`", ""), line, call, source, problem, ranks]
