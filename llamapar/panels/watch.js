@@ -18,6 +18,7 @@ function render({ model, el }) {
   let phase = payload().values.phase;
   let at = 0; // the step that stands, among all of the film
   let seen = null; // the film that is shown
+  let shown = ""; // the program and the fault that are
   const opened = new Set(); // steps whose inner ones are shown
   let playing = 0;
   let asked = null; // the cell whose makers were asked for
@@ -305,6 +306,9 @@ function render({ model, el }) {
     code.textContent = line;
     if (values.phase !== told) phase = pending.phase ?? values.phase;
     told = values.phase;
+    const now = `${values.program} ${values.fault}`;
+    if (shown !== now) source.forget(); // what was typed was of another program
+    shown = now;
     source.show(values.source);
     restore.hidden = !edited;
     const { problem } = payload();
