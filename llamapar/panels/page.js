@@ -237,6 +237,26 @@ function buildControls(schema, uid, send, load) {
   return { column: make("div", { class: "lp-controls" }, ...groups), show };
 }
 
+// The line of code that gives what is shown, a button that copies it, one that takes the last change back,
+// and `more` beside them. keep: draws while the focus stays where it was.
+function buildCode(model, ask, keep, ...more) {
+  const code = make("code");
+  const copy = button("copy", { title: "copy this line of code", onclick: async () => {
+    try { await navigator.clipboard.writeText(code.textContent); copy.textContent = "copied"; }
+    catch { getSelection().selectAllChildren(code); } // no clipboard here: the line is selected
+    setTimeout(() => { copy.textContent = "copy"; }, 1500);
+  } });
+  const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
+  const showUndo = () => keep(() => { undo.disabled = !model.get("past"); });
+  model.on("change:past", showUndo);
+  return {
+    node: make("div", { class: "lp-code" }, code, copy, undo, ...more),
+    show: (text) => { code.textContent = text; },
+    begin: showUndo,
+    close: () => model.off("change:past", showUndo),
+  };
+}
+
 // -- cards -------------------------------------------------------------------------------------
 
 const MARKS = { error: "✕", warning: "!", note: "i" };

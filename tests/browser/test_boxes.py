@@ -13,8 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
 from browser.lab import PROJECT, Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import ASK
-from browser.test_live import OUTSIDE
+from browser.panel import ASK, OUTSIDE
 
 pytestmark = pytest.mark.browser
 

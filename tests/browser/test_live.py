@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import ASK, RESTART, plain
+from browser.panel import ASK, OUTSIDE, RESTART, plain
 
 pytestmark = pytest.mark.browser
 
@@ -25,16 +25,6 @@ SCHEDULE = "schedule = lp.live('schedule', pp=4, micro_batches=8)\nschedule"
 CELLS = (HEADS, VOCAB, STAGES, TWIN, MEMORY, LAYER, SCHEDULE)
 HEIGHT = 5200
 NAMES = ("heads", "vocab", "stages", "twin", "memory", "layer", "schedule")
-
-OUTSIDE = """panel => {
-    const { left, right } = panel.getBoundingClientRect();
-    const scrolls = node => node !== panel
-        && (node.matches('.lp-wide, .lp-ladder, pre') || scrolls(node.parentElement));
-    return [...panel.querySelectorAll('*')].filter(node => !scrolls(node)).filter(node => {
-        const box = node.getBoundingClientRect();
-        return box.width && (box.left < left - 1 || box.right > right + 1);
-    }).map(node => node.className || node.tagName);
-}"""
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import ASK
+from browser.panel import ASK, OUTSIDE
 
 pytestmark = pytest.mark.browser
 
@@ -22,14 +22,6 @@ four"""
 TWO = "two = watch('mlp', tp=2, sequence_parallel=False)\ntwo"
 NAMES = ("four", "two")
 
-OUTSIDE = """panel => {
-    const { left, right } = panel.getBoundingClientRect();
-    const scrolls = node => node !== panel && (node.matches('.lp-source-box') || scrolls(node.parentElement));
-    return [...panel.querySelectorAll('*')].filter(node => !scrolls(node)).filter(node => {
-        const box = node.getBoundingClientRect();
-        return box.width && (box.left < left - 1 || box.right > right + 1);
-    }).map(node => node.className || node.tagName);
-}"""
 DRAWN = """canvas => {
     const pen = canvas.getContext('2d');
     const { width, height } = canvas;
