@@ -20,6 +20,16 @@ BOXES = (
     "[w for w in __import__('ipywidgets').widgets.widget._instances.values() if type(w).__name__ == 'Box']"
 )
 KEPT = f"__import__('json').dumps({{b.payload['question']: b.payload['seq'] for b in {BOXES}}})"
+PRESS = """(root, [which, part]) => {
+    const there = [...root.querySelectorAll(which)];
+    const node = there[Math.floor(part * there.length)];
+    if (node.matches("option")) {
+        node.parentElement.value = node.value;
+        node.parentElement.dispatchEvent(new Event("change", { bubbles: true }));
+    } else node.click();
+}"""
+"""Takes one of what is there at this moment: a film that comes may have fewer steps, and other faults."""
+
 GUESSES = ("", "0", "48, 63", "8,192", "tp", "x", "-1", "9" * 30, "25 %")
 
 
@@ -102,9 +112,8 @@ def watch_agrees(notebook: Notebook, watched: Locator, name: str) -> bool:
 
 def move_watch(notebook: Notebook, watched: Locator, draw: random.Random) -> None:
     kind = draw.choice(("dot", "dot", "key", "degree", "choose", "phase", "open", "cell", "undo", "edit"))
-    dots = watched.locator(".lp-dot")
     if kind == "dot":
-        dots.nth(draw.randrange(dots.count())).click()
+        watched.evaluate(PRESS, [".lp-dot", draw.random()])
     elif kind == "key":
         watched.locator(".lp-dot[aria-current]").press(draw.choice(("ArrowLeft", "ArrowRight", "End")))
     elif kind == "degree":
@@ -112,14 +121,14 @@ def move_watch(notebook: Notebook, watched: Locator, draw: random.Random) -> Non
         watched.locator(f"[data-control={axis}] [role=radio]").nth(draw.randrange(2)).click()
     elif kind == "choose":
         name = draw.choice(("program", "fault"))
-        box = watched.locator(f"[data-control={name}] select")
-        box.select_option(index=draw.randrange(box.locator("option").count()))
+        watched.evaluate(PRESS, [f"[data-control={name}] option", draw.random()])
     elif kind == "phase":
         watched.locator("[data-control=phase] [role=radio]").nth(draw.randrange(2)).click()
     elif kind == "open" and watched.locator(".lp-inner").is_visible():
         watched.locator(".lp-inner").click()
-    elif kind == "cell" and watched.locator(".lp-values").count():
-        watched.locator(".lp-values").nth(draw.randrange(2)).hover(position={"x": 3, "y": 3})
+    elif kind == "cell" and (pictures := watched.locator(".lp-values").count()):
+        which = draw.randrange(min(2, pictures))
+        watched.locator(".lp-values").nth(which).hover(position={"x": 3, "y": 3})
     elif kind == "undo" and watched.get_by_role("button", name="undo").is_enabled():
         watched.get_by_role("button", name="undo").click()
     elif kind == "edit":
