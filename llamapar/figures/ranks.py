@@ -10,7 +10,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.place.rank_grid import RankGrid
 from llamapar.records.tables import plural
 
-from . import parts, style
+from . import block, parts, style
 from .style import Spec
 
 MARKERS = 128
@@ -48,7 +48,12 @@ class Bands(NamedTuple):
 
 
 def picture(record: RankGrid) -> tuple[Spec, str]:
-    """Cells in bands by mesh axis; the chosen rank's groups as markers, one trace per axis."""
+    """Cells in bands by mesh axis; the chosen rank's groups as markers, one trace per axis.
+
+    With a model, what the chosen rank holds of it.
+    """
+    if record.share:
+        return block.picture(record, record.share)
     across, down = _bands(record)
     drawn = {axis: _drawn(record, axis) for axis in AXES}
     cell = "a cell is a rank" if record.block == 1 else f"a cell is {plural(record.block, 'rank')}"

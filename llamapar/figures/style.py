@@ -27,6 +27,9 @@ RAMPS = {"cp": ("#F7D28B", "#8A5200"), "pp": ("#9BDCC4", "#00614A")}
 STEP_DARK = 0.55
 """Part of a ramp that lies between neighbours that are told apart."""
 
+LIT = "#7A6BD8"
+"""The rank that is looked at, and no axis: a violet that shows on a light and on a dark page."""
+
 WARN = "#D55E00"
 PAD = "#9A9A9A"
 PAPER, TEXT = "#FFFFFF", "#212121"
