@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -601,11 +602,11 @@ def fonts(value: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_layout_brings_its_paper_and_no_line_is_longer_than_a_narrow_cell(name: str) -> None:
+def test_layout_follows_its_page_and_no_line_is_longer_than_a_narrow_cell(name: str) -> None:
     layout = lp.view(EVERY[name]).spec["layout"]
     shared = layout["template"]["layout"]
-    assert (shared["paper_bgcolor"], shared["plot_bgcolor"]) == (style.PAPER, "rgba(0,0,0,0)")
-    assert shared["font"]["color"] == style.TEXT
+    assert shared["paper_bgcolor"] == shared["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert shared["font"]["color"] == style.LINE
     assert shared["modebar"]["orientation"] == "v"  # in the right margin, not over the title
     titles = layout["title"]["text"].split("<br>")
     notes = layout["title"].get("subtitle", {"text": ""})["text"].split("<br>")
@@ -625,9 +626,10 @@ def test_layout_brings_its_paper_and_no_line_is_longer_than_a_narrow_cell(name: 
 @pytest.mark.parametrize(
     ("colour", "least", "pages"),
     [
-        (style.TEXT, 7, [style.PAPER]),  # a panel gives its text the page's colour
+        (style.TEXT, 7, [style.PAPER]),  # of a stored PNG
         (style.WARN, 3.5, [style.PAPER, "#111111"]),
-        (style.LINE, 3, [style.PAPER, "#111111"]),
+        (style.LINE, 4.3, [style.PAPER, "#111111"]),  # more has no one colour on both
+        (style.LIT, 4, [style.PAPER, "#111111"]),
     ],
 )
 def test_text_and_lines_have_contrast_where_they_stand(colour: str, least: float, pages: list[str]) -> None:
@@ -812,3 +814,10 @@ def test_any_ranks(layout: lp.Layout, data: st.DataObject) -> None:
     for trace in traces(record, type="scatter"):
         for x, y in zip(trace["x"], trace["y"], strict=True):
             assert record.cell(x + y) == (y // (record.block * record.cols), x // record.block)
+
+
+def test_the_style_sheet_of_our_lab_names_the_text_of_pictures() -> None:
+    """plotly.js writes a colour as rgb(…) into each text; our JupyterLab finds the text by that."""
+    sheet = (Path(__file__).parent.parent / "jupyter" / "custom.css").read_text()
+    red, green, blue = (int(style.LINE[k : k + 2], 16) for k in (1, 3, 5))
+    assert f'text[style*="fill: rgb({red}, {green}, {blue})"] {{ fill: var(--jp-ui-font-color1)' in sheet

@@ -16,12 +16,15 @@ from llamapar.records.tables import cut, plural
 from . import parts, style
 from .style import Spec
 
-HIGH, BELOW = 150, 34
+HIGH, BELOW = 146, 46
 """Pixels of the rectangles and of what stands under them: low enough for the head of a lesson."""
+
+LEAST = 240
+"""Pixels of width in which it can be read."""
 
 HEIGHT = style.TOP + HIGH + BELOW
 
-PANELS = (("pp", "tp", "the model", [0, 0.46]), ("dp", "cp", "the data of a step", [0.54, 1]))
+PANELS = (("pp", "tp", "the model", [0, 0.44]), ("dp", "cp", "the data of a step", [0.56, 1]))
 """The axis that cuts down, the one that cuts across, what they cut, and where it stands."""
 
 LINES = 32
@@ -52,8 +55,9 @@ def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
             "linecolor": style.LINE,
             "showticklabels": False,
         }
-        axes[f"xaxis{n}"] = parts.axis(_named(x), [0, x.whole], domain=domain, anchor=f"y{n}", **edge)
-        axes[f"yaxis{n}"] = parts.axis(_named(y), [y.whole, 0], domain=[0, 0.88], anchor=f"x{n}", **edge)
+        edges = edge | {"domain": domain, "anchor": f"y{n}"}, edge | {"domain": [0, 0.88], "anchor": f"x{n}"}
+        axes[f"xaxis{n}"] = parts.axis(_named(x, "<br>"), [0, x.whole], **edges[0])
+        axes[f"yaxis{n}"] = parts.axis(_named(y, " · "), [y.whole, 0], **edges[1])
         where = {"xref": f"x{n} domain", "yref": f"y{n} domain", "xanchor": "left", "yanchor": "bottom"}
         heads.append(parts.label(title, 0, 1, **where))
     lay = record.layout
@@ -66,14 +70,15 @@ def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
         annotations=heads,
         **axes,
     )
+    layout["meta"] = {"least": LEAST}
     layout["margin"] |= {"l": 30, "b": layout["margin"]["b"] - style.BOTTOM + BELOW}
     return {"data": data, "layout": layout}, _summary(record, share)
 
 
-def _named(part: Part) -> str:
+def _named(part: Part, between: str) -> str:
     """ "━ TP 8 · 128 heads", the stroke in the axis's colour."""
     stroke = f'<span style="color:{style.COLOURS[part.axis]}"><b>━</b></span>'
-    return f"{stroke} {part.axis.upper()} {part.ways} · {plural(part.size, part.word)}"
+    return f"{stroke} {part.axis.upper()} {part.ways}{between}{plural(part.size, part.word)}"
 
 
 def _boxes(across: Sequence[range], down: Sequence[range], **more: object) -> Spec:
