@@ -125,6 +125,15 @@ def test_ranks_are_counted() -> None:
     )
 
 
+def test_a_picture_of_many_ranks_says_what_a_cell_is() -> None:
+    for dp, said in ((8, "One cell is one rank."), (128, "One cell is a block of 16 ranks.")):
+        panel = lp.live("ranks", tp=8, cp=16, pp=16, dp=dp)
+        assert panel.ladder[3]["says"].endswith(f" {said}")
+        note = panel.snapshot().spec["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
+        assert f"; {said[0].lower()}{said[1:-1]}" in note
+        assert panel.record.layout.world == panel.record.block * panel.record.rows * panel.record.cols
+
+
 def test_a_schedule_is_idle_as_the_formula_says() -> None:
     for pp, said in gives("schedule", "pp", micro_batches=8).items():
         assert said == f"idle {(pp - 1) / (pp + 7):.0%}, {min(pp, 8)} in flight"

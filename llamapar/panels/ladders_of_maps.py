@@ -8,6 +8,7 @@ from operator import attrgetter
 from llamapar.describe.layout import AXES, PAPER_ORDER, Layout
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
+from llamapar.figures.ranks import NUMBERED, cell
 from llamapar.place import (
     HeadMap,
     RankGrid,
@@ -147,7 +148,8 @@ def _ranks_says(record: RankGrid) -> str:
     groups = [
         f"its {axis.upper()} group {_group(group)}" for axis, group in record.peers.items() if len(group) > 1
     ]
-    return f"{said} {sentence('; '.join(groups))}" if groups else f"{said} It has no peers."
+    cells = f" {sentence(cell(record))}" if record.layout.world > NUMBERED else ""
+    return f"{said} {sentence('; '.join(groups)) if groups else 'It has no peers.'}{cells}"
 
 
 def _within(values: Values) -> Values:
