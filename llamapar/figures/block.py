@@ -8,6 +8,7 @@ direction left, and the rank lies hidden inside. Where cuts would lie too close 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from llamapar.place.rank_grid import RankGrid
 from llamapar.place.share import Part, Share
@@ -24,7 +25,7 @@ LEAST = 240
 
 HEIGHT = style.TOP + HIGH + BELOW
 
-PANELS = (("pp", "tp", "the model", [0, 0.44]), ("dp", "cp", "the data of a step", [0.56, 1]))
+PANELS = (("pp", "tp", "model", [0, 0.44]), ("dp", "cp", "data", [0.56, 1]))
 """The axis that cuts down, the one that cuts across, what they cut, and where it stands."""
 
 LINES = 32
@@ -39,84 +40,80 @@ BAND = 0.32
 
 def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
     """Two rectangles cut by two axes each: a band is what a cut leaves, the rank where two cross."""
-    data, axes, heads = list[Spec](), Spec(), list[Spec]()
-    for i, (down, across, title, domain) in enumerate(PANELS):
-        y, x, n = share.parts[down], share.parts[across], "2" if i else ""
-        refs = {"xaxis": f"x{n}", "yaxis": f"y{n}"}
-        data += [
-            *(_band(record, part, part is x, (x, y), **refs) for part in (y, x)),
-            *(_cuts(part, part is x, (x, y), **refs) for part in (y, x)),
-            _own(record, x, y, **refs),
+    data, axes = list[Spec](), Spec()
+    edge = dict.fromkeys(("showgrid", "showticklabels"), False) | dict.fromkeys(("showline", "mirror"), True)
+    above = {"yref": "y domain", "yanchor": "bottom"}
+    own = f"{_stroke(style.LIT, '■')} rank {record.rank:,}"
+    heads = [parts.label(own, 1, 1, xref="paper", xanchor="right", xshift=style.RIGHT, **above)]
+    for (down, across, title, domain), n in zip(PANELS, ("", "2"), strict=True):
+        y, x = share.parts[down], share.parts[across]
+        held = f"rank {record.rank:,} · {y.held} · {x.held}"
+        drawn = [
+            *(_band(part, x, y, getattr(record.coord, part.axis)) for part in (y, x)),
+            *(_cuts(part, x, y) for part in (y, x)),
+            _boxes(x.pieces, y.pieces, style.LIT, held, line={"width": 2, "color": style.LIT}),
         ]
-        edge = {
-            "showgrid": False,
-            "showline": True,
-            "mirror": True,
-            "linecolor": style.LINE,
-            "showticklabels": False,
-        }
-        edges = edge | {"domain": domain, "anchor": f"y{n}"}, edge | {"domain": [0, 0.88], "anchor": f"x{n}"}
-        axes[f"xaxis{n}"] = parts.axis(_named(x, "<br>"), [0, x.whole], **edges[0])
-        axes[f"yaxis{n}"] = parts.axis(_named(y, " · "), [y.whole, 0], **edges[1])
-        where = {"xref": f"x{n} domain", "yref": f"y{n} domain", "xanchor": "left", "yanchor": "bottom"}
-        heads.append(parts.label(title, 0, 1, **where))
-    lay = record.layout
+        data += [trace | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for trace in drawn]
+        ends = {"anchor": f"y{n}", "domain": domain}, {"anchor": f"x{n}", "domain": [0, 0.88]}
+        axes[f"xaxis{n}"] = parts.axis(
+            _named(x, "<br>"), [0, x.whole], linecolor=style.LINE, **edge, **ends[0]
+        )
+        axes[f"yaxis{n}"] = parts.axis(
+            _named(y, " · "), [y.whole, 0], linecolor=style.LINE, **edge, **ends[1]
+        )
+        heads.append(parts.label(title, 0, 1, xref=f"x{n} domain", xanchor="left", **above))
     layout = style.layout(
         "block",
-        f"Rank {record.rank:,} of {lay.world:,} in {style.name_of(share.model)}",
+        f"Rank {record.rank:,} of {record.layout.world:,} in {style.name_of(share.model)}",
         "; ".join(filter(None, (share.text, share.reason, _thinned(share)))),
         warn=bool(share.reason),
         height=HEIGHT,
         annotations=heads,
+        meta={"least": LEAST},
         **axes,
     )
-    layout["meta"] = {"least": LEAST}
-    layout["margin"] |= {"l": 30, "b": layout["margin"]["b"] - style.BOTTOM + BELOW}
+    layout["margin"] |= {"l": 30, "b": BELOW}
     return {"data": data, "layout": layout}, _summary(record, share)
 
 
+def _stroke(colour: str, shape: str) -> str:
+    """A key to a colour, in a text."""
+    return f'<span style="color:{colour}"><b>{shape}</b></span>'
+
+
 def _named(part: Part, between: str) -> str:
-    """ "━ TP 8 · 128 heads", the stroke in the axis's colour."""
-    stroke = f'<span style="color:{style.COLOURS[part.axis]}"><b>━</b></span>'
-    return f"{stroke} {part.axis.upper()} {part.ways}{between}{plural(part.size, part.word)}"
+    """ "━ PP 16 × 8 · 126 layers": the axis's stroke, its ranks, the pieces of each, and what they cut."""
+    several = f" × {len(part.splits) // part.ways}" if len(part.splits) > part.ways else ""
+    name = f"{_stroke(style.COLOURS[part.axis], '━')} {part.axis.upper()} {part.ways}{several}"
+    return f"{name}{between}{plural(part.size, part.word)}"
 
 
-def _boxes(across: Sequence[range], down: Sequence[range], **more: object) -> Spec:
+def _boxes(across: Sequence[range], down: Sequence[range], colour: str, words: str, **more: object) -> Spec:
     """Filled rectangles, one for each pair of pieces, as one trace; of very many not all."""
-    x: list[int | None] = []
-    y: list[int | None] = []
-    for one in [across[i] for i in cut(len(across), PIECES)]:
-        for other in [down[i] for i in cut(len(down), PIECES)]:
-            x += [one.start, one.stop, one.stop, one.start, one.start, None]
-            y += [other.start, other.start, other.stop, other.stop, other.start, None]
-    return parts.scatter("lines", x, y, fill="toself", hoveron="fills", **more)
+    some = ([pieces[i] for i in cut(len(pieces), PIECES)] for pieces in (across, down))
+    pairs = list(product(*some))
+    x = [at for one, _ in pairs for at in (one.start, one.stop, one.stop, one.start, one.start, None)]
+    y = [at for _, one in pairs for at in (one.start, one.start, one.stop, one.stop, one.start, None)]
+    return parts.scatter("lines", x, y, fill="toself", hoveron="fills", fillcolor=colour, text=words, **more)
 
 
-def _band(record: RankGrid, part: Part, upright: bool, dims: tuple[Part, Part], **refs: str) -> Spec:
+def _band(part: Part, x: Part, y: Part, at: int) -> Spec:
     """What one axis leaves to the rank, over the whole of the other dim; nothing where it does not cut."""
-    across, down = (range(dim.whole) for dim in dims)
-    own = part.pieces if part.ways > 1 else ()
-    pieces = (own, (down,)) if upright else ((across,), own)
-    words = f"{part.axis.upper()} rank {getattr(record.coord, part.axis)} · {part.held}"
-    line = {"width": 0}
-    return _boxes(*pieces, fillcolor=style.COLOURS[part.axis], opacity=BAND, line=line, text=words, **refs)
+    across, down = ((part.pieces if dim is part else [range(dim.whole)]) for dim in (x, y))
+    words = f"{part.axis.upper()} rank {at} · {part.held}"
+    look = {"line": {"width": 0}, "opacity": BAND}
+    return _boxes(across if part.ways > 1 else [], down, style.COLOURS[part.axis], words, **look)
 
 
-def _own(record: RankGrid, x: Part, y: Part, **refs: str) -> Spec:
-    """What both axes leave; its outline keeps a sliver in sight."""
-    line, words = {"width": 2, "color": style.LIT}, f"rank {record.rank:,} · {y.held} · {x.held}"
-    return _boxes(x.pieces, y.pieces, fillcolor=style.LIT, line=line, text=words, **refs)
-
-
-def _cuts(part: Part, upright: bool, dims: tuple[Part, Part], **refs: str) -> Spec:
+def _cuts(part: Part, x: Part, y: Part) -> Spec:
     """Lines between the parts of a dim, across the other dim."""
-    far = dims[1 if upright else 0].whole
     every = parts.step(len(part.splits), LINES)
     ends = [part.splits[i - 1].stop for i in range(every, len(part.splits), every)]
-    along, over = [at for end in ends for at in (end, end, None)], [0, far, None] * len(ends)
-    line = {"width": 1, "color": style.COLOURS[part.axis]}
+    along = [at for end in ends for at in (end, end, None)]
+    over = [0, (y if part is x else x).whole, None] * len(ends)
+    places = (along, over) if part is x else (over, along)
     return parts.scatter(
-        "lines", *((along, over) if upright else (over, along)), line=line, hoverinfo="skip", **refs
+        "lines", *places, hoverinfo="skip", line={"width": 1, "color": style.COLOURS[part.axis]}
     )
 
 
@@ -128,13 +125,12 @@ def _thinned(share: Share) -> str:
 
 
 def _summary(record: RankGrid, share: Share) -> str:
-    lay, at = record.layout, record.coord
     each = [
-        f"  {axis.upper()} rank {getattr(at, axis)} of {lay.size(axis)}: {part.text}, {part.held}"
+        f"  {axis.upper()} rank {getattr(record.coord, axis)} of {part.ways}: {part.text}, {part.held}"
         for axis, part in share.parts.items()
     ]
     return parts.lines(
-        f"rank {record.rank} of {lay.world:,} in {style.name_of(share.model)}: {share.text}",
+        f"rank {record.rank} of {record.layout.world:,} in {style.name_of(share.model)}: {share.text}",
         each,
         share.reason,
     )
