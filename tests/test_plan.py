@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,17 @@ def test_layouts_are_the_fastest_first_and_each_passes_and_fits() -> None:
         assert (one.memory_bytes, one.high_bytes) == (held.worst.total_bytes, held.high_bytes)
         assert one.outcome == held.outcome != "does not fit"
         assert lp.cost("llama3-8b", lay, seq_len=8192, **options).step_seconds == one.cost.step_seconds
+
+
+def test_the_picture_s_axis_of_time_fits_its_points() -> None:
+    """Layouts within some percent of each other fill the height: the axis does not begin at zero."""
+    spec = lp.view(small()).spec
+    seconds = [one.cost.step_seconds for one in small().layouts]
+    low, high = spec["layout"]["yaxis"]["range"]
+    assert 0 < low < min(seconds) <= max(seconds) < high
+    assert high - low < 1.3 * (max(seconds) - min(seconds)) + 0.05 * max(seconds)
+    none = lp.view(replace(small(), layouts=())).spec["layout"]["yaxis"]
+    assert "range" not in none
 
 
 def test_the_answer_is_the_same_every_time() -> None:

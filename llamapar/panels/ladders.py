@@ -68,7 +68,7 @@ class Subject:
     """What can be shown live: a public function with the knobs that matter.
 
     opens: its arguments and the values it opens with; those that are no knob are controls beside them.
-    gives, says, problem: the words of a rung, made of the record.
+    gives, says, problem: the words of a rung, made of the record. within: what else a step of a knob changes.
     """
 
     make: Callable[..., Record]
@@ -77,6 +77,7 @@ class Subject:
     gives: Callable[..., str]
     says: Callable[..., str]
     problem: Callable[..., str] = lambda record: ""
+    within: Callable[[Values], Values] = dict
 
     def call(self, values: Values, knob: str) -> Call:
         """The call with the knob, and whatever else is not at the function's own default."""
@@ -119,7 +120,8 @@ class Subject:
         if between:
             steps.append(now)
             steps.sort(key=lambda step: step if isinstance(step, int) else 0)
-        rungs = tuple(self.rung({**values, knob: step}, knob) for step in steps)
+        others = (self.within({**values, knob: step}) for step in steps)
+        rungs = tuple(self.rung(values if same(other[knob], now) else other, knob) for other in others)
         if all(rung.record is None for rung in rungs) or (between and at(rungs, now).record is None):
             self.make(**self.call(values, knob).arguments)  # which raises
         return rungs

@@ -336,6 +336,7 @@ function buildFigure(model, onRank, onPainted) {
       const { title: _, margin, ...rest } = figure.layout;
       const height = rest.height - margin.t + ABOVE;
       plot.style.height = `${height}px`; // else a resize lets it grow with its own content
+      plot.style.minWidth = rest.meta?.least ? `${rest.meta.least}px` : ""; // a narrower page scrolls it
       const look = { paper_bgcolor: "rgba(0,0,0,0)", font: { ...rest.font, color }, dragmode: TOUCH ? false : "zoom" };
       const layout = { ...rest, ...look, height, margin: { ...margin, t: ABOVE }, autosize: true };
       if (drawn === figure.layout.uirevision) {
@@ -361,12 +362,13 @@ function buildFigure(model, onRank, onPainted) {
   theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
   const node = make("div", { class: "lp-figure", role: "tabpanel" }, heading, reason, make("div", { class: "lp-wide" }, plot),
     fold("as text", {}, summary));
-  const save = async (format) => { // as a cell shows it: on white paper, with its title
+  const save = async (format) => { // on white paper, with its title
     if (!last?.figure) return;
     const Plotly = await loadPlotly(model);
     const { layout, data } = last.figure;
     const filename = plain(layout.title.text).replaceAll(/[^\w.=-]+/g, "-");
-    await Plotly.downloadImage({ data, layout: { ...layout, width: 900 } }, { format, filename, width: 900, height: layout.height, scale: format === "png" ? 2 : 1 });
+    const paper = { paper_bgcolor: "#fff", font: { ...layout.font, color: "#212121" }, width: 900 };
+    await Plotly.downloadImage({ data, layout: { ...layout, ...paper } }, { format, filename, width: 900, height: layout.height, scale: format === "png" ? 2 : 1 });
   };
   return { node, draw, save, close: () => { theme.disconnect(); resized.disconnect(); window.Plotly?.purge(plot); } };
 }
