@@ -120,7 +120,7 @@ def move_watch(notebook: Notebook, watched: Locator, draw: random.Random) -> Non
         axis = draw.choice(("tp", "cp"))
         watched.locator(f"[data-control={axis}] [role=radio]").nth(draw.randrange(2)).click()
     elif kind == "choose":
-        name = draw.choice(("program", "fault"))
+        name = draw.choice(("program", "case"))
         watched.evaluate(PRESS, [f"[data-control={name}] option", draw.random()])
     elif kind == "phase":
         watched.locator("[data-control=phase] [role=radio]").nth(draw.randrange(2)).click()

@@ -166,7 +166,7 @@ def test_pointing_at_a_number_says_what_made_it(notebook: Notebook) -> None:
 
 def test_a_fault_is_outlined_where_it_begins(notebook: Notebook) -> None:
     two = panel(notebook, 1)
-    two.locator("[data-control=fault] select").select_option(label="sum twice")
+    two.locator("[data-control=case] select").select_option(label="sum twice")
     expect(two.locator(".lp-at")).to_contain_text("it breaks at step")
     settle(notebook, 1)
     assert kernel(notebook, f"two.film['steps'][{step(two)}]['fault']") == "begins"
