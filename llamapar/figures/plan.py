@@ -14,9 +14,6 @@ from .style import Spec
 NAMED = 5
 """Layouts that the summary names."""
 
-SPREAD, LEAST = 0.1, 0.02
-"""What an axis shows beside its outermost points: a part of their distance, and at least of their value."""
-
 
 class Mark(NamedTuple):
     """A layout of one's own among them, in bytes and seconds."""
@@ -57,7 +54,6 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
             parts.scatter("markers", x, y, marker=look, hovertext=[mark.hover], **parts.legend(mark.name))
         )
     there = record.gpu.hbm_bytes / GIB
-    drawn = [y for trace in data for y in trace["y"]]
     layout = style.layout(
         "plan",
         f"{style.name_of(record.model)} on {record.gpus:,} {record.gpu.name}: time against memory",
@@ -65,7 +61,7 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
         widest="000.0",
         legend_rows=3,
         xaxis=parts.axis("GiB of the worst stage", nticks=8),
-        yaxis=parts.axis("seconds of a step", _fitted(drawn), nticks=7),
+        yaxis=parts.axis("seconds of a step", nticks=7, rangemode="nonnegative"),
         shapes=[parts.rule("x", parts.number(there), color=style.WARN)],
         annotations=[parts.limit(f"{there:.1f} GiB there", parts.number(there), 1, yref="paper")],
     )
@@ -74,15 +70,6 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
 
 LOOKS = (("star", style.WARN), ("diamond", style.COLOURS["dp"]))
 """Symbol and colour of the marks."""
-
-
-def _fitted(values: Sequence[float]) -> list[float]:
-    """The ends of an axis that shows these values apart from one another; none for no values."""
-    if not values:
-        return []
-    low, high = min(values), max(values)
-    beside = max(SPREAD * (high - low), LEAST * high)
-    return [parts.number(low - beside), parts.number(high + beside)]
 
 
 def _place(one: Ranked) -> tuple[float, float]:
