@@ -55,8 +55,9 @@ function render({ model, el }) {
   const bar = make("div", { class: "lp-bar" }, dots, make("div", { class: "lp-buttons" }, phases, back, next, play, inner, place));
   const stage = make("div", { class: "lp-stage" },
     make("div", { class: "lp-left" }, code.node, side, fault, caption),
+    bar, // above the tiles where they stand under the source
     make("div", { class: "lp-right" }, event, tiles.node, make("div", { class: "lp-foot" }, scale, readout)));
-  const root = make("div", { class: "llamapar lp-watch" }, note, knobs, stage, bar);
+  const root = make("div", { class: "llamapar lp-watch" }, note, knobs, stage);
   el.append(root);
 
   // -- steps -------------------------------------------------------------------------------------
