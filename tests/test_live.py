@@ -224,6 +224,15 @@ def test_a_block_says_each_part_of_the_rank() -> None:
         "Rank 4,711 of 16,384 works on 8 of 126 layers, 1/8 of the heads, 1/16 of the tokens and 1/8 of the "
         "batch."
     )
+    for knob, given in {
+        "tp": ["all heads", "1/2 of the heads", "1/4 of the heads", "1/8 of the heads"],
+        "cp": ["all tokens", "1/2 of the tokens"],
+        "pp": ["all layers", "1/2 of the layers", "31 of 126 layers", "15 of 126 layers"],
+        "dp": ["the whole batch", "1/2 of the batch"],
+    }.items():
+        ladder = lp.live("block", "llama3.1-405b", **job, knob=knob).ladder
+        powers = [rung["gives"] for rung in ladder if (n := rung["value"]) & (n - 1) == 0]
+        assert powers[: len(given)] == given
     alone = lp.live("block", "llama3-8b")
     assert alone.ladder[0]["says"] == (
         "Rank 0 of 1 works on all layers, all heads, all tokens and the whole batch."

@@ -68,13 +68,14 @@ class Subject:
     """What can be shown live: a public function with the knobs that matter.
 
     opens: its arguments and the values it opens with; those that are no knob are controls beside them.
-    gives, says, problem: the words of a rung, made of the record. within: what else a step of a knob changes.
+    gives, says, problem: the words of a rung, made of the record; gives may be another for each knob.
+    within: what else a step of a knob changes.
     """
 
     make: Callable[..., Record]
     opens: Values
     knobs: Mapping[str, Steps]
-    gives: Callable[..., str]
+    gives: Callable[..., str] | Mapping[str, Callable[..., str]]
     says: Callable[..., str]
     problem: Callable[..., str] = lambda record: ""
     within: Callable[[Values], Values] = dict
@@ -109,7 +110,8 @@ class Subject:
         except LlamaparError as refused:
             why = f": {refused.why}" if refused.why else ""
             return Rung(*words, "refused", refused.what, sentence(refused.what + why), call, None)
-        return Rung(*words, self.gives(record), self.problem(record), self.says(record), call, record)
+        gives = self.gives if callable(self.gives) else self.gives[knob]
+        return Rung(*words, gives(record), self.problem(record), self.says(record), call, record)
 
     def ladder(self, values: Values, knob: str) -> tuple[Rung, ...]:
         """A rung for each step of the knob and for its value. Raises LlamaparError where none gives a record,

@@ -225,7 +225,7 @@ MAPS = {
             "pp": of_model("n_layers", 64),
             "dp": degrees(128),
         },
-        _ranks_gives,
+        {axis: attrgetter(f"share.{axis}.text") for axis in AXES},
         _block_says,
         attrgetter("share.reason"),
         _within,

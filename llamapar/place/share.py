@@ -70,14 +70,22 @@ class Part:
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's part of a step of `model`, by axis, in the order of the block's dims.
+    """A rank's part of a step of `model`, by the axis that cuts it, in the order of the block's dims.
 
     reason: why a cut is not even, or not possible; empty where all are.
     """
 
     model: ModelConfig
-    parts: dict[str, Part]
+    pp: Part
+    tp: Part
+    cp: Part
+    dp: Part
     reason: str
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """By axis."""
+        return {part.axis: part for part in (self.pp, self.tp, self.cp, self.dp)}
 
     @property
     def text(self) -> str:
@@ -110,7 +118,7 @@ def share_of(
     )
     uneven = "" if batch.even else f"global_batch={batch.n} does not divide over dp={batch.k}"
     reason = layers.reason or heads.reason or tokens.reason or uneven
-    return Share(model, {part.axis: part for part in parts}, reason)
+    return Share(model, *parts, reason)
 
 
 def _joined(pieces: Iterable[range]) -> tuple[range, ...]:
