@@ -527,8 +527,8 @@ def test_each_axis_cuts_its_dim_in_its_colour(axis: str) -> None:
 def test_many_cuts_are_thinned_and_an_axis_of_one_rank_cuts_nothing() -> None:
     record = REALISTIC["block wide dp"]
     [dp] = traces(record, line={"width": 1, "color": style.COLOURS["dp"]})
-    assert len(dp["y"]) == 3 * 31
-    assert "1 in 4 of DP" in words(lp.view(record).spec["layout"]["title"]["subtitle"]["text"])
+    assert len(dp["y"]) == 3 * 15
+    assert "1 in 8 of DP" in words(lp.view(record).spec["layout"]["title"]["subtitle"]["text"])
     assert "DP 128 · 2,048 sequences" in words(lp.view(record).spec["layout"]["yaxis2"]["title"]["text"])
     for axis in lp.AXES:
         alone = REALISTIC["block 1"]

@@ -213,6 +213,9 @@ def test_the_rank_that_is_shown_stays_within_the_layout() -> None:
     assert [rung["code"].count("rank=615") for rung in panel.ladder] == [1] * len(panel.ladder)
     panel.undo()
     assert panel.payload["values"]["rank"] == 4711
+    one = lp.live("ranks", tp=2, rank=1)
+    one.set(tp=1)
+    assert one.record.rank == 0, "the first rank past the end, too"
     panel.set(rank=20000)  # one that was asked for is refused, not changed
     assert panel.record is None
     assert panel.ladder[3]["says"] == "rank=20000: rank must be a whole number from 0 to 16383."

@@ -29,7 +29,7 @@ PANELS = (("pp", "tp", "model", [0, 0.44]), ("dp", "cp", "data", [0.56, 1]))
 """The axis that cuts down, the one that cuts across, what they cut, and where it stands."""
 
 LINES = 32
-"""Most cuts drawn over a dim."""
+"""Most parts of a dim with a line at each cut; of more, half as many lines leave the rank in sight."""
 
 PIECES = 64
 """Most pieces of a rank that are drawn."""
@@ -105,9 +105,14 @@ def _band(part: Part, x: Part, y: Part, at: int) -> Spec:
     return _boxes(across if part.ways > 1 else [], down, style.COLOURS[part.axis], words, **look)
 
 
+def _every(part: Part) -> int:
+    """How many parts lie between two lines."""
+    return 1 if len(part.splits) <= LINES else parts.step(len(part.splits), LINES // 2)
+
+
 def _cuts(part: Part, x: Part, y: Part) -> Spec:
     """Lines between the parts of a dim, across the other dim."""
-    every = parts.step(len(part.splits), LINES)
+    every = _every(part)
     ends = [part.splits[i - 1].stop for i in range(every, len(part.splits), every)]
     along = [at for end in ends for at in (end, end, None)]
     over = [0, (y if part is x else x).whole, None] * len(ends)
@@ -119,7 +124,7 @@ def _cuts(part: Part, x: Part, y: Part) -> Spec:
 
 def _thinned(share: Share) -> str:
     """Which cuts are not all drawn; empty where all are."""
-    many = {axis: parts.step(len(part.splits), LINES) for axis, part in share.parts.items()}
+    many = {axis: _every(part) for axis, part in share.parts.items()}
     said = [f"1 in {every} of {axis.upper()}" for axis, every in many.items() if every > 1]
     return f"cuts drawn: {', '.join(said)}" if said else ""
 
