@@ -13,10 +13,11 @@ import llamapar as lp
 from llamapar.errors import LlamaparError
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import watch_task, watched
-from llamapar.panels import watch_panel
+from llamapar.panels import watch_state
 from llamapar.panels.film import film
 from llamapar.panels.page import plain
-from llamapar.panels.watch_panel import WATCHED, Watch, watch
+from llamapar.panels.watch_panel import Watch, watch
+from llamapar.panels.watch_state import WATCHED
 from llamapar.programs import FAULTS, PROGRAMS
 from test_watch import BEGINS
 from wire import customs, deliver
@@ -145,7 +146,7 @@ def test_an_edited_source_does_not_see_the_names_of_the_kernel() -> None:
 def test_a_loop_without_an_end_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = watch("mlp", tp=2)
     before = panel.film
-    monkeypatch.setattr(watch_panel, "SECONDS", 0.5)
+    monkeypatch.setattr(watch_state, "SECONDS", 0.5)
     panel.set(source="def mlp(mesh, setting, x):\n    while True:\n        pass\n    return x")
     assert panel.payload["problem"]["what"] == "stopped after 0.5 s"
     assert panel.film == before
