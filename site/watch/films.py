@@ -34,6 +34,10 @@ OF_STAGES = {"tp": (1, 2), "cp": (1, 2), "pp": (1, 2, 4)}
 """What is recorded of programs that the page runs, and of those that it does not."""
 
 
+MOST_RANKS = 8
+"""Of a recording that is none of a fault: with more it takes as long to fetch as it is seldom looked for."""
+
+
 def name_of(state: WatchState, fault: str) -> str:
     """The file of a recording: by program, data, layout, options and fault."""
     return f"{hashlib.sha256(state.key(fault, '').encode()).hexdigest()[:20]}.json.gz"
@@ -69,6 +73,8 @@ def states() -> Iterator[WatchState]:
         degrees = DEGREES if PROGRAMS[program].stage is None else OF_STAGES
         for sizes in itertools.product(*degrees.values()):
             own = {**FIRST, "program": program, **dict(zip(degrees, sizes, strict=True))}
+            if own["tp"] * own["cp"] * own["pp"] > MOST_RANKS:
+                continue
             yield replace(first, values={**first.values, **own})
         broken = [fault for fault, how in FAULTS.items() if how.program == program]
         for fault in broken:

@@ -184,7 +184,7 @@ def test_ranks_are_watched_stepped_and_edited_without_torch(browser: Browser, ad
     before = place.text_content()
     panel.get_by_role("button", name="the next step").click()
     expect(place).not_to_have_text(str(before))
-    panel.get_by_role("button", name="backward", exact=True).click()
+    panel.get_by_role("radio", name="backward").click()
     expect(place).to_contain_text("backward")
     expect(caption).to_contain_text("the gradient of")
     assert watched.serious() == []
@@ -196,7 +196,7 @@ def test_ranks_are_watched_stepped_and_edited_without_torch(browser: Browser, ad
     expect(caption).to_contain_text("Here it breaks", timeout=WAIT)
     expect(caption).to_contain_text("Forward only")
     expect(place).to_contain_text("it breaks at step")
-    expect(panel.get_by_role("button", name="backward", exact=True)).to_have_count(0)
+    expect(panel.get_by_role("radio", name="backward")).to_have_count(0)
     source.fill(source.input_value().replace("return partial", "return torch.einsum('bsd->bs', partial)"))
     expect(caption).to_contain_text("torch.einsum is not in this page's stand-in of torch", timeout=WAIT)
 
@@ -205,7 +205,7 @@ def test_ranks_are_watched_stepped_and_edited_without_torch(browser: Browser, ad
     source.fill(f"{source.input_value()}    # edited")
     expect(panel).to_contain_text("llama cannot be edited on this page", timeout=WAIT)
     panel.locator("[data-control=program] select").select_option("mlp")
-    panel.get_by_role("button", name="4", exact=True).first.click()
+    panel.locator("[data-control=tp]").get_by_role("radio", name="4").click()
     expect(panel.locator(".lp-tile")).to_have_count(8, timeout=WAIT)
     assert watched.serious() == []
     own = (address, "data:", "blob:")

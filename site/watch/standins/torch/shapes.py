@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from .numbers import expand, like, op
@@ -335,6 +336,9 @@ def _places(t: Storage, tensors: dict[int, Storage]) -> tuple[list[int], tuple[i
 
 @op
 def getitem(t: Storage, index) -> Storage:
+    if _masks(index) and index.shape == t.shape:  # the usual case, at once
+        chosen = list(itertools.compress(t.flat(), index.flat()))
+        return like(t, chosen, shape=(len(chosen),))
     seen, tensors = _seen_by(t, index)
     if not tensors:
         return seen
