@@ -20,6 +20,7 @@ from llamapar.execution.following import source_of
 from llamapar.execution.watching import followed
 from llamapar.panels import watch
 from llamapar.programs import program
+from llamapar.programs.cases import CASES as OPENED
 
 PROJECT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).parent
@@ -165,7 +166,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("films")
     first = next(films.states())
     llama = replace(first, values={**first.values, **films.FIRST, "program": "llama"})
-    films.write(found, [first, first.change({"fault": "drop_all_reduce"}), llama])
+    films.write(found, [first, first.change({"case": "drop_all_reduce"}), llama])
     return found
 
 
@@ -234,9 +235,9 @@ def test_the_forward_that_the_page_computes_is_the_recorded_one(folder: Path, tm
 def test_faults_are_shown_where_they_begin_recorded_or_not(folder: Path) -> None:
     shown = driven(
         folder,
-        {"fault": "drop_all_reduce"},
-        {"fault": "", "program": "mlp"},
-        {"fault": "drop_backward_all_reduce"},
+        {"case": "drop_all_reduce"},
+        {"case": "", "program": "mlp"},
+        {"case": "drop_backward_all_reduce"},
     )
     assert begins(shown[1]["film"])
     assert phases(shown[1]["film"]) > {"forward"}
@@ -269,6 +270,21 @@ def test_llama_is_a_recording_whose_edits_and_other_layouts_are_refused_with_the
     assert other["payload"]["values"]["pp"] == 1
 
 
+def test_a_puzzle_is_solved_on_the_page_or_refused_where_gradients_judge_it(folder: Path) -> None:
+    case = OPENED["write_all_reduce"]
+    shown = driven(
+        folder, {"case": "write_all_reduce"}, {"source": case.solved}, {"case": "write_backward_all_reduce"}
+    )
+    opened, solved, refused = (each["payload"] for each in shown[1:])
+    assert not opened["verdict"]["right"]
+    assert opened["says"].startswith("Each rank has a summand")
+    assert solved["verdict"] == {"right": True, "text": "right: all 4 ranks hold what one process computes"}
+    assert shown[3]["problem"]["what"] == (
+        "all-reduce of the backward: this puzzle is judged by gradients, which the page does not compute"
+    )
+    assert refused["values"]["case"] == "write_all_reduce"
+
+
 def test_what_the_stand_in_has_not_is_named(folder: Path) -> None:
     moves = [
         {"source": edit("attention", "return row_output(", f"x = {call}\n    return row_output(")}
@@ -280,10 +296,11 @@ def test_what_the_stand_in_has_not_is_named(folder: Path) -> None:
         assert error == f"NotHere: {name} is not in this page's stand-in of torch; `make lab` runs it"
 
 
-def test_every_program_and_every_fault_has_a_recording() -> None:
+def test_every_program_and_every_fault_has_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     from llamapar.panels.watch_state import WATCHED
     from llamapar.programs import FAULTS
 
+    monkeypatch.setattr(films.WatchState, "shoot", lambda *_: {"steps": []})  # which is what takes long
     shown = list(films.states())
     assert {state.values["program"] for state in shown} == set(WATCHED)
-    assert {state.values["fault"] for state in shown} == {"", *FAULTS}
+    assert {state.broken[0] for state in shown} == {"", *FAULTS}

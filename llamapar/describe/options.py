@@ -150,6 +150,7 @@ _TABLE = (
         "break the run on purpose; any other word lists the names",
         choices=tuple(_FAULTS.split()),
     ),
+    Option("case", str, None, "a fault, a puzzle or an incident that a watched program opens with"),
     Option(
         "data",
         str,

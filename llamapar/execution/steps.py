@@ -58,10 +58,13 @@ class Steps:
     """Makes the steps of one tape, in their order; the first that is wrong is where a fault begins.
 
     setting: of the tensors, whose batch is global_batch. right: the tape of the program as it should be.
+    exact: its numbers are right, and not only its way of holding them.
     """
 
-    def __init__(self, setting: Setting, coords: Mapping[int, Coord], right: Tape | None) -> None:
-        self.setting, self.coords = setting, coords
+    def __init__(
+        self, setting: Setting, coords: Mapping[int, Coord], right: Tape | None, exact: bool = False
+    ) -> None:
+        self.setting, self.coords, self.exact = setting, coords, exact
         steps = right.steps if right is not None else ()
         self.right = {named: steps[n] for named, n in numbered([*map(_key, steps)]).items()}
         self.counted: Counter[Named] = Counter()
@@ -143,7 +146,26 @@ class Steps:
         if step.at != before.at:
             rank = next(rank for rank, at in step.at.items() if at != before.at.get(rank))
             return f"another piece than it should be, on rank {rank} first"
+        if self.exact and _differ(step.values, before.values):
+            return "other numbers than it should have"
         return ""
+
+
+def ends_alike(tape: Tape, right: Tape) -> bool:
+    """Whether two runs of a program end with the same numbers: its last tensor, and what it was given's
+    gradients.
+    """
+    found, wanted = _ends(tape), _ends(right)
+    return all(named in found and not _differ(found[named], own) for named, own in wanted.items())
+
+
+def _ends(tape: Tape) -> dict[Named, Mapping[int, Tensor]]:
+    """The values of the last tensor of the forward and, by name, of the last gradients."""
+    own = [step for step in tape.steps if not step.depth and step.values]
+    ends = {(step.phase, step.name): step.values for step in own if step.phase == "gradients"}
+    ends |= {(s.phase, s.name): s.values for s in own if s.phase == "backward" and s.code == "argument"}
+    forward = [step.values for step in own if step.phase == "forward"]
+    return ends | ({("forward", ""): forward[-1]} if forward else {})
 
 
 def _differ(values: Mapping[int, Tensor], others: Mapping[int, Tensor]) -> bool:

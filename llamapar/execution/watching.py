@@ -89,12 +89,18 @@ def watch_task(
     return task
 
 
-def watched(task: Task, right: Tape | None = None, tick: Callable[[], None] = lambda: None) -> Tape:
+def watched(
+    task: Task,
+    right: Tape | None = None,
+    tick: Callable[[], None] = lambda: None,
+    exact: bool = False,
+) -> Tape:
     """The tape of a task with the numbers of every rank; steps that differ from one process are marked.
 
     right: the tape of the same program as it should be, on the same ranks; without one nothing is marked, for
-    numbers of a rank's own are no fault. tick: raises to stop. Raises LlamaparError for a layout of more
-    than MOST_RANKS ranks.
+    numbers of a rank's own are no fault. tick: raises to stop. exact: numbers that differ from those of
+    `right` are marked even where one process has them too. Raises LlamaparError for a layout of more than
+    MOST_RANKS ranks.
     """
     layout = task.setting.layout
     if layout.world > MOST_RANKS:
@@ -110,7 +116,7 @@ def watched(task: Task, right: Tape | None = None, tick: Callable[[], None] = la
     then = backward if task.backward else None
     alone = follow(replace(task, setting=one, fault=None), tick, then, alone=True)
     here = follow(task, tick, then)
-    return _Reader(task, alone, here, right).tape()
+    return _Reader(task, alone, here, Steps(task.setting, _coords(layout), right, exact)).tape()
 
 
 def _sum_back(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
@@ -131,7 +137,7 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
     found: dict[int, dict[int, list[int]]] = {}
 
     def look(run: Run) -> None:
-        reader = _Reader(run.task, Followed(), run.found, None)
+        reader = _Reader(run.task, Followed(), run.found, Steps(run.task.setting, {}, None))
         seen = run.found.seen[reader.shown[number]]
         reads = reader.reads(seen, reader.shown[number])
         tensors = [run.found.seen[reader.shown[n]].value for n in reads]
@@ -162,13 +168,15 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
     return found
 
 
+def _coords(layout: Layout) -> dict[int, Coord]:
+    return {rank: layout.coord_of(rank) for rank in range(layout.world)}
+
+
 class _Reader:
     """Puts what two runs left together: the steps of the ranks, each beside one process's tensor."""
 
-    def __init__(self, task: Task, alone: Followed, here: Followed, right: Tape | None) -> None:
-        self.task, self.alone, self.here = task, alone, here
-        layout = task.setting.layout
-        self.coords: dict[int, Coord] = {rank: layout.coord_of(rank) for rank in range(layout.world)}
+    def __init__(self, task: Task, alone: Followed, here: Followed, steps: Steps) -> None:
+        self.task, self.alone, self.here, self.steps = task, alone, here, steps
         numbers = {i: seen for seen, i in numbered([_named(seen) for seen in alone.seen]).items()}
         self.number = {i: seen for seen, i in numbered([_named(seen) for seen in here.seen]).items()}
         self.whole = {numbers[i]: seen.value for i, seen in enumerate(alone.seen)}
@@ -178,7 +186,6 @@ class _Reader:
             for i, seen in enumerate(alone.seen)
             if id(seen.value) in of_tensor
         }
-        self.steps = Steps(task.setting, self.coords, right)
         communicates = [before < after for (before, _), (after, _) in here.calls]
         self.shown = [
             i
@@ -226,7 +233,7 @@ class _Reader:
         self, phase: str, key: Key, name: str, value: Tensor, span: tuple[int, int], held: Plain
     ) -> TapeStep:
         """A step: its collectives are those between two lengths of each rank's trace."""
-        own = values_of(value, range(len(self.coords)))
+        own = values_of(value, range(self.task.setting.layout.world))
         events = {rank: sent[slice(*span)] for rank, sent in self.here.events.items()}
         return self.steps.make(key, name, own, phase=phase, events=events, **held)
 

@@ -51,6 +51,7 @@ def film(tape: Tape) -> Plain:
                 else [],
                 "caption": caption(tape, line, [made[n] for n in reads]),
                 "fault": min((other.fault for other in line if other.fault), default=""),
+                "why": next((_why(other) for other in line if other.why), ""),
                 "error": {str(rank): text for rank, text in step.error.items()},
             }
         )
@@ -307,7 +308,7 @@ def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> 
         return f"The line raises an error on {ranks}: {next(iter(step.error.values()))}"
     names = " and ".join(f"`{other.name}`" for other in line)
     broken = next((other for other in line if other.fault), None)
-    wrong = [] if broken is None else [f"{_BROKEN[broken.fault]} `{broken.name}` is {broken.why}."]
+    wrong = [] if broken is None else [f"{_BROKEN[broken.fault]} {_why(broken)}."]
     who = "each rank" if len(step.values) == len(tape.coords) else some(sorted(step.values))
     if step.code == "argument" and step.phase == "forward":
         verb = "are" if who.startswith("ranks") else "is"
@@ -320,6 +321,14 @@ def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> 
 
 
 _BROKEN = {"begins": "Here it breaks:", "spreads": "It was broken before this line:"}
+
+
+def _why(step: TapeStep) -> str:
+    """In what a step is wrong; of one that stopped the reason alone."""
+    if not step.values:
+        return step.why
+    verb = "holds" if step.why.startswith(("other", "another")) else "is"
+    return f"`{step.name}` {verb} {step.why}"
 
 
 def _communication(event: CollectiveEvent, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> str:

@@ -174,8 +174,11 @@ function axisControl(control, send) {
 }
 
 function choiceControl(control, send) {
-  const select = make("select", { id: control.id, title: control.help },
-    ...control.options.map(([, label]) => make("option", {}, label)));
+  const select = make("select", { id: control.id, title: control.help });
+  for (const [, label, group] of control.options) { // those of a group stand together
+    if (group && select.lastChild?.label !== group) select.append(make("optgroup", { label: group }));
+    (group ? select.lastChild : select).append(make("option", {}, label));
+  }
   const values = control.options.map(([value]) => value);
   select.addEventListener("change", () => send({ [control.name]: values[select.selectedIndex] }));
   const show = (value) => {

@@ -1,6 +1,6 @@
 // `lp.watch`: the source with the line that runs, a tile for every rank, and a dot for every step.
 // The whole film came at once, so stepping asks nobody; the kernel runs the ranks again for a new source,
-// layout or fault, and says which numbers made a number.
+// layout or case, and says which numbers made a number.
 
 const PACE = 1600; // ms that a step stands while the film plays
 const REST = 90; // ms that a pointer rests on a cell until its makers are asked for
@@ -18,7 +18,7 @@ function render({ model, el }) {
   let phase = payload().values.phase;
   let at = 0; // the step that stands, among all of the film
   let seen = null; // the film that is shown
-  let shown = ""; // the program and the fault that are
+  let shown = ""; // the program and the case that are
   const opened = new Set(); // steps whose inner ones are shown
   let playing = 0;
   let asked = null; // the cell whose makers were asked for
@@ -42,7 +42,7 @@ function render({ model, el }) {
     setTimeout(() => { copyCode.textContent = "copy"; }, 1500);
   } });
   const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
-  const restore = button("restore", { title: "bring the program's own source back", onclick: () => { source.forget(); change({ source: "" }); } });
+  const restore = button("restore", { title: "bring back the source that it began with", onclick: () => { source.forget(); change({ source: "" }); } });
   const fault = make("div", { class: "lp-answer", "aria-live": "polite" });
   const caption = make("div", { class: "lp-caption", role: "status", "aria-live": "polite" });
   const summary = make("summary", {}, "source");
@@ -237,14 +237,15 @@ function render({ model, el }) {
       if (broken && faults[line] !== "begins") faults[line] = broken;
       if (Object.keys(error).length) errors[line] = Object.values(error)[0];
     }
-    const { problem } = payload();
+    const { problem, verdict } = payload();
+    if (verdict?.line) faults[verdict.line] = "begins";
     if (problem?.line) errors[problem.line] = problem.what;
     source.mark({ axes, line: outside.line, faults, errors });
     summary.textContent = outside.line ? `source · line ${outside.line}: ${outside.code}` : "source";
     const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
     const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
     caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))),
-      payload().says ? make("p", {}, payload().says) : "");
+      payload().says && !verdict ? make("p", {}, ticked(payload().says)) : "");
     built.find(({ name }) => name === "phase")?.show(phase); // it may be the film's choice: where a fault begins
     const all = visible();
     refill(dots, [all, all.map(label), [...opened]], () => all.map(dot));
@@ -308,13 +309,16 @@ function render({ model, el }) {
     code.textContent = line;
     if (values.phase !== told) phase = pending.phase ?? values.phase;
     told = values.phase;
-    const now = `${values.program} ${values.fault}`;
+    const now = `${values.program} ${values.case}`;
     if (shown !== now) source.forget(); // what was typed was of another program
+    if (shown !== now && payload().verdict) side.open = true; // where a line is to be written
     shown = now;
     source.show(values.source);
     restore.hidden = !edited;
     const { problem } = payload();
-    fault.replaceChildren(...(problem ? [problemCard(problem, send)] : []));
+    const { verdict, says } = payload();
+    const task = verdict && make("div", { class: "lp-task", "data-right": verdict.right ? "yes" : "no" }, make("p", {}, ticked(says)), make("p", {}, make("b", {}, verdict.text)));
+    fault.replaceChildren(...(problem ? [problemCard(problem, send)] : []), ...(task ? [task] : []));
     stage.classList.toggle("lp-kept", Boolean(problem));
     stage.classList.toggle("lp-stale", isStale());
     settle();
@@ -330,7 +334,7 @@ function render({ model, el }) {
   model.on("msg:custom", onMessage);
   const folded = new ResizeObserver(([{ contentRect }]) => { // where the source stands above the tiles it is folded
     const narrow = contentRect.width < 560;
-    if (narrow !== folded.narrow) { folded.narrow = narrow; side.open = !narrow; }
+    if (narrow !== folded.narrow) { folded.narrow = narrow; side.open = !narrow || Boolean(payload().verdict); }
   });
   folded.observe(root);
   show();

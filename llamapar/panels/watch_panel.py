@@ -1,7 +1,6 @@
 """`lp.watch`: a program line by line on every rank, with the numbers that each rank has.
 
-The page gets a state's film whole, so that stepping and playing ask nobody. What is edited runs again in this
-process, in a namespace of its own.
+The panel is a page around a WatchState, which has all that is shown.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import TYPE_CHECKING
 import traitlets
 
 from llamapar.describe.arguments import DEGREES, keywords, named
-from llamapar.describe.layout import LayoutLike
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import Values
-from llamapar.errors import one_of, whole
+from llamapar.errors import Choice, LlamaparError, one_of, whole
 from llamapar.figures import View, view
 from llamapar.records.trace import Tape
 
 from .page import Undoing, source
-from .watch_state import DEGREE_NAMES, OPTIONS, WatchState, begun
+from .watch_state import LAYOUT, OPTIONS, WATCHED, WatchState, known, usual
 
 if TYPE_CHECKING:  # torch is there when something is watched, and not before
     from llamapar.programs import ProgramLike
@@ -59,7 +58,7 @@ class Watch(Undoing[WatchState]):
             super()._press(kind, content, current)
 
 
-@named([*DEGREES, *keywords({**OPTIONS, "data": "teaching", "fault": None})])
+@named([*DEGREES, *keywords({**OPTIONS, "data": "teaching", "case": None})])
 def watch(
     program: ProgramLike, model: ModelLike | None = None, layout: LayoutLike | None = None, **options: object
 ) -> Watch:
@@ -68,18 +67,42 @@ def watch(
     program: "attention", "mlp", "block", "embedding", "loss"; "llama" or "step", which pp cuts into
     stages; or a function (mesh, setting, …tensors by name…) of your own. model: whose KV heads are kept, in a
     model small enough to be drawn. layout: or its degrees as keywords, at most 16 ranks.
-    data: "teaching", in which each head draws a letter of its own, or "random". fault: a name of
-    `lp.programs.FAULTS`, broken on purpose. kv_replication=, cp_method= and chunking= are those of `lp.run`.
+    data: "teaching", in which each head draws a letter of its own, or "random". case: a name of
+    `lp.programs.CASES`: a fault of `lp.programs.FAULTS`, broken on purpose; a puzzle, in which you write a
+    line; or an incident. kv_replication=, cp_method= and chunking= are those of `lp.run`.
 
     The source is a text box: what is edited runs again on every rank. Raises LlamaparError for what cannot
     be run.
     """
-    from llamapar.programs import FAULTS
+    from llamapar.programs import program as find_program
+    from llamapar.programs.cases import BREAK, CASES
 
-    state = begun(program, model, layout, **options)
-    fault = options.get("fault")
-    if fault and (layout is not None or DEGREE_NAMES & options.keys()):  # on the ranks that were asked for
-        needs = FAULTS[one_of("fault", fault, FAULTS)].needs
-        values = {**state.values, **{n: needs[n] for n in OPTIONS if n in needs}, "fault": fault}
-        state = replace(state, values=values)
-    return Watch(state.change({"fault": fault} if fault else {}))
+    chosen = find_program(program)
+    degrees = {name: value for name, value in options.items() if name in _DEGREES}
+    laid = Layout.of(layout, **(degrees if layout is not None or degrees else _OPENS))
+    values = usual() | {name: getattr(laid, name) for name in LAYOUT}
+    ours = {name: known()[name] for name in WATCHED}
+    programs = ours if chosen in ours.values() else {chosen.name: chosen, **ours}
+    values |= {name: options[name] for name in (*OPTIONS, "data") if name in options}
+    values |= {"program": chosen.name, "model": model}
+    state = WatchState(programs, values, values)
+    name = options.get("case")
+    if not name:
+        return Watch(state.change({}))
+    case = CASES[one_of("case", name, CASES)]
+    if case.group != BREAK and case.program != chosen.name:
+        what = f"case={name!r} is of program {case.program!r}, not of {chosen.name!r}"
+        raise LlamaparError(
+            what, "it shows in that program alone", [Choice((("program", case.program),))], "case"
+        )
+    if layout is None and not _DEGREES & options.keys():
+        return Watch(state.change({"case": name}))
+    needs = {n: v for n, v in case.needs.items() if n in OPTIONS and n not in options}
+    values |= needs | {"case": name, "model": model or case.model}  # on the ranks that were asked for
+    return Watch(replace(state, values=values).change({"case": name}))
+
+
+_OPENS = {"tp": 2, "cp": 2}
+"""Where nothing is said of a layout."""
+
+_DEGREES = {parameter.name for parameter in DEGREES}

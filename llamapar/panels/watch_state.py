@@ -1,4 +1,4 @@
-"""What `lp.watch` shows: a program in a layout, what it is broken or edited with, and what came of that.
+"""What `lp.watch`'s panel watches, as a frozen value: program, model, layout, case and edited source.
 
 A state runs its program once and keeps the tape; the page gets it as a film, whole, so that stepping and
 playing ask nobody. What is edited runs again in this process, in a namespace of its own.
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from llamapar.describe.arguments import DEGREES
-from llamapar.describe.layout import Layout, LayoutLike
-from llamapar.describe.models import ModelConfig, ModelLike
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, flag, one_of, whole
 from llamapar.figures.tape import rows_and_columns
@@ -29,9 +29,12 @@ from .runs import card
 
 if TYPE_CHECKING:  # torch is there when something is watched, and not before
     from llamapar.execution.body import Task
-    from llamapar.programs import Program, ProgramLike
+    from llamapar.programs import Program
+    from llamapar.programs.cases import Case
 
-WATCHED = ("attention", "mlp", "block", "embedding", "loss", "llama", "step")
+Made = TypeVar("Made")
+
+WATCHED = ("attention", "mlp", "block", "embedding", "loss", "llama", "step", "meta_attention")
 """Programs that the panel offers."""
 
 DEGREES_SHOWN = {"tp": (1, 2, 4, 8), "cp": (1, 2, 4), "pp": (1, 2, 4), "dp": (1, 2)}
@@ -47,13 +50,11 @@ SECONDS = 30.0
 MOST_TAPES = 8
 """That are kept of layouts and programs that were shown before."""
 
-Made = TypeVar("Made")
-
-_LAYOUT = ("tp", "cp", "pp", "dp", "sequence_parallel", "zero", "dp_replicate")
+LAYOUT = ("tp", "cp", "pp", "dp", "sequence_parallel", "zero", "dp_replicate")
 OPTIONS: Values = {"kv_replication": False, "cp_method": "all_gather", "chunking": "head-tail"}
 OPTIONS |= {"micro_batches": None}
-_FIRST: Values = {"data": "teaching", "fault": "", "phase": "forward", "source": ""}
-_RUN_WITH = ("program", "data", *_LAYOUT, *OPTIONS)
+_RUN_WITH = ("program", "model", "data", *LAYOUT, *OPTIONS)
+_FIRST: Values = {"model": None, "data": "teaching", "case": "", "phase": "forward", "source": ""}
 
 
 def _steps(name: str, titles: Plain) -> Control:
@@ -63,15 +64,14 @@ def _steps(name: str, titles: Plain) -> Control:
 
 @dataclass(frozen=True)
 class WatchState:
-    """What is watched: a program, the fields of a layout, and what it is broken with.
+    """What is watched: a program, a model, the fields of a layout, and the case that it opens with.
 
-    values: "source" is the text as edited, "" for the program's own. clean: the values without a fault, to go
-    back to. tapes, films: by what was run; states of one panel share them. problem: why the source
-    is no program, and then `before` is the state whose film stays.
+    values: "source" is the text as edited, "" for the one that the program, or its case, begins with. clean:
+    the values without a case, to go back to. tapes, films: by what was run; states of one panel share them.
+    problem: why the source is no program, and then `before` is the state whose film stays.
     """
 
     programs: dict[str, Program]
-    model: ModelLike | None
     values: Values
     clean: Values
     tapes: dict[str, Tape] = field(default_factory=dict, compare=False, repr=False)
@@ -85,15 +85,22 @@ class WatchState:
 
     @property
     def layout(self) -> Layout:
-        return Layout(**{name: self.values[name] for name in _LAYOUT})
+        return Layout(**{name: self.values[name] for name in LAYOUT})
+
+    @property
+    def case(self) -> Case | None:
+        from llamapar.programs.cases import CASES
+
+        return CASES.get(str(self.values["case"]))
 
     @cached_property
     def own(self) -> str:
-        """The text of the program itself."""
+        """The text that one begins with: the program's own, or a puzzle's."""
         from llamapar.execution.following import source_of
         from llamapar.execution.watching import followed
 
-        return source_of(followed(self.program)).rstrip("\n")
+        text = self.case.text if self.case else ""
+        return text or source_of(followed(self.program)).rstrip("\n")
 
     def task(self, fault: str, text: str) -> Task:
         """Raises LlamaparError for a layout, or a text, that cannot be run."""
@@ -101,18 +108,19 @@ class WatchState:
 
         how: Plain = {"data": self.values["data"], "fault": fault or None, "source": text}
         options = {name: self.values[name] for name in OPTIONS if self.values[name] is not None}
-        return watch_task(self.program, self.model, self.layout, **how, options=options)
+        return watch_task(self.program, self.values["model"], self.layout, **how, options=options)
 
     def key(self, fault: str, source: str) -> str:
         """All that a run depends on, in words."""
-        return repr([fault, source, *(self.values[name] for name in _RUN_WITH)])
+        right = None if (fault, source) == self.right else self.right
+        return repr([fault, source, right, *(self.values[name] for name in _RUN_WITH)])
 
     def run(self, fault: str, source: str) -> Tape:
         """The tape of the program as it is broken or edited. Raises LlamaparError."""
         key = self.key(fault, source)
         if key not in self.tapes:
-            right = self.run("", "") if fault or source else None
-            _keep(self.tapes, key, _run_within(self.task(fault, source), right))
+            beside = None if (fault, source) == self.right else self.run(*self.right)
+            _keep(self.tapes, key, _run_within(self.task(fault, source), beside, self.puzzle))
         return self.tapes[key]
 
     def shoot(self, fault: str, source: str) -> Plain:
@@ -123,15 +131,24 @@ class WatchState:
         return self.films[key]
 
     @property
+    def puzzle(self) -> bool:
+        return self.case is not None and bool(self.case.answer)
+
+    @property
+    def right(self) -> tuple[str, str]:
+        """The fault and the text of the program as it should be: of a puzzle with its answer."""
+        return (self.case.fault, self.case.solved) if self.case and self.puzzle else ("", "")
+
+    @property
     def shown(self) -> WatchState:
         """The state whose film stands there."""
         return self if self.before is None else self.before
 
     @property
     def broken(self) -> tuple[str, str]:
-        """The fault and the edited text with which the film was made."""
-        values = self.shown.values
-        return str(values["fault"]), str(values["source"])
+        """The fault and the text with which the film was made."""
+        case, text = self.shown.case, str(self.shown.values["source"])
+        return (case.fault, text or case.text) if case else ("", text)
 
     @property
     def tape(self) -> Tape:
@@ -153,13 +170,14 @@ class WatchState:
     def code(self) -> str:
         """The call that shows this. An edited source is not in it."""
         name = self.program.name
-        words = [repr(name) if self.program in _known().values() else name]
-        if self.model is not None:
-            words.append(f"{'lp.' * isinstance(self.model, ModelConfig)}{self.model!r}")
-        usual = _usual()
-        shown = [each for each in (*_LAYOUT, *OPTIONS, "data", "fault") if self.values[each] != usual[each]]
-        words += [f"{each}={self.values[each]!r}" for each in shown if each in _LAYOUT] or ["tp=1"]
-        words += [f"{each}={self.values[each]!r}" for each in shown if each not in _LAYOUT]
+        words = [repr(name) if self.program in known().values() else name]
+        model = self.values["model"]
+        if model is not None:
+            words.append(f"{'lp.' * isinstance(model, ModelConfig)}{model!r}")
+        unsaid = usual()
+        shown = [each for each in (*LAYOUT, *OPTIONS, "data", "case") if self.values[each] != unsaid[each]]
+        words += [f"{each}={self.values[each]!r}" for each in shown if each in LAYOUT] or ["tp=1"]
+        words += [f"{each}={self.values[each]!r}" for each in shown if each not in LAYOUT]
         return f"lp.watch({', '.join(words)})"
 
     def change(self, changes: Values) -> Self:
@@ -168,19 +186,18 @@ class WatchState:
             one_of("argument", name, self.values)
         values = {**self.values, **changes}
         one_of("program", values["program"], self.programs)
-        if values["program"] != self.values["program"]:
-            values |= {"fault": changes.get("fault", "")}
-            if self.programs[str(values["program"])].stage is None:  # is part of a stage
-                values |= {"pp": 1, "micro_batches": None}
+        moved = values["program"] != self.values["program"]
+        if moved:  # a case is of its program
+            values["case"] = changes.get("case", "")
+        if moved or values["case"] != self.values["case"]:
+            values = self._opened(values, changes)
+        _check(values)
         made = replace(self, values=values, problem=None, before=None)
-        if values["fault"] != self.values["fault"] or values["program"] != self.values["program"]:
-            made = made._broken(str(values["fault"]), changes)
-        _check(made.values)
         if made.values["source"].rstrip() == made.own:
             made = replace(made, values={**made.values, "source": ""})
-        if not made.values["fault"]:
+        if not made.values["case"]:
             made = replace(made, clean=made.values)
-        made.shoot("", "")  # what cannot be run as it should be is refused here
+        made.shoot(*made.right)  # what cannot be run as it should be is refused here
         try:
             steps = made.film["steps"]
         except LlamaparError as problem:
@@ -188,37 +205,39 @@ class WatchState:
                 raise
             return replace(made, problem=problem, before=self.shown)
         begins = [step["phase"] for step in steps if step["fault"] == "begins"]
-        if begins and changes.keys() & {"fault", "source"}:
+        if begins and changes.keys() & {"case", "source"}:
             phase = "forward" if begins[0] == "forward" else "backward"
             made = replace(made, values={**made.values, "phase": phase})
         return made
 
-    def _broken(self, fault: str, changes: Values) -> Self:
-        """With a fault, and the layout and options in which it shows where these are too small for it.
-
-        Without one, or with another, what stood before a fault is back.
+    def _opened(self, values: Values, changes: Values) -> Values:
+        """The values with which a case, or a program, begins: of a case the layout, options and model in
+        which it shows. Without a case what stood before it is back.
         """
         from llamapar.execution.watching import MOST_RANKS
-        from llamapar.programs import FAULTS
+        from llamapar.programs.cases import BREAK, CASES
 
-        before = {name: self.clean[name] for name in (*_LAYOUT, *OPTIONS) if name not in changes}
-        values = {**self.values, "source": "", **before}
-        if not fault:
-            return replace(self, values=values)
-        one_of("fault", fault, FAULTS)
-        needs = FAULTS[fault].layout
-        usual = _usual()
-        larger = {
-            name: value for name, value in needs.items() if isinstance(value, bool) or values[name] < value
-        }
-        values |= larger | {name: value for name, value in FAULTS[fault].needs.items() if name in OPTIONS}
-        if Layout(**{name: values[name] for name in _LAYOUT}).world > MOST_RANKS:
-            values |= {name: usual[name] for name in DEGREES_SHOWN if name not in needs}
-        return replace(self, values=values)
+        back = ("program", "model", *LAYOUT, *OPTIONS)
+        values = {**values, "source": "", **{name: self.clean[name] for name in back if name not in changes}}
+        if values["case"]:
+            case, unsaid = CASES[one_of("case", values["case"], CASES)], usual()
+            needs = {name: value for name, value in case.needs.items() if name in OPTIONS}
+            if case.group == BREAK:  # on the ranks that are there, where they are enough
+                larger = {n: v for n, v in case.layout.items() if isinstance(v, bool) or values[n] < v}
+                values |= larger | needs
+                if Layout(**{name: values[name] for name in LAYOUT}).world > MOST_RANKS:
+                    values |= {name: unsaid[name] for name in DEGREES_SHOWN if name not in case.layout}
+            else:
+                values |= {name: unsaid[name] for name in (*LAYOUT, *OPTIONS)} | case.layout | needs
+                values |= {"program": case.program, "model": None}
+            values["model"] = case.model or values["model"]
+        if self.programs[str(values["program"])].stage is None:  # is part of a stage
+            values |= {"pp": 1, "micro_batches": None}
+        return values
 
     def load(self, model: ModelConfig) -> Self:
         """With another model, whose KV heads are kept."""
-        return replace(self, model=model, tapes={}, films={}, problem=None, before=None).change({})
+        return self.change({"model": model})
 
     def bring(self, settings: Settings) -> Self:
         """With the model of a run's own settings."""
@@ -226,11 +245,12 @@ class WatchState:
 
     @property
     def schema(self) -> list[Control]:
-        """The controls, with the faults of this program."""
-        from llamapar.programs import FAULTS
+        """The controls, with the cases: of faults those of this program."""
+        from llamapar.programs.cases import BREAK, CASES
 
-        own = [name for name, fault in FAULTS.items() if fault.program == self.program.name]
-        faults = {"": "nothing", **{name: name.replace("_", " ") for name in own}}
+        own = self.program.name
+        offered = {n: c for n, c in CASES.items() if c.group != BREAK or c.program == own}
+        cases = [("", "nothing", ""), *((name, case.title, case.group) for name, case in offered.items())]
         degrees = [
             control(name, kind="steps", options=[(n, str(n)) for n in shown])
             for name, shown in DEGREES_SHOWN.items()
@@ -240,34 +260,61 @@ class WatchState:
             {**choice("program", {name: name for name in self.programs}), "label": ""},
             *degrees,
             control("sequence_parallel"),
-            choice("fault", faults) | {"label": "break it"},
+            control("case", kind="choice", options=cases),
             *(_steps(name, titles) for name, titles in TITLES.items()),
         ]
 
     def traits(self, seq: int) -> Values:
         """The controls, the film, and the payload with number `seq`."""
-        from llamapar.programs import FAULTS
-
-        fault, text = str(self.values["fault"]), self.values["source"]
-        says = f"What still looks fine with this fault: {FAULTS[fault].looks_fine}." if fault else ""
-        if fault and not any(step["fault"] for step in self.film["steps"]):
-            says = f"This fault changes nothing here: it shows with {FAULTS[fault].where}."
+        text = self.values["source"]
         values = {**self.values, "source": text or self.own, "sequence_parallel": self.layout.sp}
+        del values["model"]
         problem: Plain | None = None
         if self.problem is not None:
             line = re.match(r"line (\d+) ", self.problem.what)
             problem = {**card(self.problem), "line": int(line[1]) if line else 0}
         payload = {"seq": seq, "values": values, "edited": bool(text), "problem": problem}
+        words = {"code": self.code, "status": self.status, "says": self.says, "verdict": self.verdict}
+        return {"schema": self.schema, "film": self.film, "payload": payload | words}
+
+    @property
+    def says(self) -> str:
+        """What the case is about; "" without one."""
+        from llamapar.programs import FAULTS
+
+        if self.case is None:
+            return ""
+        if self.puzzle or not self.case.fault or any(step["fault"] for step in self.film["steps"]):
+            return self.case.says
+        return f"This fault changes nothing here: it shows with {FAULTS[self.case.fault].where}."
+
+    @property
+    def verdict(self) -> Plain | None:
+        """Of a puzzle: whether it is solved, and in words; else the first line that differs."""
+        from llamapar.execution.steps import ends_alike
+
+        if not self.puzzle or self.problem is not None:
+            return None
+        ranks = plural(self.tape.world, "rank")
+        if ends_alike(self.tape, self.run(*self.right)):
+            return {"right": True, "text": f"right: all {ranks} hold what one process computes"}
+        steps = self.film["steps"]
+        wrong = next((step for step in steps if step["fault"] == "begins" and not step["depth"]), None)
+        if wrong is None:
+            return {"right": False, "text": "not yet: the ranks end with other numbers than one process"}
+        read = next((step for step in steps if set(step["made"]) & set(wrong["reads"])), wrong)
+        line = wrong["line"] or read["line"]  # a gradient's is the line whose backward made it
+        why = wrong["why"] or " and ".join(dict.fromkeys(wrong["error"].values()))
         return {
-            "schema": self.schema,
-            "film": self.film,
-            "payload": payload | {"code": self.code, "status": self.status, "says": says},
+            "right": False,
+            "line": line,
+            "text": f"not yet: line {line} differs first: {why}".replace("`", ""),
         }
 
     @property
     def summary(self) -> str:
         """The lines with what each does, in words."""
-        lines = [self.code, self.status]
+        lines = [self.code, self.status, *([self.verdict["text"]] if self.verdict else [])]
         for step in self.film["steps"]:
             if not step["depth"]:
                 place = f"line {step['line']}" if step["line"] else step["phase"]
@@ -304,7 +351,7 @@ def _keep(found: dict[str, Made], key: str, made: Made) -> None:
         del found[oldest]
 
 
-def _run_within(task: Task, right: Tape | None) -> Tape:
+def _run_within(task: Task, right: Tape | None, exact: bool) -> Tape:
     """The tape of a task, within SECONDS."""
     from llamapar.execution.watching import watched
 
@@ -314,21 +361,23 @@ def _run_within(task: Task, right: Tape | None) -> Tape:
         if time.monotonic() > end:
             raise LlamaparError(f"stopped after {SECONDS:g} s", "a loop goes on for long", field="source")
 
-    return watched(task, right, tick)
+    return watched(task, right, tick, exact)
 
 
-def _known() -> dict[str, Program]:
+def known() -> dict[str, Program]:
     from llamapar.programs import PROGRAMS
 
     return PROGRAMS
 
 
-def _usual() -> Values:
+def usual() -> Values:
     """What is not said."""
-    return {name: getattr(Layout(), name) for name in _LAYOUT} | OPTIONS | _FIRST
+    return {name: getattr(Layout(), name) for name in LAYOUT} | OPTIONS | _FIRST
 
 
 def _check(values: Values) -> None:
+    if values["model"] is not None:
+        find_model(values["model"])
     for name in DEGREES_SHOWN:
         whole(name, values[name])
     for name, titles in TITLES.items():
@@ -337,26 +386,3 @@ def _check(values: Values) -> None:
         flag("sequence_parallel", values["sequence_parallel"])
     if not isinstance(values["source"], str):
         raise LlamaparError("source is not a text", field="source")
-
-
-def begun(
-    program: ProgramLike, model: ModelLike | None, layout: LayoutLike | None, **options: object
-) -> WatchState:
-    """What `watch` begins with, before anything has run and without the fault. Arguments as there."""
-    from llamapar.programs import program as find_program
-
-    chosen = find_program(program)
-    degrees = {name: value for name, value in options.items() if name in DEGREE_NAMES}
-    laid = Layout.of(layout, **(degrees if layout is not None or degrees else _OPENS))
-    values = _usual() | {name: getattr(laid, name) for name in _LAYOUT}
-    known = {name: _known()[name] for name in WATCHED}
-    programs = known if chosen in known.values() else {chosen.name: chosen, **known}
-    values |= {name: options[name] for name in (*OPTIONS, "data") if name in options}
-    values |= {"program": chosen.name}
-    return WatchState(programs, model, values, values)
-
-
-_OPENS = {"tp": 2, "cp": 2}
-"""Where nothing is said of a layout."""
-
-DEGREE_NAMES = {parameter.name for parameter in DEGREES}

@@ -19,6 +19,7 @@ from llamapar.errors import LlamaparError, one_of, shown
 from llamapar.spmd import collectives
 
 from . import attention, biased, llama, mlp, parts, saving, vocab
+from .cases import CASES
 from .faults import FAULTS
 
 
@@ -114,6 +115,7 @@ def show_source(given: ProgramLike) -> str:
 
 
 __all__ = [
+    "CASES",
     "FAULTS",
     "PROGRAMS",
     "Program",

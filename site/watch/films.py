@@ -20,7 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import llamapar
-from llamapar.panels.watch_state import WATCHED, WatchState, begun
+from llamapar.describe.options import Values
+from llamapar.panels.watch_state import WATCHED, WatchState, known, usual
 from llamapar.records.tables import Plain
 
 FOLDER = "LLAMAPAR_FILMS"
@@ -39,7 +40,7 @@ MOST_RANKS = 8
 
 
 def name_of(state: WatchState, fault: str) -> str:
-    """The file of a recording: by program, data, layout, options and fault."""
+    """The file of a recording: by program, model, data, layout, options and fault."""
     return f"{hashlib.sha256(state.key(fault, '').encode()).hexdigest()[:20]}.json.gz"
 
 
@@ -57,39 +58,44 @@ class Films:
     def of(self, state: WatchState, fault: str) -> Plain | None:
         """The film of a state with its own source, or None where there is no recording."""
         name = name_of(state, fault)
-        if state.model is not None or name not in self.names:
+        if name not in self.names:
             return None
         film: Plain = json.loads(gzip.decompress(self._read(name)))
         return film
 
 
-def states() -> Iterator[WatchState]:
-    """All that is recorded, a fault beside the same layout without it."""
-    from llamapar.programs import FAULTS, PROGRAMS
+def first_values() -> Values:
+    """What the page opens with."""
+    return {**usual(), **FIRST, "program": WATCHED[0]}
 
-    first = begun(WATCHED[0], None, None)
+
+def states() -> Iterator[WatchState]:
+    """All that is recorded: each program, each of its faults, and beside that the same layout without it."""
+    from llamapar.programs.cases import BREAK, CASES
+
+    programs = {name: known()[name] for name in WATCHED}
+    first = WatchState(programs, first_values(), first_values())
     yield first
     for program in WATCHED:
-        degrees = DEGREES if PROGRAMS[program].stage is None else OF_STAGES
+        degrees = DEGREES if programs[program].stage is None else OF_STAGES
+        values = {**first.values, "program": program}
         for sizes in itertools.product(*degrees.values()):
-            own = {**FIRST, "program": program, **dict(zip(degrees, sizes, strict=True))}
-            if own["tp"] * own["cp"] * own["pp"] > MOST_RANKS:
-                continue
-            yield replace(first, values={**first.values, **own})
-        broken = [fault for fault, how in FAULTS.items() if how.program == program]
-        for fault in broken:
-            state = replace(first, values={**first.values, **FIRST, "program": program})
-            state = replace(state, clean=state.values).change({"fault": fault})
-            yield state
-            if PROGRAMS[program].stage is not None:  # else the page runs it
-                yield replace(state, values={**state.values, "fault": ""})
+            own = values | dict(zip(degrees, sizes, strict=True))
+            if own["tp"] * own["cp"] * own["pp"] <= MOST_RANKS:
+                yield replace(first, values=own)
+        faults = [name for name, case in CASES.items() if case.group == BREAK and case.program == program]
+        for fault in faults:
+            broken = replace(first, values=values, clean=values).change({"case": fault})
+            yield broken
+            if programs[program].stage is not None:  # else the page runs it
+                yield replace(broken, values={**broken.values, "case": ""})
 
 
 def write(folder: Path, shown: Iterable[WatchState]) -> None:
     """Record states with torch: a file each, and the index of all."""
     names = set()
     for state in shown:
-        fault = str(state.values["fault"])
+        fault = state.broken[0]
         text = json.dumps(state.shoot(fault, ""), separators=(",", ":"))
         names.add(name_of(state, fault))
         (folder / name_of(state, fault)).write_bytes(gzip.compress(text.encode(), mtime=0))

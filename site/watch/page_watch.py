@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
-from films import FIRST, Films
+from films import FIRST, Films, first_values
 
 from llamapar.describe.options import Values
 from llamapar.errors import Choice, LlamaparError
 from llamapar.panels.controls import Control
 from llamapar.panels.watch_panel import Watch
-from llamapar.panels.watch_state import WATCHED, WatchState, begun
+from llamapar.panels.watch_state import WATCHED, WatchState, known
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Tape
 
@@ -74,7 +74,12 @@ class PageState(WatchState):
         program = self.programs.get(str(changes.get("program")))
         if program not in (None, self.program) and program.stage is not None:
             changes = {**FIRST, **changes}  # which is recorded
-        return super().change(changes)
+        made = super().change(changes)
+        verdict = made.verdict if changes.get("case") else None
+        if verdict and verdict["right"]:  # before anything is written
+            what = f"{made.case.title}: this puzzle is judged by gradients, which the page does not compute"
+            raise LlamaparError(what, IN_LAB, field="case")
+        return made
 
     @property
     def has_backward(self) -> bool:
@@ -88,18 +93,20 @@ class PageState(WatchState):
                 control["options"] = control["options"][:1]
         return found
 
+    @property
+    def says(self) -> str:
+        words = super().says
+        if self.is_recording:
+            return f"{words} {A_RECORDING}".strip()
+        if self.has_backward:
+            return words
+        if self.case and self.case.fault and not any(step["fault"] for step in self.film["steps"]):
+            words = NO_LINE
+        return f"{words} {NO_BACKWARD}".strip()
+
     def traits(self, seq: int) -> Values:
         traits = super().traits(seq)
-        payload, words = traits["payload"], []
-        if self.is_recording:
-            words = [payload["says"], A_RECORDING]
-        elif not self.has_backward:
-            unseen = self.values["fault"] and not any(step["fault"] for step in self.film["steps"])
-            words = [NO_LINE if unseen else payload["says"], NO_BACKWARD]
-        else:
-            words = [payload["says"]]
-        traits["payload"] = payload | {"says": " ".join(filter(None, words)), "makers": False}
-        return traits
+        return {**traits, "payload": {**traits["payload"], "makers": False}}
 
     def lights(self, tensor: int, rank: int, row: int, column: int) -> tuple[float, list[Plain]]:
         raise LlamaparError("which numbers made a number is not worked out on this page", IN_LAB)
@@ -109,6 +116,7 @@ class PageWatch(Watch):
     """Ranks that one watches in a page."""
 
     def __init__(self, read: Callable[[str], bytes]) -> None:
-        first = begun(WATCHED[0], None, None)
-        state = PageState(first.programs, None, first.values, first.clean, recordings=Films(read))
-        super().__init__(state.change({}))
+        programs = {name: known()[name] for name in WATCHED}
+        super().__init__(
+            PageState(programs, first_values(), first_values(), recordings=Films(read)).change({})
+        )

@@ -197,7 +197,7 @@ def test_pointing_at_a_number_says_what_made_it(notebook: Notebook) -> None:
 
 def test_a_fault_is_outlined_where_it_begins(notebook: Notebook) -> None:
     two = panel(notebook, 1)
-    two.locator("[data-control=fault] select").select_option(label="sum twice")
+    two.locator("[data-control=case] select").select_option(label="sum twice")
     expect(two.locator(".lp-at")).to_contain_text("it breaks at step")
     settle(notebook, 1)
     assert kernel(notebook, f"two.film['steps'][{step(two)}]['fault']") == "begins"
@@ -303,7 +303,7 @@ def test_a_hand_that_moves_at_random_is_followed(notebook: Notebook, soak: bool)
             axis = draw.choice(("tp", "cp"))
             watched.locator(f"[data-control={axis}] [role=radio]").nth(draw.randrange(2)).click()
         elif kind == "choose":
-            name = draw.choice(("program", "fault"))
+            name = draw.choice(("program", "case"))
             box = watched.locator(f"[data-control={name}] select")
             box.select_option(index=draw.randrange(box.locator("option").count()))
         elif kind == "phase":
