@@ -466,3 +466,39 @@ def test_a_sequence_as_long_as_the_kv_rows_is_cut_by_tokens() -> None:
     x = tape.steps[0]
     assert (x.name, kinds(x)) == ("x", {"tp": ("piece", 1)})
     assert tape.sizes["kv_dim"] == tape.sizes["seq"]
+
+
+def test_what_is_gathered_out_of_order_is_a_copy_in_another_order() -> None:
+    """After an all-gather over CP the head-tail chunks stand one rank after another."""
+    tape = tape_of("attention", Layout(cp=2))
+    step = next(s for s in tape.steps if s.name == "gathered")
+    assert kinds(step) == {"cp": ("copy", None)}
+    tokens = [range(4), range(12, 16), range(4, 8), range(8, 12)]
+    assert {rank: list(at[1]) for rank, at in step.at.items()} == {0: tokens, 1: tokens}
+    made = film(tape)
+    number = next(n for n, t in enumerate(made["tensors"]) if t["name"] == "gathered")
+    own = made["tensors"][number]["ranks"]["1"]
+    assert own["place"] == "copy over CP · tokens in the order 0–3, 12–15, 4–7, 8–11"
+    told = next(s for s in made["steps"] if number in s["made"])
+    assert told["caption"].endswith("with tokens in the order of the ranks that sent them.")
+    moves = {(m["from"], m["to"]): [] for m in told["moves"]}
+    for move in told["moves"]:
+        moves[move["from"], move["to"]].append((move["rows"], move["at"]))
+    assert moves == {(0, 1): [([0, 4], [0, 4]), ([4, 8], [4, 8])], (1, 0): [([0, 8], [8, 16])]}
+    sorted_after = step_of(tape, "heads").reads
+    assert "gathered" not in {tape.steps[n].name for n in sorted_after}
+
+
+def test_a_line_that_raises_shows_what_it_read() -> None:
+    tape = watched(watch_task("attention", lp.model("llama3-8b"), Layout(tp=16)))
+    (failed,) = [step for step in tape.steps if step.error]
+    assert [tape.steps[n].name for n in failed.reads] == ["x", "wk"]
+    assert tape.steps[failed.reads[1]].local[0][0] == 4  # rows of wk: half a head of 8
+    made = film(tape)
+    (shown,) = [step for step in made["steps"] if step["error"]]
+    assert [made["tensors"][n]["name"] for n in shown["reads"]] == ["x", "wk"]
+    source = source_of(PROGRAMS["llama"].stage or PROGRAMS["llama"].function)
+    broken = source.replace("x @ head.mT", "x @ head")
+    staged = watched(watch_task("llama", None, Layout(pp=2), source=broken))
+    (failed,) = [step for step in staged.steps if step.error]
+    assert [staged.steps[n].name for n in failed.reads] == ["x", "output.weight"]

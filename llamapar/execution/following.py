@@ -142,6 +142,7 @@ class Followed:
     events: Mapping[int, tuple[CollectiveEvent, ...]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
     error_at: Key = NOWHERE
+    error_read: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Run(NamedTuple):
@@ -188,7 +189,7 @@ def follow(
             raising = compat.raising_rank(error)
             alike = dict.fromkeys(recorder.ranks if raising is None else [raising], error)
             found.errors = dict(recorder.errors or alike)
-            found.error_at = follower.ended_at(error)
+            found.error_at, found.error_read = follower.ended_at(error), follower.read_at_end
     found.events = {rank: trace.events for rank, trace in recorder.traces.items()}
     return found
 

@@ -123,6 +123,8 @@ class Follower:
         self._depth = -1
         self._raised: tuple[BaseException | None, Key] = None, NOWHERE
         self._ended = NOWHERE
+        self.read_at_end: Mapping[str, Tensor] = {}
+        """What the line of `ended_at` read, by name."""
 
     def __enter__(self) -> Follower:
         self._before = sys.gettrace()
@@ -172,7 +174,7 @@ class Follower:
             if event == "exception" and self._raised[0] is not arg[1]:
                 self._raised = arg[1], _line(frame, frame.f_lineno)
             if event == "exception" and self._depth == 0:
-                self._ended = _line(frame, frame.f_lineno)
+                self._ended, self.read_at_end = _line(frame, frame.f_lineno), moment(frame.f_lineno).read
             if event == "return":
                 if isinstance(arg, Tensor) and done.code.startswith("return"):
                     self._add(_line(frame, frame.f_lineno)._replace(name="return"), arg, moment(last))

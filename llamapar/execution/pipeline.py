@@ -63,6 +63,8 @@ class PipelineRank:
     """The most micro-batches of stages in flight at once."""
     step: int = 0
     """The step of the run, from 0."""
+    keeps: bool = False
+    """Whether graphs are there after their backward."""
 
     @property
     def work(self) -> Work:
@@ -205,7 +207,7 @@ class PipelineRank:
         if not (inputs or wanted):
             return None
         found = torch.autograd.grad(
-            flight.out, [*inputs, *wanted.values()], incoming, retain_graph=kind == "I"
+            flight.out, [*inputs, *wanted.values()], incoming, retain_graph=self.keeps or kind == "I"
         )
         if self.scatters is not None:
             self.recorder.phase = "gradients"

@@ -29,6 +29,9 @@ CLOSE = 1e-9
 _UNITS = ("n_heads", "n_kv_heads", "q_dim", "kv_dim", "ffn_dim", "vocab_size")
 """Dims that TP cuts by a map of `Cut`; any other dim is cut evenly."""
 
+SHARED, GATHERED = "shared", "gathered"
+"""As ZeRO shares a parameter; and as an all-gather over CP leaves the tokens."""
+
 At = tuple[tuple[range, ...], ...]
 """For each dim the ranges of the whole."""
 
@@ -57,8 +60,8 @@ def placed(
     fallback: Placed | None = None
     wide = whole.to(torch.float64)
     numbers = {rank: t.to(torch.float64) for rank, t in local.items()}
-    for ways, shared in _ways(axes, whole, setting):
-        at = {rank: _where(whole, ways, setting, coords[rank], shared) for rank in local}
+    for ways, kept in _ways(axes, whole, setting):
+        at = {rank: _where(whole, ways, setting, coords[rank], kept) for rank in local}
         if any(_shape(at[rank]) != tuple(t.shape) for rank, t in local.items()):
             continue
         if _agree(wide, numbers, ways, at, coords):
@@ -69,8 +72,8 @@ def placed(
     return fallback or NOT_PLACED
 
 
-def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[tuple[dict[str, Place], bool]]:
-    """Every way of holding a tensor, the likeliest first, and whether ZeRO shares it."""
+def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[tuple[dict[str, Place], str]]:
+    """Every way of holding a tensor, the likeliest first, and what else is done: SHARED, GATHERED or ""."""
     pieces = [Place("piece", dim) for dim in range(whole.dim())]
 
     def unlikely(axis: str, place: Place) -> int:
@@ -79,7 +82,7 @@ def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[tuple[di
         size = whole.shape[place.dim]
         usual = {
             "dp": place.dim == 0 and size == setting.global_batch,
-            "cp": place.dim == min(1, whole.dim() - 1) and size == setting.seq_len,
+            "cp": place.dim == _seq(whole) and size == setting.seq_len,
             "tp": not (place.dim == 0 and size == setting.global_batch),
         }
         return 0 if usual[axis] else 3
@@ -89,21 +92,31 @@ def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[tuple[di
         each[axes.index("tp")] += [Place("summand", place.dim) for place in pieces]
     found = [dict(zip(axes, ways, strict=True)) for ways in itertools.product(*each)]
     found.sort(key=lambda ways: sum(unlikely(axis, way) for axis, way in ways.items()))
-    yield from ((ways, False) for ways in found)
+    yield from ((ways, "") for ways in found)
+    if "cp" in axes and whole.dim() and setting.seq_len == whole.shape[_seq(whole)]:
+        yield from ((ways, GATHERED) for ways in found if ways["cp"] is COPY)
     if setting.layout.zero and setting.shards.ranks > 1 and pieces:
         sharing = [axis for axis in axes if axis != "tp" and axis in setting.shards.axis]
-        yield from ((ways, True) for ways in found if all(ways[axis] == pieces[0] for axis in sharing))
+        yield from ((ways, SHARED) for ways in found if all(ways[axis] == pieces[0] for axis in sharing))
 
 
-def _where(whole: Tensor, ways: Mapping[str, Place], setting: Setting, coord: Coord, shared: bool) -> At:
-    """For each dim the ranges of the whole that a rank holds. shared: as ZeRO's shards, which are cut out of
-    what the other axes have left, along dim 0."""
+def _seq(whole: Tensor) -> int:
+    """The dim that tokens would have."""
+    return min(1, whole.dim() - 1)
+
+
+def _where(whole: Tensor, ways: Mapping[str, Place], setting: Setting, coord: Coord, kept: str) -> At:
+    """For each dim the ranges of the whole that a rank holds. kept: SHARED, as ZeRO's shards, which are cut
+    out of what the other axes have left, along dim 0; GATHERED, with the chunks of CP rank after CP rank.
+    """
     at: list[tuple[range, ...]] = [(range(size),) for size in whole.shape]
+    if kept == GATHERED:
+        at[_seq(whole)] = tuple(chunk for part in setting.sequence.ranks for chunk in part.chunks)
     for axis, place in ways.items():  # dp, cp, tp: sequence parallelism cuts what CP has left
-        if place.dim is not None and not (shared and axis != "tp"):
+        if place.dim is not None and not (kept == SHARED and axis != "tp"):
             tokens = place.dim == 1 and whole.dim() > 2  # of which TP takes even parts
             at[place.dim] = _cut(at[place.dim], axis, setting, coord, tokens)
-    if shared:
+    if kept == SHARED:
         at[0] = _kept(at[0], setting.shards.rows(sum(map(len, at[0])), coord._asdict()))
     return tuple(at)
 

@@ -8,32 +8,26 @@ gradients belong to the operation. One process runs the same schedule, on whole 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
-from llamapar.describe.layout import Layout
-from llamapar.errors import LlamaparError
 from llamapar.place.orders import Action
 from llamapar.place.walk import called
 from llamapar.records.tables import Plain
-from llamapar.records.trace import PHASES, CollectiveEvent, Tape
-from llamapar.spmd import compat
-from llamapar.spmd.setting import TIED, kind
+from llamapar.records.trace import PHASES, CollectiveEvent
+from llamapar.spmd.setting import TIED
 from llamapar.spmd.zero import Gathered
 
-from .answers import RankFailure
-from .body import Results, Task, inputs, shapes, uncut, unpiped
-from .engines import local
-from .following import Untraced, gathers, ranks_of, within_limit
+from .body import Results
+from .following import gathers, within_limit
 from .lines import GATHER, NOWHERE, Follower, Key, Moment
 from .messages import ACTIVATIONS, GRADIENTS, SQUARES, Message, Post, ends
-from .pipeline import PipelineRank, Turns, run_pipeline
+from .pipeline import PipelineRank, Turns
 from .stepping import Trained
-from .steps import Named, Steps, numbered, values_of
+from .steps import Named
 
 FORWARD, BACKWARD, SUMS, UPDATE = PHASES
 
@@ -50,7 +44,8 @@ class Note(NamedTuple):
     """A tensor that a PP rank came to hold.
 
     reads: what it was made of, by number. time: the step of the run, and when its operation begins in the
-    schedule. Notes are put in this order, for ranks take turns here, and work side by side in a run.
+    schedule. Notes are put in this order, for ranks take turns here, and work side by side in a run. read:
+    what of it the line read, by number, as it read it: with its graph.
     """
 
     pp_rank: int
@@ -62,6 +57,7 @@ class Note(NamedTuple):
     reads: tuple[int, ...]
     span: Span
     time: tuple[int, float]
+    read: tuple[tuple[int, Tensor], ...] = ()
 
     @property
     def named(self) -> Named:
@@ -73,13 +69,14 @@ class Log:
     """What the PP ranks of a run noted, and how it ended.
 
     sums: whether there are sums of gradients over ranks. numbers: (PP rank, id of a tensor) → the note that
-    has it. kept: tensors without a note of their own, so that no other gets their ids. events: PP rank →
-    rank → collectives.
+    has it. graphs: id of what a forward handed out → the same with its graph. kept: tensors without a note of
+    their own, so that no other gets their ids. events: PP rank → rank → collectives.
     """
 
     sums: bool
     notes: list[Note] = field(default_factory=list)
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    graphs: dict[int, Tensor] = field(default_factory=dict)
     posted: dict[Message, tuple[Tensor, Span]] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)
     followers: list[Follower] = field(default_factory=list)
@@ -141,6 +138,8 @@ class WatchedRank(PipelineRank):
         if action.kind == "F":
             parts = {n: of[at[1]] for n, of in self.outputs.items()} if out is None else {"x": out}
             self.made[at] = next(iter(parts.values()))
+            if at in self.flying:  # of the head the mean, of one sequence, in place of the losses
+                self.log.graphs[id(self.made[at])] = self.flying[at].out
             for name, t in parts.items():
                 self._note(key, name, t, since=since, reads=(self.taken,))
         elif out is not None or action.kind != "I":  # on the first stage it ends at a parameter
@@ -210,7 +209,8 @@ class WatchedRank(PipelineRank):
         """Put a tensor down. since: of which on collectives are the step's, none unless said."""
         log, until = self.log, self._length
         within_limit(len(log.notes))
-        found = [log.numbers.get((self.pp_rank, id(t))) for t in reads if t is not None]
+        known = [(log.numbers.get((self.pp_rank, id(t))), t) for t in reads if t is not None]
+        read = tuple((n, t) for n, t in known if n is not None)
         log.numbers[self.pp_rank, id(value)] = len(log.notes)
         log.notes.append(
             Note(
@@ -220,9 +220,10 @@ class WatchedRank(PipelineRank):
                 value,
                 phase,
                 depth,
-                tuple(n for n in (*found, source) if n is not None),
+                (*(n for n, _ in read), *(() if source is None else (source,))),
                 span or Span(self.pp_rank, until if since is None else since, until),
                 (self.step, self.times.get(self.action, math.inf) if time is None else time),
+                read,
             )
         )
 
@@ -277,100 +278,3 @@ _TAKES = {ACTIVATIONS: "F", GRADIENTS: "BI"}
 
 _NAMES = {"gradient": "{}.grad", "exp_avg": "exp_avg.{}", "exp_avg_sq": "exp_avg_sq.{}"}
 """A name in the update's lines → what the tensor is of a parameter, unless it is the parameter."""
-
-
-# -- runs --------------------------------------------------------------------------------------
-
-
-def follow_stages(task: Task, tick: Callable[[], None], sums: bool, alone: bool = False) -> Log:
-    """The task's pipeline on the ranks of a stage. alone: as in `following.ranks_of`."""
-    log, recorders = Log(sums), local.recorders(task.setting, tick, Untraced)
-    with ranks_of(task, alone) as (mesh, cut):
-        try:
-            run_pipeline(mesh, task, recorders, cut, rank=partial(WatchedRank, log=log))
-        except RankFailure as failure:
-            log.error_at, log.why = Key("schedule", 0, failure.what), failure.what
-            log.errors = {
-                rank: state
-                for pp_rank, state in failure.ranks.items()
-                for rank in recorders[pp_rank].places.values()
-            }
-        except LlamaparError:
-            raise
-        except Exception as error:
-            found = local.errors_of(recorders, error)
-            log.errors = {rank: f"{type(raised).__name__}: {raised}" for rank, raised in found.items()}
-            ended = (follower.ended_at(error) for follower in log.followers)
-            log.error_at = next((key for key in ended if key is not NOWHERE), NOWHERE)
-    for recorder in recorders:
-        traces = recorder.traces
-        log.events.append({place: traces[r].events for r, place in recorder.places.items()})
-    return log
-
-
-def one_process(task: Task) -> Task:
-    """The same schedule on one rank a stage, with the sequences in the order of the micro-batches."""
-    setting, layout = task.setting, task.setting.layout
-    one = Layout(
-        pp=layout.pp, virtual_stages=layout.virtual_stages, sequence_parallel=layout.sequence_parallel
-    )
-    cut = (layout.dp, setting.micro_batches, setting.micro_batch)
-    sequences = [name for name in shapes(task) if kind(name) == "tokens"]
-    whole = inputs(task, uncut, wanted=sequences)
-    given = {name: t.unflatten(0, cut).transpose(0, 1).flatten(0, 2) for name, t in whole.items()}
-    alone = replace(setting, layout=one.replace(zero=layout.zero))  # ZeRO's lines are there too
-    return replace(task, setting=alone, fault=None, given={**task.given, **given})
-
-
-def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tape:
-    """The tape of a pipeline. As `watching.watched`."""
-    layout, sums = task.setting.layout, task.setting.of_one_stage.world > 1
-    alone = follow_stages(one_process(task), tick, sums, alone=True)
-    here = follow_stages(task, tick, sums)
-    coords = {rank: layout.coord_of(rank) for rank in range(layout.world)}
-    maker = Steps(unpiped(task).setting, coords, right)
-    whole = dict(zip(numbered([n.named for n in _in_time(alone)]), _in_time(alone), strict=True))
-    wholes: list[Tensor | None] = []
-    notes = _in_time(here)
-    names = {i: named for named, i in numbered([note.named for note in notes]).items()}
-    at = {id(note): i for i, note in enumerate(notes)}
-    steps = []
-    for i, note in enumerate(notes):
-        other, reads = whole.get(names[i]), [at[id(here.notes[n])] for n in note.reads]
-        if other is None:  # one process has it already: it is what it was made of, held otherwise
-            wholes.append(next((wholes[n] for n in reads if notes[n].name == note.name), None))
-        elif note.phase == BACKWARD:  # a dp way's mean is over its own sequences
-            wholes.append(compat.first_of(other.value) * layout.dp)
-        else:
-            wholes.append(compat.first_of(other.value))
-        places = list(here.events[note.pp_rank])
-        steps.append(
-            maker.make(
-                note.key,
-                note.name,
-                values_of(note.value, places),
-                wholes[i],
-                phase=note.phase,
-                reads=tuple(reads),
-                events=_events(note, here),
-                depth=note.depth,
-            )
-        )
-    if here.errors:
-        steps.append(maker.error(here.error_at, here.errors, here.why))
-    function = task.program.stage
-    assert function is not None
-    return maker.tape(task, steps, function)
-
-
-def _in_time(log: Log) -> list[Note]:
-    return sorted(log.notes, key=lambda note: note.time)
-
-
-def _events(note: Note, log: Log) -> Mapping[int, Sequence[CollectiveEvent]]:
-    """Collectives of a note by the rank that has them; a send by the rank that it goes to."""
-    pp_rank, since, until = note.span
-    found = {rank: events[since:until] for rank, events in log.events[pp_rank].items()}
-    if pp_rank == note.pp_rank:
-        return found
-    return {event.group[1]: (event,) for events in found.values() for event in events}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from llamapar.describe.layout import Coord
+from llamapar.records.tables import Plain
 from llamapar.records.trace import CollectiveEvent, Tape, TapeStep
 from llamapar.spmd import compat
 from llamapar.spmd.setting import Setting
@@ -48,6 +49,27 @@ def values_of(value: Tensor, ranks: Sequence[int]) -> dict[int, Tensor]:
     """rank → its own tensor. ranks: the rank of each that is run in this process, in their order."""
     own = compat.by_rank(value)
     return {rank: value if own is None else own[r] for r, rank in enumerate(ranks)}
+
+
+def made_of(value: Tensor, reads: Sequence[Tensor], rank: int, at: int) -> list[dict[int, list[int]]]:
+    """On which numbers of `reads` one number depends: for each, rank → their indexes, flattened.
+
+    rank, at: whose, and its index in the rank's `value`. The gradient of what made `value` says it, which is
+    nothing for whole numbers and for what has no graph.
+    """
+    found: list[dict[int, list[int]]] = [{} for _ in reads]
+    wanted = [n for n, t in enumerate(reads) if t.requires_grad]
+    if not value.requires_grad or not wanted:
+        return found
+    one = {r: torch.zeros_like(t.detach()) for r, t in (compat.by_rank(value) or {}).items()}
+    one[rank].view(-1)[at] = 1
+    asked = compat.LocalTensor(one)
+    made = torch.autograd.grad(value, [reads[n] for n in wanted], asked, allow_unused=True)
+    for n, gradient in zip(wanted, made, strict=True):
+        for r, own in (compat.by_rank(gradient) or {}).items() if gradient is not None else ():
+            if len(cells := own.reshape(-1).nonzero()[:, 0].tolist()):
+                found[n][r] = cells
+    return found
 
 
 Named = tuple[str, str]
@@ -105,10 +127,13 @@ class Steps:
         why = self._wrong(step, found)
         return replace(step, why=why, fault=self._fault()) if why else step
 
-    def error(self, key: Key, error: Mapping[int, str], why: str = "") -> TapeStep:
+    def error(
+        self, key: Key, error: Mapping[int, str], why: str = "", reads: tuple[int, ...] = ()
+    ) -> TapeStep:
         """The step of a line that raised. error: rank → in words."""
         name = key.code.partition(" = ")[0] if " = " in key.code else ""
-        return TapeStep(key.where, key.code, name, None, {}, error=error, why=why, fault=self._fault())
+        how: Plain = {"reads": reads, "error": error, "why": why, "fault": self._fault()}
+        return TapeStep(key.where, key.code, name, None, {}, **how)
 
     def tape(self, task: Task, steps: Sequence[TapeStep], function: Callable[..., object]) -> Tape:
         """The tape of a task. function: whose lines the steps are."""
@@ -145,6 +170,10 @@ class Steps:
             return "other numbers than one process has"
         if step.at != before.at:
             rank = next(rank for rank, at in step.at.items() if at != before.at.get(rank))
+            if step.places == before.places and not any(
+                place.dim is not None for place in step.places.values()
+            ):
+                return "in another order than it should be"
             return f"another piece than it should be, on rank {rank} first"
         if self.exact and _differ(step.values, before.values):
             return "other numbers than it should have"

@@ -7,10 +7,9 @@ which says how each tensor ought to be held. All are local: numbers of every ran
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -32,8 +31,8 @@ from .execute import prepare
 from .following import Followed, Run, Seen, backward, edited, follow
 from .lines import NOWHERE, Key
 from .scheduling import pipeline
-from .staging import stages_tape
-from .steps import Named, Steps, numbered, values_of
+from .stage_tape import stage_lights, stages_tape
+from .steps import Named, Steps, made_of, numbered, values_of
 
 MOST_RANKS = 16
 """Ranks whose numbers are kept."""
@@ -130,10 +129,8 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
 
     number: of a step of the forward. rank, at: whose tensor, and the index in it. The line's gradient says
     it, with collectives whose gradient goes to every rank that took part. Empty for a step of the backward,
-    for whole numbers, for an argument, and in a pipeline.
+    for whole numbers and for an argument. What arrives from another stage was made there.
     """
-    if task.setting.schedule is not None:
-        return {}
     found: dict[int, dict[int, list[int]]] = {}
 
     def look(run: Run) -> None:
@@ -141,18 +138,8 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
         seen = run.found.seen[reader.shown[number]]
         reads = reader.reads(seen, reader.shown[number])
         tensors = [run.found.seen[reader.shown[n]].value for n in reads]
-        wanted = [(n, t) for n, t in zip(reads, tensors, strict=True) if t.requires_grad]
-        if not seen.value.requires_grad or not wanted:
-            return
-        pieces = compat.by_rank(seen.value) or {}
-        one = {r: torch.zeros_like(t.detach()) for r, t in pieces.items()}
-        one[rank].view(-1)[at] = 1
-        asked = compat.LocalTensor(one)
-        made = torch.autograd.grad(seen.value, [t for _, t in wanted], asked, allow_unused=True)
-        for (n, _), gradient in zip(wanted, made, strict=True):
-            for r, own in (compat.by_rank(gradient) or {}).items() if gradient is not None else ():
-                if len(cells := own.reshape(-1).nonzero()[:, 0].tolist()):
-                    found.setdefault(n, {})[r] = cells
+        cells = zip(reads, made_of(seen.value, tensors, rank, at), strict=True)
+        found.update({n: by_rank for n, by_rank in cells if by_rank})
 
     right = collectives.all_reduce, collectives.copy
     with local.one_run:  # the collectives are the whole process's
@@ -160,6 +147,8 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
             if task.fault is None:
                 collectives.all_reduce = _sum_back
                 collectives.copy = lambda x, mesh, axis: x
+            if task.setting.schedule is not None:
+                return stage_lights(task, number, rank, at)
             run = follow(task, lambda: None, look)
         finally:
             collectives.all_reduce, collectives.copy = right
@@ -204,7 +193,8 @@ class _Reader:
             steps.append(self._make("forward", seen.key, _shown_name(seen), seen.value, span, held))
         if self.here.errors:
             words = {rank: f"{type(error).__name__}: {error}" for rank, error in self.here.errors.items()}
-            steps.append(self.steps.error(self.here.error_at, words))
+            reads = self._read(self.here.error_read, 0, len(self.here.seen))  # 0: the program's own call
+            steps.append(self.steps.error(self.here.error_at, words, reads=reads))
         gradients: dict[str, int] = {}
         made: dict[int, int] = {}  # a step → that of its gradient
         forward = len(steps)
@@ -238,15 +228,19 @@ class _Reader:
         return self.steps.make(key, name, own, phase=phase, events=events, **held)
 
     def reads(self, seen: Seen, i: int) -> tuple[int, ...]:
-        """The steps whose tensors a line read: each the last before it, of the same call if there is one."""
+        """The steps whose tensors a line read."""
+        return self._read(seen.moment.read, seen.moment.call, i)
+
+    def _read(self, read: Mapping[str, Tensor], call: int, i: int) -> tuple[int, ...]:
+        """Each the last before `i` that has the tensor, of the same call if there is one."""
         found = []
-        for name, t in seen.moment.read.items():
+        for name, t in read.items():
             same = [n for n, k in enumerate(self.shown) if k < i and self.here.seen[k].value is t]
             others = [self.here.seen[self.shown[n]] for n in same]
             own = [
                 n
                 for n, other in zip(same, others, strict=True)
-                if (other.key.name, other.moment.call) == (name, seen.moment.call)
+                if (other.key.name, other.moment.call) == (name, call)
             ]
             found += (own or same)[-1:]
         return tuple(dict.fromkeys(found))

@@ -144,7 +144,7 @@ def _flat(sizes: Sequence[int], at: Sequence[Sequence[range]]) -> list[list[int]
     for size, ranges in zip(sizes, at, strict=True):
         indexes = [i * size + j for i in indexes for part in ranges for j in part if j < size]
     found: list[list[int]] = []
-    for i in sorted(indexes):
+    for i in indexes:
         if found and found[-1][1] == i:
             found[-1][1] = i + 1
         else:
@@ -207,7 +207,15 @@ def place_words(step: TapeStep, tape: Tape, rank: int) -> str:
         what = "summand of a piece" if any(step.places[a].kind == "summand" for a in axes) else "piece"
         where = ", ".join(span(part) for part in at[dim]) if at is not None else ""
         words.append(f"{what}: {_unit(step, tape, dim)} {where}")
+    for dim, parts in _out_of_order(step, rank):
+        words.append(f"{_unit(step, tape, dim)} in the order {', '.join(map(span, parts))}")
     return " · ".join(words)
+
+
+def _out_of_order(step: TapeStep, rank: int) -> list[tuple[int, Sequence[range]]]:
+    """Dims that no axis cuts, of which a rank has all in another order, as an all-gather leaves them."""
+    at = step.at.get(rank, ())
+    return [(dim, parts) for dim, parts in enumerate(at) if len(parts) > 1 and dim not in step.cut]
 
 
 # -- a collective ------------------------------------------------------------------------------
@@ -369,4 +377,6 @@ def _held(step: TapeStep, tape: Tape) -> str:
     words += f", the same as the other ranks of {over['copy']}" if over["copy"] else ""
     words += f", as a summand over {over['summand']}" if over["summand"] else ""
     words += f", with numbers of its own over {over['own']}" if over["own"] else ""
+    for dim, _ in _out_of_order(step, min(step.values)):
+        words += f", with {_unit(step, tape, dim)} in the order of the ranks that sent them"
     return f"{words}."

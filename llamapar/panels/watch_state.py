@@ -328,7 +328,9 @@ class WatchState:
         steps = [n for n, step in enumerate(self.tape.steps) if step.values]
         number = nth("tensor", tensor, steps)
         step = self.tape.steps[number]
-        own = step.values[nth("rank", rank, sorted(step.values))]
+        if rank not in step.values:
+            raise LlamaparError(f"rank={rank} has no {step.name!r} here", "", field="rank")
+        own = step.values[rank]
         rows, columns = rows_and_columns(own.shape)
         nth("row", row, range(rows))
         at = row * columns + nth("column", column, range(columns))

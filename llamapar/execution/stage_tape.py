@@ -1,0 +1,177 @@
+"""The tape of a pipeline whose ranks were followed, and what made one of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from llamapar.describe.layout import Layout
+from llamapar.errors import LlamaparError
+from llamapar.records.trace import CollectiveEvent, Tape
+from llamapar.spmd import compat
+from llamapar.spmd.setting import kind
+
+from .answers import RankFailure
+from .body import Task, inputs, shapes, uncut, unpiped
+from .engines import local
+from .following import Untraced, ranks_of
+from .lines import GATHER, NOWHERE, Key
+from .pipeline import run_pipeline
+from .staging import BACKWARD, FORWARD, Log, Note, WatchedRank
+from .steps import Steps, made_of, numbered, values_of
+
+
+def follow_stages(
+    task: Task,
+    tick: Callable[[], None],
+    sums: bool,
+    alone: bool = False,
+    then: Callable[[Log], None] | None = None,
+) -> Log:
+    """The task's pipeline on the ranks of a stage. alone: as in `following.ranks_of`. then: called while the
+    ranks are there, with graphs.
+    """
+    log, recorders = Log(sums), local.recorders(task.setting, tick, Untraced)
+    watched = partial(WatchedRank, log=log, keeps=then is not None)
+    with ranks_of(task, alone) as (mesh, cut):
+        try:
+            run_pipeline(mesh, task, recorders, cut, rank=watched)
+        except RankFailure as failure:
+            log.error_at, log.why = Key("schedule", 0, failure.what), failure.what
+            log.errors = {
+                rank: state
+                for pp_rank, state in failure.ranks.items()
+                for rank in recorders[pp_rank].places.values()
+            }
+        except LlamaparError:
+            raise
+        except Exception as error:
+            found = local.errors_of(recorders, error)
+            log.errors = {rank: f"{type(raised).__name__}: {raised}" for rank, raised in found.items()}
+            ended = (follower.ended_at(error) for follower in log.followers)
+            log.error_at = next((key for key in ended if key is not NOWHERE), NOWHERE)
+        for recorder in recorders:
+            traces = recorder.traces
+            log.events.append({place: traces[r].events for r, place in recorder.places.items()})
+        if then is not None:
+            then(log)
+    return log
+
+
+def one_process(task: Task) -> Task:
+    """The same schedule on one rank a stage, with the sequences in the order of the micro-batches."""
+    setting, layout = task.setting, task.setting.layout
+    one = Layout(
+        pp=layout.pp, virtual_stages=layout.virtual_stages, sequence_parallel=layout.sequence_parallel
+    )
+    cut = (layout.dp, setting.micro_batches, setting.micro_batch)
+    sequences = [name for name in shapes(task) if kind(name) == "tokens"]
+    whole = inputs(task, uncut, wanted=sequences)
+    given = {name: t.unflatten(0, cut).transpose(0, 1).flatten(0, 2) for name, t in whole.items()}
+    alone = replace(setting, layout=one.replace(zero=layout.zero))  # ZeRO's lines are there too
+    return replace(task, setting=alone, fault=None, given={**task.given, **given})
+
+
+def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tape:
+    """The tape of a pipeline. As `watching.watched`."""
+    layout, sums = task.setting.layout, task.setting.of_one_stage.world > 1
+    alone = follow_stages(one_process(task), tick, sums, alone=True)
+    here = follow_stages(task, tick, sums)
+    coords = {rank: layout.coord_of(rank) for rank in range(layout.world)}
+    maker = Steps(unpiped(task).setting, coords, right)
+    whole = dict(zip(numbered([n.named for n in _in_time(alone)]), _in_time(alone), strict=True))
+    wholes: list[Tensor | None] = []
+    notes = _in_time(here)
+    names = {i: named for named, i in numbered([note.named for note in notes]).items()}
+    at = {id(note): i for i, note in enumerate(notes)}
+    steps = []
+    for i, note in enumerate(notes):
+        other, reads = whole.get(names[i]), [at[id(here.notes[n])] for n in note.reads]
+        if other is None:  # one process has it already: it is what it was made of, held otherwise
+            wholes.append(next((wholes[n] for n in reads if notes[n].name == note.name), None))
+        elif note.phase == BACKWARD:  # a dp way's mean is over its own sequences
+            wholes.append(compat.first_of(other.value) * layout.dp)
+        else:
+            wholes.append(compat.first_of(other.value))
+        places = list(here.events[note.pp_rank])
+        steps.append(
+            maker.make(
+                note.key,
+                note.name,
+                values_of(note.value, places),
+                wholes[i],
+                phase=note.phase,
+                reads=tuple(reads),
+                events=_events(note, here),
+                depth=note.depth,
+            )
+        )
+    if here.errors:
+        steps.append(maker.error(here.error_at, here.errors, here.why, _read_at_end(here, at)))
+    function = task.program.stage
+    assert function is not None
+    return maker.tape(task, steps, function)
+
+
+def stage_lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, list[int]]]:
+    """As `watching.lights`: of a line of a stage, a stage's forward, and what came from another stage."""
+    found: dict[int, dict[int, list[int]]] = {}
+
+    def look(log: Log) -> None:
+        notes = _in_time(log)
+        note, step_of = notes[number], {id(note): n for n, note in enumerate(notes)}
+        if note.phase != FORWARD:
+            return
+        places = list(log.events[note.pp_rank])
+        if note.span.pp_rank != note.pp_rank:  # it was sent as it is
+            sender = list(log.events[note.span.pp_rank])[places.index(rank)]
+            found.update({step_of[id(log.notes[n])]: {sender: [at]} for n in note.reads})
+            return
+        if note.key.function.endswith(GATHER.co_name):  # its graph ends at a stand-in for the shards
+            holder, cell = _held_by(note, log, task, rank, at)
+            found.update({step_of[id(log.notes[n])]: {holder: [cell]} for n in note.reads})
+            return
+        value = log.graphs.get(id(note.value), note.value)
+        tensors = [t for _, t in note.read]
+        for (n, _), by_rank in zip(note.read, made_of(value, tensors, places.index(rank), at), strict=True):
+            if by_rank:
+                found[step_of[id(log.notes[n])]] = {places[r]: cells for r, cells in by_rank.items()}
+
+    follow_stages(task, lambda: None, task.setting.of_one_stage.world > 1, then=look)
+    return found
+
+
+def _read_at_end(log: Log, at: Mapping[int, int]) -> tuple[int, ...]:
+    """The steps whose tensors the line read that raised. at: id of a note → its step."""
+    pairs = [(pp_rank, t) for pp_rank, f in enumerate(log.followers) for t in f.read_at_end.values()]
+    found = (log.numbers.get((pp_rank, id(t))) for pp_rank, t in pairs)
+    return tuple(dict.fromkeys(at[id(log.notes[n])] for n in found if n is not None))
+
+
+def _held_by(note: Note, log: Log, task: Task, rank: int, at: int) -> tuple[int, int]:
+    """Of a parameter that was gathered: which rank's shard has a number of it, and the index there."""
+    whole = values_of(note.value, list(log.events[note.pp_rank]))[rank]
+    row, rest = divmod(at, whole[0].numel())
+    for event in _events(note, log)[rank]:
+        for other in event.group:
+            coord = task.setting.layout.coord_of(other)._asdict()
+            rows = task.setting.shards.rows(len(whole), coord)
+            if row in rows:
+                return other, (row - rows.start) * whole[0].numel() + rest
+    return rank, at
+
+
+def _in_time(log: Log) -> list[Note]:
+    return sorted(log.notes, key=lambda note: note.time)
+
+
+def _events(note: Note, log: Log) -> Mapping[int, Sequence[CollectiveEvent]]:
+    """Collectives of a note by the rank that has them; a send by the rank that it goes to."""
+    pp_rank, since, until = note.span
+    found = {rank: events[since:until] for rank, events in log.events[pp_rank].items()}
+    if pp_rank == note.pp_rank:
+        return found
+    return {event.group[1]: (event,) for events in found.values() for event in events}
