@@ -20,7 +20,7 @@ help:
 	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
 	@echo "make docs         docs/api anew, from the docstrings"
-	@echo "make site         build/site: Explorer, clinic and course as pages that need no install (npm)"
+	@echo "make site         build/site: Explorer, watch, clinic and course as pages that need no install (npm)"
 	@echo "make constraints  pin anew: the newest releases that pyproject.toml allows"
 	@echo "make clean        remove the environment and everything generated"
 	@echo "PYTHON=python3.12 chooses the interpreter, JOBS=4 the number of test processes"

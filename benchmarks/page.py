@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import os
 import statistics
 import tempfile
@@ -67,6 +68,22 @@ MOVES = """async (moves) => {
 """An axis at a time is doubled or halved, to a layout not seen before: nothing of it is remembered. The panel
 marks the frame in which its new picture stands. The first four warm up."""
 
+EDIT = """async (before, after) => {
+  const panel = document.querySelector('.lp-watch'), text = panel.querySelector('textarea');
+  const painted = new Promise((done) => {
+    new MutationObserver((_, seen) => { seen.disconnect(); done(performance.now()); })
+      .observe(panel, { attributes: true, attributeFilter: ['data-painted'] });
+  });
+  text.value = text.value.replace(before, after);
+  const from = performance.now();
+  text.dispatchEvent(new Event('input', { bubbles: true }));
+  return (await painted - from) / 1000;
+}"""
+"""Seconds from a letter that is typed, the pause after it among them, to the picture of what ran again."""
+
+SUMMED = "return row_output(partial, mesh, setting)"
+EDITS = ((SUMMED, "return partial"), ("return partial", "return 2 * partial"))
+
 
 def visits(
     address: str, count: int, moves: int, tabs: list[str]
@@ -99,6 +116,11 @@ def visits(
                         took = page.evaluate(MOVES, -(-moves // count))
                         moved[tab] += took
                         times[f"processor, a move in {tab}"].append((spent() - before) / len(took))
+                    if visit == "third visit":
+                        times["watch ready"].append(opened(page, f"{address}watch.html")["python"])
+                        for name, (old, new) in zip(("first edit", "next edit"), EDITS, strict=True):
+                            edit = f"({EDIT})({json.dumps(old)}, {json.dumps(new)})"
+                            times[f"watch, {name}"].append(page.evaluate(edit))
     return times, moved, elsewhere
 
 

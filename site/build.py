@@ -1,4 +1,4 @@
-"""Build the page that needs no install: Explorer, clinic and course in build/site, for any file server.
+"""Build the page that needs no install: Explorer, watch, clinic and course in build/site, for a file server.
 
     make site                    # or: python site/build.py
     python -m http.server -d build/site
@@ -114,8 +114,10 @@ def write_python(site: Path, npm: Path) -> None:
             names = (name for name in stdlib.namelist() if not UNUSED.match(name))
             stdlib.extractall(library, names)
         copy_ours(ours)
+        watch = work / "watch"
+        copy_watch(watch)
         left_out = shutil.ignore_patterns("__pycache__")
-        subprocess.run(["node", HERE / "compile.mjs", package, library, ours], check=True)
+        subprocess.run(["node", HERE / "compile.mjs", package, library, ours, watch], check=True)
         shutil.copytree(PROJECT / "llamapar" / "programs", ours / "llamapar" / "programs", ignore=left_out)
         (site / "pyodide").mkdir()
         for name in ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"):
@@ -124,6 +126,9 @@ def write_python(site: Path, npm: Path) -> None:
         (site / "pyodide" / "pyodide-lock.json").write_text(json.dumps(lock))
         write_zip(site / "pyodide" / "python_stdlib.zip", library)
         write_zip(site / "llamapar.zip", ours)
+        (watch / "llamapar" / "spmd").mkdir(parents=True)
+        shutil.copy(PROJECT / "llamapar" / "spmd" / "zero.py", watch / "llamapar" / "spmd")  # lines are shown
+        write_zip(site / "watch.zip", watch)
 
 
 def copy_ours(folder: Path) -> None:
@@ -133,6 +138,14 @@ def copy_ours(folder: Path) -> None:
     shutil.copytree(PROJECT / "llamapar", folder / "llamapar", ignore=left_out)
     shutil.copytree(HERE / "standins", folder, ignore=python_only, dirs_exist_ok=True)
     shutil.copytree(str(files("yaml")), folder / "yaml", ignore=python_only)
+
+
+def copy_watch(folder: Path) -> None:
+    """What the page with lp.watch has besides: its state and recordings, and the stand-in of torch."""
+    left_out = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(HERE / "watch" / "standins", folder, ignore=left_out)
+    for name in ("page_watch.py", "films.py"):
+        shutil.copyfile(HERE / "watch" / name, folder / name)
 
 
 def write_zip(path: Path, folder: Path) -> None:
@@ -147,20 +160,34 @@ def write_zip(path: Path, folder: Path) -> None:
 # -- the panels' pages -------------------------------------------------------------------------
 
 
-def panels() -> dict[str, Any]:
-    """opening: each panel's state at first; sources: its JavaScript and CSS. On the stand-ins."""
-    path = os.pathsep.join([str(HERE / "standins"), str(PROJECT)])
-    command = [sys.executable, "-P", str(HERE / "standins" / "page_python.py")]
-    made = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True, text=True
-    )
+def panels(films: Path | None = None) -> dict[str, Any]:
+    """opening: each panel's state at first; sources: its JavaScript and CSS. On the stand-ins.
+
+    films: recordings, of lp.watch on a stand-in of torch; without them of the other panels.
+    """
+    watch = [] if films is None else [HERE / "watch", HERE / "watch" / "standins"]
+    path = os.pathsep.join(map(str, (*watch, HERE / "standins", PROJECT)))
+    words = ["watch"] if watch else []
+    command = [sys.executable, "-P", str(HERE / "standins" / "page_python.py"), *words]
+    own = {"PYTHONPATH": path, "LLAMAPAR_FILMS": str(films)}
+    made = subprocess.run(command, env=os.environ | own, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(made.stdout)
     return found
 
 
-def write_panels(site: Path) -> None:
-    """Explorer and clinic: page, state, JavaScript, and the style of both."""
-    made = panels()
+def write_films(films: Path, every: bool) -> None:
+    """The recordings of lp.watch, by torch itself; without `every` the one that the page opens with."""
+    own = {"PYTHONPATH": os.pathsep.join(map(str, (HERE / "watch", PROJECT)))}
+    words = [str(films), str(PROJECT / "build" / "films"), *([] if every else ["first"])]
+    command = [sys.executable, "-P", str(HERE / "watch" / "films.py"), *words]
+    subprocess.run(command, env=os.environ | own, check=True)
+
+
+def write_panels(site: Path, every: bool) -> None:
+    """Explorer, clinic and watch: page, state, JavaScript and style. every: with all recordings of watch."""
+    write_films(site / "films", every)
+    made, watched = panels(), panels(site / "films")
+    made = {what: made[what] | watched[what] for what in made}
     for name, (script, style) in made["sources"].items():
         (site / f"{name}.mjs").write_text(script)
         (site / f"{name}.css").write_text(style)
@@ -178,17 +205,21 @@ TITLES = {
         "What you paste stays in this page. Nothing is sent anywhere: the page may ask no other host, "
         "and its Python runs in your browser.",
     ),
+    "watch": (
+        "Ranks that one watches",
+        "Edit a line or break something: every rank runs again in your browser, forward. The backward, and "
+        "all of llama and step, are recordings that PyTorch made.",
+    ),
 }
 
 
 def panel_page(name: str) -> str:
     title, says = TITLES[name]
     main = f'<h1>{title}</h1><p class="said">{says}</p>{LATER.format(NO_SCRIPT)}<div id="panel"></div>'
-    head = (
-        f'<link rel="stylesheet" href="{name}.css"><link rel="modulepreload" href="{name}.mjs">'
-        '<link rel="preload" as="script" href="plotly.min.js">'
-        '<script type="module" src="page.mjs"></script>'
-    )
+    head = f'<link rel="stylesheet" href="{name}.css"><link rel="modulepreload" href="{name}.mjs">'
+    if name != "watch":  # whose tiles are its own
+        head += '<link rel="preload" as="script" href="plotly.min.js">'
+    head += '<script type="module" src="page.mjs"></script>'
     if name == "clinic":
         head += '<link rel="stylesheet" href="explorer.css">'  # which a fix opens
     return page(title, main, POLICY, head, f' data-panel="{name}"')
@@ -196,9 +227,10 @@ def panel_page(name: str) -> str:
 
 def page(title: str, main: str, policy: str, head: str = "", body: str = "", root: str = "") -> str:
     """A whole page. root: the way back to the site's own folder."""
-    links = (("index", "llamapar"), ("explorer", "Explorer"), ("clinic", "Clinic"), ("index", "Course"))
+    named = ("index llamapar", "explorer Explorer", "watch Watch", "clinic Clinic", "index Course")
     nav = " ".join(
-        f'<a href="{root}{file}.html{"#course" * (text == "Course")}">{text}</a>' for file, text in links
+        f'<a href="{root}{file}.html{"#course" * (text == "Course")}">{text}</a>'
+        for file, text in map(str.split, named)
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -262,21 +294,10 @@ def shown(output: dict[str, Any]) -> str:
 
 
 DOORS = (
-    (
-        "I am new here",
-        "notebooks/00_start_here.html",
-        "What is cut, and how: the course, as pages.",
-    ),
-    (
-        "I am reading the paper",
-        "explorer.html",
-        "Llama 3.1 405B as its paper cuts it: move a slider.",
-    ),
-    (
-        "My run broke",
-        "clinic.html",
-        "Paste the error: it stays in your browser.",
-    ),
+    ("I am new here", "notebooks/00_start_here.html", "What is cut, and how: the course, as pages."),
+    ("I want to see it run", "watch.html", "Attention on four ranks, line by line: edit it, break it."),
+    ("I am reading the paper", "explorer.html", "Llama 3.1 405B as its paper cuts it: move a slider."),
+    ("My run broke", "clinic.html", "Paste the error: it stays in your browser."),
 )
 
 
@@ -345,7 +366,7 @@ def build(site: Path = SITE, npm: bool = True) -> None:
     """Write the whole site anew. npm: with what comes from there, Pyodide and plotly.js. Raises NoNpm."""
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)
-    write_panels(site)
+    write_panels(site, every=npm)
     if npm:
         write_python(site, PROJECT / "build" / "npm")
         write_plotly(site, PROJECT / "build" / "npm")

@@ -15,7 +15,7 @@ const load = (src) => new Promise((resolve, reject) => {
   Object.assign(script, { src, onload: resolve, onerror: () => reject(new Error(`${src} did not load`)) });
   document.head.append(script);
 });
-window.llamaparPlotly = load("plotly.min.js").then(() => window.Plotly); // the panels wait for it
+window.llamaparPlotly = kind === "watch" ? null : load("plotly.min.js").then(() => window.Plotly); // the panels wait for it
 
 function theme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");

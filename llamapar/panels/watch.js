@@ -124,6 +124,7 @@ function render({ model, el }) {
 
   // -- cells -------------------------------------------------------------------------------------
 
+  const hasMakers = () => payload().makers !== false; // a page without an install does not work them out
   const isSame = (one, other) => ["tensor", "rank", "row", "column"].every((name) => one[name] === other[name]);
 
   function pointed(cell) {
@@ -136,7 +137,7 @@ function render({ model, el }) {
   }
 
   function makers() {
-    if (asked || !wanted) return; // one question at a time, the last one next
+    if (asked || !wanted || !hasMakers()) return; // one question at a time, the last one next
     const { tensor, rank, row, column } = wanted;
     if (!film().steps[at].made.includes(tensor)) return;
     asked = { step: at, tensor, rank, row, column };
@@ -175,7 +176,7 @@ function render({ model, el }) {
   }
 
   function tell(cell, lights) {
-    if (!cell) { readout.replaceChildren("Point at a cell: the cells that made it light up on every rank."); return; }
+    if (!cell) { readout.replaceChildren(`Point at a cell: ${hasMakers() ? "the cells that made it light up on every rank." : "its number, and where it lies in the whole."}`); return; }
     const tensor = film().tensors[cell.tensor];
     const own = tensor.ranks[cell.rank];
     const whole = own.at && [inWhole(own.at.rows, cell.row), inWhole(own.at.columns, cell.column)];
@@ -277,6 +278,7 @@ function render({ model, el }) {
       const same = before ? steps.findIndex((step) => !step.depth && step.code === before.code && step.phase === before.phase) : -1;
       at = same >= 0 ? same : steps.findIndex((step) => !step.depth && step.code !== "argument" && phaseOf(step) === phase);
     }
+    if (!steps.some((step) => phaseOf(step) === phase)) phase = "forward"; // a film may have no backward
     const all = visible();
     if (!all.includes(at)) at = all[Math.max(0, all.findIndex((k) => film().steps[k].line))] ?? 0;
     seen = film();

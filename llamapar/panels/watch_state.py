@@ -10,7 +10,7 @@ import re
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # torch is there when something is watched, and not before
     from llamapar.programs import Program
     from llamapar.programs.cases import Case
 
+Made = TypeVar("Made")
+
 WATCHED = ("attention", "mlp", "block", "embedding", "loss", "llama", "step", "meta_attention")
 """Programs that the panel offers."""
 
@@ -51,6 +53,7 @@ MOST_TAPES = 8
 LAYOUT = ("tp", "cp", "pp", "dp", "sequence_parallel", "zero", "dp_replicate")
 OPTIONS: Values = {"kv_replication": False, "cp_method": "all_gather", "chunking": "head-tail"}
 OPTIONS |= {"micro_batches": None}
+_RUN_WITH = ("program", "model", "data", *LAYOUT, *OPTIONS)
 _FIRST: Values = {"model": None, "data": "teaching", "case": "", "phase": "forward", "source": ""}
 
 
@@ -64,14 +67,15 @@ class WatchState:
     """What is watched: a program, a model, the fields of a layout, and the case that it opens with.
 
     values: "source" is the text as edited, "" for the one that the program, or its case, begins with. clean:
-    the values without a case, to go back to. tapes: with their films, by what was run; states of one panel
-    share them. problem: why the source is no program, and then `before` is the state whose film stays.
+    the values without a case, to go back to. tapes, films: by what was run; states of one panel share them.
+    problem: why the source is no program, and then `before` is the state whose film stays.
     """
 
     programs: dict[str, Program]
     values: Values
     clean: Values
-    tapes: dict[str, tuple[Tape, Plain]] = field(default_factory=dict, compare=False, repr=False)
+    tapes: dict[str, Tape] = field(default_factory=dict, compare=False, repr=False)
+    films: dict[str, Plain] = field(default_factory=dict, compare=False, repr=False)
     problem: LlamaparError | None = None
     before: WatchState | None = None
 
@@ -106,18 +110,25 @@ class WatchState:
         options = {name: self.values[name] for name in OPTIONS if self.values[name] is not None}
         return watch_task(self.program, self.values["model"], self.layout, **how, options=options)
 
-    def _run(self, fault: str, source: str) -> tuple[Tape, Plain]:
-        """The tape, and its film, of the program as it is broken or edited. Raises LlamaparError."""
+    def key(self, fault: str, source: str) -> str:
+        """All that a run depends on, in words."""
         right = None if (fault, source) == self.right else self.right
-        run_with = ("program", "model", "data", *LAYOUT, *OPTIONS)
-        key = repr([fault, source, right, *(self.values[name] for name in run_with)])
+        return repr([fault, source, right, *(self.values[name] for name in _RUN_WITH)])
+
+    def run(self, fault: str, source: str) -> Tape:
+        """The tape of the program as it is broken or edited. Raises LlamaparError."""
+        key = self.key(fault, source)
         if key not in self.tapes:
-            beside = None if right is None else self._run(*right)[0]
-            tape = _run_within(self.task(fault, source), beside, self.puzzle)
-            self.tapes[key] = tape, film(tape)
-            for oldest in list(self.tapes)[:-MOST_TAPES]:
-                del self.tapes[oldest]
+            beside = None if (fault, source) == self.right else self.run(*self.right)
+            _keep(self.tapes, key, _run_within(self.task(fault, source), beside, self.puzzle))
         return self.tapes[key]
+
+    def shoot(self, fault: str, source: str) -> Plain:
+        """The same as a film."""
+        key = self.key(fault, source)
+        if key not in self.films:
+            _keep(self.films, key, film(self.run(fault, source)))
+        return self.films[key]
 
     @property
     def puzzle(self) -> bool:
@@ -141,11 +152,11 @@ class WatchState:
 
     @property
     def tape(self) -> Tape:
-        return self.shown._run(*self.broken)[0]
+        return self.shown.run(*self.broken)
 
     @property
     def film(self) -> Plain:
-        return self.shown._run(*self.broken)[1]
+        return self.shown.shoot(*self.broken)
 
     @property
     def status(self) -> str:
@@ -153,7 +164,7 @@ class WatchState:
         forward = own.count("forward")
         degrees = " ".join(f"{n}={self.values[n]}" for n in DEGREES_SHOWN if self.values[n] != 1)
         steps = f"{plural(forward, 'step')} forward, {len(own) - forward} backward"
-        return f"{self.program.name}, {degrees or 'not cut'}: {steps}, {plural(self.tape.world, 'rank')}"
+        return f"{self.program.name}, {degrees or 'not cut'}: {steps}, {plural(self.film['world'], 'rank')}"
 
     @property
     def code(self) -> str:
@@ -186,7 +197,7 @@ class WatchState:
             made = replace(made, values={**made.values, "source": ""})
         if not made.values["case"]:
             made = replace(made, clean=made.values)
-        made._run(*made.right)  # what cannot be run as it should be is refused here
+        made.shoot(*made.right)  # what cannot be run as it should be is refused here
         try:
             steps = made.film["steps"]
         except LlamaparError as problem:
@@ -285,7 +296,7 @@ class WatchState:
         if not self.puzzle or self.problem is not None:
             return None
         ranks = plural(self.tape.world, "rank")
-        if ends_alike(self.tape, self._run(*self.right)[0]):
+        if ends_alike(self.tape, self.run(*self.right)):
             return {"right": True, "text": f"right: all {ranks} hold what one process computes"}
         steps = self.film["steps"]
         wrong = next((step for step in steps if step["fault"] == "begins" and not step["depth"]), None)
@@ -333,6 +344,13 @@ class WatchState:
             if (width := rows_and_columns(self.tape.steps[n].values[there].shape)[1])
         ]
         return value, cells
+
+
+def _keep(found: dict[str, Made], key: str, made: Made) -> None:
+    """Keep what was made, and forget the oldest."""
+    found[key] = made
+    for oldest in list(found)[:-MOST_TAPES]:
+        del found[oldest]
 
 
 def _run_within(task: Task, right: Tape | None, exact: bool) -> Tape:

@@ -48,7 +48,7 @@ class AnyWidget:
         """Bytes do not travel: the page has plotly.js of its own."""
         self._say(content=content)
 
-    def _changed(self, name: str) -> None:
+    def _send_trait(self, name: str) -> None:
         self._say(state=self.get_state(name))
 
     def _say(self, **message: object) -> None:

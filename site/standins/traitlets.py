@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Trait:
-    """An attribute with a default; `owner._changed(name)` is called where another value is set."""
+    """An attribute with a default; `owner._send_trait(name)` is called where another value is set."""
 
     empty: object = None
 
@@ -28,7 +28,7 @@ class Trait:
     def __set__(self, widget: Any, value: object) -> None:
         if value != self.__get__(widget, type(widget)):
             widget.trait_values[self.name] = value
-            widget._changed(self.name)
+            widget._send_trait(self.name)
 
 
 class Dict(Trait):

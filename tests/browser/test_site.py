@@ -171,6 +171,48 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     assert watched.errors == []
 
 
+def test_ranks_are_watched_stepped_and_edited_without_torch(browser: Browser, address: str) -> None:
+    watched = Watched(browser.new_page(viewport={"width": 1280, "height": 900}))
+    page = watched.page
+    page.goto(f"{address}index.html")
+    page.get_by_role("link", name="Watch", exact=True).click()
+    panel, place, caption = (page.locator(f".lp-watch{name}") for name in ("", " .lp-at", " .lp-caption"))
+    expect(panel.locator(".lp-tile")).to_have_count(4, timeout=WAIT)  # the first film is in the page
+    expect(page.locator("#python")).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
+    expect(page.locator("#python")).to_have_text("Python is ready")
+    assert not any(url.endswith("plotly.min.js") for url in watched.asked[1:])
+    before = place.text_content()
+    panel.get_by_role("button", name="the next step").click()
+    expect(place).not_to_have_text(str(before))
+    panel.get_by_role("radio", name="backward").click()
+    expect(place).to_contain_text("backward")
+    expect(caption).to_contain_text("the gradient of")
+    assert watched.serious() == []
+
+    source = panel.locator("textarea")
+    summed = "return row_output(partial, mesh, setting)"
+    assert summed in source.input_value()
+    source.fill(source.input_value().replace(summed, "return partial"))
+    expect(caption).to_contain_text("Here it breaks", timeout=WAIT)
+    expect(caption).to_contain_text("Forward only")
+    expect(place).to_contain_text("it breaks at step")
+    expect(panel.get_by_role("radio", name="backward")).to_have_count(0)
+    source.fill(source.input_value().replace("return partial", "return torch.einsum('bsd->bs', partial)"))
+    expect(caption).to_contain_text("torch.einsum is not in this page's stand-in of torch", timeout=WAIT)
+
+    panel.locator("[data-control=program] select").select_option("llama")
+    expect(caption).to_contain_text("This run is a recording", timeout=WAIT)
+    source.fill(f"{source.input_value()}    # edited")
+    expect(panel).to_contain_text("llama cannot be edited on this page", timeout=WAIT)
+    panel.locator("[data-control=program] select").select_option("mlp")
+    panel.locator("[data-control=tp]").get_by_role("radio", name="4").click()
+    expect(panel.locator(".lp-tile")).to_have_count(8, timeout=WAIT)
+    assert watched.serious() == []
+    own = (address, "data:", "blob:")
+    assert [url for url in watched.asked if not url.startswith(own)] == []
+    assert watched.errors == []
+
+
 LINK = "explorer.html#--model%20llama3-8b%20--tp%204"
 
 
