@@ -280,7 +280,9 @@ function render({ model, el }) {
       at = wrong;
     } else if (seen !== film()) {
       const same = before ? steps.findIndex((step) => !step.depth && step.code === before.code && step.phase === before.phase) : -1;
-      at = same >= 0 ? same : steps.findIndex((step) => !step.depth && step.code !== "argument" && phaseOf(step) === phase);
+      const beside = before?.line ? steps.findIndex((step) => !step.depth && step.line === before.line && step.phase === before.phase) : -1; // where it was edited
+      const stays = same >= 0 ? same : beside;
+      at = stays >= 0 ? stays : steps.findIndex((step) => !step.depth && step.code !== "argument" && phaseOf(step) === phase);
     }
     const all = visible();
     if (!all.includes(at)) at = all[Math.max(0, all.findIndex((k) => film().steps[k].line))] ?? 0;
