@@ -248,3 +248,11 @@ def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:
     for item in items:
         if item.get_closest_marker(marker):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a test's reader keeps what was guessed and solved."""
+    path = tmp_path / "progress.json"
+    monkeypatch.setenv("LLAMAPAR_PROGRESS", str(path))
+    return path

@@ -125,7 +125,8 @@ def test_a_panel_s_picture_says_that_it_is_one() -> None:
 @pytest.mark.browser
 def test_a_baked_notebook_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-    figure = {"data": [{"type": "bar", "x": [1, 2], "y": [3, 4]}], "layout": {"height": 200}}
+    layout = {"height": 200, "paper_bgcolor": "rgba(0,0,0,0)"}
+    figure = {"data": [{"type": "bar", "x": [1, 2], "y": [3, 4]}], "layout": layout}
     shown = {"text/plain": "two bars", bake["PLOTLY"]: figure}
     source = f"from IPython.display import display\ndisplay({shown}, raw=True)"
     panel = "import llamapar as lp\nlp.explorer('tiny', tp=2)"
@@ -141,4 +142,5 @@ def test_a_baked_notebook_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     assert set(of_panel) == {"text/plain", "image/png"}  # its figure would hide the picture in JupyterLab
     pixels = decoded(base64.b64decode(data["image/png"]))
     assert pixels.shape == (200, bake["WIDTH"], 4)
+    assert pixels[0, 0].tolist() == [255] * 4, "white paper, for the page it stands on may be dark"
     assert len(np.unique(pixels.reshape(-1, 4), axis=0)) > 3

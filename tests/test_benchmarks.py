@@ -30,9 +30,10 @@ SMALLEST = {
     "settings_accuracy": "",
     "step": "--repeats 1",
     "table4": "",
+    "watch": "--tp 2 --repeats 1",
     "zero": "--repeats 1",
 }
-IN_A_BROWSER = ("explorer", "page")
+IN_A_BROWSER = ("explorer", "page", "watch")
 
 
 def test_every_benchmark_is_run_by_the_soak() -> None:

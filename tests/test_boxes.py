@@ -45,14 +45,6 @@ TRUTHS: dict[str, object] = {
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's progress is kept."""
-    path = tmp_path / "progress.json"
-    monkeypatch.setenv("LLAMAPAR_PROGRESS", str(path))
-    return path
-
-
-@pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What cells display."""
     found: list[Any] = []
@@ -126,7 +118,7 @@ def test_a_question_that_the_tables_do_not_have_is_refused_with_the_nearest(show
     assert shown == []
 
 
-def test_an_exercise_of_the_old_table_has_a_box_too(shown: list[Any], file: Path) -> None:
+def test_an_exercise_of_the_old_table_has_a_box_too(shown: list[Any], progress_file: Path) -> None:
     exercises.check("DP of the short row")
     (panel,) = shown
     assert receive(panel, kind="guess", value="63") is None
@@ -168,7 +160,7 @@ def test_other_lists_and_layouts() -> None:
             read_layout(text)
 
 
-def test_what_cannot_be_read_is_refused_and_nothing_is_kept(file: Path) -> None:
+def test_what_cannot_be_read_is_refused_and_nothing_is_kept(progress_file: Path) -> None:
     panel = asked(FIRST)
     for value in ("a few", "", None, {"a": 1}, True):
         problem = receive(panel, kind="guess", value=value)
@@ -188,7 +180,7 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_kept(file: Path) -> None:
 # -- guessing --------------------------------------------------------------------------------------
 
 
-def test_a_wrong_prediction_is_drawn_beside_the_truth_and_the_first_guess_stands(file: Path) -> None:
+def test_a_wrong_prediction_is_drawn_beside_the_truth_and_the_first_guess_stands(progress_file: Path) -> None:
     panel = asked(FIRST)
     before = panel.payload
     assert receive(panel, kind="hint", value=True) is None
@@ -205,21 +197,26 @@ def test_a_wrong_prediction_is_drawn_beside_the_truth_and_the_first_guess_stands
     assert panel.verdict is not None
     assert "shapes" not in panel.payload["figure"]["layout"], "nothing to draw beside the truth"
     assert panel.verdict.says.startswith("That is it: [48, 63]. Your first guess was [40, 55].")
-    assert json.loads(file.read_text())["predictions"][FIRST] == {"right": False, "guess": "[40, 55]"}
+    assert json.loads(progress_file.read_text())["predictions"][FIRST] == {
+        "right": False,
+        "guess": "[40, 55]",
+    }
     again = asked(FIRST)  # the notebook is run anew
     assert again.verdict is not None
     assert again.verdict.says.startswith("Not quite: you said [40, 55], it is [48, 63].")
 
 
-def test_a_guess_that_another_form_of_the_question_kept_is_said_in_words(file: Path) -> None:
+def test_a_guess_that_another_form_of_the_question_kept_is_said_in_words(progress_file: Path) -> None:
     kept = {FIRST: {"right": False, "guess": "no idea"}}
-    file.write_text(json.dumps({"form": exercises.progress.__globals__["FORM"], "predictions": kept}))
+    progress_file.write_text(
+        json.dumps({"form": exercises.progress.__globals__["FORM"], "predictions": kept})
+    )
     verdict = asked(FIRST).verdict
     assert verdict is not None
     assert verdict.says == "You said no idea; it is [48, 63]."
 
 
-def test_an_exercise_tells_the_truth_when_it_is_right_or_given_up(file: Path) -> None:
+def test_an_exercise_tells_the_truth_when_it_is_right_or_given_up(progress_file: Path) -> None:
     name = "ranks with KV head 5"
     panel = asked(name)
     assert panel.payload["gives_up"] is False
@@ -238,15 +235,15 @@ def test_an_exercise_tells_the_truth_when_it_is_right_or_given_up(file: Path) ->
     assert panel.payload["verdict"]["answer"] == [20, 21, 22, 23]
     assert panel.payload["gives_up"] is False
     assert [cell["column"] for cell in panel.payload["board"]["true"][0] if cell["text"]] == [20, 21, 22, 23]
-    assert json.loads(file.read_text())["exercises"] == {name: {"right": False}}
+    assert json.loads(progress_file.read_text())["exercises"] == {name: {"right": False}}
     panel.set(guess=[20, 21, 22, 23])
-    assert json.loads(file.read_text())["exercises"] == {name: {"right": True}}
+    assert json.loads(progress_file.read_text())["exercises"] == {name: {"right": True}}
     solved = asked(name)
     assert solved.payload["verdict"]["says"] == "You have solved this before."
     assert solved.payload["figure"] is None, "the veil stays: it can be solved again"
 
 
-def test_the_code_form_answers_the_box(shown: list[Any], file: Path) -> None:
+def test_the_code_form_answers_the_box(shown: list[Any], progress_file: Path) -> None:
     exercises.predict(FIRST, [32, 47])
     exercises.predict(FIRST, None)
     exercises.predict(DEAL, [rank % 8 for rank in range(16)])
@@ -263,13 +260,13 @@ def test_the_code_form_answers_the_box(shown: list[Any], file: Path) -> None:
         exercises.predict(DEAL, [1])
 
 
-def test_a_file_of_somebody_else_is_said_in_the_box(file: Path) -> None:
-    file.write_text("{")
+def test_a_file_of_somebody_else_is_said_in_the_box(progress_file: Path) -> None:
+    progress_file.write_text("{")
     panel = asked("The sum is forgotten: is the forward still right?")
     panel.set(guess=True)
     assert panel.verdict is not None
     assert "progress.json was left as it is, and this is not kept in it" in panel.verdict.says
-    assert file.read_text() == "{"
+    assert progress_file.read_text() == "{"
 
 
 def test_a_record_that_nobody_can_judge_is_shown_after_a_guess() -> None:
@@ -282,7 +279,7 @@ def test_a_record_that_nobody_can_judge_is_shown_after_a_guess() -> None:
     assert panel.payload["summary"] == str(record)
 
 
-def test_a_number_behind_a_picture_is_marked_on_a_line(file: Path) -> None:
+def test_a_number_behind_a_picture_is_marked_on_a_line(progress_file: Path) -> None:
     record = lp.vocab("llama3.1-70b", {"tp": 8})
     panel = box(Item("who?", 6, shows=lp.view(record)), "predictions", "who?")
     panel.set(guess="8")

@@ -9,7 +9,9 @@ import pytest
 
 import llamapar as lp
 from llamapar.panels import Explorer
+from llamapar.panels.answers import block
 from llamapar.panels.controls import EXPLORER as SCHEMA
+from llamapar.panels.state import State
 from wire import AT_8K, receive
 
 SMALL: dict[str, Any] = {"tp": 2, "pp": 1, "dp": 2, "gpus": 4, "seq_len": 4096, "zero": 1}
@@ -245,3 +247,30 @@ def test_a_word_too_many_or_misspelt_is_mended_by_a_button(line: str, mended: st
     assert problem["choose"][0] == [mended, {"line": mended}]
     assert receive(panel, kind="restore", text=mended) is None
     assert (panel.model.name, panel.layout.tp) == ("llama3-8b", 4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tp": 16, "dp": 4, "framework": "vllm"},
+        {"layer_split": "remainder last", "virtual_stages": 1, "pp": 12, "chunking": "contiguous"},
+        {"layer_split": "equal", "virtual_stages": 1, "cp": 1, "global_batch": None},
+    ],
+)
+def test_the_block_is_what_the_maps_of_the_controls_say(changes: dict[str, Any]) -> None:
+    state = State.opened({}).change(changes)
+    report = state.outcome.report
+    assert report
+    job, at = report.job, report.job.layout.coord_of(state.values["rank"])
+    made = block(report, state.values)
+    parts = made.share.parts
+    split = report.judge.layer_split if report.judge and not job.layer_split else job.layer_split
+    layers = lp.stages(job.model, job.layout, layer_split=split or "balanced ends").on_rank(at.pp)
+    tokens = lp.sequence(job.layout, job.seq_len, chunking=state.values["chunking"]).rank(at.cp).chunks
+    assert sum(map(len, parts["pp"].pieces)) == sum(len(stage.layers) for stage in layers)
+    assert [n for piece in parts["cp"].pieces for n in piece] == sorted(n for each in tokens for n in each)
+    assert parts["tp"].pieces == (lp.heads(job.model, job.layout).rank(at.tp).q_rows,)
+    assert parts["dp"].whole == (job.sequences or job.layout.dp)
+    assert bool(made.share.reason) == (not layers)
+    assert lp.view(made).spec["layout"]["uirevision"] == "block"

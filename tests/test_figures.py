@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from inputs import words
 from llamapar.describe.layout import MAX_WORLD, ORDERS
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import MAX_SIZE
-from llamapar.figures import heads, parts, style
+from llamapar.figures import block, heads, parts, style
 from llamapar.place import HeadMap, SequenceMap, VocabMap
 from llamapar.records.trace import PHASES
 
@@ -57,6 +58,11 @@ REALISTIC = {
     "ranks long dp": lp.ranks(lp.Layout(tp=8, pp=16, dp=128), 12345),
     "ranks 7": lp.ranks(lp.Layout(tp=7), 3),
     "ranks 1": lp.ranks(lp.Layout()),
+    "block": lp.ranks(PAPER, 4711, model=BIG, seq_len=131072, global_batch=128),
+    "block virtual": lp.ranks(PAPER.replace(virtual_stages=8), 4711, model=BIG, global_batch=128),
+    "block wide dp": lp.ranks(tp=8, pp=16, dp=128, rank=6043, model=BIG, seq_len=8192, global_batch=2048),
+    "block uneven": lp.ranks(tp=3, pp=5, cp=2, rank=22, model="llama3-8b", global_batch=7, seq_len=99),
+    "block 1": lp.ranks(tp=1, model="llama3-8b"),
     "traffic block": lp.traffic("block", "llama3-8b", tp=8, cp=2, dp=4, seq_len=8192),
     "traffic step": lp.traffic("step", BIG, PAPER.replace(zero=2), seq_len=131072),
     "traffic none": lp.traffic("mlp", "tiny", tp=1, seq_len=64),
@@ -83,6 +89,8 @@ ABSURD = {
     "stages": lp.stages(lp.model("tiny").replace(n_layers=2**14), lp.Layout(pp=2**14)),
     "stages refused": lp.stages(BIG, lp.Layout(pp=2**20, virtual_stages=2**20)),
     "ranks": lp.ranks(lp.Layout(dp=2**20), 700000),
+    "block": lp.ranks(lp.Layout(tp=2**8, cp=2**8, dp=2**8), 2**24 - 1, model="tiny"),
+    "block cp": lp.ranks(lp.Layout(cp=2**16, pp=2**8), 70000, model="tiny", seq_len=2**30),
     "zero": lp.zero("tiny", lp.Layout(dp=2**16, zero=3), rank=70),
     "ranks square": lp.ranks(lp.Layout(tp=64, cp=64, pp=64, dp=64), 2**24 - 1),
 }
@@ -460,6 +468,77 @@ def test_rank_cells_and_peers() -> None:
     assert peers[1]["text"][7] == "12353 · tp 1 cp 8 pp 0 dp 6"
 
 
+def test_summary_of_a_block() -> None:
+    assert lp.view(REALISTIC["block"]).summary == (
+        "rank 4711 of 16,384 in llama3.1-405b: 8 of 126 layers · 1/8 of the heads · 1/16 of the tokens · "
+        "1/8 of the batch\n"
+        "  PP rank 4 of 16: 8 of 126 layers, layers 31–38\n"
+        "  TP rank 7 of 8: 1/8 of the heads, heads 112–127\n"
+        "  CP rank 12 of 16: 1/16 of the tokens, tokens 49152–53247, 77824–81919\n"
+        "  DP rank 2 of 8: 1/8 of the batch, sequences 32–47"
+    )
+    assert lp.view(REALISTIC["block uneven"]).summary == (
+        "rank 22 of 30 in llama3-8b: 7 of 32 layers · 10.7 of 32 heads · 50 of 99 tokens · the whole batch\n"
+        "  PP rank 3 of 5: 7 of 32 layers, layers 20–26\n"
+        "  TP rank 1 of 3: 10.7 of 32 heads, heads 10–21 (cut)\n"
+        "  CP rank 1 of 2: 50 of 99 tokens, tokens 25–74\n"
+        "  DP rank 0 of 1: the whole batch, sequences 0–6\n"
+        "tp=3 does not divide n_heads=32"
+    )
+    assert "layers 3, 19, 35, …, 115" in lp.view(REALISTIC["block virtual"]).summary
+
+
+def blocks(record: Any, **look: Any) -> list[tuple[range, range]]:
+    """(x, y) of every filled rectangle that looks so."""
+    return [
+        (range(xs[0], xs[1]), range(ys[0], ys[2]))
+        for trace in traces(record, fill="toself", **look)
+        for k in range(0, len(trace["x"]), 6)
+        for xs, ys in [(trace["x"][k : k + 6], trace["y"][k : k + 6])]
+    ]
+
+
+def test_what_a_rank_works_on_is_lit_in_both_rectangles() -> None:
+    record = REALISTIC["block"]
+    at, width = PAPER.coord_of(4711), record.share.model.head_dim
+    [model] = blocks(record, fillcolor=style.LIT, xaxis="x")
+    heads_of, layers = lp.heads(BIG, PAPER).rank(at.tp), lp.stages(BIG, PAPER).stages[at.pp].layers
+    assert model == (heads_of.q_rows, layers)
+    assert model[0] == range(112 * width, 128 * width)
+    data = blocks(record, fillcolor=style.LIT, xaxis="x2")
+    assert [x for x, _ in data] == list(lp.sequence(PAPER, 131072).rank(at.cp).chunks), "head and tail"
+    assert {y for _, y in data} == {range(32, 48)}
+
+
+@pytest.mark.parametrize("axis", lp.AXES)
+def test_each_axis_cuts_its_dim_in_its_colour(axis: str) -> None:
+    for tp, cp, pp, dp in ((8, 16, 16, 8), (2, 4, 3, 5)):
+        lay = lp.Layout(tp=tp, cp=cp, pp=pp, dp=dp)
+        record = lp.ranks(lay, 1, model=BIG, seq_len=131072, global_batch=120)
+        [cuts] = traces(record, line={"width": 1, "color": style.COLOURS[axis]})
+        ways = lay.size(axis) * (2 if axis == "cp" else 1)
+        along = cuts["x" if axis in ("tp", "cp") else "y"]
+        assert len(along) == 3 * (ways - 1)
+        size = {"tp": 128 * 128, "cp": 131072, "pp": 126, "dp": 120}[axis]
+        parts_of = [b - a for a, b in itertools.pairwise([0, *along[::3], size])]
+        assert max(parts_of) - min(parts_of) <= (2 if axis == "pp" else 0)
+
+
+def test_many_cuts_are_thinned_and_an_axis_of_one_rank_cuts_nothing() -> None:
+    record = REALISTIC["block wide dp"]
+    [dp] = traces(record, line={"width": 1, "color": style.COLOURS["dp"]})
+    assert len(dp["y"]) == 3 * 31
+    assert "1 in 4 of DP" in words(lp.view(record).spec["layout"]["title"]["subtitle"]["text"])
+    assert "DP 128 · 2,048 sequences" in words(lp.view(record).spec["layout"]["yaxis2"]["title"]["text"])
+    for axis in lp.AXES:
+        alone = REALISTIC["block 1"]
+        assert blocks(alone, fillcolor=style.COLOURS[axis]) == []
+        assert traces(alone, line={"width": 1, "color": style.COLOURS[axis]})[0]["x"] == []
+    for name in EVERY:
+        if name.removeprefix("absurd ").startswith("block"):
+            assert len(traces(EVERY[name])) == 10
+
+
 def test_shades_of_cells_change_with_cp_and_dp() -> None:
     z = base64.b64decode(lp.view(REALISTIC["ranks"]).spec["data"][0]["z"]["bdata"])
     for rank in range(0, PAPER.world, 37):
@@ -523,18 +602,19 @@ def fonts(value: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_layout_brings_its_paper_and_no_line_is_longer_than_a_narrow_cell(name: str) -> None:
+def test_layout_follows_its_page_and_no_line_is_longer_than_a_narrow_cell(name: str) -> None:
     layout = lp.view(EVERY[name]).spec["layout"]
     shared = layout["template"]["layout"]
-    assert (shared["paper_bgcolor"], shared["plot_bgcolor"]) == (style.PAPER, "rgba(0,0,0,0)")
-    assert shared["font"]["color"] == style.TEXT
+    assert shared["paper_bgcolor"] == shared["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert shared["font"]["color"] == style.LINE
     assert shared["modebar"]["orientation"] == "v"  # in the right margin, not over the title
     titles = layout["title"]["text"].split("<br>")
     notes = layout["title"].get("subtitle", {"text": ""})["text"].split("<br>")
     assert max(len(words(line)) for line in titles) <= 44
     assert max(len(words(line)) for line in notes) <= 56
     assert min(fonts(layout)) >= 11
-    height = heads.HEIGHT if layout["uirevision"] == "heads" else style.HEIGHT
+    own = {"heads": heads.HEIGHT, "block": block.HEIGHT}
+    height = own.get(layout["uirevision"], style.HEIGHT)
     assert layout["height"] - layout["margin"]["t"] == height - style.TOP  # more lines, not less picture
     assert "width" not in layout
     assert layout["uirevision"] == name.removeprefix("absurd ").split()[0]
@@ -546,9 +626,10 @@ def test_layout_brings_its_paper_and_no_line_is_longer_than_a_narrow_cell(name: 
 @pytest.mark.parametrize(
     ("colour", "least", "pages"),
     [
-        (style.TEXT, 7, [style.PAPER]),  # a panel gives its text the page's colour
+        (style.TEXT, 7, [style.PAPER]),  # of a stored PNG
         (style.WARN, 3.5, [style.PAPER, "#111111"]),
-        (style.LINE, 3, [style.PAPER, "#111111"]),
+        (style.LINE, 4.3, [style.PAPER, "#111111"]),  # more has no one colour on both
+        (style.LIT, 4, [style.PAPER, "#111111"]),
     ],
 )
 def test_text_and_lines_have_contrast_where_they_stand(colour: str, least: float, pages: list[str]) -> None:
@@ -722,9 +803,21 @@ def test_any_stages(model: lp.ModelConfig, layout: lp.Layout, split: str) -> Non
 def test_any_ranks(layout: lp.Layout, data: st.DataObject) -> None:
     record = lp.ranks(layout, data.draw(st.integers(0, layout.world - 1)))
     is_picture(record)
+    if layout.cp <= 2**12:
+        batch, seq_len = data.draw(st.integers(1, 5000)), data.draw(st.integers(1, 2**20))
+        is_picture(
+            lp.ranks(layout, record.rank, model=data.draw(models()), seq_len=seq_len, global_batch=batch)
+        )
     cells = traces(record, type="heatmap")
     drawn = sum(len(base64.b64decode(t["z"]["bdata"])) for t in cells)
     assert drawn == -(-layout.world // record.block)
     for trace in traces(record, type="scatter"):
         for x, y in zip(trace["x"], trace["y"], strict=True):
             assert record.cell(x + y) == (y // (record.block * record.cols), x // record.block)
+
+
+def test_the_style_sheet_of_our_lab_names_the_text_of_pictures() -> None:
+    """plotly.js writes a colour as rgb(…) into each text; our JupyterLab finds the text by that."""
+    sheet = (Path(__file__).parent.parent / "jupyter" / "custom.css").read_text()
+    red, green, blue = (int(style.LINE[k : k + 2], 16) for k in (1, 3, 5))
+    assert f'text[style*="fill: rgb({red}, {green}, {blue})"] {{ fill: var(--jp-ui-font-color1)' in sheet

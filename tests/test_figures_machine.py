@@ -41,5 +41,8 @@ def test_a_million_ranks_are_one_small_picture() -> None:
     machine = Machine(lp.ranks(lp.Layout(tp=8, cp=64, pp=16, dp=128), 2**19 + 77), 8)
     spec, _ = picture(machine)
     assert machine.tiles <= 2**11
-    assert "a tile is 64 nodes" in spec["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
+    said = spec["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
+    assert "one tile is a block of 64 nodes, 512 ranks" in said
+    small, _ = picture(Machine(lp.ranks(tp=8, dp=4), 8))
+    assert "one tile is a node, 8 ranks" in small["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
     assert len(json.dumps(spec)) < 40 * 1024

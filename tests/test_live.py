@@ -31,6 +31,8 @@ OPENED: list[tuple[str, dict[str, Any]]] = [
     ("stages", {"model": "llama3.1-405b", "pp": 16, "virtual_stages": 2}),
     ("ranks", {"tp": 8, "pp": 16, "dp": 128, "rank": 12345}),
     ("ranks", {"tp": 2, "cp": 3, "order": "cp-tp-pp-dp"}),
+    ("block", {"model": "llama3.1-405b", "tp": 8, "cp": 16, "pp": 16, "dp": 8, "rank": 4711}),
+    ("block", {"model": "llama3.2-3b", "tp": 3, "dp": 2, "seq_len": 100, "global_batch": 7}),
     ("schedule", {"pp": 4, "micro_batches": 8}),
     ("schedule", {"name": "flexible", "pp": 4, "micro_batches": 12, "nc": 6}),
     ("memory", PAPER),
@@ -123,6 +125,15 @@ def test_ranks_are_counted() -> None:
     )
 
 
+def test_a_picture_of_many_ranks_says_what_a_cell_is() -> None:
+    for dp, said in ((8, "One cell is one rank."), (128, "One cell is a block of 16 ranks.")):
+        panel = lp.live("ranks", tp=8, cp=16, pp=16, dp=dp)
+        assert panel.ladder[3]["says"].endswith(f" {said}")
+        note = panel.snapshot().spec["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
+        assert f"; {said[0].lower()}{said[1:-1]}" in note
+        assert panel.record.layout.world == panel.record.block * panel.record.rows * panel.record.cols
+
+
 def test_a_schedule_is_idle_as_the_formula_says() -> None:
     for pp, said in gives("schedule", "pp", micro_batches=8).items():
         assert said == f"idle {(pp - 1) / (pp + 7):.0%}, {min(pp, 8)} in flight"
@@ -193,6 +204,41 @@ def test_a_layer_takes_what_cost_says_of_it() -> None:
 # -- together --------------------------------------------------------------------------------------
 
 
+def test_the_rank_that_is_shown_stays_within_the_layout() -> None:
+    panel = lp.live("block", "llama3.1-405b", tp=8, cp=16, pp=16, dp=8, rank=4711)
+    assert {rung["value"]: rung["figure"] is None for rung in panel.ladder}.pop(1) is False
+    assert "Rank 615 of 2,048 works on" in panel.ladder[0]["says"]
+    panel.set(tp=1)
+    assert (panel.record.rank, panel.payload["values"]["rank"]) == (4711 % 2048, 615)
+    assert [rung["code"].count("rank=615") for rung in panel.ladder] == [1] * len(panel.ladder)
+    panel.undo()
+    assert panel.payload["values"]["rank"] == 4711
+    panel.set(rank=20000)  # one that was asked for is refused, not changed
+    assert panel.record is None
+    assert panel.ladder[3]["says"] == "rank=20000: rank must be a whole number from 0 to 16383."
+
+
+def test_a_block_says_each_part_of_the_rank() -> None:
+    job = {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "seq_len": 131072, "global_batch": 128}
+    assert lp.live("block", "llama3.1-405b", **job, rank=4711).ladder[3]["says"] == (
+        "Rank 4,711 of 16,384 works on 8 of 126 layers, 1/8 of the heads, 1/16 of the tokens and 1/8 of the "
+        "batch."
+    )
+    for knob, given in {
+        "tp": ["all heads", "1/2 of the heads", "1/4 of the heads", "1/8 of the heads"],
+        "cp": ["all tokens", "1/2 of the tokens"],
+        "pp": ["all layers", "1/2 of the layers", "31 of 126 layers", "15 of 126 layers"],
+        "dp": ["the whole batch", "1/2 of the batch"],
+    }.items():
+        ladder = lp.live("block", "llama3.1-405b", **job, knob=knob).ladder
+        powers = [rung["gives"] for rung in ladder if (n := rung["value"]) & (n - 1) == 0]
+        assert powers[: len(given)] == given
+    alone = lp.live("block", "llama3-8b")
+    assert alone.ladder[0]["says"] == (
+        "Rank 0 of 1 works on all layers, all heads, all tokens and the whole batch."
+    )
+
+
 def test_pictures_of_one_job_move_together_and_others_stay() -> None:
     heads, vocab = lp.live("heads", "llama3-8b", tp=4), lp.live("vocab", "llama3-8b", tp=4)
     other, tokens = lp.live("vocab", "llama3.1-70b", tp=4), lp.live("sequence", cp=4)
@@ -260,6 +306,7 @@ RECORDS = [
     lp.stages("llama3.1-405b", pp=8, layer_split="remainder last"),
     lp.heads(WIDE, tp=8),
     lp.ranks(lp.Layout(tp=2, cp=2, order="cp-tp-pp-dp"), 3),
+    lp.ranks(tp=2, pp=3, rank=4, model=WIDE, chunking="contiguous", layer_split="remainder last"),
     lp.schedule("zbv", pp=4, micro_batches=8),
     lp.memory(WIDE, tp=2, seq_len=4096, grad_dtype="bfloat16", regather=True, kernels="eager"),
     lp.zero("llama3-8b", dp=4, zero=3, parameter="w2", dtype="bfloat16"),
@@ -300,7 +347,7 @@ def test_a_call_is_no_part_of_what_a_record_says() -> None:
 
 def test_what_cannot_be_shown_is_refused_with_what_can() -> None:
     with pytest.raises(
-        lp.LayoutError, match="known are heads, vocab, sequence, stages, ranks, schedule, mem"
+        lp.LayoutError, match="known are heads, vocab, sequence, stages, ranks, block, schedule, mem"
     ):
         lp.live("head")
     made = r"cannot be shown live\n  why  live pictures are made by lp\.heads, lp\.vocab"

@@ -183,6 +183,15 @@ def test_layouts_are_the_fastest_first_and_each_passes_and_fits() -> None:
         assert lp.cost("llama3-8b", lay, seq_len=8192, **options).step_seconds == one.cost.step_seconds
 
 
+def test_the_picture_s_axes_fit_its_points() -> None:
+    """Layouts within some percent of each other fill the height: neither axis is made to begin at zero."""
+    spec = lp.view(small()).spec
+    for name in ("xaxis", "yaxis"):
+        axis = spec["layout"][name]
+        assert "range" not in axis
+        assert axis.get("rangemode", "normal") != "tozero"
+
+
 def test_the_answer_is_the_same_every_time() -> None:
     again = lp.plan("llama3-8b", **SMALL)
     assert [one.as_dict() for one in again.layouts] == [one.as_dict() for one in small().layouts]

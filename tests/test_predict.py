@@ -28,14 +28,6 @@ LAYOUT = lp.Layout(tp=2, cp=2)
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's progress is kept."""
-    path = tmp_path / "progress.json"
-    monkeypatch.setenv("LLAMAPAR_PROGRESS", str(path))
-    return path
-
-
-@pytest.fixture
 def predict(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """`predict`, which returns what it displayed."""
 
@@ -48,7 +40,9 @@ def predict(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     return call
 
 
-def test_the_truth_is_folded_until_there_is_a_guess(predict: Callable[..., list[Any]], file: Path) -> None:
+def test_the_truth_is_folded_until_there_is_a_guess(
+    predict: Callable[..., list[Any]], progress_file: Path
+) -> None:
     (box,) = predict("GPUs with work", None, 8192)
     data, metadata = box._repr_mimebundle_()
     assert saving["WIDGET"] in data, "answered on the page where a widget can live"
@@ -60,7 +54,7 @@ def test_the_truth_is_folded_until_there_is_a_guess(predict: Callable[..., list[
         "the cell, or unfold the answer.</summary><p><b>8,192</b></p></details>",
     }
     assert bake["shown_in"](output) is None, "no picture of the box is stored"
-    assert not file.exists(), "a cell that nobody answered keeps nothing"
+    assert not progress_file.exists(), "a cell that nobody answered keeps nothing"
 
 
 @pytest.mark.parametrize(
@@ -80,16 +74,18 @@ def test_the_truth_is_folded_until_there_is_a_guess(predict: Callable[..., list[
     ],
 )
 def test_a_guess_stands_beside_the_truth(
-    predict: Callable[..., list[Any]], file: Path, guess: object, truth: object, words: str
+    predict: Callable[..., list[Any]], progress_file: Path, guess: object, truth: object, words: str
 ) -> None:
     verdict, *rest = predict("how many?", guess, truth)
     assert verdict.title == f"how many? – {words}"
     assert rest == ([] if words != "compare for yourself" else [truth])
     right = {"that is it": True, "not quite": False}.get(words)
-    assert json.loads(file.read_text())["predictions"]["how many?"]["right"] is right
+    assert json.loads(progress_file.read_text())["predictions"]["how many?"]["right"] is right
 
 
-def test_a_guess_is_shown_as_it_was_typed_and_escaped(predict: Callable[..., list[Any]], file: Path) -> None:
+def test_a_guess_is_shown_as_it_was_typed_and_escaped(
+    predict: Callable[..., list[Any]], progress_file: Path
+) -> None:
     (verdict,) = predict("<b>?", "<script>alert(1)</script>" + "x" * 999, 3)
     html = verdict._repr_html_()
     assert "<script" not in html
@@ -98,22 +94,24 @@ def test_a_guess_is_shown_as_it_was_typed_and_escaped(predict: Callable[..., lis
     assert len(html) < 600
 
 
-def test_the_first_guess_stands(predict: Callable[..., list[Any]], file: Path) -> None:
+def test_the_first_guess_stands(predict: Callable[..., list[Any]], progress_file: Path) -> None:
     predict("how many?", 4, 8)
     (verdict,) = predict("how many?", 8, 8)
     assert verdict.title == "how many? – that is it (your first guess was 4)"
-    assert json.loads(file.read_text())["predictions"] == {"how many?": {"right": False, "guess": "4"}}
+    assert json.loads(progress_file.read_text())["predictions"] == {
+        "how many?": {"right": False, "guess": "4"}
+    }
 
 
 def test_words_behind_a_guess_are_printed_line_by_line(
-    predict: Callable[..., list[Any]], file: Path, capsys: pytest.CaptureFixture[str]
+    predict: Callable[..., list[Any]], progress_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(predict("does it run?", True, False, shows="it waits\n  why  for another")) == 1
     assert capsys.readouterr().out == "it waits\n  why  for another\n"
 
 
 def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
-    predict: Callable[..., list[Any]], file: Path
+    predict: Callable[..., list[Any]], progress_file: Path
 ) -> None:
     view = lp.view(lp.ranks(LAYOUT, 0))
     assert predict("the groups", "three", view)[1:] == [view]
@@ -144,19 +142,21 @@ def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
     assert saving["TO_DRAW"].search(other["text/html"])[1] != saving["TO_DRAW"].search(data["text/html"])[1]
 
 
-def test_exercises_are_kept_and_the_best_try_stands(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exercises_are_kept_and_the_best_try_stands(
+    progress_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exercises.check("DP of the short row", None)
-    assert not file.exists()
+    assert not progress_file.exists()
     for answer in (3, 64, 5):
         exercises.check("DP of the short row", answer)
     assert capsys.readouterr().out.splitlines()[-1].startswith("wrong: ")
-    assert json.loads(file.read_text()) == {
+    assert json.loads(progress_file.read_text()) == {
         "form": progress.FORM,
         "exercises": {"DP of the short row": {"right": True}},
     }
 
 
-def test_the_page_adds_up(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_adds_up(progress_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert progress.progress() is None
     assert capsys.readouterr().out == progress.NOTHING + "\n"
     exercises.check("DP of the short row", 64)
@@ -193,18 +193,18 @@ def test_no_question_of_the_course_is_asked_twice() -> None:
     ],
 )
 def test_a_file_that_is_not_ours_stays_and_a_sentence_says_so(
-    file: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
+    progress_file: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
 ) -> None:
     before = text.encode("utf-8", "surrogateescape")
-    file.write_bytes(before)
+    progress_file.write_bytes(before)
     exercises.check("DP of the short row", 64)
     said = capsys.readouterr().out
     assert said.startswith("progress.json was left as it is, and this is not kept in it\n")
     assert why in said
     assert said.endswith("right\n")
     assert progress.progress() is None
-    assert file.read_bytes() == before
-    assert list(file.parent.iterdir()) == [file]
+    assert progress_file.read_bytes() == before
+    assert list(progress_file.parent.iterdir()) == [progress_file]
 
 
 def test_a_folder_that_cannot_be_written_is_said(
@@ -232,11 +232,11 @@ for n in range(20):
 """
 
 
-def test_notebooks_that_answer_at_once_lose_nothing(file: Path) -> None:
+def test_notebooks_that_answer_at_once_lose_nothing(progress_file: Path) -> None:
     run = [sys.executable, "-c", KEEPER]
     path = os.pathsep.join([str(PROJECT), str(PROJECT / "notebooks")])
-    environment = {**os.environ, "LLAMAPAR_PROGRESS": str(file), "PYTHONPATH": path}
+    environment = {**os.environ, "LLAMAPAR_PROGRESS": str(progress_file), "PYTHONPATH": path}
     keepers = [subprocess.Popen([*run, str(k)], env=environment) for k in range(4)]
     assert [keeper.wait(timeout=60) for keeper in keepers] == [0] * 4
-    assert len(progress.read(file)["questions"]) == 4 * 20
-    assert list(file.parent.iterdir()) == [file]
+    assert len(progress.read(progress_file)["questions"]) == 4 * 20
+    assert list(progress_file.parent.iterdir()) == [progress_file]

@@ -20,6 +20,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.execution.body import Task, as_shared, inputs
 from llamapar.place.shards import SHARED_FROM, Shards
 from llamapar.programs import PROGRAMS
+from llamapar.records.tables import human
 from llamapar.spmd import compat
 from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import Setting
@@ -280,6 +281,9 @@ def test_the_map_says_who_holds_what(zero: int) -> None:
         rows = [made.rows(what, place) for place in range(made.ways)]
         expected = [range(32 * i, 32 * i + 32) for i in range(4)] if zero >= first else [range(128)] * 4
         assert rows == expected
+    axes = lp.view(made).spec["layout"]
+    for axis, what in zip(("xaxis", "xaxis2", "xaxis3"), SHARED_FROM, strict=True):
+        assert axes[axis]["title"]["text"] == f"{what}<br>{human(made.held(what, 0))} in all"
     whole = lp.zero("tiny", Layout(tp=2)).held("parameters", 0)
     assert made.held("parameters", 3) == (whole // 4 if zero == 3 else whole)
     assert made.as_dict()["held"]["parameters"] == [made.held("parameters", 0)] * 4

@@ -11,7 +11,8 @@ with any editor, then bake; commit what it wrote. For each notebook it
   output and timing metadata, and cuts a traceback to its last line; refuses output on stderr;
 - draws each plotly figure, and each panel as it first showed, with plotly's own bundle and stores
   the PNG beside the JSON (or, for a panel, beside its text; for a figure behind a guess, in the
-  folded answer), so that GitHub and nbviewer show it;
+  folded answer), so that GitHub and nbviewer show it; a figure has no paper, so the PNG brings a
+  white one and dark text;
   a panel's picture says that it is one, and takes the place of its figure, which would hide it in
   JupyterLab;
 - refuses an output over 40 KiB and a notebook over 250 KiB.
@@ -64,7 +65,8 @@ DIGEST = b"drawn-from"
 FIGURE = """async ([spec, width]) => {
     const size = { width, height: spec.layout.height ?? 420 };
     const box = document.body.appendChild(document.createElement("div"));
-    await Plotly.newPlot(box, spec.data, { ...spec.layout, ...size }, { staticPlot: true });
+    const paper = { paper_bgcolor: "#ffffff", font: { ...spec.layout.font, color: "#212121" } };
+    await Plotly.newPlot(box, spec.data, { ...spec.layout, ...paper, ...size }, { staticPlot: true });
     const url = await Plotly.toImage(box, { format: "png", ...size });
     box.remove();
     return url;

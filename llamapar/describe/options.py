@@ -237,6 +237,7 @@ OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "memory": _MEMORY,
     "reconcile": _MEMORY,
     "schedule": {"virtual_stages": None},
+    "ranks": {"layer_split": "balanced ends"},
     "stages": {"layer_split": "balanced ends"},
 }
 """Public function → the defaults that are its own."""

@@ -203,13 +203,6 @@ def _lines(places: list[float], lane: int, torn: bool, named: bool) -> Spec:
 # -- words -------------------------------------------------------------------------------------
 
 
-def _copy(record: HeadMap, rank: RankHeads) -> tuple[str, str]:
-    """The kind of a rank's KV heads where they are copies, and what is said of them."""
-    if record.is_wrong(rank):
-        return "wrong", f" · {_needs(record, rank)}"
-    return ("copy", f" · one of {record.replicas} copies") if record.replicas > 1 else ("", "")
-
-
 def _needs(record: HeadMap, rank: RankHeads) -> str:
     return f"needs {units('KV head', record.kv_needed(rank.rank))}"
 

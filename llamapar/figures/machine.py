@@ -78,15 +78,12 @@ def picture(record: Machine) -> tuple[Spec, str]:
         data.append(_members(record, axis, row))
         frames += _frames(record, axis, row)
     whole = record.cols * record.tile
-    what = (
-        "a tile is a node"
-        if record.tile == record.node
-        else f"a tile is {plural(record.tile // record.node, 'node')}"
-    )
+    tile = "node" if record.tile == record.node else f"block of {record.tile // record.node:,} nodes"
+    what = f"one tile is a {tile}, {plural(record.tile, 'rank')}"
     layout = style.layout(
         "machine",
         f"Rank {grid.rank:,} of {lay.world:,}: {ranks.at_axes(grid, grid.rank, ' · ', ranks.UNBROKEN)}",
-        f"{plural(record.nodes, 'node')} of {record.node} GPUs; {what}; below, a frame is a node",
+        f"{plural(record.nodes, 'node')} of {record.node} GPUs; {what}; below, one frame is a node",
         height=540,
         widest="DP",
         legend_rows=2,

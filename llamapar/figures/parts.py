@@ -159,8 +159,8 @@ def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, 
     return {"type": "bar", "x": x, "y": y, "width": width, "marker": marker, **more}
 
 
-def scatter(mode: str, x: Sequence[float], y: Sequence[float], **more: object) -> Spec:
-    """Points, joined or not as `mode` says: "markers", "lines", "text"."""
+def scatter(mode: str, x: Sequence[float | None], y: Sequence[float | None], **more: object) -> Spec:
+    """Points, joined or not as `mode` says: "markers", "lines", "text"; None between two lines."""
     return {"type": "scatter", "mode": mode, "x": x, "y": y, **more}
 
 

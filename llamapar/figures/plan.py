@@ -61,7 +61,7 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
         widest="000.0",
         legend_rows=3,
         xaxis=parts.axis("GiB of the worst stage", nticks=8),
-        yaxis=parts.axis("seconds of a step", nticks=7, rangemode="tozero"),
+        yaxis=parts.axis("seconds of a step", nticks=7, rangemode="nonnegative"),
         shapes=[parts.rule("x", parts.number(there), color=style.WARN)],
         annotations=[parts.limit(f"{there:.1f} GiB there", parts.number(there), 1, yref="paper")],
     )

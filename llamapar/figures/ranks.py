@@ -10,7 +10,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.place.rank_grid import RankGrid
 from llamapar.records.tables import plural
 
-from . import parts, style
+from . import block, parts, style
 from .style import Spec
 
 MARKERS = 128
@@ -48,10 +48,14 @@ class Bands(NamedTuple):
 
 
 def picture(record: RankGrid) -> tuple[Spec, str]:
-    """Cells in bands by mesh axis; the chosen rank's groups as markers, one trace per axis."""
+    """Cells in bands by mesh axis; the chosen rank's groups as markers, one trace per axis.
+
+    With a model, what the chosen rank holds of it.
+    """
+    if record.share:
+        return block.picture(record, record.share)
     across, down = _bands(record)
     drawn = {axis: _drawn(record, axis) for axis in AXES}
-    cell = "a cell is a rank" if record.block == 1 else f"a cell is {plural(record.block, 'rank')}"
     peers = [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
     data = [*_cells(record, across, down), *peers, _chosen(record)]
     if record.block == 1 and record.layout.world <= NUMBERED:
@@ -59,13 +63,18 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
     layout = style.layout(
         "ranks",
         f"Rank {record.rank:,} of {record.layout.world:,}: {at_axes(record, record.rank, ' · ', UNBROKEN)}",
-        f"order {record.layout.order}, fastest first; {cell}",
+        f"order {record.layout.order}, fastest first; {cell(record)}",
         widest=str(record.layout.world - 1) if not down.axis else "",
         xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
         yaxis=_side(record, down, record.rows, record.block * record.cols, "first rank of the row"),
     )
     layout["yaxis"] |= {"range": layout["yaxis"]["range"][::-1], "ticklabelstandoff": 10}  # clear of markers
     return {"data": data, "layout": layout}, _summary(record, drawn)
+
+
+def cell(record: RankGrid) -> str:
+    """What a cell of the grid stands for."""
+    return "one cell is one rank" if record.block == 1 else f"one cell is a block of {record.block:,} ranks"
 
 
 # -- cells -------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """The one look of all pictures: palette, patterns, template and layout as plain plotly JSON.
 
 A figure is a dict of plain lists, numbers and strings: importing plotly to build one costs seconds.
-A picture in a cell brings its own white paper, for nothing there follows the page's theme: neither plotly's
-renderer nor a stored PNG. A panel takes the paper away and gives the text its page's colour.
+A picture has no paper of its own, and a text colour that reads on a light and on a dark page, for plotly's
+renderer in a cell does not follow the theme. A panel, and the style sheet of the project's own JupyterLab,
+give the text the page's colour. A picture that is saved or stored as a PNG gets white paper (PAPER, TEXT).
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ RAMPS = {"cp": ("#F7D28B", "#8A5200"), "pp": ("#9BDCC4", "#00614A")}
 STEP_DARK = 0.55
 """Part of a ramp that lies between neighbours that are told apart."""
 
+LIT = "#7A6BD8"
+"""The rank that is looked at, and no axis: a violet that shows on a light and on a dark page."""
+
 WARN = "#D55E00"
 PAD = "#9A9A9A"
 PAPER, TEXT = "#FFFFFF", "#212121"
-"""Those of JupyterLab's light theme, so that a cell and a panel look alike there."""
+"""White paper and the ink on it; the ink is also that of words on a light bar."""
 
-LINE = "#7C7C7C"
-"""Lines that are not data: a grey that shows on a light and on a dark page."""
+LINE = "#797979"
+"""Text, and lines that are not data: the grey whose contrast is the same, 4.3, on white and on #111111."""
 
 GRID = "rgba(128,128,128,0.28)"
 BANDS = ("rgba(128,128,128,0.14)", "rgba(128,128,128,0.34)")
@@ -79,9 +83,9 @@ def template() -> Spec:
             "heatmap": [{"type": "heatmap", "showscale": False}],
         },
         "layout": {
-            "paper_bgcolor": PAPER,
+            "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
-            "font": {"family": FONT, "size": 12, "color": TEXT},
+            "font": {"family": FONT, "size": 12, "color": LINE},
             "title": {
                 "x": 0.01,
                 "xanchor": "left",

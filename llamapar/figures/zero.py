@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llamapar.count.zero_map import ZeroMap
 from llamapar.place.shards import SHARED_FROM
-from llamapar.records.tables import plural, units
+from llamapar.records.tables import human, plural, units
 
 from . import parts, style
 from .parts import Bar, Rows
@@ -13,7 +13,7 @@ from .style import Spec
 DRAWN = 64
 """Most ranks drawn, three times each."""
 
-GAP = 0.04
+GAP = 0.09
 """Part of the width between two panels."""
 
 
@@ -36,7 +36,9 @@ def picture(record: ZeroMap) -> tuple[Spec, str]:
         )
         low = i * (wide + GAP)
         domain = [parts.number(low), parts.number(low + wide)]
-        axes[f"xaxis{number}"] = parts.positions(what, [0, record.count], domain=domain, nticks=3)
+        axes[f"xaxis{number}"] = parts.positions(
+            f"{what}<br>{human(record.held(what, 0))} in all", [0, record.count], domain=domain, nticks=3
+        )
     title = f"{style.name_of(record.cut.model)}: {record.parameter.key} under ZeRO {record.layout.zero}"
     layout = style.layout(
         "zero",
@@ -44,6 +46,7 @@ def picture(record: ZeroMap) -> tuple[Spec, str]:
         rows.left_out or f"rows of {record.parameter.name}, {plural(record.count, 'row')}",
         widest=str(rows.n - 1),
         yaxis=parts.downward(rows.axis("place in the group")),
+        legend={"y": -0.23},
         **axes,
     )
     return {"data": data, "layout": layout}, _summary(record)

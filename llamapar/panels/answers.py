@@ -19,7 +19,7 @@ from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework
 from llamapar.frameworks.habits import habits_of
-from llamapar.place import ranks, sequence
+from llamapar.place import RankGrid, ranks, sequence
 from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
@@ -240,6 +240,21 @@ def machine(report: Report, values: Values) -> Machine:
     if shared:
         said["dp"] = f"{human(shared)} sent a step, with CP"
     return Machine(grid, report.job.gpus_per_node, said)
+
+
+def block(report: Report, values: Values) -> RankGrid:
+    """The part of a step that the rank of the controls works on. Raises LlamaparError."""
+    job, judge = report.job, report.judge
+    return ranks(
+        job.layout,
+        values["rank"],
+        model=job.model,
+        seq_len=job.seq_len,
+        global_batch=job.sequences,
+        chunking=values["chunking"],
+        layer_split=layer_split(job, judge),
+        kv_replication=job.kv_replication or copies_heads(job, judge),
+    )
 
 
 def plain_finding(finding: Finding) -> dict[str, object]:

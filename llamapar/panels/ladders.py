@@ -68,15 +68,17 @@ class Subject:
     """What can be shown live: a public function with the knobs that matter.
 
     opens: its arguments and the values it opens with; those that are no knob are controls beside them.
-    gives, says, problem: the words of a rung, made of the record.
+    gives, says, problem: the words of a rung, made of the record; gives may be another for each knob.
+    within: what else a step of a knob changes.
     """
 
     make: Callable[..., Record]
     opens: Values
     knobs: Mapping[str, Steps]
-    gives: Callable[..., str]
+    gives: Callable[..., str] | Mapping[str, Callable[..., str]]
     says: Callable[..., str]
     problem: Callable[..., str] = lambda record: ""
+    within: Callable[[Values], Values] = dict
 
     def call(self, values: Values, knob: str) -> Call:
         """The call with the knob, and whatever else is not at the function's own default."""
@@ -108,7 +110,8 @@ class Subject:
         except LlamaparError as refused:
             why = f": {refused.why}" if refused.why else ""
             return Rung(*words, "refused", refused.what, sentence(refused.what + why), call, None)
-        return Rung(*words, self.gives(record), self.problem(record), self.says(record), call, record)
+        gives = self.gives if callable(self.gives) else self.gives[knob]
+        return Rung(*words, gives(record), self.problem(record), self.says(record), call, record)
 
     def ladder(self, values: Values, knob: str) -> tuple[Rung, ...]:
         """A rung for each step of the knob and for its value. Raises LlamaparError where none gives a record,
@@ -119,7 +122,8 @@ class Subject:
         if between:
             steps.append(now)
             steps.sort(key=lambda step: step if isinstance(step, int) else 0)
-        rungs = tuple(self.rung({**values, knob: step}, knob) for step in steps)
+        others = (self.within({**values, knob: step}) for step in steps)
+        rungs = tuple(self.rung(values if same(other[knob], now) else other, knob) for other in others)
         if all(rung.record is None for rung in rungs) or (between and at(rungs, now).record is None):
             self.make(**self.call(values, knob).arguments)  # which raises
         return rungs

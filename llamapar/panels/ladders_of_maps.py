@@ -1,10 +1,14 @@
-"""Live pictures of who holds what: heads, vocabulary, sequence, stages and ranks."""
+"""Live pictures of who holds what: heads, vocabulary, sequence, stages, ranks, and a rank's part of all."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import attrgetter
 
-from llamapar.describe.layout import AXES, PAPER_ORDER
+from llamapar.describe.layout import AXES, PAPER_ORDER, Layout
+from llamapar.describe.options import Values
+from llamapar.errors import LlamaparError
+from llamapar.figures.ranks import NUMBERED, cell
 from llamapar.place import (
     HeadMap,
     RankGrid,
@@ -19,7 +23,7 @@ from llamapar.place import (
 )
 from llamapar.records.tables import plural, span, units
 
-from .ladders import Subject, counted, degrees, of_model, sentence, share
+from .ladders import Subject, counted, degrees, listed, of_model, sentence, share
 
 _REASON = attrgetter("reason")
 
@@ -144,12 +148,31 @@ def _ranks_says(record: RankGrid) -> str:
     groups = [
         f"its {axis.upper()} group {_group(group)}" for axis, group in record.peers.items() if len(group) > 1
     ]
-    return f"{said} {sentence('; '.join(groups))}" if groups else f"{said} It has no peers."
+    cells = f" {sentence(cell(record))}" if record.layout.world > NUMBERED else ""
+    return f"{said} {sentence('; '.join(groups)) if groups else 'It has no peers.'}{cells}"
+
+
+def _within(values: Values) -> Values:
+    """The rank that is shown stays within a layout of fewer ranks; what is no layout is refused later."""
+    with suppress(LlamaparError):
+        world = Layout(**{axis: values[axis] for axis in AXES}).world
+        if isinstance(values["rank"], int) and values["rank"] >= world:
+            return {**values, "rank": values["rank"] % world}
+    return values
 
 
 def _group(group: range) -> str:
     """ "is ranks 0–7", "is 16 ranks, 8 apart"."""
     return f"is ranks {span(group)}" if group.step == 1 else f"is {len(group)} ranks, {group.step} apart"
+
+
+# -- block -----------------------------------------------------------------------------------------
+
+
+def _block_says(record: RankGrid) -> str:
+    assert record.share
+    does = listed([part.text for part in record.share.parts.values()])
+    return f"Rank {record.rank:,} of {record.layout.world:,} works on {does}."
 
 
 MAPS = {
@@ -191,6 +214,21 @@ MAPS = {
         {"tp": degrees(64), "cp": degrees(64), "pp": degrees(64), "dp": degrees(1024)},
         _ranks_gives,
         _ranks_says,
+        within=_within,
+    ),
+    "block": Subject(
+        ranks,
+        {"model": "llama3-8b", **dict.fromkeys(AXES, 1), "rank": 0, "seq_len": 8192, "global_batch": None},
+        {
+            "tp": of_model("n_heads", 64),
+            "cp": degrees(64),
+            "pp": of_model("n_layers", 64),
+            "dp": degrees(128),
+        },
+        {axis: attrgetter(f"share.{axis}.text") for axis in AXES},
+        _block_says,
+        attrgetter("share.reason"),
+        _within,
     ),
 }
-"""Name of the function → its live picture."""
+"""Name → its live picture; "block" is that of `ranks` with a model."""

@@ -25,13 +25,7 @@ function render({ model, el }) {
   const whose = make("div", { class: "lp-whose", role: "group", "aria-label": "ladder of" });
   const ladder = make("div", { class: "lp-ladder", role: "radiogroup" });
   const says = make("p", { class: "lp-says", role: "status", "aria-live": "polite" });
-  const code = make("code");
-  const copy = button("copy", { title: "copy this line of code", onclick: async () => {
-    try { await navigator.clipboard.writeText(code.textContent); copy.textContent = "copied"; }
-    catch { getSelection().selectAllChildren(code); } // no clipboard here: the line is selected
-    setTimeout(() => { copy.textContent = "copy"; }, 1500);
-  } });
-  const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
+  const code = buildCode(model, ask, (draw) => keepFocus(root, play, draw));
   const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
   const stage = make("div", { class: "lp-stage" }, whose, ladder, says, figure.node);
@@ -134,7 +128,7 @@ function render({ model, el }) {
     if (looked == null) reveal();
     says.textContent = rung.says;
     if (rung.problem) says.dataset.broken = "yes"; else delete says.dataset.broken;
-    code.textContent = rung.code;
+    code.show(rung.code);
     seq += 1;
     figure.draw({ seq, figure: rung.figure, summary: rung.summary, values: { tab: payload().what }, problem: null });
   }
@@ -153,7 +147,7 @@ function render({ model, el }) {
         const row = make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.kind === "bool" ? [...made.nodes, label] : [label, ...made.nodes]);
         return { name: control.name, row, show: made.show };
       });
-      return [...built.map(({ row }) => row), ...(several() ? [] : [play]), make("div", { class: "lp-code" }, code, copy, undo)];
+      return [...built.map(({ row }) => row), ...(several() ? [] : [play]), code.node];
     });
     for (const { name, show: put } of built) put(values[name]);
     if (several()) refill(whose, [knob(), payload().knobs], () => [...payload().knobs.map(knobButton), play]);
@@ -168,17 +162,15 @@ function render({ model, el }) {
     const next = () => box?.querySelector("[aria-pressed=true], [aria-checked=true]") ?? play;
     keepFocus(root, { focus: () => next().focus() }, show);
   };
-  const showUndo = () => keepFocus(root, play, () => { undo.disabled = !model.get("past"); });
   model.on("change:payload", changed);
-  model.on("change:past", showUndo);
   show();
   const resized = new ResizeObserver(reveal); // the ladder has no width before it is on the page
   resized.observe(ladder);
-  showUndo();
+  code.begin();
   return () => {
     stop();
     model.off("change:payload", changed);
-    model.off("change:past", showUndo);
+    code.close();
     close();
     resized.disconnect();
     figure.close();

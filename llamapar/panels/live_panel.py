@@ -31,7 +31,7 @@ from .ladders_of_maps import MAPS
 from .page import Undoing, source
 
 SUBJECTS = MAPS | JOBS
-"""Name → what can be shown live, by the name of its function."""
+"""Name → what can be shown live: the name of its function, or "block" for `lp.ranks` with a model."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,10 @@ class LiveState:
         knob = str(one_of("knob", changes.pop("knob", self.knob), self.subject.knobs))
         for name in changes:
             one_of("argument", name, self.values)
-        made = replace(self, values={**self.values, **changes}, knob=knob)
-        there = changes.keys() == {knob} and any(same(rung.value, changes[knob]) for rung in self.ladder)
+        values = {**self.values, **changes}
+        made = replace(self, values=values if "rank" in changes else self.subject.within(values), knob=knob)
+        alone = made.values == {**self.values, knob: values[knob]}
+        there = alone and any(same(rung.value, values[knob]) for rung in self.ladder)
         if there and knob == self.knob:
             vars(made)["ladder"] = self.ladder  # a step on it: nothing is counted anew
         assert made.rung  # what the function refuses is refused here
@@ -189,7 +191,8 @@ def live(
     """A picture that moves: `lp.live("heads", "llama3.1-405b", tp=16)`, or `record.live()`.
 
     what: "heads", "vocab", "sequence", "stages", "ranks", "schedule", "memory", "zero", "cost", "traffic" or
-    "inside", the function whose record is drawn; or a record that one of them made, with all its arguments.
+    "inside", the function whose record is drawn; "block", a rank's part of layers, heads, tokens and batch;
+    or a record that one of them made, with all its arguments.
     model: a preset, config or ModelConfig; "llama3-8b" unless given. knob: whose ladder stands above the
     picture. arguments: what else the function takes, such as tp= and seq_len=.
 
@@ -199,9 +202,11 @@ def live(
     given: Values = {}
     if isinstance(what, Record):
         kind, call = type(what).__name__, what.call
-        what = call.function.removeprefix("lp.") if call else ""
+        made = call.function.removeprefix("lp.") if call else ""
+        what = "block" if made == "ranks" and call and "model" in call.arguments else made
         if not call or what not in SUBJECTS:
-            why = f"live pictures are made by lp.{', lp.'.join(SUBJECTS)}"
+            makers = dict.fromkeys(found.make.__name__ for found in SUBJECTS.values())
+            why = f"live pictures are made by lp.{', lp.'.join(makers)}"
             raise LayoutError(f"{kind} cannot be shown live", why, ["lp.live('heads', model, tp=8)"], "what")
         given = dict(call.arguments)
     found = SUBJECTS[one_of("what", what, SUBJECTS)]

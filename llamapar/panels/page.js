@@ -240,6 +240,26 @@ function buildControls(schema, uid, send, load) {
   return { column: make("div", { class: "lp-controls" }, ...groups), show };
 }
 
+// The line of code that gives what is shown, a button that copies it, one that takes the last change back,
+// and `more` beside them. keep: draws while the focus stays where it was.
+function buildCode(model, ask, keep, ...more) {
+  const code = make("code");
+  const copy = button("copy", { title: "copy this line of code", onclick: async () => {
+    try { await navigator.clipboard.writeText(code.textContent); copy.textContent = "copied"; }
+    catch { getSelection().selectAllChildren(code); } // no clipboard here: the line is selected
+    setTimeout(() => { copy.textContent = "copy"; }, 1500);
+  } });
+  const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
+  const showUndo = () => keep(() => { undo.disabled = !model.get("past"); });
+  model.on("change:past", showUndo);
+  return {
+    node: make("div", { class: "lp-code" }, code, copy, undo, ...more),
+    show: (text) => { code.textContent = text; },
+    begin: showUndo,
+    close: () => model.off("change:past", showUndo),
+  };
+}
+
 // -- cards -------------------------------------------------------------------------------------
 
 const MARKS = { error: "✕", warning: "!", note: "i" };
@@ -319,6 +339,7 @@ function buildFigure(model, onRank, onPainted) {
       const { title: _, margin, ...rest } = figure.layout;
       const height = rest.height - margin.t + ABOVE;
       plot.style.height = `${height}px`; // else a resize lets it grow with its own content
+      plot.style.minWidth = rest.meta?.least ? `${rest.meta.least}px` : ""; // a narrower page scrolls it
       const look = { paper_bgcolor: "rgba(0,0,0,0)", font: { ...rest.font, color }, dragmode: TOUCH ? false : "zoom" };
       const layout = { ...rest, ...look, height, margin: { ...margin, t: ABOVE }, autosize: true };
       if (drawn === figure.layout.uirevision) {
@@ -344,12 +365,13 @@ function buildFigure(model, onRank, onPainted) {
   theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
   const node = make("div", { class: "lp-figure", role: "tabpanel" }, heading, reason, make("div", { class: "lp-wide" }, plot),
     fold("as text", {}, summary));
-  const save = async (format) => { // as a cell shows it: on white paper, with its title
+  const save = async (format) => { // on white paper, with its title
     if (!last?.figure) return;
     const Plotly = await loadPlotly(model);
     const { layout, data } = last.figure;
     const filename = plain(layout.title.text).replaceAll(/[^\w.=-]+/g, "-");
-    await Plotly.downloadImage({ data, layout: { ...layout, width: 900 } }, { format, filename, width: 900, height: layout.height, scale: format === "png" ? 2 : 1 });
+    const paper = { paper_bgcolor: "#fff", font: { ...layout.font, color: "#212121" }, width: 900 };
+    await Plotly.downloadImage({ data, layout: { ...layout, ...paper } }, { format, filename, width: 900, height: layout.height, scale: format === "png" ? 2 : 1 });
   };
   return { node, draw, save, close: () => { theme.disconnect(); resized.disconnect(); window.Plotly?.purge(plot); } };
 }

@@ -35,14 +35,8 @@ function render({ model, el }) {
   const isStale = () => Object.keys(pending).some((name) => name !== "phase");
   const source = buildSource(change, uid, (line) => { const to = visible().find((k) => film().steps[k].line === line && !film().steps[k].depth); if (to !== undefined) go(to); });
   const knobs = make("div", { class: "lp-knobs" });
-  const code = make("code");
-  const copyCode = button("copy", { title: "copy this line of code", onclick: async () => {
-    try { await navigator.clipboard.writeText(code.textContent); copyCode.textContent = "copied"; }
-    catch { getSelection().selectAllChildren(code); } // no clipboard here: the line is selected
-    setTimeout(() => { copyCode.textContent = "copy"; }, 1500);
-  } });
-  const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
   const restore = button("restore", { title: "bring back the source that it began with", onclick: () => { source.forget(); change({ source: "" }); } });
+  const code = buildCode(model, ask, (draw) => keepFocus(root, play, draw), restore);
   const fault = make("div", { class: "lp-answer", "aria-live": "polite" });
   const caption = make("div", { class: "lp-caption", role: "status", "aria-live": "polite" });
   const summary = make("summary", {}, "source");
@@ -60,9 +54,10 @@ function render({ model, el }) {
   const phases = make("div");
   const bar = make("div", { class: "lp-bar" }, dots, make("div", { class: "lp-buttons" }, phases, back, next, play, inner, place));
   const stage = make("div", { class: "lp-stage" },
-    make("div", { class: "lp-left" }, make("div", { class: "lp-code" }, code, copyCode, undo, restore), side, fault, caption),
+    make("div", { class: "lp-left" }, code.node, side, fault, caption),
+    bar, // above the tiles where they stand under the source
     make("div", { class: "lp-right" }, event, tiles.node, make("div", { class: "lp-foot" }, scale, readout)));
-  const root = make("div", { class: "llamapar lp-watch" }, note, knobs, stage, bar);
+  const root = make("div", { class: "llamapar lp-watch" }, note, knobs, stage);
   el.append(root);
 
   // -- steps -------------------------------------------------------------------------------------
@@ -306,7 +301,7 @@ function render({ model, el }) {
       return built.filter(({ name }) => name !== "phase").map(({ row }) => row);
     });
     for (const { name, show: put } of built) put(pending[name] ?? values[name]);
-    code.textContent = line;
+    code.show(line);
     if (values.phase !== told) phase = pending.phase ?? values.phase;
     told = values.phase;
     const now = `${values.program} ${values.case}`;
@@ -328,9 +323,7 @@ function render({ model, el }) {
   }
 
   const changed = () => keepFocus(root, play, show);
-  const showUndo = () => keepFocus(root, play, () => { undo.disabled = !model.get("past"); });
   model.on("change:payload", changed);
-  model.on("change:past", showUndo);
   model.on("msg:custom", onMessage);
   const folded = new ResizeObserver(([{ contentRect }]) => { // where the source stands above the tiles it is folded
     const narrow = contentRect.width < 560;
@@ -338,7 +331,7 @@ function render({ model, el }) {
   });
   folded.observe(root);
   show();
-  showUndo();
+  code.begin();
   return () => {
     stop();
     clearTimeout(resting);
@@ -346,7 +339,7 @@ function render({ model, el }) {
     tiles.close();
     folded.disconnect();
     model.off("change:payload", changed);
-    model.off("change:past", showUndo);
+    code.close();
     model.off("msg:custom", onMessage);
     close();
   };

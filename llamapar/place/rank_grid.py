@@ -9,8 +9,16 @@ from typing import Unpack
 
 from llamapar.describe.arguments import DEGREES, named
 from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Degrees, Layout, LayoutLike
+from llamapar.describe.models import ModelLike
+from llamapar.describe.models import model as find_model
+from llamapar.describe.splits import Split
 from llamapar.errors import whole
 from llamapar.records.tables import Record
+
+from .head_map import heads
+from .sequence_map import sequence
+from .share import Share, share_of
+from .stage_map import stages
 
 MAX_CELLS = 2**14
 """Most cells of the grid; past it a cell stands for a block of consecutive ranks."""
@@ -21,6 +29,7 @@ class RankGrid(Record):
     """All ranks in rows of consecutive ranks, one of them chosen.
 
     block: ranks to a cell. cols, rows: cells of the grid; rank = (row·cols + col)·block + rest.
+    share: the chosen rank's part of a step, where a model is given.
     """
 
     layout: Layout
@@ -28,6 +37,7 @@ class RankGrid(Record):
     block: int
     cols: int
     rows: int
+    share: Share | None = None
 
     @property
     def coord(self) -> Coord:
@@ -52,7 +62,16 @@ class RankGrid(Record):
         rows: list[list[object]] = [
             [AXIS_TITLES[axis], len(group), _listed(group), group.step] for axis, group in self.peers.items()
         ]
-        return title, ["axis", "ranks", "group", "stride"], rows, ""
+        if not self.share:
+            return title, ["axis", "ranks", "group", "stride"], rows, ""
+        for row, axis in zip(rows, self.peers, strict=True):
+            row += [self.share.parts[axis].text, self.share.parts[axis].held]
+        return (
+            title,
+            ["axis", "ranks", "group", "stride", "part of the model", "holds"],
+            rows,
+            self.share.reason,
+        )
 
 
 def _listed(group: range) -> str:
@@ -62,10 +81,37 @@ def _listed(group: range) -> str:
 
 
 @named(DEGREES)
-def ranks(layout: LayoutLike | None = None, rank: int = 0, **degrees: Unpack[Degrees]) -> RankGrid:
-    """The grid of all ranks with one of them chosen; instant at 2**20 ranks."""
+def ranks(
+    layout: LayoutLike | None = None,
+    rank: int = 0,
+    *,
+    model: ModelLike | None = None,
+    seq_len: int | None = None,
+    global_batch: int | None = None,
+    chunking: str = "head-tail",
+    layer_split: str = "balanced ends",
+    kv_replication: bool = False,
+    **degrees: Unpack[Degrees],
+) -> RankGrid:
+    """The grid of all ranks with one of them chosen; instant at 2**20 ranks.
+
+    model: with one, the record also says what the rank holds of its layers, heads, tokens and batch, and its
+    picture is that block. seq_len: tokens of a sequence; the model's longest unless given. global_batch:
+    sequences of a step. chunking, layer_split, kv_replication: as in `sequence`, `stages` and `heads`.
+    """
     layout = Layout.of(layout, **degrees)
     rank = whole("rank", rank, 0, layout.world - 1)
+    share = None
+    if model is not None:
+        found = find_model(model)
+        known = global_batch is not None  # else the batch is counted in the parts of DP
+        batch = Split(whole("global_batch", global_batch) if known else layout.dp, layout.dp)
+        held = heads(found, layout, kv_replication=kv_replication)
+        tokens = sequence(layout, found.max_seq_len if seq_len is None else seq_len, chunking=chunking)
+        layers = stages(found, layout, layer_split=layer_split)
+        share = share_of(
+            layout.coord_of(rank), held, tokens, layers, batch, "sequence" if known else "batch part"
+        )
     block = 1
     for axis in layout.axes:
         if layout.world // block <= MAX_CELLS:
@@ -74,7 +120,7 @@ def ranks(layout: LayoutLike | None = None, rank: int = 0, **degrees: Unpack[Deg
         block *= min(degree, -(-layout.world // block // MAX_CELLS))
     cells = -(-layout.world // block)
     cols = _columns(layout, block, cells)
-    return RankGrid(layout, rank, block, cols, -(-cells // cols))
+    return RankGrid(layout, rank, block, cols, -(-cells // cols), share)
 
 
 def _columns(layout: Layout, block: int, cells: int) -> int:

@@ -27,6 +27,16 @@ ASK = """async (code) => {
     return told;
 }"""
 RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+OUTSIDE = """panel => {
+    const { left, right } = panel.getBoundingClientRect();
+    const inside = '.lp-wide, .lp-scroll, .lp-tabs, .lp-ladder, .lp-source-box, pre, textarea';
+    const scrolls = node => node !== panel && (node.matches(inside) || scrolls(node.parentElement));
+    return [...panel.querySelectorAll('*')].filter(node => !scrolls(node)).filter(node => {
+        const box = node.getBoundingClientRect();
+        return box.width && (box.left < left - 1 || box.right > right + 1);
+    }).map(node => node.className || node.tagName);
+}"""
+"""What sticks out of a panel, other than what scrolls in a box of its own."""
 SHOWN = """(root) => {
     const text = (name) => root.querySelector(name)?.textContent ?? "";
     const all = (name) => [...root.querySelectorAll(name)];

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
-from browser.lab import PROJECT, Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import ASK
-from browser.test_live import OUTSIDE
+from browser.hands import move_box, settle_boxes
+from browser.lab import PROJECT, Lab, Notebook, scratch_notebook
+from browser.panel import ASK, OUTSIDE
 
 pytestmark = pytest.mark.browser
 
@@ -34,9 +34,6 @@ CELLS = (
     'check("ranks with KV head 5")',
     'predict("How many GPUs?", None, 8192)',
     'predict("Which axis?", None, "tp")',
-)
-BOXES = (
-    "[w for w in __import__('ipywidgets').widgets.widget._instances.values() if type(w).__name__ == 'Box']"
 )
 
 
@@ -64,22 +61,6 @@ def says(notebook: Notebook, cell: int) -> Locator:
 
 def press(notebook: Notebook, cell: int, name: str) -> None:
     box(notebook, cell).get_by_role("button", name=name, exact=True).click()
-
-
-def settle(notebook: Notebook) -> None:
-    """Wait until each page shows its kernel's last payload."""
-
-    def agree() -> bool:
-        kept = json.loads(eval(notebook.page.evaluate(ASK, f"__import__('json').dumps({KEPT})")))
-        painted = notebook.page.locator(".lp-quiz").evaluate_all(
-            "all => all.map(b => [b.querySelector('h3').textContent, Number(b.dataset.painted)])"
-        )
-        return bool(kept == dict(painted))
-
-    wait_until(agree, what="boxes agree with their kernel")
-
-
-KEPT = f"{{b.payload['question']: b.payload['seq'] for b in {BOXES}}}"
 
 
 def slot(notebook: Notebook, cell: int, row: int, column: int) -> Locator:
@@ -247,25 +228,15 @@ def test_what_is_saved_is_the_folded_answer_and_no_widget(notebook: Notebook) ->
     assert "widgets" not in saved["metadata"]
 
 
-def test_a_hand_that_answers_at_random_is_followed(notebook: Notebook, soak: bool) -> None:
+def test_a_hand_that_answers_at_random_is_followed(
+    notebook: Notebook, counts: Callable[[int, int, int], int]
+) -> None:
     draw = random.Random(32)
-    guesses = ("", "0", "48, 63", "8,192", "tp", "x", "-1", "9" * 30, "25 %")
-    for step in range(250 if soak else 30):
-        panel = box(notebook, draw.randrange(1, len(CELLS)))
-        kinds = {"typed": ".lp-typed", "choice": ".lp-choice", "slot": ".lp-slot", "thing": ".lp-thing"}
-        kinds |= {"hint": ".lp-hint:visible", "check": ".lp-check:enabled", "up": ".lp-give-up:visible"}
-        there = [kind for kind, name in kinds.items() if panel.locator(name).count()]
-        kind = draw.choice(there)
-        nodes = panel.locator(kinds[kind])
-        if kind == "typed":
-            nodes.first.fill(draw.choice(guesses))
-            nodes.first.press(draw.choice(("Enter", "Tab")))
-        else:
-            for _ in range(draw.choice((1, 3)) if kind in ("slot", "choice") else 1):  # faster than answers
-                nodes.nth(draw.randrange(nodes.count())).click()
+    for step in range(counts(30, 30, 250)):
+        move_box(box(notebook, draw.randrange(1, len(CELLS))), draw)
         if step % 5 == 4:
-            settle(notebook)
-    settle(notebook)
+            settle_boxes(notebook)
+    settle_boxes(notebook)
     assert notebook.page.locator(".lp-quiz .lp-problem", has_text="not done").count() == 0
 
 

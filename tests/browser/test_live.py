@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
+from browser.hands import kernel, live_agrees, move_live
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import ASK, RESTART, plain
+from browser.panel import OUTSIDE, RESTART
 
 pytestmark = pytest.mark.browser
 
@@ -26,16 +27,6 @@ CELLS = (HEADS, VOCAB, STAGES, TWIN, MEMORY, LAYER, SCHEDULE)
 HEIGHT = 5200
 NAMES = ("heads", "vocab", "stages", "twin", "memory", "layer", "schedule")
 
-OUTSIDE = """panel => {
-    const { left, right } = panel.getBoundingClientRect();
-    const scrolls = node => node !== panel
-        && (node.matches('.lp-wide, .lp-ladder, pre') || scrolls(node.parentElement));
-    return [...panel.querySelectorAll('*')].filter(node => !scrolls(node)).filter(node => {
-        const box = node.getBoundingClientRect();
-        return box.width && (box.left < left - 1 || box.right > right + 1);
-    }).map(node => node.className || node.tagName);
-}"""
-
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
@@ -48,10 +39,6 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
         assert opened.console_errors() == []
 
 
-def kernel(notebook: Notebook, code: str) -> str:
-    return str(notebook.page.evaluate(ASK, code))
-
-
 def live(notebook: Notebook, cell: int) -> Locator:
     return notebook.cell(cell).locator(".lp-live")
 
@@ -60,29 +47,12 @@ def rung(panel: Locator, value: int) -> Locator:
     return panel.locator(f".lp-rung[data-value='{value}']")
 
 
-def agrees(notebook: Notebook, cell: int) -> bool:
-    """Whether page and kernel show the same: the code, the rungs, the chosen one, and the picture's title."""
-    panel, name = live(notebook, cell), NAMES[cell]
-    layout = f"{name}.snapshot().spec['layout']"
-    told = kernel(
-        notebook,
-        f"[{name}.code, [str(r['value']) for r in {name}.ladder], {name}._state.rung.name, "
-        f"{layout}.get('title', {{}}).get('text')]",
-    )
-    title = panel.locator(".lp-name")
-    shown = [
-        panel.locator(".lp-code code").inner_text(),
-        panel.locator(".lp-rung").evaluate_all("all => all.map(n => n.dataset.value)"),
-        panel.locator(".lp-rung[aria-checked=true] b").inner_text(),
-        title.inner_text() if title.is_visible() else None,
-    ]
-    code, values, chosen, said = eval(told)
-    return shown == [code, values, chosen, said and plain(said)]
-
-
 def settle(notebook: Notebook) -> None:
     for cell in range(len(NAMES)):
-        wait_until(lambda cell=cell: agrees(notebook, cell), what=f"{NAMES[cell]} agrees with its kernel")
+        wait_until(
+            lambda cell=cell: live_agrees(notebook, live(notebook, cell), NAMES[cell]),
+            what=f"{NAMES[cell]} agrees with its kernel",
+        )
 
 
 def test_a_rung_is_looked_at_and_taken(notebook: Notebook) -> None:
@@ -181,42 +151,13 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme("light")
 
 
-def test_a_hand_that_moves_at_random_is_followed(notebook: Notebook, soak: bool) -> None:
+def test_a_hand_that_moves_at_random_is_followed(
+    notebook: Notebook, counts: Callable[[int, int, int], int]
+) -> None:
     draw = random.Random(32)
-    for _ in range(250 if soak else 25):
+    for _ in range(counts(25, 25, 250)):
         cell = draw.randrange(len(NAMES))
-        panel = live(notebook, cell)
-        kind = draw.choice(
-            ("rung", "rung", "rung", "key", "choose", "tick", "undo", "play", "kernel", "knob")
-        )
-        rungs = panel.locator(".lp-rung")
-        if kind == "rung":
-            for _ in range(draw.choice((1, 3))):  # faster than the kernel answers
-                rungs.nth(draw.randrange(rungs.count())).click()
-        elif kind == "key":
-            panel.locator(".lp-rung[aria-checked=true]").press(
-                draw.choice(("ArrowLeft", "ArrowRight", "Home", "End"))
-            )
-        elif kind == "knob" and panel.locator("[data-knob]").count():
-            knobs = panel.locator("[data-knob]")
-            rungs.nth(draw.randrange(rungs.count())).click()  # and another ladder before the kernel answers
-            knobs.nth(draw.randrange(knobs.count())).click()
-        elif kind == "choose" and panel.locator("select").count():
-            box = panel.locator("select").first
-            box.select_option(index=draw.randrange(box.locator("option").count()))
-        elif kind == "tick" and panel.locator("input[type=checkbox]").count():
-            panel.locator("input[type=checkbox]").first.click()
-        elif kind == "undo" and panel.get_by_role("button", name="undo").is_enabled():
-            panel.get_by_role("button", name="undo").click()
-        elif kind == "play":
-            panel.locator(".lp-play").click()
-            panel.locator(".lp-play").click()
-        elif kind == "kernel" and NAMES[cell] != "schedule":
-            kernel(
-                notebook,
-                f"{NAMES[cell]}.set(model={draw.choice(('llama3-8b', 'llama3.2-3b', 'llama3.1-405b'))!r})",
-            )
-        notebook.page.mouse.move(2, 2)
+        move_live(notebook, live(notebook, cell), NAMES[cell], draw)
         settle(notebook)
 
 

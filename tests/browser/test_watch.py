@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +11,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
+from browser.hands import kernel, move_watch, watch_agrees
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import ASK
+from browser.panel import OUTSIDE
 
 pytestmark = pytest.mark.browser
 
@@ -22,23 +23,11 @@ four"""
 TWO = "two = watch('mlp', tp=2, sequence_parallel=False)\ntwo"
 NAMES = ("four", "two")
 
-OUTSIDE = """panel => {
-    const { left, right } = panel.getBoundingClientRect();
-    const scrolls = node => node !== panel && (node.matches('.lp-source-box') || scrolls(node.parentElement));
-    return [...panel.querySelectorAll('*')].filter(node => !scrolls(node)).filter(node => {
-        const box = node.getBoundingClientRect();
-        return box.width && (box.left < left - 1 || box.right > right + 1);
-    }).map(node => node.className || node.tagName);
-}"""
 DRAWN = """canvas => {
     const pen = canvas.getContext('2d');
     const { width, height } = canvas;
     return [...pen.getImageData(0, 0, width, height).data];
 }"""
-TOLD = """(lambda film, p, step: [
-    step.get("caption", ""), step.get("line", 0), step.get("depth", 0), p["code"], p["values"]["source"],
-    bool(p["problem"]), len(film["ranks"]),
-])(PANEL.film, PANEL.payload, dict(enumerate(PANEL.film["steps"])).get(AT, {}))"""
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +42,6 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
         assert opened.console_errors() == []
 
 
-def kernel(notebook: Notebook, code: str) -> Any:
-    return eval(str(notebook.page.evaluate(ASK, code)))
-
-
 def panel(notebook: Notebook, cell: int) -> Locator:
     return notebook.cell(cell).locator(".lp-watch")
 
@@ -65,28 +50,12 @@ def step(watched: Locator) -> int:
     return int(str(watched.get_attribute("data-step")))
 
 
-def agrees(notebook: Notebook, cell: int) -> bool:
-    """Whether page and kernel show the same: caption, line, code, source, ranks."""
-    watched = panel(notebook, cell)
-    code = TOLD.replace("PANEL", NAMES[cell]).replace("AT", watched.get_attribute("data-step") or "0")
-    caption, line, depth, call, source, problem, ranks = kernel(notebook, code)
-    runs = watched.locator(".lp-copy-of-source > [data-runs]")
-    shown = [
-        watched.locator(".lp-caption > p").first.inner_text(),
-        int(str(runs.get_attribute("data-line"))) if runs.count() else 0,
-        watched.locator(".lp-code code").inner_text(),
-        watched.locator("textarea").input_value(),
-        bool(watched.locator(".lp-problem").count()),
-        watched.locator(".lp-tile").count(),
-    ]
-    if depth:  # the line that called the helper is marked
-        shown[1] = line
-    return shown == [caption.replace("`", ""), line, call, source, problem, ranks]
-
-
 def settle(notebook: Notebook, *cells: int) -> None:
     for cell in cells or range(len(NAMES)):
-        wait_until(lambda cell=cell: agrees(notebook, cell), what=f"{NAMES[cell]} agrees with its kernel")
+        wait_until(
+            lambda cell=cell: watch_agrees(notebook, panel(notebook, cell), NAMES[cell]),
+            what=f"{NAMES[cell]} agrees with its kernel",
+        )
 
 
 def test_dots_and_keys_go_through_the_lines(notebook: Notebook) -> None:
@@ -321,37 +290,13 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme("light")
 
 
-def test_a_hand_that_moves_at_random_is_followed(notebook: Notebook, soak: bool) -> None:
+def test_a_hand_that_moves_at_random_is_followed(
+    notebook: Notebook, counts: Callable[[int, int, int], int]
+) -> None:
     draw = random.Random(33)
     notebook.page.set_viewport_size({"width": 1280, "height": 2600})
-    for _ in range(250 if soak else 20):
+    for _ in range(counts(20, 20, 250)):
         cell = draw.randrange(len(NAMES))
-        watched = panel(notebook, cell)
-        kind = draw.choice(("dot", "dot", "key", "degree", "choose", "phase", "open", "cell", "undo", "edit"))
-        dots = watched.locator(".lp-dot")
-        if kind == "dot":
-            dots.nth(draw.randrange(dots.count())).click()
-        elif kind == "key":
-            watched.locator(".lp-dot[aria-current]").press(draw.choice(("ArrowLeft", "ArrowRight", "End")))
-        elif kind == "degree":
-            axis = draw.choice(("tp", "cp"))
-            watched.locator(f"[data-control={axis}] [role=radio]").nth(draw.randrange(2)).click()
-        elif kind == "choose":
-            name = draw.choice(("program", "case"))
-            box = watched.locator(f"[data-control={name}] select")
-            box.select_option(index=draw.randrange(box.locator("option").count()))
-        elif kind == "phase":
-            watched.locator("[data-control=phase] [role=radio]").nth(draw.randrange(2)).click()
-        elif kind == "open" and watched.locator(".lp-inner").is_visible():
-            watched.locator(".lp-inner").click()
-        elif kind == "cell" and watched.locator(".lp-values").count():
-            watched.locator(".lp-values").nth(draw.randrange(2)).hover(position={"x": 3, "y": 3})
-        elif kind == "undo" and watched.get_by_role("button", name="undo").is_enabled():
-            watched.get_by_role("button", name="undo").click()
-        elif kind == "edit":
-            box = watched.locator("textarea")
-            text = box.input_value()
-            box.fill(draw.choice((text + ")", text.replace("return ", "return 2 * ", 1), text.rstrip(")"))))
-            notebook.page.wait_for_timeout(700)  # a pause in typing
+        move_watch(notebook, panel(notebook, cell), draw)
         settle(notebook, cell)
     settle(notebook)

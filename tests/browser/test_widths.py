@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
+from browser.panel import OUTSIDE
 
 pytestmark = pytest.mark.browser
 
@@ -45,17 +46,6 @@ CHOICES = """panel => [...panel.querySelectorAll('select')].filter(box => box.cl
 
 CLIPPED = "panel => [...panel.querySelectorAll('button')].filter(b => b.scrollWidth > b.clientWidth)"
 """Buttons that do not show their whole text."""
-
-OUTSIDE = """panel => {
-    const { left, right } = panel.getBoundingClientRect();
-    const scrolls = node => node !== panel && (node.matches('.lp-wide, .lp-scroll, .lp-tabs, pre, textarea')
-        || scrolls(node.parentElement));
-    return [...panel.querySelectorAll('*')].filter(node => !scrolls(node)).filter(node => {
-        const box = node.getBoundingClientRect();
-        return box.width && (box.left < left - 1 || box.right > right + 1);
-    }).map(node => node.className || node.tagName);
-}"""
-"""What sticks out of a panel, other than what scrolls in a box of its own."""
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,131 @@
+"""What one rank works on: its part of the layers, the heads, the tokens and the batch of a step.
+
+A step is a block of four dims, and each mesh axis cuts one of them: TP cuts heads, CP tokens, PP layers and
+DP the batch. A rank works on what the four cuts leave. Which units that are is asked of the axis's own map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from operator import attrgetter
+
+from llamapar.describe.layout import Coord
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.splits import Split
+from llamapar.records.tables import plural, span
+
+from .head_map import HeadMap
+from .sequence_map import SequenceMap
+from .stage_map import StageMap
+
+LISTED = 4
+"""Pieces of a part that are named one by one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A rank's part of the dim that an axis cuts in `ways`.
+
+    splits: every stage, chunk or shard of the dim's `whole` rows. pieces: those of the rank, which may have
+    several; neighbours are joined. per: rows of a unit, head_dim for heads and else 1.
+    """
+
+    axis: str
+    ways: int
+    word: str
+    whole: int
+    splits: Sequence[range]
+    pieces: tuple[range, ...]
+    per: int = 1
+
+    @property
+    def size(self) -> int:
+        """Units of the whole dim."""
+        return self.whole // self.per
+
+    @property
+    def text(self) -> str:
+        """How much it is: "1/8 of the heads", "8 of 126 layers", "all tokens", "the whole batch"."""
+        part, batch = Fraction(sum(map(len, self.pieces)), self.whole), self.axis == "dp"
+        if part == 1:
+            return "the whole batch" if batch else f"all {self.word}s"
+        if part * self.ways == 1:
+            return f"{part} of the {'batch' if batch else f'{self.word}s'}"
+        held = part * self.size
+        count = f"{int(held):,}" if held.denominator == 1 else f"{float(held):.3g}"
+        return f"{count} of {plural(self.size, self.word)}"
+
+    @property
+    def held(self) -> str:
+        """Which units: "heads 80–95", "tokens 0–4095, 126976–131071"."""
+        cut = any(piece.start % self.per or piece.stop % self.per for piece in self.pieces)
+        spans = [span(range(p.start // self.per, -(-p.stop // self.per))) for p in self.pieces[:LISTED]]
+        if len(self.pieces) > LISTED:
+            spans[-1:] = ["…", span(self.pieces[-1])]
+        several = "s" if len(self.pieces) > 1 or any(len(piece) > self.per for piece in self.pieces) else ""
+        return f"{self.word}{several} {', '.join(spans)}{' (cut)' * cut}" if spans else f"no {self.word}s"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rank's part of a step of `model`, by the axis that cuts it, in the order of the block's dims.
+
+    reason: why a cut is not even, or not possible; empty where all are.
+    """
+
+    model: ModelConfig
+    pp: Part
+    tp: Part
+    cp: Part
+    dp: Part
+    reason: str
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """By axis."""
+        return {part.axis: part for part in (self.pp, self.tp, self.cp, self.dp)}
+
+    @property
+    def text(self) -> str:
+        """ "1/16 of the layers · 1/8 of the heads · 1/16 of the tokens · 1/8 of the batch"."""
+        return " · ".join(part.text for part in self.parts.values())
+
+
+def share_of(
+    at: Coord, heads: HeadMap, tokens: SequenceMap, layers: StageMap, batch: Split, word: str
+) -> Share:
+    """The share of the rank at a place of the mesh, as the maps of the four axes cut the step.
+
+    batch: the batch over DP, counted in what `word` says.
+    """
+    model, stages = heads.model, [stage.layers for stage in layers.stages]
+    chunks = tokens.split if tokens.cp > 1 else Split(tokens.seq_len, 1)
+    parts = (
+        Part("pp", layers.pp, "layer", model.n_layers, stages, _joined(stages[at.pp :: layers.pp])),
+        Part(
+            "tp",
+            heads.tp,
+            "head",
+            model.q_dim,
+            Split(model.q_dim, heads.tp),
+            _joined([heads.rank(at.tp).q_rows]),
+            model.head_dim,
+        ),
+        Part("cp", tokens.cp, "token", tokens.seq_len, chunks, _joined(tokens.rank(at.cp).chunks)),
+        Part("dp", batch.k, word, batch.n, batch, _joined([batch[at.dp]])),
+    )
+    uneven = "" if batch.even else f"global_batch={batch.n} does not divide over dp={batch.k}"
+    reason = layers.reason or heads.reason or tokens.reason or uneven
+    return Share(model, *parts, reason)
+
+
+def _joined(pieces: Iterable[range]) -> tuple[range, ...]:
+    """The pieces that hold anything, in the dim's order; those that are neighbours as one."""
+    joined = list[range]()
+    for piece in sorted(filter(len, pieces), key=attrgetter("start")):
+        if joined and joined[-1].stop == piece.start:
+            piece = range(joined.pop().start, piece.stop)
+        joined.append(piece)
+    return tuple(joined)

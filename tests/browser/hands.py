@@ -1,0 +1,167 @@
+"""Hands that move live pictures, watched ranks and answer boxes at random, and what page and kernel must
+then agree on."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from playwright.sync_api import Locator
+
+from browser.lab import Notebook, wait_until
+from browser.panel import ASK, plain
+
+TOLD = """(lambda film, p, step: [
+    step.get("caption", ""), step.get("line", 0), step.get("depth", 0), p["code"], p["values"]["source"],
+    bool(p["problem"]), len(film["ranks"]),
+])(PANEL.film, PANEL.payload, dict(enumerate(PANEL.film["steps"])).get(AT, {}))"""
+BOXES = (
+    "[w for w in __import__('ipywidgets').widgets.widget._instances.values() if type(w).__name__ == 'Box']"
+)
+KEPT = f"__import__('json').dumps({{b.payload['question']: b.payload['seq'] for b in {BOXES}}})"
+PRESS = """(root, [which, part]) => {
+    const there = [...root.querySelectorAll(which)];
+    const node = there[Math.floor(part * there.length)];
+    if (node.matches("option")) {
+        node.parentElement.value = node.value;
+        node.parentElement.dispatchEvent(new Event("change", { bubbles: true }));
+    } else node.click();
+}"""
+"""Takes one of what is there at this moment: a film that comes may have fewer steps, and other faults."""
+
+GUESSES = ("", "0", "48, 63", "8,192", "tp", "x", "-1", "9" * 30, "25 %")
+
+
+def kernel(notebook: Notebook, code: str) -> Any:
+    """What the kernel answers, a literal."""
+    return eval(str(notebook.page.evaluate(ASK, code)))
+
+
+# -- live pictures -----------------------------------------------------------------------------
+
+
+def live_agrees(notebook: Notebook, panel: Locator, name: str) -> bool:
+    """The code, the rungs, the chosen one, and the picture's title. name: of the panel, in the kernel."""
+    layout = f"{name}.snapshot().spec['layout']"
+    code, values, chosen, said = kernel(
+        notebook,
+        f"[{name}.code, [str(r['value']) for r in {name}.ladder], {name}._state.rung.name, "
+        f"{layout}.get('title', {{}}).get('text')]",
+    )
+    title = panel.locator(".lp-name")
+    shown = [
+        panel.locator(".lp-code code").inner_text(),
+        panel.locator(".lp-rung").evaluate_all("all => all.map(n => n.dataset.value)"),
+        panel.locator(".lp-rung[aria-checked=true] b").inner_text(),
+        title.inner_text() if title.is_visible() else None,
+    ]
+    return shown == [code, values, chosen, said and plain(said)]
+
+
+def move_live(notebook: Notebook, panel: Locator, name: str, draw: random.Random) -> None:
+    kind = draw.choice(("rung", "rung", "rung", "key", "choose", "tick", "undo", "play", "kernel", "knob"))
+    rungs = panel.locator(".lp-rung")
+    if kind == "rung":
+        for _ in range(draw.choice((1, 3))):  # faster than the kernel answers
+            rungs.nth(draw.randrange(rungs.count())).click()
+    elif kind == "key":
+        panel.locator(".lp-rung[aria-checked=true]").press(
+            draw.choice(("ArrowLeft", "ArrowRight", "Home", "End"))
+        )
+    elif kind == "knob" and panel.locator("[data-knob]").count():
+        knobs = panel.locator("[data-knob]")
+        rungs.nth(draw.randrange(rungs.count())).click()  # and another ladder before the kernel answers
+        knobs.nth(draw.randrange(knobs.count())).click()
+    elif kind == "choose" and panel.locator("select").count():
+        box = panel.locator("select").first
+        box.select_option(index=draw.randrange(box.locator("option").count()))
+    elif kind == "tick" and panel.locator("input[type=checkbox]").count():
+        panel.locator("input[type=checkbox]").first.click()
+    elif kind == "undo" and panel.get_by_role("button", name="undo").is_enabled():
+        panel.get_by_role("button", name="undo").click()
+    elif kind == "play":
+        panel.locator(".lp-play").click()
+        panel.locator(".lp-play").click()
+    elif kind == "kernel" and name != "schedule":
+        model = draw.choice(("llama3-8b", "llama3.2-3b", "llama3.1-405b"))
+        notebook.page.evaluate(ASK, f"{name}.set(model={model!r})")
+    notebook.page.mouse.move(2, 2)
+
+
+# -- watched ranks -----------------------------------------------------------------------------
+
+
+def watch_agrees(notebook: Notebook, watched: Locator, name: str) -> bool:
+    """Caption, line, code, source, ranks. name: of the panel, in the kernel."""
+    told = TOLD.replace("PANEL", name).replace("AT", watched.get_attribute("data-step") or "0")
+    caption, line, depth, call, source, problem, ranks = kernel(notebook, told)
+    runs = watched.locator(".lp-copy-of-source > [data-runs]")
+    shown = [
+        watched.locator(".lp-caption > p").first.inner_text(),
+        int(str(runs.get_attribute("data-line"))) if runs.count() else 0,
+        watched.locator(".lp-code code").inner_text(),
+        watched.locator("textarea").input_value(),
+        bool(watched.locator(".lp-problem").count()),
+        watched.locator(".lp-tile").count(),
+    ]
+    if depth:  # the line that called the helper is marked
+        shown[1] = line
+    return shown == [caption.replace("`", ""), line, call, source, problem, ranks]
+
+
+def move_watch(notebook: Notebook, watched: Locator, draw: random.Random) -> None:
+    kind = draw.choice(("dot", "dot", "key", "degree", "choose", "phase", "open", "cell", "undo", "edit"))
+    if kind == "dot":
+        watched.evaluate(PRESS, [".lp-dot", draw.random()])
+    elif kind == "key":
+        watched.locator(".lp-dot[aria-current]").press(draw.choice(("ArrowLeft", "ArrowRight", "End")))
+    elif kind == "degree":
+        axis = draw.choice(("tp", "cp"))
+        watched.locator(f"[data-control={axis}] [role=radio]").nth(draw.randrange(2)).click()
+    elif kind == "choose":
+        name = draw.choice(("program", "case"))
+        watched.evaluate(PRESS, [f"[data-control={name}] option", draw.random()])
+    elif kind == "phase":
+        watched.locator("[data-control=phase] [role=radio]").nth(draw.randrange(2)).click()
+    elif kind == "open" and watched.locator(".lp-inner").is_visible():
+        watched.locator(".lp-inner").click()
+    elif kind == "cell" and (pictures := watched.locator(".lp-values").count()):
+        which = draw.randrange(min(2, pictures))
+        watched.locator(".lp-values").nth(which).hover(position={"x": 3, "y": 3})
+    elif kind == "undo" and watched.get_by_role("button", name="undo").is_enabled():
+        watched.get_by_role("button", name="undo").click()
+    elif kind == "edit":
+        box = watched.locator("textarea")
+        text = box.input_value()
+        box.fill(draw.choice((text + ")", text.replace("return ", "return 2 * ", 1), text.rstrip(")"))))
+        notebook.page.wait_for_timeout(700)  # a pause in typing
+
+
+# -- answer boxes ------------------------------------------------------------------------------
+
+
+def boxes_agree(notebook: Notebook) -> bool:
+    """Whether each box shows its kernel's last payload."""
+    painted = notebook.page.locator(".lp-quiz").evaluate_all(
+        "all => all.map(b => [b.querySelector('h3').textContent, Number(b.dataset.painted)])"
+    )
+    return bool(json.loads(kernel(notebook, KEPT)) == dict(painted))
+
+
+def settle_boxes(notebook: Notebook) -> None:
+    wait_until(lambda: boxes_agree(notebook), what="boxes agree with their kernel")
+
+
+def move_box(panel: Locator, draw: random.Random) -> None:
+    kinds = {"typed": ".lp-typed", "choice": ".lp-choice", "slot": ".lp-slot", "thing": ".lp-thing"}
+    kinds |= {"hint": ".lp-hint:visible", "check": ".lp-check:enabled", "up": ".lp-give-up:visible"}
+    there = [kind for kind, name in kinds.items() if panel.locator(name).count()]
+    kind = draw.choice(there)
+    nodes = panel.locator(kinds[kind])
+    if kind == "typed":
+        nodes.first.fill(draw.choice(GUESSES))
+        nodes.first.press(draw.choice(("Enter", "Tab")))
+        return
+    for _ in range(draw.choice((1, 3)) if kind in ("slot", "choice") else 1):  # faster than answers
+        nodes.nth(draw.randrange(nodes.count())).click()
