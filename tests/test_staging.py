@@ -13,7 +13,7 @@ from llamapar import Layout
 from llamapar.describe.layout import SHARDING
 from llamapar.execution.body import Task, of_micro_batch, reference
 from llamapar.execution.following import source_of
-from llamapar.execution.watching import VOCAB_PADDING, followed, lights, watch_task, watched
+from llamapar.execution.watching import VOCAB_PADDING, followed, watch_task, watched
 from llamapar.panels.film import film
 from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS
@@ -305,7 +305,3 @@ def test_an_error_of_a_stage_is_shown_at_its_line() -> None:
     assert tape.failed is not None
     assert tape.failed.where.startswith("llama_stage:")
     assert tape.failed.code.startswith("logits = x @ head")
-
-
-def test_nothing_lights_up_in_a_pipeline() -> None:
-    assert lights(watch_task("llama", None, Layout(pp=2)), 30, 0, 0) == {}

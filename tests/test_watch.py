@@ -502,3 +502,11 @@ def test_a_line_that_raises_shows_what_it_read() -> None:
     staged = watched(watch_task("llama", None, Layout(pp=2), source=broken))
     (failed,) = [step for step in staged.steps if step.error]
     assert [staged.steps[n].name for n in failed.reads] == ["x", "output.weight"]
+
+
+def test_a_single_number_is_shown_as_it_is() -> None:
+    """Pictures have 8 bits a number, which would make the first row 15.87."""
+    made = film(tape_of("embedding", Layout(tp=4)))
+    (first,) = [tensor for tensor in made["tensors"] if tensor["name"] == "first" and not tensor["whole"]]
+    assert [first["ranks"][str(rank)]["number"] for rank in range(4)] == [0, 16, 32, 48]
+    assert made["tensors"][0]["ranks"]["0"]["number"] is None

@@ -125,6 +125,7 @@ def _of_rank(step: TapeStep, tape: Tape, rank: int, scale: float) -> Plain:
         "rows": rows,
         "columns": columns,
         "data": base64.b64encode(data).decode(),
+        "number": float(t) if t.numel() == 1 and bool(t.isfinite().all()) else None,
         "kinds": {axis: place.kind for axis, place in step.places.items()},
         "place": place_words(step, tape, rank),
         "at": _thumbnail(step.global_shape, at) if at is not None and step.global_shape else None,

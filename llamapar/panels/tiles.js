@@ -136,7 +136,7 @@ function buildTiles(hear) {
       make("div", { class: "lp-what" }, whole([made ? "→ " : "", make("b", {}, tensor.name)]), " ", whole(shape)),
       make("div", { class: "lp-dims" }, listed(tensor.dims.map(dimName))),
       make("div", { class: "lp-place" }, make("b", {}, word), rest.map((part) => (part.includes("–") ? [" ", whole(part.trim())] : part)).flat()),
-      single ? make("div", { class: "lp-number" }, say(valueOf(tensor, own, 0, 0))) : canvas);
+      single ? make("div", { class: "lp-number" }, say(own.number ?? valueOf(tensor, own, 0, 0))) : canvas);
     return { node: built, picture };
   }
 

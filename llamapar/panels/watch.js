@@ -276,7 +276,9 @@ function render({ model, el }) {
       at = wrong;
     } else if (seen !== film()) {
       const same = before ? steps.findIndex((step) => !step.depth && step.code === before.code && step.phase === before.phase) : -1;
-      at = same >= 0 ? same : steps.findIndex((step) => !step.depth && step.code !== "argument" && phaseOf(step) === phase);
+      const beside = before?.line ? steps.findIndex((step) => !step.depth && step.line === before.line && step.phase === before.phase) : -1; // where it was edited
+      const stays = same >= 0 ? same : beside;
+      at = stays >= 0 ? stays : steps.findIndex((step) => !step.depth && step.code !== "argument" && phaseOf(step) === phase);
     }
     if (!steps.some((step) => phaseOf(step) === phase)) phase = "forward"; // a film may have no backward
     const all = visible();

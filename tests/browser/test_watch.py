@@ -210,6 +210,40 @@ def test_the_source_is_edited_and_every_rank_runs_again(notebook: Notebook) -> N
     assert len(notebook.cells()) == cells
 
 
+def test_a_puzzle_is_solved_where_its_line_is_open(notebook: Notebook) -> None:
+    two = panel(notebook, 1)
+    choice = two.locator("[data-control=case] select")
+    groups = choice.locator("optgroup").evaluate_all("all => all.map(node => node.label)")
+    assert groups == ["break it", "write it", "it happened"]
+    code = two.locator(".lp-code code").inner_text()
+    choice.select_option(label="mask of rows that other ranks hold")
+    task = two.locator(".lp-task")
+    expect(task).to_have_attribute("data-right", "no")
+    settle(notebook, 1)
+    line = kernel(notebook, "two.payload['verdict']['line']")
+    expect(task).to_contain_text(f"not yet: line {line} differs first: partial holds other numbers")
+    opened = two.locator(f".lp-copy-of-source > [data-line='{line}']")
+    expect(opened).to_have_attribute("data-fault", "begins")
+    expect(opened).to_contain_text("partial = rows[:]")
+    box = two.locator("textarea")
+    box.fill(box.input_value().replace("rows[:]", "torch.where(absent[..., None], 0, rows)"))
+    expect(task).to_have_attribute("data-right", "yes")
+    expect(task).to_contain_text("right: all 4 ranks hold what one process computes")
+    settle(notebook, 1)
+    expect(two.locator("[data-fault=begins]")).to_have_count(0)
+    expect(two.locator(".lp-copy-of-source > [data-runs]")).to_have_attribute("data-line", str(line))
+    two.get_by_role("button", name="undo").click()
+    expect(task).to_have_attribute("data-right", "no")
+    choice.select_option(label="torchtitan, Llama 3 8B at TP 16")
+    expect(task).to_have_count(0)
+    expect(two.locator(".lp-raised").first).to_contain_text("is invalid for input of size 128")
+    expect(two.locator(".lp-caption")).to_contain_text("is invalid for input of size 524288")
+    expect(two.locator("[data-rank='15'] .lp-read")).to_have_count(2)  # what the line read: x and wk
+    choice.select_option(label="nothing")
+    expect(two.locator(".lp-code code")).to_have_text(code)
+    settle(notebook, 1)
+
+
 def test_play_goes_once_through_and_halts_where_it_breaks(notebook: Notebook) -> None:
     two = panel(notebook, 1)
     box = two.locator("textarea")
