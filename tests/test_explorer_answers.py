@@ -268,7 +268,7 @@ def test_a_pinned_job_stands_beside_with_signed_differences_and_why() -> None:
     assert legal == "the same"
     assert fits == "+16.61 GiB"  # 86.70 GiB at most, and 70.09
     share = now.tokens_per_second_per_gpu / then.tokens_per_second_per_gpu - 1
-    assert fast == f"{share:+.1%} · {100 * (now.mfu - then.mfu):+.1f} points of MFU"
+    assert fast == f"{share:+.1%} tokens/s · {100 * (now.mfu - then.mfu):+.1f} points of MFU"
     assert share < 0
     assert travels.startswith("TP -")
     more = then.tokens_per_second_per_gpu / now.tokens_per_second_per_gpu - 1

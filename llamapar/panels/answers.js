@@ -15,7 +15,7 @@ function answerButton({ question, tab, text, note, verdict }, send) {
 function drawPinned({ title, answers, differences, why: sentence }, ask) {
   const cells = answers.map(({ text }, k) => make("div", {}, make("b", {}, partsOf(differences[k] ?? "")), make("span", { class: "lp-why" }, `pinned: ${text}`)));
   const swap = button("swap", { title: "this one into the controls, and the other pinned", onclick: () => ask({ kind: "swap" }) });
-  return [make("div", { class: "lp-answers" }, cells), make("div", { class: "lp-line" }, make("span", { class: "lp-what" }, `Against ${title}: ${sentence}`), swap)];
+  return [make("div", { class: "lp-against" }, cells), make("div", { class: "lp-line" }, make("span", { class: "lp-what" }, `Against ${title}: ${sentence}`), swap)];
 }
 
 function buildAnswers(send, ask) {

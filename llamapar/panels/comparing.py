@@ -32,7 +32,7 @@ def compared(now: Job, pinned: Job) -> Plain:
         here, there = (timed(report.job, report.judge, method(values)) for report, values in (now, pinned))
         faster = here.tokens_per_second_per_gpu / there.tokens_per_second_per_gpu - 1
         points = 100 * (here.mfu - there.mfu)
-        text = f"{faster:+.1%} · {points:+.1f} points of MFU"
+        text = f"{faster:+.1%} tokens/s · {points:+.1f} points of MFU"
         differences.append(_signed(text) if abs(faster) >= LEAST else SAME)
         why = _why(here, there)
     except LlamaparError as problem:
