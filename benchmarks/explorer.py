@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from browser.lab import Lab, Notebook, scratch_notebook
+from llamapar.panels.controls import DOORS, TABS
 
 EXPLORER = "import llamapar as lp\npanel = lp.explorer('llama3.1-405b', tab='TAB')\npanel"
 BARE = """\
@@ -74,12 +75,17 @@ def moves(lab: Lab, folder: Path, count: int, tab: str) -> tuple[list[float], li
                 if i >= 4:  # the first moves warm both up
                     times[name].append(took)
         switches = []
-        buttons = page.locator(".llamapar button[data-tab]").all()
-        names = [str(button.get_attribute("data-tab")) for button in buttons]
-        drawn = [name for name in names if name != "run"]  # Run shows a picture when there is a result
+        drawn = [name for name in TABS if name != "run"]  # Run shows a picture when there is a result
+        of = {name: door for door, names in DOORS.items() for name in names}
         for name in [*drawn[drawn.index(tab) + 1 :], *drawn] * 2:
-            page.locator(f".llamapar button[data-tab='{name}']").focus()
-            switches.append(move(notebook, "Enter"))
+            door, picture = (
+                page.locator(f".llamapar {one}")
+                for one in (f"[data-door='{of[name]}']", f".lp-pictures [data-tab={name}]")
+            )
+            for button in (door, picture):
+                if picture.get_attribute("aria-selected") != "true":
+                    button.focus()
+                    switches.append(move(notebook, "Enter"))
         errors = notebook.console_errors()
         print(f"errors in the console: {len(errors)}", *errors[:3], sep="\n  ")
         return times["ours"], times["bare"], switches

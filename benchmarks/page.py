@@ -22,6 +22,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from browser.panel import open_tab
 from browser.test_site import opened, served, visiting
 from test_site import building
 
@@ -110,7 +111,7 @@ def visits(
                     times[f"picture, {visit}"].append(marks["picture"])
                     times[f"Python ready, {visit}"].append(marks["python"])
                     for tab in tabs if visit == "third visit" else ():
-                        page.locator(f".lp-tabs [data-tab={tab}]").click()
+                        open_tab(page.locator(".llamapar").first, tab)
                         page.wait_for_timeout(2000)
                         before = spent()
                         took = page.evaluate(MOVES, -(-moves // count))

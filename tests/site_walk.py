@@ -38,7 +38,8 @@ def walk(steps: int, seed: int) -> list[str]:
     groups: list[dict[str, list[dict[str, object]]]] = heard["schema"]  # type: ignore[assignment]
     kinds = ("choice", "bool", "axis", "int")
     controls = [one for group in groups for one in group["controls"] if one["kind"] in kinds]
-    tabs = [name for name, _ in heard["tabs"] if name not in NOT_WALKED]  # type: ignore[attr-defined]
+    doors: list[tuple[str, list[tuple[str, str]]]] = heard["doors"]  # type: ignore[assignment]
+    tabs = [name for _, its in doors for name, _ in its if name not in NOT_WALKED]
     rng, digests = random.Random(seed), []
     for step in range(steps):
         one = rng.choice(controls)

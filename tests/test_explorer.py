@@ -506,7 +506,7 @@ def test_copies_every_setting_as_text() -> None:
 
 def test_controls_and_defaults_are_the_same_names() -> None:
     named = {c["name"] for group in SCHEMA for c in group["controls"]} - {"config"}
-    assert named | {"tab"} == set(DEFAULTS)
+    assert named | {"tab", "gives"} == set(DEFAULTS)  # a row of tabs, and a button beside each axis
     assert json.loads(json.dumps(SCHEMA)) is not None
 
 

@@ -38,14 +38,15 @@ def test_four_answers_are_those_of_the_library() -> None:
     legal, fits, fast, travels = panel.answers["now"]
     assert (legal["text"], legal["verdict"]) == ("yes", "yes")
     assert f"{memory.high_bytes / 2**30:.2f} of {memory.hbm_bytes / 2**30:.1f} GiB" in fits["text"]
-    assert fast["text"] == f"{cost.step_seconds:.3g} s a step, {cost.mfu:.0%} MFU"
-    assert f"{cost.low:.3g} to {cost.high:.3g} s" in fast["note"]
+    assert fast["text"] == f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU"
+    assert f"{cost.step_seconds:.3g} s ({cost.low:.3g} to {cost.high:.3g}) a step" in fast["note"]
+    assert "of 2,048 × 8,192 tokens" in fast["note"]
     assert [part.split()[0] for part in travels["text"].split(" · ")] == [a.upper() for a in sent.by_axis]
     assert f"TP {sent.bytes('tp') / 1e9:.3g} GB" in travels["text"]
     assert "PP, DP between nodes" in travels["note"]
-    assert panel.payload["product"] == "8 · 1 · 16 · 128 = 16,384 GPUs"
-    panel.set(gpus=8192)
-    assert panel.payload["product"] == "8 · 1 · 16 · 128 = 16,384 of 8,192 GPUs"
+    assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 GPUs"
+    panel.set(gpus=8192, dp=128)
+    assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 of 8,192 GPUs"
 
 
 def test_an_answer_that_is_no_says_the_first_reason() -> None:
@@ -88,7 +89,7 @@ def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
     assert sum(trace["x"][0] for trace in bars) == pytest.approx(cost.step_seconds)
     assert [len(trace["x"]) for trace in bars] == [2] * len(bars)
     assert [trace["x"][1] for trace in bars] == [trace["x"][0] for trace in one["data"][:-1]]
-    assert panel.answers["pinned"][2]["text"] != texts(panel)[2]
+    assert panel.answers["pinned"]["answers"][2]["text"] != texts(panel)[2]
     panel.swap()
     assert panel.payload["values"]["global_batch"] is None
     assert panel.payload["values"]["tab"] == "time"
@@ -274,3 +275,55 @@ def test_the_block_is_what_the_maps_of_the_controls_say(changes: dict[str, Any])
     assert parts["dp"].whole == (job.sequences or job.layout.dp)
     assert bool(made.share.reason) == (not layers)
     assert lp.view(made).spec["layout"]["uirevision"] == "block"
+
+
+# -- beside a pinned job ---------------------------------------------------------------------------
+
+
+def test_a_pinned_job_stands_beside_with_signed_differences_and_why() -> None:
+    panel = lp.explorer()
+    panel.pin()
+    assert panel.answers["pinned"]["differences"] == ["the same"] * 4
+    assert panel.answers["pinned"]["why"] == "a token takes the same GPU time, term by term"
+    panel.set(tp=4)
+    now, then = (
+        lp.cost("llama3.1-405b", layout, **STEP_OF_PAPER)
+        for layout in (panel.layout, lp.JOBS["paper-131k-tokens"].job.layout)
+    )
+    pinned = panel.answers["pinned"]
+    assert pinned["title"] == "llama3.1-405b tp=8 cp=16 pp=16 dp=8"
+    assert pinned["answers"][2]["text"] == "98 tokens/s a GPU · 40% MFU"
+    legal, fits, fast, travels = (text.replace("−", "-") for text in pinned["differences"])
+    assert legal == "the same"
+    assert fits == "+16.61 GiB"  # 86.70 GiB at most, and 70.09
+    share = now.tokens_per_second_per_gpu / then.tokens_per_second_per_gpu - 1
+    assert fast == f"{share:+.1%} tokens/s · {100 * (now.mfu - then.mfu):+.1f} points of MFU"
+    assert share < 0
+    assert travels.startswith("TP -")
+    more = then.tokens_per_second_per_gpu / now.tokens_per_second_per_gpu - 1
+    idle = (now.seconds["pipeline idle"] - then.seconds["pipeline idle"]) / then.step_seconds
+    assert pinned["why"].startswith(f"a token takes {more:.1%} more GPU time: pipeline idle {idle:+.1%}, ")
+    panel.swap()
+    assert panel.answers["pinned"]["differences"][1] == "−16.61 GiB"
+
+
+STEP_OF_PAPER: dict[str, Any] = {
+    "seq_len": 131072,
+    "global_batch": 128,
+    "schedule": "looped-bfs",
+    "recompute": "none",
+    "gpu": "h100-80gb",
+}
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    panel = lp.explorer()
+    panel.pin()
+    panel.set(tp=16)
+    pinned = panel.answers["pinned"]
+    assert pinned["differences"] == ["+1 error", "not known", "not known", "not known"]
+    assert pinned["why"] == "no comparison of the time: tp=16 does not divide n_kv_heads=8"
+    panel.set(tp="x")
+    assert panel.answers["pinned"]["differences"] == []
+    panel.set(tp=8, global_batch=256)
+    assert panel.answers["pinned"]["why"].endswith("; the batches differ, 256 and 128")

@@ -40,7 +40,7 @@ with Lab() as lab:
         panel.locator(".js-plotly-plot .main-svg").first.wait_for()
         lap("the Explorer is drawn")
         panel.get_by_label("TP in powers of two").press("ArrowRight")
-        expect(panel.get_by_role("status")).to_contain_text("tp=16")
+        expect(panel.get_by_role("status")).to_contain_text("tp 8 → 16")
         lap("a slider has moved")
 """
 

@@ -72,12 +72,14 @@ def columns(notebook: Notebook) -> Iterator[Image.Image]:
 
 def tabs(notebook: Notebook) -> Iterator[Image.Image]:
     """A panel, in each of its tabs."""
+    from browser.panel import open_tab
+
     panel = notebook.page.locator(".llamapar").first
     panel.locator(".main-svg").first.wait_for(state="attached")
-    found = panel.get_by_role("tab").all()
-    for tab in (*found, *([] if found else [None])):
+    found = [str(tab.get_attribute("data-tab")) for tab in panel.locator(".lp-pictures [data-tab]").all()]
+    for tab in found or [""]:
         if tab:
-            tab.click()
+            open_tab(panel, tab)
             notebook.run(1)  # waits for a search
         notebook.page.wait_for_timeout(700)
         yield Image.open(io.BytesIO(panel.screenshot())).convert("RGB")

@@ -93,6 +93,7 @@ def film() -> None:
 
 def frames(page: Page, panel: Locator) -> Iterator[Frame]:
     """What the panel shows between one hand's movement and the next."""
+    from browser.panel import open_tab
 
     def shown(stands: int) -> Frame:
         page.wait_for_timeout(700)
@@ -100,7 +101,7 @@ def frames(page: Page, panel: Locator) -> Iterator[Frame]:
         return panel.screenshot(), stands
 
     def tab(name: str) -> None:
-        panel.get_by_role("tab", name=name).click()
+        open_tab(panel, name)
 
     def slide(axis: str, key: str) -> None:
         panel.locator(f".lp-group:not([data-tab]) [data-control={axis}] input[type=range]").first.press(key)
@@ -110,19 +111,19 @@ def frames(page: Page, panel: Locator) -> Iterator[Frame]:
     yield shown(2600)
     panel.locator(".lp-finding button").first.click()
     yield shown(1800)
-    for name, stands in (("Sequence", 1600), ("Ranks", 2000), ("Memory", 1800)):
+    for name, stands in (("sequence", 1600), ("ranks", 2000), ("memory", 1800)):
         tab(name)
         yield shown(stands)
-    tab("Time")
+    tab("time")
     yield shown(1400)
     panel.get_by_role("button", name="pin", exact=True).click()
     for axis, key in (("pp", "ArrowLeft"), ("dp", "ArrowRight")):
         slide(axis, key)
         yield shown(1500)
-    tab("Pipeline")
+    tab("pipeline")
     yield shown(1600)
     panel.get_by_role("button", name="reset", exact=True).click()
-    tab("Heads")
+    tab("heads")
     yield shown(1500)
 
 

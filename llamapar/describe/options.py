@@ -135,6 +135,7 @@ _TABLE = (
     Option("parameter", str, "wq", "a row of the placement table"),
     Option("interleave", bool, True, "whether copies of a KV head lie side by side"),
     Option("chunking", str, "head-tail", "how CP cuts the sequence: {choices}"),
+    Option("gives", str, "dp", "the axis that gives where another moves: {choices}", choices=AXES),
     # a run
     Option("program", str, "attention", "what is run: {choices}", choices=_PROGRAMS),
     Option("engine", str, "local", _ENGINE, choices=("local", "processes", "torchrun", "dry")),

@@ -1,13 +1,21 @@
 
 // -- the four answers --------------------------------------------------------------------------
-// Legal, fits, how fast, what travels: always in sight, each opens its tab; below them those of what is pinned.
+// Legal, fits, how fast, what travels: always in sight, each opens its tab; below them what is pinned.
 
 const AXIS = /^(TP|CP|PP|DP)/;
 
+const partsOf = (text) => text.split(" · ").map((part) => make("span", { class: "lp-part", "data-axis": part.match(AXIS)?.[0].toLowerCase() }, part));
+
 function answerButton({ question, tab, text, note, verdict }, send) {
-  const parts = text.split(" · ").map((part) => make("span", { class: "lp-part", "data-axis": part.match(AXIS)?.[0].toLowerCase() }, part));
-  return button([make("span", { class: "lp-question" }, question), make("b", {}, parts), make("span", { class: "lp-why" }, note)],
+  return button([make("span", { class: "lp-question" }, question), make("b", {}, partsOf(text)), make("span", { class: "lp-why" }, note)],
     { class: "lp-answered", "data-opens": tab, "data-verdict": verdict, title: note, onclick: () => send({ tab }) });
+}
+
+// The pinned job's answers under these ones, each with what is other here, and one sentence why.
+function drawPinned({ title, answers, differences, why: sentence }, ask) {
+  const cells = answers.map(({ text }, k) => make("div", {}, make("b", {}, partsOf(differences[k] ?? "")), make("span", { class: "lp-why" }, `pinned: ${text}`)));
+  const swap = button("swap", { title: "this one into the controls, and the other pinned", onclick: () => ask({ kind: "swap" }) });
+  return [make("div", { class: "lp-against" }, cells), make("div", { class: "lp-line" }, make("span", { class: "lp-what" }, `Against ${title}: ${sentence}`), swap)];
 }
 
 function buildAnswers(send, ask) {
@@ -25,9 +33,7 @@ function buildAnswers(send, ask) {
     steps[2].disabled = !answers.redo;
     if (answers.now.length) refill(now, answers.now, () => answers.now.map((one) => answerButton(one, send)));
     kept.hidden = !answers.pinned;
-    if (answers.pinned) refill(kept, [answers.title, answers.pinned], () => [
-      make("b", {}, "pinned "), answers.title, ` · ${answers.pinned.map(({ text }) => text).join(" · ")} `,
-      button("swap", { title: "this one into the controls, and the other pinned", onclick: () => ask({ kind: "swap" }) })]);
+    if (answers.pinned) refill(kept, answers.pinned, () => drawPinned(answers.pinned, ask));
   }
   return { node, steps: make("div", { class: "lp-steps" }, steps), draw };
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.jobs import JOBS
@@ -54,7 +54,7 @@ _EMPTY: dict[str, object] = {
 }
 _NAMES = (
     *("job", "preset", *DIMS, *LAYOUT, *FACTS, "framework", "padding", "layer_split", "chunking", "rank"),
-    *(*STEP, *PIPELINE, *RUN, "tab"),
+    *(*STEP, *PIPELINE, *RUN, "gives", "tab"),
 )
 
 DEFAULTS: dict[str, object] = {
@@ -67,14 +67,23 @@ TABS = {
     "vocab": "Vocabulary",
     "sequence": "Sequence",
     "stages": "Layers",
-    "pipeline": "Pipeline",
     "ranks": "Ranks",
-    "layer": "In a layer",
     "memory": "Memory",
     "time": "Time",
+    "pipeline": "Pipeline",
+    "layer": "In a layer",
     "plan": "Plan",
     "run": "Run",
 }
+"""The pictures, by the value of the control `tab`."""
+
+DOORS = {
+    "who holds what": ("heads", "vocab", "sequence", "stages", "ranks"),
+    "does it fit": ("memory",),
+    "how fast": ("time", "pipeline", "layer", "plan"),
+    "run it": ("run",),
+}
+"""A question → the pictures that answer it, the first of which it opens on."""
 
 _LABELS = {
     **{axis: axis.upper() for axis in AXES},
@@ -170,15 +179,11 @@ def own_model(label: str) -> Control:
 
 
 def group(
-    title: str, *controls: str | Control, opened: bool = True, tab: str = "", says: Sequence[str] = ()
+    title: str, *controls: str | Control, opened: bool = True, row: bool = False, tab: str = ""
 ) -> Group:
-    """Controls under a title. tab: the only one where they are shown. says: those that the title tells."""
+    """Controls under a title. row: side by side, without a fold. tab: the only one where they are shown."""
     made = [control(each) if isinstance(each, str) else each for each in controls]
-    return (
-        {"group": title, "open": opened, "controls": made}
-        | ({"tab": tab} if tab else {})
-        | ({"says": says} if says else {})
-    )
+    return {"group": title, "controls": made, "open": opened, "row": row} | ({"tab": tab} if tab else {})
 
 
 def _paddings() -> dict[str, str]:
@@ -202,50 +207,57 @@ def _unsaid(name: str) -> Control:
 
 _PRESETS: Control = {"name": "preset", "label": "model", "kind": "choice", "help": ""}
 _PRESETS |= {"options": [*((name, name) for name in PRESETS), (CUSTOM, "custom")]}
-_JUDGES: Titles = {"": "the Llama 3 paper", **{name: f.title for name, f in FRAMEWORKS.items()}}
+_PAPER = "the Llama 3 paper"
+_SHORT_NAMES = {name: f.title if len(f.title) <= len(_PAPER) else name for name, f in FRAMEWORKS.items()}
+_JUDGES: Titles = {"": _PAPER, **_SHORT_NAMES}
 _SPLITS: Titles = {OWN: "the framework's own", **{s: s for s in OPTIONS["layer_split"].choices}}
 _PUBLISHED: Titles = {"": "none", **{name: found.short for name, found in JOBS.items()}}
 _ZERO = choice("zero", {n: str(n) for n in range(OPTIONS["zero"].most + 1)})
 _NC = control("nc", placeholder="pp")
 _KEPT: dict[bool | None, str] = {None: "not known", True: "yes", False: "no"}
 _HOW: list[str | Control] = ["recompute", "schedule", _NC, *(choice(name, _KEPT) for name in STEP[-3:])]
-_BATCH = [_unsaid(name) for name in ("micro_batch", "global_batch", "micro_batches")]
 
 EXPLORER: list[Group] = [
-    group("Model", choice("job", _PUBLISHED), _PRESETS, own_model("or your own")),
-    group("Dimensions", *DIMS, opened=False),
-    group(
-        "Layout",
-        *(control(axis, kind="axis", steps=12 if axis == "dp" else 8) for axis in AXES),
-        "sequence_parallel",
-        "kv_replication",
-    ),
     group(
         "Job",
-        "seq_len",
-        control("gpus", placeholder="tp·cp·pp·dp"),
-        "gpu",
-        "gpus_per_node",
+        _PRESETS,
+        control("gpus", placeholder="all ranks"),
+        control("gpu", label="of"),
+        control("seq_len", label="sequence"),
+        control("global_batch", label="batch", placeholder="not set"),
+        choice("framework", _JUDGES) | {"label": "for"},
+        row=True,
     ),
+    group("Axes", *(control(axis, kind="axis", steps=12 if axis == "dp" else 8) for axis in AXES), row=True),
+    group("Model", choice("job", _PUBLISHED), own_model("or your own"), *DIMS),
     group(
-        "Framework",
-        choice("framework", _JUDGES),
+        "Layout",
+        "sequence_parallel",
+        "kv_replication",
+        "virtual_stages",
+        _ZERO,
+        "dp_replicate",
+        choice("order", _orders()),
+        "gpus_per_node",
         choice("padding", _paddings()),
         choice("layer_split", _SPLITS),
         "chunking",
-        choice("order", _orders()),
-        opened=False,
-        says=("framework", "order"),
     ),
-    group("Rank", "rank", tab="ranks"),
+    group(
+        "Step",
+        *_HOW,
+        *map(_unsaid, ("micro_batch", "micro_batches", "batch_per_dp", "batch_tokens", "quant_group")),
+    ),
+    group("Rank", "rank", row=True, tab="ranks"),
     group(
         "Pipeline",
         "schedule",
-        control("micro_batches", placeholder="2 per PP rank"),
-        "virtual_stages",
+        control("micro_batches", placeholder="2·pp"),
+        control("virtual_stages", label="virtual stages"),
         _NC,
         choice("beside", {"": "none", **{name: name for name in OPTIONS["schedule"].choices}}),
         control("time", placeholder="none"),
+        row=True,
         tab="pipeline",
     ),
     group(
@@ -254,10 +266,11 @@ EXPLORER: list[Group] = [
         control("documents", options=[], placeholder="one"),
         "cp_method",
         control("step", label="ring step"),
+        row=True,
         tab="sequence",
     ),
-    group("In a layer", "step", "cp_method", "rank", tab="layer"),
-    group("Memory", *_HOW, _ZERO, *_BATCH[:2], tab="memory"),
+    group("In a layer", "step", "cp_method", "rank", row=True, tab="layer"),
+    group("Memory", "recompute", "schedule", _ZERO, _unsaid("micro_batch"), row=True, tab="memory"),
     group(
         "Run",
         "program",
@@ -266,17 +279,8 @@ EXPLORER: list[Group] = [
         "dtype",
         "cp_method",
         choice("fault", {"": "nothing", **{name: name for name in OPTIONS["fault"].choices}}),
+        row=True,
         tab="run",
-    ),
-    group(
-        "More",
-        "virtual_stages",
-        *_HOW,
-        _ZERO,
-        "dp_replicate",
-        *_BATCH,
-        *map(_unsaid, ("batch_per_dp", "batch_tokens", "quant_group")),
-        opened=False,
     ),
 ]
 """The Explorer's controls, in the order in which they are shown; a group with a tab is shown in that one,

@@ -26,7 +26,7 @@ function remembered(opened, name, title, attributes, build) {
   return details;
 }
 
-const findingLine = ({ severity, code, message }) => [mark(severity), make("b", {}, code), make("span", { class: "lp-what" }, message)];
+const findingLine = ({ severity, code, message }) => [mark(severity), make("b", {}, code), make("span", { class: "lp-what", title: message }, message)];
 
 // Why, the other fixes and what the frameworks do: folded behind the finding's one line.
 function findingFold(finding, opened, others) {
@@ -42,7 +42,7 @@ function findingCard(group, opened, fix, later) {
   const [best, ...others] = fixes(first.fixes, "apply this fix", (k) => fix(index, k));
   const line = (finding, ...rest) => make("div", { class: "lp-line lp-one" }, findingLine(finding), rest);
   return make("div", { class: `lp-finding lp-${first.severity}`, "data-code": first.code },
-    line(first, first.later ? null : best ?? null, findingFold(first, opened, others)), first.later ? later : null,
+    line(first, first.later ? later : best ?? null, findingFold(first, opened, others)),
     same.map(([finding]) => make("div", { "data-code": finding.code }, line(finding, findingFold(finding, opened, [])))));
 }
 
@@ -74,10 +74,55 @@ function drawRemedies(box, { offered, payload, apply, opened }) {
   box.inert = !now;
   box.classList.toggle("lp-stale", !now);
   if (!now) return;
-  const words = offered.fixes.length ? "try " : "one or two settings, axes or the GPU changed: nothing makes it fit";
+  const words = offered.fixes.length ? "" : "one or two settings, axes or the GPU changed: nothing makes it fit";
   const [best, ...others] = fixes(offered.fixes, "make this change", apply);
   const more = others.length ? remembered(opened, "remedies", `${others.length} more`, {}, () => others) : "";
   box.replaceChildren(words, best ?? "", more);
+}
+
+// -- the pictures --------------------------------------------------------------------------------
+
+// Tabs that the arrow keys walk; each is [key, title, attributes], and `pick` is told the key.
+function buildTabs(label, items, pick) {
+  const tabs = items.map(([key, title, attributes]) => button(title, { role: "tab", ...attributes, onclick: () => pick(key) }));
+  const node = make("div", { class: "lp-tabs", role: "tablist", "aria-label": label }, tabs);
+  node.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const there = tabs.filter((tab) => !tab.hidden);
+    const at = there.findIndex(isActive);
+    if (!step || at < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const next = there[(at + step + there.length) % there.length];
+    next.focus();
+    next.click();
+  });
+  const show = (chosen) => tabs.forEach((tab, k) => {
+    const on = items[k][0] === chosen;
+    const moved = on && tab.tabIndex;
+    tab.setAttribute("aria-selected", String(on));
+    tab.tabIndex = on ? 0 : -1;
+    if (moved) node.scrollLeft = tab.offsetLeft - node.offsetLeft - BEFORE;
+  });
+  return { node, tabs, show };
+}
+
+// Four doors, each a question; behind a door its pictures, and it opens on the one that was last looked at.
+function buildDoors(doors, send) {
+  const last = new Map(doors.map(([door, [[first]]]) => [door, first]));
+  const questions = buildTabs("questions", doors.map(([door]) => [door, door, { "data-door": door }]), (door) => send({ tab: last.get(door) }));
+  const all = doors.flatMap(([door, pictures]) => pictures.map(([tab, title]) => [tab, title, { "data-tab": tab, "data-of": door }]));
+  const pictures = buildTabs("pictures", all, (tab) => send({ tab }));
+  pictures.node.classList.add("lp-pictures");
+  const show = (tab) => {
+    const [door, its] = doors.find(([, each]) => each.some(([name]) => name === tab)) ?? ["", []];
+    if (door) last.set(door, tab);
+    for (const one of pictures.tabs) one.hidden = one.dataset.of !== door;
+    pictures.node.hidden = its.length < 2;
+    questions.show(door);
+    pictures.show(tab);
+  };
+  return { node: make("div", { class: "lp-doors" }, questions.node, pictures.node), show };
 }
 
 // -- everything --------------------------------------------------------------------------------
@@ -98,35 +143,29 @@ function render({ model, el }) {
   const sentence = (problem) => problemCard(problem, send, `${panel.uid}-problem`);
   const fix = (finding, k) => ask({ kind: "fix", finding, fix: k });
 
-  const tabs = model.get("tabs").map(([name, title]) => button(title, { role: "tab", "data-tab": name, onclick: () => send({ tab: name }) }));
-  const bar = make("div", { class: "lp-tabs", role: "tablist", "aria-label": "maps" }, tabs);
-  bar.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const at = tabs.findIndex(isActive);
-    if (!step || at < 0) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const next = tabs[(at + step + tabs.length) % tabs.length];
-    next.focus();
-    next.click();
-  });
+  const doors = buildDoors(model.get("doors"), send);
   const run = buildRun(ask, send);
   const plan = buildPlan(ask, send);
   const steps = buildSteps(panel.uid, send);
   const strip = buildAnswers(send, ask);
   const own = buildDrop(panel.uid, ask);
-  panel.controls.column.prepend(own.node);
-  const product = make("div", { class: "lp-product", "aria-live": "polite" });
-  panel.controls.column.querySelector("[data-control=dp]").after(product);
+  const { column, rows } = panel.controls;
+  rows.Job.classList.add("lp-job");
+  rows.Axes.classList.add("lp-axes");
+  // GPUs are held: one axis gives where another moves, and each can be chosen for it.
+  const givers = [...rows.Axes.children].map((row) => {
+    const axis = row.dataset.control;
+    const title = `${axis.toUpperCase()} gives where another axis moves, so that the GPUs stay`;
+    const giver = button("⇄", { class: "lp-gives", title, "aria-label": title, onclick: () => send({ gives: axis }) });
+    row.append(giver);
+    return [axis, giver];
+  });
+  column.prepend(own.node);
+  const settings = fold("settings", { class: "lp-group lp-settings" }, column);
   const remedies = make("div", { class: "lp-tries lp-remedies", hidden: true });
-  // In a narrow window the model, the axes and the picture stand alone; these two unfold the rest.
-  const unfold = (shown) => button("", { class: "lp-unfold", "aria-expanded": "false", onclick: ({ currentTarget }) =>
-    currentTarget.setAttribute("aria-expanded", String(panel.columns.classList.toggle(shown))) });
-  const [settings, found] = [unfold("lp-settings"), unfold("lp-found")];
-  settings.textContent = "all settings";
-  const first = ["preset", "tp", "cp", "pp", "dp"].map((name) => panel.controls.column.querySelector(`[data-control=${name}]`));
-  for (const node of [...first.flatMap((row) => [row, row.parentNode]), product]) node.classList.add("lp-first");
-  panel.controls.column.append(make("div", { class: "lp-unfolds" }, settings, found));
+  // In a narrow window the model, the axes, what fails and the picture stand alone: this unfolds the other findings.
+  const found = button("", { class: "lp-unfold", "aria-expanded": "false", onclick: () =>
+    found.setAttribute("aria-expanded", String(panel.columns.classList.toggle("lp-found"))) });
 
   const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
@@ -142,9 +181,10 @@ function render({ model, el }) {
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
-  panel.columns.prepend(make("div", { class: "lp-head" }, make("div", { class: "lp-top" }, status, strip.steps), strip.node));
-  panel.main.append(panel.cards, bar, run.head, plan.head, steps.head,
-    figure.node, run.tables, copying);
+  const picturing = Object.values(rows).filter((row) => row.dataset.tab); // the controls of a picture, above it
+  panel.main.append(doors.node, ...picturing, run.head, plan.head, steps.head, figure.node, run.tables, copying);
+  panel.columns.replaceChildren(rows.Job, rows.Axes, make("div", { class: "lp-top" }, status, found, settings, strip.steps),
+    strip.node, panel.cards, panel.main);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
   let result = null;
@@ -190,20 +230,15 @@ function render({ model, el }) {
     const now = payload();
     drawFigure(); // first: plotly measures the page, which the rest of this then changes, once
     panel.controls.show(now);
-    refill(status, now.judged ? now.status : now.problem, () => [now.judged ? now.status : sentence(now.problem)]);
+    refill(status, now.judged ? [now.status, now.gave] : now.problem, () => (now.judged
+      ? [make("b", {}, now.status), now.gave ? make("span", { class: "lp-gave" }, ` ${now.gave}`) : ""] : [sentence(now.problem)]));
+    for (const [axis, giver] of givers) giver.setAttribute("aria-pressed", String(axis === now.values.gives));
     status.dataset.ok = !now.ok ? "no" : now.fits ? "yes" : "unsure";
     drawFindings(panel.cards, now, opened, fix, remedies, sentence);
     if (now.judged) [found.disabled, found.textContent] = [!now.findings.length, now.findings.length === 1 ? "1 finding" : `${now.findings.length} findings`];
     showRemedies();
     showAnswers();
-    product.textContent = now.product;
-    for (const tab of tabs) {
-      const on = tab.dataset.tab === now.values.tab;
-      const chosen = on && tab.tabIndex;
-      tab.setAttribute("aria-selected", String(on));
-      tab.tabIndex = on ? 0 : -1;
-      if (chosen) bar.scrollLeft = tab.offsetLeft - bar.offsetLeft - BEFORE;
-    }
+    doors.show(now.values.tab);
     text.hidden = true;
   };
   const keeping = (draw) => () => keepFocus(panel.columns, status, draw);

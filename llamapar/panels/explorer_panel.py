@@ -26,7 +26,7 @@ from llamapar.figures.plan import Mark
 from llamapar.frameworks.export import EXPORTS, as_cli
 from llamapar.rules.report import Report
 
-from .controls import DEFAULTS, EXPLORER, TABS
+from .controls import DEFAULTS, DOORS, EXPLORER, TABS
 from .line import PLAIN, is_line
 from .page import Page, nth, source
 from .runner import Runner
@@ -54,7 +54,9 @@ class Explorer(Page[State]):
     _esm = source("page.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js", "layer.js")
     _css = source("page.css")
     schema = traitlets.List(EXPLORER).tag(sync=True)
-    tabs = traitlets.List(list(TABS.items())).tag(sync=True)
+    doors = traitlets.List([(door, [(tab, TABS[tab]) for tab in tabs]) for door, tabs in DOORS.items()]).tag(
+        sync=True
+    )
     exports = traitlets.List(list(EXPORTS)).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
     offered = traitlets.Dict().tag(sync=True)
@@ -74,11 +76,19 @@ class Explorer(Page[State]):
 
     @named(keywords(DEFAULTS))
     def set(self, **values: object) -> None:
-        """Set controls by name; an impossible value is shown with its reason, as for the mouse.
+        """Set controls by name, as the mouse does; an impossible value is shown with its reason.
+
+        GPUs and global batch are held: a degree that moves takes from DP, or from the axis that `gives`
+        names; degrees that are set together are all kept. What gave stands in the status and in `gave`.
 
         Raises LayoutError for a control that is not there.
         """
-        self._show(lambda state: state.change(values))
+        self._show(lambda state: state.move(values))
+
+    @property
+    def gave(self) -> str:
+        """What gave in the last move, so that GPUs and batch are held; empty where nothing had to."""
+        return self._state.gave
 
     def load(self, source: ModelLike) -> None:
         """Take a model from a config.json, params.json, dict or ModelConfig. Raises ModelError."""
@@ -155,8 +165,8 @@ class Explorer(Page[State]):
             if back:
                 state, now = back.pop(), self._state
                 forth.append(now)
-                looked = {name: now.values[name] for name in ("tab", "beside")}
-                super()._show(lambda _: replace(state, values=state.values | looked))
+                looked = {name: now.values[name] for name in ("tab", "beside", "gives")}
+                super()._show(lambda _: replace(state, values=state.values | looked, gave=""))
 
     def _show(self, change: Callable[[State], State]) -> None:
         with self._lock:
@@ -223,6 +233,7 @@ class Explorer(Page[State]):
     def _now(self) -> View:
         outcome = self._state.outcome
         lines = [str(outcome.report)] if outcome.report else []
+        lines += [self.gave] if self.gave else []
         if outcome.problem:
             lines.append(str(outcome.problem))
         if outcome.view:
@@ -239,15 +250,20 @@ class Explorer(Page[State]):
 
     # -- to and from the browser -----------------------------------------------------------------
 
+    def _answer(self, kind: str, content: Values) -> None:
+        if kind == "set":
+            changes = dict(content["changes"])
+            self._show(lambda state: state.move(changes))
+        else:
+            super()._answer(kind, content)
+
     def _follow(self) -> None:
         """What comes after the picture: what takes longer, remedies, a run at once where quick, a search."""
         state = self._state
-        pinned = [answer.as_dict() for answer in state.pinned.answers] if state.pinned else None
         self.answers = {
             "seq": self.payload["seq"],
             "now": [answer.as_dict() for answer in state.answers],
-            "pinned": pinned,
-            "title": state.pinned.status if state.pinned else "",
+            "pinned": state.beside_pinned,
             "undo": len(self._past),
             "redo": len(self._future),
             "line": state.line,
@@ -326,7 +342,7 @@ def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
     if isinstance(model, str) and is_line(model):
         panel = Explorer()
         panel.restore(model)
-        panel.set(**values)
+        panel._show(lambda state: state.change(values))
         return panel
     return Explorer(**({} if model is None else {"preset": model}) | values)
 

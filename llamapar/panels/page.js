@@ -185,7 +185,7 @@ function choiceControl(control, send) {
     if (!values.includes(value)) { values.push(value); select.append(make("option", {}, String(value))); }
     select.selectedIndex = values.indexOf(value);
   };
-  return { nodes: [select], show, says: () => select.selectedOptions[0]?.text };
+  return { nodes: [select], show };
 }
 
 function boolControl(control, send) {
@@ -209,35 +209,31 @@ const isLong = ({ kind, options }) => kind === "choice" && options.some(([, labe
 
 const KINDS = { int: intControl, text: textControl, axis: axisControl, choice: choiceControl, bool: boolControl };
 
-// Builds all groups; returns the column and a function that shows values, and marks the one that is wrong.
+// Builds all groups; returns the column, its rows by name, and a function that shows values and marks the one that is wrong.
 function buildControls(schema, uid, send, load) {
   const shows = {};
   const boxes = {};
   const wrong = { "aria-invalid": "true", "aria-describedby": `${uid}-problem` };
-  const told = []; // titles that say what some of their controls say
-  const groups = schema.map(({ group, open, tab, controls, says = [] }) => {
-    const words = [];
-    const rows = controls.map((spec) => {
+  const rows = {}; // groups without a fold, which a panel places itself
+  const groups = schema.map(({ group, open, row, tab, controls }) => {
+    const made = controls.map((spec) => {
       const control = { ...spec, id: `${uid}-${group}-${spec.name}` };
       const built = control.kind === "file" ? fileControl(control, load) : KINDS[control.kind](control, send);
       (shows[control.name] ??= []).push(built.show);
       (boxes[control.name] ??= []).push(built.nodes.find(({ id }) => id === control.id));
-      if (says.includes(control.name)) words.push(built.says);
       const label = make("label", { for: control.id, title: control.help }, control.label);
       return make("div", { class: `lp-row lp-${control.kind}${isLong(control) ? " lp-long" : ""}`, "data-control": control.name }, label, ...built.nodes);
     });
-    const made = fold(group, { class: "lp-group", open, "data-tab": tab }, rows);
-    if (words.length) told.push(() => { made.firstChild.textContent = `${group}: ${words.map((word) => word()).join(", ")}`; });
-    return made;
+    if (!row) return fold(group, { class: "lp-group", open, "data-tab": tab }, made);
+    return rows[group] = make("div", { class: "lp-group lp-knobs", role: "group", "aria-label": group, "data-tab": tab }, made);
   });
   const show = ({ values, problem }) => {
     for (const [name, value] of Object.entries(values)) shows[name]?.forEach((put) => put(value));
     for (const [name, box] of Object.entries(boxes).flatMap(([each, nodes]) => nodes.map((node) => [each, node])))
       for (const [key, value] of Object.entries(wrong)) name === problem?.field ? box.setAttribute(key, value) : box.removeAttribute(key);
-    told.forEach((tell) => tell());
     for (const group of groups) group.hidden = Boolean(group.dataset.tab) && group.dataset.tab !== values.tab;
   };
-  return { column: make("div", { class: "lp-controls" }, ...groups), show };
+  return { column: make("div", { class: "lp-controls" }, ...groups), rows, show };
 }
 
 // The line of code that gives what is shown, a button that copies it, one that takes the last change back,
@@ -268,7 +264,7 @@ const why = (text) => (text ? make("div", { class: "lp-why" }, text) : null);
 
 // What there is to do: buttons that do it, each beside what that gains and costs; `press` is told which.
 const fixes = (offered, title, press) => offered.map(([text, effect], k) => make("div", { class: "lp-fix" },
-  button(text, { title, onclick: () => press(k) }), effect ? make("span", { class: "lp-price" }, effect) : null));
+  button(text, { title: effect ? `${title}: ${effect}` : title, onclick: () => press(k) }), effect ? make("span", { class: "lp-price", title: effect }, make("span", {}, effect)) : null));
 const tries = (parts, more = "") => (parts.length ? make("div", { class: `lp-tries ${more}` }, "try ", parts) : null);
 
 // A card: its first line, and what stands under it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,20 +16,14 @@ from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values, written
-from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag, one_of
+from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.figures.cost import stacked
 from llamapar.figures.machine import picture
 from llamapar.frameworks import framework, padding_rule
 from llamapar.frameworks.export import as_cli
 from llamapar.frameworks.settings import Settings
-from llamapar.place import heads, stages, vocab
-from llamapar.place.orders import ORDERS
-from llamapar.place.pipeline import Timeline, Timelines
-from llamapar.place.schedule import schedule_of
-from llamapar.records.tables import Record, plural
-from llamapar.rules.capacity import account, load
+from llamapar.records.tables import Plain
 from llamapar.rules.report import Report, check_job
 from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, WARNING
@@ -37,66 +31,22 @@ from llamapar.rules.table import ERROR, WARNING
 from .answers import (
     Answer,
     answers,
-    layer_split,
-    layer_steps,
     machine,
     method,
     plain_finding,
-    sequence_map,
     timed,
 )
 from .bringing import controls_of
+from .comparing import compared
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
+from .holding import NOTHING, Held, counted, is_count, moved
 from .line import PLAIN, read_line
+from .maps import RECORDS, padding
 from .runs import RunPlan, card, plan
 from .searching import Question
 
-
-def padding(report: Report) -> Padding:
-    return report.job.padding or (report.judge.padding if report.judge else NO_PADDING)
-
-
-def pipeline(report: Report, values: Values) -> Record:
-    """The timeline of the schedule, with a cursor where a time is set, or beside another one.
-
-    Raises LayoutError where a schedule is not defined, or has more operations than the tab draws.
-    """
-    layout = report.job.layout
-    pp, v = layout.pp, layout.virtual_stages
-    many = report.job.n_micro_batches or layout.usual_micro_batches
-    if 2 * pp * v * many > MOST_OPERATIONS:
-        what = f"{plural(many, 'micro-batch')} over pp·virtual_stages = {pp * v:,} stages"
-        fewer = Choice.of(micro_batches=max(1, MOST_OPERATIONS // (2 * pp * v)))
-        raise LayoutError(what, f"at most {MOST_OPERATIONS:,} operations are drawn", [fewer], "micro_batches")
-
-    def timeline(name: str) -> Timeline:
-        nc = values["nc"] if name == "flexible" else None
-        return schedule_of(name, pp, v, many, nc).timeline()
-
-    shown: Timeline | Timelines
-    shown = first = timeline(one_of("schedule", values["schedule"], ORDERS))
-    if values["beside"]:
-        shown = first.beside(timeline(one_of("beside", values["beside"], ORDERS)))
-    return shown if values["time"] is None else shown.at(min(values["time"], shown.end))
-
-
-RECORDS: dict[str, Callable[[Report, Values], Record]] = {
-    "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
-    "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
-    "sequence": sequence_map,
-    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r.job, r.judge)),
-    "memory": lambda r, v: (load(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
-    "pipeline": pipeline,
-    "layer": layer_steps,
-}
-"""By the tab's name what it draws, of a report and the values of the controls; Run draws when it ran."""
-
-
-VIEW = ("tab", "rank", "time", "beside", "step")
-"""Controls of what is looked at, which are no step to undo."""
-
-MOST_OPERATIONS = 2**15
-"""That the Pipeline tab draws: what a timeline of half a second has."""
+VIEW = ("tab", "rank", "time", "beside", "step", "gives")
+"""Controls of what is looked at, or of what gives, which are no step to undo."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +87,10 @@ class State:
     base: ModelConfig
     pinned: State | None = None
     """A layout that stands beside this one."""
+    held: Held = NOTHING
+    """The last layout that they made, and the GPUs that a move keeps."""
+    gave: str = ""
+    """What gave in the last move."""
 
     @classmethod
     def start(cls) -> State:
@@ -179,7 +133,19 @@ class State:
             values["rank"] = _within(values["rank"], values)
         if values["job"] and not _is_still(values, JOBS[values["job"]].job):
             values["job"] = ""
-        return replace(self, values=values, base=base)
+        gave = self.gave if changes.keys() <= {*VIEW} else ""
+        return replace(self, values=values, base=base, held=self.held.after(values), gave=gave)
+
+    def move(self, changes: Mapping[str, object]) -> State:
+        """The same by a hand, or `set`: GPUs and batch are held, unless it brings another model or job."""
+        if changes.keys() & {"preset", "job"}:
+            return self.change(changes)
+        read = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
+        move = moved(self.values, read, self.held)
+        after = self.change(read | move.more)
+        return (
+            replace(after, gave=move.gave, held=replace(after.held, gpus=move.gpus)) if move.gave else after
+        )
 
     def apply(self, changes: Mapping[str, object]) -> State:
         """With settings changed that may be those of a job or a fix, not the controls' own form of them."""
@@ -313,13 +279,25 @@ class State:
 
     @property
     def product(self) -> str:
-        """The degrees multiplied, beside the GPUs there are; empty among broken ones."""
-        degrees, gpus = [self.values[axis] for axis in AXES], self.values["gpus"]
-        if not all(isinstance(n, int) and 0 < n <= OPTIONS["tp"].most for n in degrees):
+        """The degrees multiplied, and the GPUs there are where those are others; empty among broken ones."""
+        degrees, gpus = counted(self.values), self.values["gpus"]
+        if degrees is None:
             return ""
-        world = math.prod(degrees)
-        there = f" of {gpus:,} GPUs" if isinstance(gpus, int) and 0 < gpus < 2**31 else " GPUs"
-        return f"{' · '.join(map(str, degrees))} = {world:,}{there}"
+        world = math.prod(degrees.values())
+        there = f" of {gpus:,} GPUs" if is_count(gpus, "gpus") and gpus != world else " GPUs"
+        return f"{' · '.join(map(str, degrees.values()))} = {world:,}{there}"
+
+    @property
+    def beside_pinned(self) -> Plain | None:
+        """The pinned job's answers, and how those of this one differ."""
+        if not self.pinned:
+            return None
+        other, report = self.pinned.outcome.report, self.outcome.report
+        title = f"{other.job.model.name} {other.job.layout}" if other else self.pinned.status
+        shown: Plain = {"title": title, "differences": [], "why": ""}
+        if report and other:
+            shown |= compared((report, self.values), (other, self.pinned.values))
+        return shown | {"answers": [answer.as_dict() for answer in self.pinned.answers]}
 
     def plan(self) -> RunPlan:
         """What the Run tab runs, whichever tab is shown. Raises LlamaparError."""
@@ -332,8 +310,8 @@ class State:
 
     @property
     def status(self) -> str:
-        """One line."""
-        return self.outcome.status
+        """One line, and what gave."""
+        return "; ".join(filter(None, (self.outcome.status, self.gave)))
 
     def traits(self, seq: int) -> Values:
         """All that the page is sent. seq numbers it: remedies and buttons refer to it."""
@@ -341,9 +319,9 @@ class State:
         payload = {
             "seq": seq,
             "values": self.values,
-            "product": self.product,
             "ok": bool(report and report.ok and not problem),
-            "status": outcome.status,
+            "status": self.product if report else outcome.status,
+            "gave": self.gave,
             "judged": report is not None,
             "problem": card(problem, DEFAULTS) if problem else None,
             "findings": [plain_finding(f) for f in report.findings] if report else [],
@@ -394,7 +372,7 @@ def _is_still(values: Values, job: Job) -> bool:
 
 def _within(rank: object, values: Values) -> object:
     """`rank`, as it stands in a layout of fewer ranks; untouched among broken degrees."""
-    degrees = [values[axis] for axis in AXES]
-    if not all(isinstance(n, int) and n > 0 for n in (*degrees, rank + 1 if isinstance(rank, int) else 0)):
+    degrees = counted(values)
+    if degrees is None or not isinstance(rank, int) or rank < 0:
         return rank
-    return rank % math.prod(degrees)
+    return rank % math.prod(degrees.values())

@@ -12,7 +12,7 @@ from typing import Any
 from playwright.sync_api import Locator
 
 from browser.lab import Notebook, wait_until
-from llamapar.panels.controls import CLINIC, EXPLORER
+from llamapar.panels.controls import CLINIC, DOORS, EXPLORER
 
 PATIENCE = 20.0
 """Seconds until a page that does not follow its kernel counts as frozen, on a machine that may be busy."""
@@ -48,17 +48,17 @@ SHOWN = """(root) => {
         seq: Number(root.dataset.painted),
         status: text("[role=status]"),
         boxes: boxes.map((node) => [node.closest("[data-control]").dataset.control, node.type, shown(node)]),
-        tab: all(".lp-tabs [aria-selected=true]").map((tab) => tab.dataset.tab),
+        tab: all(".lp-pictures [aria-selected=true]").map((tab) => tab.dataset.tab),
         title: root.querySelector(".lp-heading")?.hidden ? "" : text(".lp-name"),
         codes: [...new Set(all(".lp-findings [data-code]").map((card) => card.dataset.code))],
-        product: text(".lp-product"),
         dimmed: Boolean(root.querySelector(".lp-findings.lp-kept")),
         answers: all(".lp-answers .lp-part").map((part) => part.textContent),
     };
 }"""
 KEPT = """(lambda p, a: {
     "judged": p.get("judged", True), "off": p["problem"] is not None,
-    "values": p["values"], "seq": p["seq"], "status": p["status"], "product": p.get("product", ""),
+    "values": p["values"], "seq": p["seq"],
+    "status": " ".join(filter(None, [p["status"], p.get("gave", "")])),
     "title": ((p["figure"] or {}).get("layout") or {}).get("title", {}).get("text", ""),
     "codes": [each["code"] for each in p.get("findings", []) if "code" in each],
     "answers": [part for one in a.get("now", []) for part in one["text"].split(" · ")],
@@ -89,6 +89,14 @@ def face(control: dict[str, Any], kind: str, value: Any) -> str:
 def plain(title: str) -> str:
     """The words of a plotly text."""
     return html.unescape(re.sub("<[^>]+>", "", title.replace("<br>", " ")))
+
+
+def open_tab(root: Locator, tab: str) -> None:
+    """Through the door of a picture, and then by its own button, where the door has more than one."""
+    [door] = [question for question, tabs in DOORS.items() if tab in tabs]
+    root.locator(f'[data-door="{door}"]').click()
+    if len(DOORS[door]) > 1:
+        root.locator(f".lp-pictures [data-tab={tab}]").click()
 
 
 class Panel:
@@ -127,7 +135,7 @@ class Panel:
         judged = kept["judged"]  # else what was said last stays, dimmed, and the status says why
         if not judged and (kept["status"] not in page["status"] or not page["dimmed"]):
             wrong.append(f"status is {page['status']!r}, not {kept['status']!r}, or nothing is dimmed")
-        for part in ("seq", "status", "product", "answers") if judged else ("seq", "product"):
+        for part in ("seq", "status", "answers") if judged else ("seq",):
             if page[part] != kept[part]:
                 wrong.append(f"{part} is {page[part]!r}, not {kept[part]!r}")
         if page["tab"] and page["tab"] != [values["tab"]]:
@@ -142,6 +150,10 @@ class Panel:
         if judged and (not codes <= told or bool(codes) != bool(told)):
             wrong.append(f"findings are {page['codes']}, not {kept['codes']}")
         return wrong
+
+    def open_tab(self, tab: str) -> None:
+        """Show a picture, as a hand does."""
+        open_tab(self.root, tab)
 
     def settle(self, control: str = "", right: Callable[[Any], bool] = lambda _: True) -> None:
         """Wait until the kernel has the right value, and the page shows what the kernel has, all of it."""

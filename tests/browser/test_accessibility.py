@@ -9,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from browser.lab import Lab, Notebook, scratch_notebook
+from browser.panel import open_tab
 from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
@@ -67,7 +68,6 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -
     if soak:
         names += ["vocab", "sequence", "stages", "pipeline", "ranks", "layer", "memory", "run"]
     for name in names:
-        tab = notebook.cell(0).locator(f".lp-tabs [data-tab={name}]")
-        tab.click()
+        open_tab(notebook.cell(0).locator(".llamapar").first, name)
         notebook.page.wait_for_timeout(400)
         assert serious(notebook) == [], name

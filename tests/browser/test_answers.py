@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, product
 
@@ -116,8 +117,8 @@ def tick(panel: Panel, name: str) -> None:
 
 
 def click_tab(panel: Panel, _: str) -> None:
-    panel.root.locator(".lp-tabs [aria-selected=true]").click()
-    panel.root.get_by_role("tab", name="Vocabulary").click()
+    panel.root.locator(".lp-tabs [data-door][aria-selected=true]").click()
+    panel.open_tab("vocab")
     panel.settle("tab", lambda tab: tab == "vocab")
 
 
@@ -214,10 +215,10 @@ def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
     explorer.settle("tp", lambda tp: tp == 16)
     explorer.root.locator("[data-code=LP104]").get_by_title("apply this fix").first.click()
     explorer.settle("tp", lambda tp: tp == 8)
-    explorer.root.get_by_role("tab", name="Heads").click()
+    explorer.open_tab("heads")
     explorer.control("preset", "select").select_option("llama3.1-8b")
     explorer.settle("preset", lambda preset: preset == "llama3.1-8b")
-    expect(explorer.root.get_by_role("status")).to_contain_text("llama3.1-8b tp=8")
+    expect(explorer.root.get_by_role("status")).to_contain_text(re.compile("^8 · "))
 
 
 def test_a_line_with_a_word_too_many_is_mended_by_its_button(explorer: Panel) -> None:
@@ -286,7 +287,8 @@ def test_the_clinic_answers_after_any_change_of_the_kernel(notebook: Notebook) -
     clinic.settle("model", lambda model: model == "llama3-8b")
     clinic.root.get_by_title("open the Explorer on this layout").first.click()
     opened = notebook.page.locator(".lp-opened")
-    expect(opened.get_by_role("status")).to_contain_text("llama3-8b tp=8")
+    expect(opened.get_by_role("status")).to_contain_text(re.compile("^8 · "))
+    expect(opened.locator("[data-control=preset] select")).to_have_value("llama3-8b")
     load(clinic, "config")
     clinic.kernel("visit.set(framework='torchtitan')")
     choose(clinic, "framework")

@@ -90,14 +90,13 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path)
     notebook.screenshot(tmp_path / "diagnosis.png")
     card.get_by_role("button", name="tensor_parallel_degree=8 dp=2").click()
     opened = notebook.page.locator(".lp-opened")
-    expect(opened.get_by_role("status")).to_contain_text(
-        "llama3-8b tp=8 cp=1 pp=1 dp=2 (16 ranks) for torchtitan"
-    )
+    expect(opened.get_by_role("status")).to_contain_text("8 · 1 · 1 · 2 = 16 GPUs")
+    expect(opened.locator("[data-control=framework] select")).to_have_value("torchtitan")
     expect(opened.locator(".lp-name").first).to_have_text(
         "llama3-8b: query and KV heads over tp=8", timeout=SLOW
     )
     card.get_by_role("button", name="context_parallel_degree=2").click()  # the same Explorer, another layout
-    expect(opened.get_by_role("status")).to_contain_text("tp=8 cp=2 pp=1 dp=1 (16 ranks)")
+    expect(opened.get_by_role("status")).to_contain_text("8 · 2 · 1 · 1 = 16 GPUs")
     assert opened.locator(".llamapar").count() == 1
     notebook.run(1)
     assert notebook.outputs(1)[0]["data"]["text/plain"] == "('tp=8 cp=2 pp=1 dp=1', True)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
+from browser.panel import open_tab
 from inputs import TEN_KV_HEADS
+from llamapar.panels.controls import DOORS
 from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
@@ -59,11 +62,11 @@ def status(notebook: Notebook) -> Locator:
 
 
 def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Notebook, tmp_path: Path) -> None:
-    expect(status(notebook)).to_contain_text("tp=8 cp=1 pp=16 dp=128 (16384 ranks)")
+    expect(status(notebook)).to_have_text("8 · 1 · 16 · 128 = 16,384 GPUs")
     slider = panel_of(notebook).get_by_label("TP in powers of two")
     slider.focus()
     notebook.page.keyboard.press("ArrowRight")
-    expect(status(notebook)).to_contain_text("tp=16")
+    expect(status(notebook)).to_contain_text("tp 8 → 16: dp 128 → 64, still 16,384 GPUs")
     finding = panel_of(notebook).locator("[data-code=LP104]")
     expect(finding).to_contain_text("tp=16 does not divide n_kv_heads=8 (llama3.1-405b)")
     expect(finding.get_by_title("apply this fix")).to_have_count(1)  # one line: the rest folds
@@ -73,62 +76,57 @@ def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Noteb
     notebook.screenshot(tmp_path / "tp16.png")
     finding.get_by_title("apply this fix").first.focus()
     notebook.page.keyboard.press("Enter")
-    expect(status(notebook)).to_contain_text("tp=8 cp=2 pp=16 dp=128")
+    expect(status(notebook)).to_have_text(re.compile("^8 · "))
     expect(status(notebook)).to_be_focused()  # the button is gone, and hands the focus on
     notebook.run(2)
-    assert notebook.outputs(2)[0]["data"]["text/plain"] == "'tp=8 cp=2 pp=16 dp=128'"
+    assert notebook.outputs(2)[0]["data"]["text/plain"] == "'tp=8 cp=2 pp=16 dp=64'"
 
 
 def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> None:
     seen = []
-    panel_of(notebook).get_by_role("tab", name="Heads").focus()
-    for name in (
-        "Vocabulary",
-        "Sequence",
-        "Layers",
-        "Pipeline",
-        "Ranks",
-        "In a layer",
-        "Memory",
-        "Time",
-        "Plan",
-        "Run",
-        "Heads",
-    ):
-        notebook.page.keyboard.press("ArrowRight")
-        tab = panel_of(notebook).get_by_role("tab", name=name)
-        expect(tab).to_be_focused()
-        expect(tab).to_have_attribute("aria-selected", "true")
-        title = panel_of(notebook).locator(".lp-name").first
-        if name == "Plan":  # it searches in the background, and goes on while others are looked at
-            expect(panel_of(notebook).locator(".lp-search")).to_contain_text("16,384 h100-80gb")
+    panel = panel_of(notebook)
+    doors = [*DOORS][1:] + [*DOORS][:1]  # it opens on a picture of the first
+    walked = [(door, tab) for door in doors for tab in DOORS[door]]
+    for door, name in walked:
+        if DOORS[door][0] == name:  # the keys walk the doors, and from the picture that each opens on
+            panel.locator(".lp-tabs [data-door][aria-selected=true]").focus()
+            notebook.page.keyboard.press("ArrowRight")
+            expect(panel.get_by_role("tab", name=door)).to_be_focused()
+            expect(panel.get_by_role("tab", name=door)).to_have_attribute("aria-selected", "true")
+        else:
+            panel.locator(".lp-pictures [aria-selected=true]").focus()
+            notebook.page.keyboard.press("ArrowRight")
+            expect(panel.locator(f".lp-pictures [data-tab={name}]")).to_be_focused()
+        expect(panel.locator(f".lp-pictures [data-tab={name}]")).to_have_attribute("aria-selected", "true")
+        title = panel.locator(".lp-name").first
+        if name == "plan":  # it searches in the background, and goes on while others are looked at
+            expect(panel.locator(".lp-search")).to_contain_text("16,384 h100-80gb")
             continue
-        if name == "Run":  # 405B is not quick: nothing runs before it is asked for
-            expect(panel_of(notebook).locator(".lp-verdict")).to_have_text("not run yet")
+        if name == "run":  # 405B is not quick: nothing runs before it is asked for
+            expect(panel.locator(".lp-verdict")).to_have_text("not run yet")
             expect(title).not_to_be_visible()
             continue
-        if name == "In a layer":
-            walk = panel_of(notebook).get_by_label("step through it")
+        if name == "layer":
+            walk = panel.get_by_label("step through it")
             walk.focus()
             notebook.page.keyboard.press("End")
             expect(walk).to_have_attribute("aria-valuetext", "step 22 of 22")
-            expect(panel_of(notebook).get_by_role("button", name="next step")).to_be_disabled()
-            tab.focus()
+            expect(panel.get_by_role("button", name="next step")).to_be_disabled()
         expect(title).not_to_have_text(seen[-1] if seen else "")
         seen.append(title.text_content())
     assert len(set(seen)) == 9
-    panel_of(notebook).get_by_role("tab", name="Plan").click()
+    open_tab(panel_of(notebook), "plan")
     panel_of(notebook).get_by_role("button", name="Stop").click()
     expect(panel_of(notebook).get_by_role("button", name="Search again")).to_be_enabled()
 
 
 def test_a_click_makes_it_fit(notebook: Notebook) -> None:
-    zero = panel_of(notebook).locator("[data-control=zero] select")  # in the tab's group, and among More
-    panel_of(notebook).get_by_role("tab", name="Memory").click()
+    zero = panel_of(notebook).locator("[data-control=zero] select")  # in the settings and here
+    open_tab(panel_of(notebook), "memory")
     expect(zero).to_have_count(2)
     expect(status(notebook)).to_have_attribute("data-ok", "unsure")  # nobody has named the trainer
     expect(panel_of(notebook).get_by_role("button", name="fits?")).to_have_attribute("data-verdict", "unsure")
-    zero.first.select_option("1")
+    zero.last.select_option("1")
     note = panel_of(notebook).locator(".lp-subtitle").first
     expect(note).to_contain_text("GiB of h100-80gb: does not fit")
     expect(status(notebook)).to_have_attribute("data-ok", "no")
@@ -139,16 +137,16 @@ def test_a_click_makes_it_fit(notebook: Notebook) -> None:
     expect(note).to_contain_text("h100-80gb: fits")
     expect(status(notebook)).to_have_attribute("data-ok", "yes")
     expect(offered.first).not_to_be_visible()
-    recompute = panel_of(notebook).locator("[data-control=recompute] select").first
+    recompute = panel_of(notebook).locator("[data-tab=memory] [data-control=recompute] select")
     expect(recompute).to_have_value("full")
-    zero.first.select_option("3")
-    expect(zero.last).to_have_value("3")
-    panel_of(notebook).get_by_role("tab", name="Heads").click()
+    zero.last.select_option("3")
+    expect(zero.first).to_have_value("3")
+    open_tab(panel_of(notebook), "heads")
     expect(recompute).not_to_be_visible()
 
 
 def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
-    panel_of(notebook).get_by_role("tab", name="Ranks").click()
+    open_tab(panel_of(notebook), "ranks")
     expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("Rank 6,043 of 16,384")
     grid = panel_of(notebook).locator(".nsewdrag").first
     box = grid.bounding_box()
@@ -166,7 +164,7 @@ def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
 
 def test_a_click_on_the_timeline_puts_a_cursor_there(notebook: Notebook) -> None:
     panel = panel_of(notebook)
-    panel.get_by_role("tab", name="Pipeline").click()
+    open_tab(panel, "pipeline")
     expect(panel.locator(".lp-name").first).to_contain_text("bubble")
     expect(panel.locator("[data-control=time] input")).to_have_value("")
     panel.locator(".nsewdrag").first.click()
@@ -186,7 +184,7 @@ def test_the_picture_follows_the_window(notebook: Notebook) -> None:
 
 def test_at_most_three_findings_stand_open_at_1280(notebook: Notebook) -> None:
     notebook.run(1)
-    expect(status(notebook)).to_contain_text("dp=4 (8192 ranks): 2 errors, 2 warnings, 2 notes")
+    expect(status(notebook)).to_contain_text("8 · 16 · 16 · 4 = 8,192 of 16,384 GPUs")
     cards = panel_of(notebook).locator(".lp-findings > .lp-finding")
     expect(cards).to_have_count(3)
     expect(panel_of(notebook).get_by_text("2 more findings", exact=True)).to_be_visible()
@@ -220,12 +218,12 @@ def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
     expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("tp=8")
     notebook.set_theme("dark")  # draws the picture anew
     expect(panel_of(notebook).locator(".lp-figure.lp-kept .main-svg").first).to_be_visible()
-    panel_of(notebook).get_by_role("tab", name="Layers").click()
+    open_tab(panel_of(notebook), "stages")
     expect(panel_of(notebook).locator(".lp-reason")).to_be_visible()  # no picture of another tab
     expect(told).to_have_count(1)
     box.fill("4")
     box.press("Enter")
-    expect(status(notebook)).to_contain_text("tp=4 cp=1")
+    expect(status(notebook)).to_contain_text("4 · 1 · 16 · 256 = 16,384 GPUs")  # those of before the slip
     expect(panel_of(notebook).locator("[aria-invalid], .lp-kept")).to_have_count(0)
 
 
@@ -237,6 +235,7 @@ def test_two_panels_of_a_page_share_no_id(notebook: Notebook) -> None:
     found = notebook.page.evaluate(ids)
     assert len(found) == len(set(found)) > 100
     ticked = "[data-control=sequence_parallel] input"
+    second.locator(".lp-settings > summary").click()
     second.get_by_text("sequence parallel", exact=True).click()
     expect(second.locator(ticked)).not_to_be_checked()
     expect(first.locator(ticked)).to_be_checked()
@@ -273,7 +272,7 @@ def test_a_config_is_read_as_data(notebook: Notebook, tmp_path: Path) -> None:
     expect(panel_of(notebook).locator("img, script")).to_have_count(0)
     chooser.set_input_files(good)
     expect(panel_of(notebook).locator("[data-control=n_kv_heads] input")).to_have_value("10")
-    expect(status(notebook)).to_contain_text("llama")
+    expect(panel_of(notebook).locator("[data-control=preset] select")).to_have_value("custom")
 
 
 DROP = """(node, files) => {
@@ -285,9 +284,12 @@ DROP = """(node, files) => {
 
 def test_dropped_files_fill_in_a_run_and_are_data(notebook: Notebook, tmp_path: Path) -> None:
     panel = panel_of(notebook)
+    panel.locator(".lp-settings > summary").click()
     panel.locator(".lp-own > summary").click()
     panel.locator(".lp-own textarea").evaluate(DROP, FILES)
-    expect(status(notebook)).to_contain_text("llama3-70b tp=8 cp=1 pp=2 dp=4 (64 ranks) for torchtitan")
+    expect(status(notebook)).to_have_text("8 · 1 · 2 · 4 = 64 GPUs")
+    expect(panel.locator("[data-control=preset] select")).to_have_value("llama3-70b")
+    expect(panel.locator("[data-control=framework] select")).to_have_value("torchtitan")
     told = panel.locator(".lp-told")
     told.locator("summary").click()
     expect(told).to_contain_text("train.toml:8 parallelism.tensor_parallel_degree")
@@ -296,7 +298,7 @@ def test_dropped_files_fill_in_a_run_and_are_data(notebook: Notebook, tmp_path: 
     expect(told.locator("[data-said=unknown]").first).to_contain_text("no launch says how many")
     expect(panel.locator("img:not([role]), script")).to_have_count(0)
     panel.get_by_role("button", name="undo").click()
-    expect(status(notebook)).to_contain_text("dp=4 (64 ranks)")
+    expect(status(notebook)).to_have_text("8 · 1 · 2 · 4 = 64 GPUs")
 
 
 def test_copies_settings_and_shows_them(notebook: Notebook) -> None:

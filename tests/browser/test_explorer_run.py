@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
+from browser.panel import open_tab
 
 pytestmark = pytest.mark.browser
 
@@ -27,7 +28,7 @@ def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
     with lab.open(path, height=1700) as opened:
         opened.run(0)
         opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
-        opened.page.locator(".llamapar").get_by_role("tab", name="Run").click()
+        open_tab(opened.page.locator(".llamapar"), "run")
         yield opened
         assert opened.console_errors() == []
 
@@ -58,7 +59,7 @@ def test_a_move_runs_and_the_genuine_error_stands_in_the_tape(notebook: Notebook
     box = tape.locator("..").bounding_box()
     assert box is not None
     assert box["x"] + box["width"] <= 1280
-    panel_of(notebook).get_by_role("tab", name="Heads").click()
+    open_tab(panel_of(notebook), "heads")
     expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("tp=16")
     expect(tape).not_to_be_visible()
     expect(panel_of(notebook).locator("[data-control=fault]")).not_to_be_visible()
@@ -91,4 +92,4 @@ def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
     slider = panel_of(notebook).get_by_label("DP in powers of two")  # the page still answers
     slider.focus()
     notebook.page.keyboard.press("ArrowLeft")
-    expect(panel_of(notebook).get_by_role("status")).to_contain_text("dp=1")
+    expect(panel_of(notebook).get_by_role("status")).to_contain_text("dp 2 → 1; 64 → 32 GPUs")

@@ -18,6 +18,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, BrowserType, Page, expect
 
 from browser.lab import FLAGS, find_chromium
+from browser.panel import open_tab
 from test_site import building
 
 pytestmark = [pytest.mark.browser, pytest.mark.deep]
@@ -126,24 +127,24 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     slider.press("ArrowRight")  # before Python is there: it waits
     expect(page.locator("#python")).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
     expect(page.locator("#python")).to_have_text("Python is ready")
-    expect(page.locator(".lp-status").first).to_contain_text("tp=16", timeout=WAIT)
+    expect(page.locator(".lp-status").first).to_contain_text("16 · 16 · 16 · 4 = ", timeout=WAIT)
     slider.press("ArrowLeft")
-    expect(page.locator(".lp-status").first).to_contain_text("tp=8", timeout=WAIT)
+    expect(page.locator(".lp-status").first).to_contain_text("8 · 16 · 16 · 8 = ", timeout=WAIT)
     slider.press("ArrowLeft")
-    expect(page.locator(".lp-status").first).to_contain_text("tp=4", timeout=WAIT)
+    expect(page.locator(".lp-status").first).to_contain_text("4 · 16 · 16 · 16 = ", timeout=WAIT)
     expect(page).to_have_url(re.compile("--tp%204"))  # the line comes with the answers, after the picture
-    page.locator(".lp-tabs [data-tab=plan]").click()
+    open_tab(page.locator(".llamapar").first, "plan")
     search = page.locator(".lp-search")
     expect(search).to_contain_text("layouts judged", timeout=WAIT)  # the page's Python answers meanwhile
     search.get_by_role("button", name="Stop").click()
     expect(search).to_contain_text("considered in", timeout=WAIT)
     expect(page.locator(".lp-summary").first).to_contain_text("stopped")
-    page.locator(".lp-tabs [data-tab=run]").click()
+    open_tab(page.locator(".llamapar").first, "run")
     page.locator(".lp-start").click()
     expect(page.locator(".lp-run")).to_contain_text("a run needs PyTorch and threads")
     assert watched.serious() == []
     page.reload()
-    expect(page.locator(".lp-status").first).to_contain_text("tp=4", timeout=WAIT)
+    expect(page.locator(".lp-status").first).to_contain_text("4 · 16 · 16 · 16 = ", timeout=WAIT)
 
     page.get_by_role("link", name="Clinic").click()
     expect(page.locator("#python")).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
@@ -154,7 +155,8 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     page.locator("[data-control=model] input").fill("llama3-8b")
     page.locator("textarea").first.fill(MESSAGE)
     page.locator("[data-category] .lp-fix button").first.click(timeout=WAIT)
-    expect(page.locator(".lp-opened .lp-explorer .lp-status")).to_contain_text("llama3-8b", timeout=WAIT)
+    opened = page.locator(".lp-opened .lp-explorer [data-control=preset] select")
+    expect(opened).to_have_value("llama3-8b", timeout=WAIT)
     page.locator(".lp-opened .js-plotly-plot .main-svg").first.wait_for(timeout=WAIT)
     assert page.title() != "owned"
     assert page.locator(".llamapar :is(img, script)").count() == 0
@@ -231,16 +233,16 @@ def test_a_link_shows_its_own_job_alone_or_says_that_it_cannot_be_read(
     expect(said).to_have_text("Python is loading, and then the job of this link")
     expect(status).to_be_visible(timeout=WAIT)
     expect(said).to_have_text("Python is ready")
-    expect(status).to_contain_text("llama3-8b tp=4")
-    assert [text for text in page.evaluate("window.seen") if "405b" in text] == []
+    expect(status).to_have_text("4 · 1 · 1 · 1 = 4 GPUs")
+    assert [text for text in page.evaluate("window.seen") if "16,384" in text] == []
     for wrong, told in (("--tq%204", "option='tq' is not known"), ("%E0%A4%A", "'%E0%A4%A' sets nothing")):
         page.goto("about:blank")
         page.goto(f"{address}explorer.html#{wrong}")
         expect(said).to_contain_text(told, timeout=WAIT)
         expect(said).to_contain_text("The panel shows another.")
-        expect(status).to_contain_text("405b")
+        expect(status).to_contain_text("16,384 GPUs")
     page.evaluate("location.hash = '--model llama3-8b --tp 2'")
-    expect(status).to_contain_text("llama3-8b tp=2", timeout=WAIT)
+    expect(status).to_have_text("2 · 1 · 1 · 1 = 2 GPUs", timeout=WAIT)
     expect(said).to_have_text("Python is ready")
 
 

@@ -11,7 +11,9 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
-from browser.panel import OUTSIDE
+from browser.panel import OUTSIDE, open_tab
+from llamapar.figures.style import COLOURS
+from llamapar.panels.controls import TABS
 
 pytestmark = pytest.mark.browser
 
@@ -35,7 +37,8 @@ WORDS = r"""table => {
 }"""
 """Words of a table that stand in more than one line."""
 
-CHOICES = """panel => [...panel.querySelectorAll('select')].filter(box => box.clientWidth).flatMap(box => {
+CHOICES = """panel => [...panel.querySelectorAll('select')].flatMap(box => {
+    if (!box.checkVisibility()) return [];
     const pen = document.createElement('canvas').getContext('2d');
     pen.font = getComputedStyle(box).font;
     const arrow = 24;
@@ -74,6 +77,13 @@ def box_of(found: Locator) -> dict[str, float]:
     return box  # type: ignore[no-any-return]
 
 
+def assert_whole(panel: Locator) -> None:
+    """Nothing of it is clipped or sticks out."""
+    assert panel.evaluate(CLIPPED) == []
+    assert panel.evaluate(OUTSIDE) == []
+    assert panel.evaluate(CHOICES) == []
+
+
 def apart(one: dict[str, float], other: dict[str, float]) -> bool:
     return any(
         a[place] + a[size] <= b[place]
@@ -98,41 +108,88 @@ def test_a_panel_lays_itself_out_by_its_own_width(
         picture = panel.locator(".lp-plot")
         assert box_of(picture)["width"] >= 520  # wider than the panel it scrolls, and nothing in it collides
         notebook.screenshot(tmp_path / f"{width}-{files}-{cell}.png", cell)
-    tabs = notebook.cell(0).get_by_role("tab")
-    for tab in (*range(1, tabs.count()), 0):
-        tabs.nth(tab).click()
-        expect(tabs.nth(tab)).to_have_attribute("aria-selected", "true")
-        assert notebook.cell(0).locator(".llamapar").evaluate(CLIPPED) == []
-        assert notebook.cell(0).locator(".llamapar").evaluate(OUTSIDE) == []
+    panel = notebook.cell(0).locator(".llamapar")
+    for tab in (*TABS, "heads"):
+        open_tab(panel, tab)
+        expect(panel.locator(f".lp-pictures [data-tab={tab}]")).to_have_attribute("aria-selected", "true")
+        assert_whole(panel)
+    panel.locator(".lp-settings > summary").click()
+    assert_whole(panel)
+    notebook.screenshot(tmp_path / f"{width}-{files}-settings.png", 0)
+    panel.locator(".lp-settings > summary").click()
+
+
+@pytest.mark.parametrize("code", ["lp.explorer()", "lp.explorer(tp=16)"])
+def test_the_picture_is_in_sight_after_the_first_shift_enter(lab: Lab, tmp_path: Path, code: str) -> None:
+    """At 1280 by 800, with the file browser open: all of it, below four answers side by side."""
+    path = scratch_notebook(tmp_path / "first.ipynb", f"import llamapar as lp\n{code}")
+    with lab.open(path, height=800) as first:
+        first.page.keyboard.press("Escape")
+        first.page.locator(".jp-Cell").first.click()
+        first.page.keyboard.press("Shift+Enter")
+        panel = first.page.locator(".llamapar")
+        panel.locator(".main-svg").first.wait_for()
+        picture = panel.locator(".lp-plot")
+        expect(picture).to_be_in_viewport(ratio=1)
+        answers = [box_of(one) for one in panel.locator(".lp-answers > .lp-answered").all()]
+        assert len(answers) == 4
+        assert len({one["y"] for one in answers}) == 1
+        rows = [box_of(row) for row in panel.locator(".lp-job > .lp-row, .lp-axes > .lp-row").all()]
+        assert len({round(row["y"] + row["height"] / 2) for row in rows}) == 2  # job and axes
+        findings = [box_of(line) for line in panel.locator(".lp-findings .lp-one").all()]
+        assert findings
+        assert max(line["height"] for line in findings) < 2 * 16  # one line each
+        assert box_of(picture)["width"] > 0.9 * box_of(panel)["width"]
+        assert panel.evaluate(OUTSIDE) == []
 
 
 def test_a_narrow_window_shows_the_picture_with_what_is_moved_most(notebook: Notebook) -> None:
     panel = notebook.cell(0).locator(".llamapar")
-    seq_len, finding = panel.locator("[data-control=seq_len]"), panel.locator("[data-code=LP104]")
+    seq_len, failing = panel.locator("[data-control=seq_len]").first, panel.locator("[data-code=LP104]")
+    other = panel.locator("[data-code=LP301]")
     resize(notebook, 1280, False)
-    for part in (seq_len, finding):
+    for part in (seq_len, failing, other):
         expect(part).to_be_visible()
-    expect(panel.locator(".lp-unfold").first).to_be_hidden()
+    expect(panel.locator(".lp-unfold")).to_be_hidden()
     resize(notebook, 390, False)
     model, picture = box_of(panel.locator("[data-control=preset]")), box_of(panel.locator(".lp-plot"))
     for axis in ("tp", "cp", "pp", "dp"):
         slider = box_of(panel.locator(f"[data-control={axis}] input[type=range]"))
         assert model["y"] < slider["y"] < picture["y"]
+        assert slider["width"] > 100  # a finger's
+    fix = box_of(failing.get_by_title("apply this fix"))  # what fails, and what mends it
+    assert model["y"] < box_of(failing)["y"] <= fix["y"] < picture["y"]
     a_phone, bars_of_lab = 844, 120
-    assert picture["y"] + picture["height"] - model["y"] < a_phone - bars_of_lab
-    for name, part in (("all settings", seq_len), ("findings", finding)):
-        unfold = panel.get_by_role("button", name=name)
+    assert picture["y"] - model["y"] < a_phone - bars_of_lab - 150  # and much of the picture
+    for unfold, part in (
+        (panel.locator(".lp-settings > summary"), seq_len),
+        (panel.get_by_role("button", name="findings"), other),
+    ):
         expect(part).to_be_hidden()
         unfold.press("Enter")
         expect(part).to_be_visible()
         unfold.press("Enter")
         expect(part).to_be_hidden()
-    for name in ("Run", "Heads"):
-        panel.get_by_role("tab", name=name).press("Enter")
-        expect(panel.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
-        tab, bar = box_of(panel.get_by_role("tab", name=name)), box_of(panel.locator(".lp-tabs"))
-        assert bar["x"] - 1 <= tab["x"]
-        assert tab["x"] + tab["width"] <= bar["x"] + bar["width"] + 1
+    for door in ("run it", "who holds what"):
+        tab = panel.get_by_role("tab", name=door)
+        tab.press("Enter")
+        expect(tab).to_have_attribute("aria-selected", "true")
+        shown, bar = box_of(tab), box_of(panel.locator(".lp-tabs").first)
+        assert bar["x"] - 1 <= shown["x"]
+        assert shown["x"] + shown["width"] <= bar["x"] + bar["width"] + 1
+
+
+def test_severity_has_no_colour_of_an_axis(notebook: Notebook) -> None:
+    panel = notebook.cell(0).locator(".llamapar")
+    colours = """node => ["bad", "warn", "good", "unsure", "tell"].map(
+        (name) => getComputedStyle(node).getPropertyValue(`--lp-${name}`).trim().toLowerCase())"""
+    axes = {colour.lower() for colour in COLOURS.values()}
+    for theme in ("light", "dark"):
+        notebook.set_theme(theme)
+        found = panel.evaluate(colours)
+        assert len(set(found)) == 5  # undecided has one of its own
+        assert not set(found) & axes
+    notebook.set_theme("light")
 
 
 @pytest.mark.parametrize(("width", "files"), [(1280, True), (820, True), (390, False)])
@@ -161,8 +218,6 @@ def test_a_table_of_frameworks_breaks_no_word_and_links_its_sources(notebook: No
     table = finding.locator("table")
     for width in (1280, 390):
         resize(notebook, width, files=width == 1280)
-        if width == 390:
-            notebook.cell(0).get_by_role("button", name="findings").click()
         expect(table).to_be_visible()
         assert table.evaluate(WORDS) == []
     link = table.get_by_role("link", name="torchtitan/models/common/decoder.py:195-198")
@@ -173,7 +228,6 @@ def test_a_table_of_frameworks_breaks_no_word_and_links_its_sources(notebook: No
     )
     expect(link).to_have_attribute("rel", "noopener")
     finding.locator("summary").first.click()
-    notebook.cell(0).get_by_role("button", name="findings").click()
 
 
 def test_the_toolbar_covers_no_title_and_no_line_is_cut(notebook: Notebook, tmp_path: Path) -> None:
@@ -217,7 +271,7 @@ def test_text_reads_in_both_themes_and_is_alike_in_cell_and_panel(notebook: Note
 
 def test_a_choice_of_a_problem_is_a_button(notebook: Notebook) -> None:
     resize(notebook, 1280, True)
-    for cell, status in ((0, "tp=1 cp=1 pp=16"), (3, "A sharding problem")):
+    for cell, status in ((0, "1 · 1 · 16 · 1024 = 16,384 GPUs"), (3, "A sharding problem")):
         panel = notebook.cell(cell).locator(".llamapar").first
         box = panel.locator("[data-control=tp] input[type=text]")
         before = box.input_value()

@@ -166,7 +166,8 @@ def acts() -> list[Act]:
         ("own files", "", ".lp-own input[type=file]", bring),
         ("own text", "", ".lp-own textarea", paste),
         ("line", "", ".lp-state", restore),
-        ("keys in the tabs", "", ".lp-tabs [aria-selected=true]", walk_tabs),
+        ("keys in the doors", "", ".lp-tabs [data-door][aria-selected=true]", walk_tabs),
+        ("keys in the pictures", "heads", ".lp-pictures [aria-selected=true]", walk_tabs),
     ]
     for tab in TABS:
         others += [(f"{act.__name__} in {tab}", tab, "", act) for act in (press, press, unfold, point)]
@@ -213,7 +214,7 @@ class Walk:
     def act(self, act: Act) -> None:
         name, tab, where, do = act
         if tab and self.panel.value("tab") != tab:
-            self.move(f"tab {tab}", self.panel.root.locator(f".lp-tabs [data-tab={tab}]").click)
+            self.move(f"tab {tab}", lambda: self.panel.open_tab(tab))
         place = self.panel.root.locator(where).first if where else self.panel.root
         self.move(name, lambda: do(self.panel, place, self.draw))
 

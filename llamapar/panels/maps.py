@@ -1,0 +1,64 @@
+"""What the tabs draw, as records: of a report and the values of the controls. Pure.
+
+Time and the grid of ranks are no records; what runs, or is searched, has a picture when it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llamapar.describe.options import Values
+from llamapar.describe.splits import NO_PADDING, Padding
+from llamapar.errors import Choice, LayoutError, one_of
+from llamapar.place import heads, stages, vocab
+from llamapar.place.orders import ORDERS
+from llamapar.place.pipeline import Timeline, Timelines
+from llamapar.place.schedule import schedule_of
+from llamapar.records.tables import Record, plural
+from llamapar.rules.capacity import account, load
+from llamapar.rules.report import Report
+
+from .answers import layer_split, layer_steps, sequence_map
+
+MOST_OPERATIONS = 2**15
+"""That the Pipeline tab draws: what a timeline of half a second has."""
+
+
+def padding(report: Report) -> Padding:
+    return report.job.padding or (report.judge.padding if report.judge else NO_PADDING)
+
+
+def pipeline(report: Report, values: Values) -> Record:
+    """The timeline of the schedule, with a cursor where a time is set, or beside another one.
+
+    Raises LayoutError where a schedule is not defined, or has more operations than the tab draws.
+    """
+    layout = report.job.layout
+    pp, v = layout.pp, layout.virtual_stages
+    many = report.job.n_micro_batches or layout.usual_micro_batches
+    if 2 * pp * v * many > MOST_OPERATIONS:
+        what = f"{plural(many, 'micro-batch')} over pp·virtual_stages = {pp * v:,} stages"
+        fewer = Choice.of(micro_batches=max(1, MOST_OPERATIONS // (2 * pp * v)))
+        raise LayoutError(what, f"at most {MOST_OPERATIONS:,} operations are drawn", [fewer], "micro_batches")
+
+    def timeline(name: str) -> Timeline:
+        nc = values["nc"] if name == "flexible" else None
+        return schedule_of(name, pp, v, many, nc).timeline()
+
+    shown: Timeline | Timelines
+    shown = first = timeline(one_of("schedule", values["schedule"], ORDERS))
+    if values["beside"]:
+        shown = first.beside(timeline(one_of("beside", values["beside"], ORDERS)))
+    return shown if values["time"] is None else shown.at(min(values["time"], shown.end))
+
+
+RECORDS: dict[str, Callable[[Report, Values], Record]] = {
+    "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
+    "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
+    "sequence": sequence_map,
+    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r.job, r.judge)),
+    "memory": lambda r, v: (load(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
+    "pipeline": pipeline,
+    "layer": layer_steps,
+}
+"""By the tab's name what it draws, of a report and the values of the controls; Run draws when it ran."""

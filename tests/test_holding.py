@@ -1,0 +1,134 @@
+"""GPUs and global batch are held while axes move; what gave is said, from code as from the page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llamapar as lp
+from llamapar.describe.layout import AXES
+from llamapar.panels.state import State
+from wire import AT_8K, receive
+
+PAPER = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
+
+
+def degrees(panel: lp.Explorer) -> list[int]:
+    return [panel.layout.size(axis) for axis in AXES]
+
+
+@pytest.mark.parametrize(
+    ("change", "then", "gave"),
+    [
+        ({"tp": 16}, [16, 16, 16, 4], "tp 8 → 16: dp 8 → 4, still 16,384 GPUs"),
+        ({"tp": 4}, [4, 16, 16, 16], "tp 8 → 4: dp 8 → 16, still 16,384 GPUs"),
+        ({"tp": 4, "cp": 8}, [4, 8, 16, 32], "tp 8 → 4, cp 16 → 8: dp 8 → 32, still 16,384 GPUs"),
+        ({"tp": 16, "cp": 8}, [16, 8, 16, 8], "tp 8 → 16, cp 16 → 8, still 16,384 GPUs"),
+        ({"dp": 16}, [8, 16, 16, 16], "dp 8 → 16; 16,384 → 32,768 GPUs"),
+        ({"tp": 16, "dp": 4}, [16, 16, 16, 4], "tp 8 → 16, dp 8 → 4, still 16,384 GPUs"),
+        ({"tp": 16, "dp": 8}, [16, 16, 16, 8], "tp 8 → 16; 16,384 → 32,768 GPUs"),
+        ({"gpus": 8192}, [8, 16, 16, 4], "GPUs 16,384 → 8,192: dp 8 → 4"),
+        ({"gpus": 8192, "tp": 4}, [4, 16, 16, 8], "tp 8 → 4; 16,384 → 8,192 GPUs"),
+        ({"gives": "cp", "tp": 16}, [16, 8, 16, 8], "tp 8 → 16: cp 16 → 8, still 16,384 GPUs"),
+        (
+            {"cp": 12},
+            [8, 12, 16, 8],
+            "cp 16 → 12: dp cannot give evenly, 16,384 GPUs are no multiple of 1,536; 16,384 → 12,288 GPUs",
+        ),
+        ({"tp": 8}, [8, 16, 16, 8], ""),
+        ({"seq_len": 65536}, [8, 16, 16, 8], ""),
+        ({"job": "", "tp": 16}, [16, 16, 16, 8], ""),
+    ],
+    ids=str,
+)
+def test_what_gives(change: dict[str, Any], then: list[int], gave: str) -> None:
+    """By `set` and by a message of the page alike; a whole job that is brought keeps its own degrees."""
+    by_code, by_hand = lp.explorer(), lp.explorer()
+    by_code.set(**change)
+    assert receive(by_hand, kind="set", changes=change) is None
+    for panel in (by_code, by_hand):
+        assert (degrees(panel), panel.gave) == (then, gave)
+        assert panel.payload["gave"] == gave
+        assert gave in repr(panel)
+        assert gave in panel.snapshot().summary
+        job = panel.report.job
+        if "job" not in change:  # which is kept as it says
+            assert job.gpus == math.prod(then)
+        assert job.sequences == 128
+
+
+def test_the_gpus_of_a_job_that_does_not_say_them_are_those_of_its_ranks() -> None:
+    panel = lp.explorer(**AT_8K)
+    panel.set(tp=16)
+    assert panel.gave == "tp 8 → 16: dp 128 → 64, still 16,384 GPUs"
+    assert panel.payload["values"]["gpus"] is None
+    panel.set(dp=3)
+    panel.set(tp=8)
+    assert (degrees(panel), panel.gave) == ([8, 1, 16, 6], "tp 16 → 8: dp 3 → 6, still 768 GPUs")
+
+
+def test_the_way_back_from_where_none_could_give_finds_the_gpus_again() -> None:
+    panel = lp.explorer()
+    panel.set(cp=12)
+    panel.set(cp=16)
+    assert (degrees(panel), panel.report.job.gpus) == ([8, 16, 16, 8], 16384)
+    assert panel.gave == "cp 12 → 16; 12,288 → 16,384 GPUs"
+
+
+@pytest.mark.parametrize("wrong", ["x", 0, -1, 2.5, None, 10**30, True])
+def test_a_slip_in_a_box_loses_no_gpus(wrong: Any) -> None:
+    panel = lp.explorer(**AT_8K)
+    panel.set(tp=wrong)
+    assert panel.payload["gave"] == ""
+    panel.set(tp=4)
+    assert degrees(panel) == [4, 1, 16, 256]
+    panel.set(gpus=wrong)
+    panel.set(tp=8)
+    assert panel.payload["values"]["dp"] == (128 if wrong is None else 256)
+
+
+def test_counts_of_a_dp_group_follow_so_that_the_batch_stays() -> None:
+    panel = lp.explorer("llama3-8b", tp=2, dp=4, micro_batch=2, micro_batches=6, batch_per_dp=12)
+    batch = panel.report.job.sequences
+    panel.set(tp=4)
+    assert panel.gave == (
+        "tp 2 → 4: dp 4 → 2, still 8 GPUs; batch_per_dp 12 → 24; micro_batches 6 → 12, "
+        "still the same global batch"
+    )
+    assert panel.report.job.sequences == batch == 48
+    panel.set(dp=32)
+    assert "micro_batches 12 is no whole number for dp 32" in panel.gave
+    assert panel.report.job.sequences == batch  # as global_batch, which no rule can meet then
+    panel.set(dp=2, micro_batches=7)  # said: meant
+    assert panel.payload["values"]["micro_batches"] == 7
+
+
+def test_a_fix_a_step_back_and_a_tab_say_nothing_of_their_own() -> None:
+    panel = lp.explorer()
+    panel.set(tp=16)
+    gave = panel.gave
+    panel.set(tab="memory")
+    assert panel.gave == gave
+    panel.undo()
+    assert (panel.gave, degrees(panel)) == ("", [8, 16, 16, 8])
+    panel.set(tp=16)
+    panel.apply_fix()
+    assert panel.gave == ""
+    assert panel.layout.world == 16384
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(["tp", "cp", "pp"]), st.sampled_from([1, 2, 4, 8, 16])), max_size=12)
+)
+def test_powers_of_two_never_change_the_gpus_nor_the_batch(moves: list[tuple[str, int]]) -> None:
+    state = State.opened({"gpus": 2**16, "dp": 32, "tp": 8, "cp": 16, "pp": 16, "global_batch": 2**12})
+    for axis, degree in moves:
+        state = state.move({axis: degree})
+        assert math.prod(state.values[each] for each in AXES) == state.values["gpus"] == 2**16
+        assert state.values[axis] == degree
+        assert state.values["global_batch"] == 2**12
