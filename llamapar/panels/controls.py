@@ -50,7 +50,7 @@ _EMPTY: dict[str, object] = {
     "fault": "",
     "beside": "",
     "job": "",
-    "tab": "heads",
+    "tab": "block",
 }
 _NAMES = (
     *("job", "preset", *DIMS, *LAYOUT, *FACTS, "framework", "padding", "layer_split", "chunking", "rank"),
@@ -63,6 +63,7 @@ DEFAULTS: dict[str, object] = {
 """What the Explorer opens with: the table's defaults but for a first layout, and what is empty on a page."""
 
 TABS = {
+    "block": "Block",
     "heads": "Heads",
     "vocab": "Vocabulary",
     "sequence": "Sequence",
@@ -78,7 +79,7 @@ TABS = {
 """The pictures, by the value of the control `tab`."""
 
 DOORS = {
-    "who holds what": ("heads", "vocab", "sequence", "stages", "ranks"),
+    "who holds what": ("block", "heads", "vocab", "sequence", "stages", "ranks"),
     "does it fit": ("memory",),
     "how fast": ("time", "pipeline", "layer", "plan"),
     "run it": ("run",),

@@ -18,7 +18,7 @@ from llamapar.records.tables import Record, plural
 from llamapar.rules.capacity import account, load
 from llamapar.rules.report import Report
 
-from .answers import layer_split, layer_steps, sequence_map
+from .answers import block, layer_split, layer_steps, sequence_map
 
 MOST_OPERATIONS = 2**15
 """That the Pipeline tab draws: what a timeline of half a second has."""
@@ -53,6 +53,7 @@ def pipeline(report: Report, values: Values) -> Record:
 
 
 RECORDS: dict[str, Callable[[Report, Values], Record]] = {
+    "block": block,
     "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
     "sequence": sequence_map,
