@@ -15,6 +15,7 @@ from typing import Any
 import llamapar as lp
 import questions_of_axes
 import questions_of_heads
+import questions_of_vocab
 from boxes import ASK, Item, box
 from guesses import difference, is_right, words
 from llamapar.count.schedule import in_flight
@@ -26,7 +27,7 @@ from progress import keep, progress
 
 __all__ = ["EXERCISES", "PREDICTIONS", "TARGETS", "check", "predict", "progress", "published_steps"]
 
-_ASKED = (questions_of_axes, questions_of_heads)
+_ASKED = (questions_of_axes, questions_of_heads, questions_of_vocab)
 """The modules of the lessons' questions, whose tables join here."""
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {

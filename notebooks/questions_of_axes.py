@@ -123,7 +123,7 @@ def _last_of_cp() -> Item:
             (1, "It has as many tokens as the others, but each looks back at more."),
             (cp, "Its work is compared with the average of all ranks, and the others have some, too."),
         ),
-        why=f"Its tokens look back at {1 - 1 / (2 * cp):.0%} of the sequence on average, and all tokens at 50%.",
+        why=f"Its tokens look back at {1 - 1 / (2 * cp):.0%} of the sequence on average; all tokens at 50%.",
         shows=view,
         veiled=covered(view, lambda trace: trace.get("xaxis") == "x2", "x2"),
     )

@@ -40,6 +40,9 @@ def covered(view: View, hidden: Callable[[Mapping[str, Any]], bool], part: str =
         layout["shapes"] = [box]
         layout["annotations"] = [at | {"text": "?", "showarrow": False, "font": {"size": 22}}]
     kept = [trace for trace in view.spec["data"] if not hidden(trace)]
+    if part:  # plotly drops axes without a trace; their numbers might give the answer away
+        kept.append({"x": [None], "y": [None], "xaxis": part, "yaxis": _AXES[part]})
+        layout[f"xaxis{part[1:]}"] = {**layout[f"xaxis{part[1:]}"], "showticklabels": False}
     return View({"data": kept, "layout": layout}, f"{title['text']}. A part is veiled until you guess.")
 
 

@@ -20,5 +20,14 @@ ANSWERS: dict[str, object] = {
     "How many of the 16,384 GPUs hold the same parameters as rank 12,345?": 16384 // (8 * 16),
     "coord of 5003": (3, 1, 7, 2),
     "DP neighbour of 57": [57 + 8 * 16 * 16, 57 + 8 * 16],
+    # 03_vocab_embedding
+    "128,256 rows, 8 ranks: who owns token 100,000?": 100_000 // (128_256 // 8),
+    "A multiple of 512: how high is the table of 70B?": 251 * 512,
+    "Under how many of these five rules does the height depend on TP?": 3,
+    "TP 7: on which rank does token // rows put the last token, 128255?": 7,
+    "What is the widest dim of any tensor on any of the 8 ranks?": 251 * 512 // 8,
+    "Pads left in: is the loss too high, too low, or right?": "too high",
+    "The same setting at TP 16: how many pad rows?": 256,
+    "pad rows by rank": [0, 0, 63 * 2048 - 128_256, 2048],
 }
 """By the question, or the name of the exercise."""
