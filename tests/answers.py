@@ -29,5 +29,14 @@ ANSWERS: dict[str, object] = {
     "Pads left in: is the loss too high, too low, or right?": "too high",
     "The same setting at TP 16: how many pad rows?": 256,
     "pad rows by rank": [0, 0, 63 * 2048 - 128_256, 2048],
+    # 04_context_parallel
+    "8 tokens in order: how many pairs does rank 1 make?": 5 + 6 + 7 + 8,
+    "8 tokens in head-tail pieces: pairs of rank 0?": 1 + 2 + 7 + 8,
+    "405B: Q is how many times as wide as K and V together?": 128 // (8 + 8),
+    "The third token on rank 1: which position in the text?": 6 * 2,
+    "Forward, does the ring send more, less, or as much?": "less",
+    "384 + 64 + 64 over CP 4: is the work even?": False,
+    "CP 8: which is the next length after 100 that works?": 7 * 16,
+    "last over first": round(sum(range(7 * 512 + 1, 4096 + 1)) / sum(range(1, 512 + 1)), 1),
 }
 """By the question, or the name of the exercise."""
