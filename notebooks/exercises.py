@@ -15,7 +15,9 @@ from typing import Any
 import llamapar as lp
 import questions_of_axes
 import questions_of_context
+import questions_of_data
 import questions_of_heads
+import questions_of_start
 import questions_of_vocab
 from boxes import ASK, Item, box
 from guesses import difference, is_right, words
@@ -28,7 +30,14 @@ from progress import keep, progress
 
 __all__ = ["EXERCISES", "PREDICTIONS", "TARGETS", "check", "predict", "progress", "published_steps"]
 
-_ASKED = (questions_of_axes, questions_of_context, questions_of_heads, questions_of_vocab)
+_ASKED = (
+    questions_of_start,
+    questions_of_axes,
+    questions_of_heads,
+    questions_of_vocab,
+    questions_of_context,
+    questions_of_data,
+)
 """The modules of the lessons' questions, whose tables join here."""
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {

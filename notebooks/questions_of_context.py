@@ -14,6 +14,9 @@ from llamapar.figures import View
 from sketches import Frame, covered, framed
 
 _EXACT: dict[str, Any] = {"seq_len": 512, "dtype": "float64", "device": "cpu", "backward": False}
+_WIDEST = 3
+"""Times that a picture of work is made as wide as it was, at most, for a guess that is too large."""
+
 _MORE, _LESS, _SAME = "more", "less", "as much"
 
 
@@ -30,14 +33,18 @@ def _with_pairs(record: lp.SequenceMap, rank: int) -> Callable[[float], View]:
     """The picture with the pairs of a guess drawn beside the bar of a rank."""
     view, true = lp.view(record), record.rank(rank).pairs
     mean = sum(one.pairs for one in record.ranks) / len(record.ranks)
-    end = view.spec["layout"]["xaxis2"]["range"][1]
+    layout = view.spec["layout"]
+    end = layout["xaxis2"]["range"][1]
 
     def drawn(guess: float) -> View:
         lane = (rank - 0.45, rank + 0.45)
         frames = [Frame((0, true / mean), lane, f"it is {true}", part="x2")]
-        if guess > 0:
-            frames.append(Frame((0, min(guess / mean, end)), lane, f"you said {guess:g}", True, "x2"))
-        return framed(view, frames, f"You said {guess:g} pairs; it is {true}.")
+        reach = min(max(guess, 0) / mean, _WIDEST * end)
+        if reach:
+            frames.append(Frame((0, reach), lane, f"you said {guess:g}", True, "x2"))
+        axis = {**layout["xaxis2"], "range": [0, max(end, 1.05 * reach)]}
+        wide = View({**view.spec, "layout": {**layout, "xaxis2": axis}}, view.summary)
+        return framed(wide, frames, f"You said {guess:g} pairs; it is {true}.")
 
     return drawn
 

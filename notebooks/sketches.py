@@ -26,7 +26,6 @@ class Frame:
     says: str
     guess: bool = False
     part: str = "x"
-    down: str = ""
 
 
 def covered(view: View, hidden: Callable[[Mapping[str, Any]], bool], part: str = "") -> View:
@@ -51,11 +50,12 @@ def framed(view: View, frames: Sequence[Frame], said: str) -> View:
     shapes, notes = [], list(view.spec["layout"].get("annotations", []))
     for frame in frames:
         colour, dash = (GUESS, "dash") if frame.guess else (TRUTH, "solid")
-        refs = {"xref": frame.part, "yref": frame.down or _AXES[frame.part]}
+        refs = {"xref": frame.part, "yref": _AXES[frame.part]}
         ends = {"x0": frame.x[0], "x1": frame.x[1], "y0": frame.y[0], "y1": frame.y[1]}
         shapes.append({"type": "rect", **refs, **ends, "line": {"color": colour, "width": 3, "dash": dash}})
         note = {**refs, "x": sum(frame.x) / 2, "y": frame.y[frame.guess], "text": f"<b>{frame.says}</b>"}
-        note |= {"yanchor": "top" if frame.guess else "bottom", "showarrow": False}
+        inside = frame.part != "x"  # a small part has no room around it
+        note |= {"yanchor": "top" if frame.guess != inside else "bottom", "showarrow": False}
         notes.append(note | {"bgcolor": "rgba(255,255,255,0.85)", "font": {"color": "#111111"}})
     layout = {**view.spec["layout"], "shapes": shapes, "annotations": notes}
     return View({"data": view.spec["data"], "layout": layout}, f"{said}\n{view.summary}")

@@ -9,6 +9,14 @@ def _digits(rank: int) -> tuple[int, int, int, int]:
 
 
 ANSWERS: dict[str, object] = {
+    # 00_start_here
+    "At TP 16, how many of the 1,024 rows of wk does a rank get?": 1024 // 16,
+    "How many of the 16,384 GPUs does the printed row use?": 8 * 16 * 16 * 4,
+    "Do torchtitan and vLLM agree about TP 16?": False,
+    "How many of the 128 query heads does rank 12,345 hold?": 128 // 8,
+    "10 KV heads for 4 ranks: does it run?": False,
+    "DP of the short row": 8192 // (8 * 1 * 16),
+    "half the GPUs": [8192 // (8 * 16 * 16), 16 * 2**20 // 131072 // 4],
     # 01_four_axes
     "The four peers of rank 13, as a list?": [13 - 1, 13 + 2, 13 - 4, 13 - 8],
     "(tp, cp, pp, dp) of rank 12,345?": _digits(12345),
@@ -38,5 +46,15 @@ ANSWERS: dict[str, object] = {
     "384 + 64 + 64 over CP 4: is the work even?": False,
     "CP 8: which is the next length after 100 that works?": 7 * 16,
     "last over first": round(sum(range(7 * 512 + 1, 4096 + 1)) / sum(range(1, 512 + 1)), 1),
+    # 05_data_parallel
+    "How many collectives run during the forward and the backward?": 0,
+    "Parameters, gradients or optimizer state: which takes most memory?": "optimizer state",
+    "How many rows of the matrix does rank 1 hold at stage 3?": 128 // 4,
+    "The matrix is [128, 128]. What shape has its gradient on rank 1 at stage 2?": [128 // 4, 128],
+    "How many all-gathers does a forward and backward take?": 39 + 38,
+    "From which stage on does it fit?": 2,
+    "How many ranks share one copy of the model?": 4 // 2 * 2,
+    "slices of a norm": [1366, 1366, 4096 - 2 * 1366],
+    "ranks that share": 8 // 2 * 4,
 }
 """By the question, or the name of the exercise."""
