@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import llamapar as lp
+from guesses import words
 from llamapar.figures import View
 from veils import GUESS, TRUTH, VEIL
 
@@ -83,5 +84,5 @@ def with_ranks(layout: lp.Layout, rank: int, guessed: Sequence[float]) -> View:
         "name": "you said",
         "showlegend": True,
     }
-    said = f"You said {', '.join(f'{n:g}' for n in guessed)}." if guessed else "You said nothing."
+    said = f"You said {', '.join(map(words, guessed)) or 'nothing'}."
     return View({**view.spec, "data": [*view.spec["data"], trace]}, f"{said}\n{view.summary}")

@@ -34,10 +34,10 @@ def test_a_rank_without_its_peers_is_marked_alone() -> None:
 
 @pytest.mark.parametrize(
     ("guess", "points"),
-    [([14, 5], [(2, 12), (1, 4)]), ([], []), ([16, -1, 2.5], []), ([0, 99], [(0, 0)])],
+    [([14, 5], [(2, 12), (1, 4)]), ([], []), ([16, -1, 2.5], []), ([0, 99], [(0, 0)]), (["a", [1]], [])],
 )
 def test_ranks_that_are_guessed_are_drawn_where_they_stand_and_no_other(
-    guess: list[float], points: list[tuple[float, float]]
+    guess: list[Any], points: list[tuple[float, float]]
 ) -> None:
     view = with_ranks(SMALL, 13, guess)
     own = next(trace for trace in view.spec["data"] if trace.get("name") == "you said")
