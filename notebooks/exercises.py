@@ -13,6 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import llamapar as lp
+import questions_of_axes
+import questions_of_context
+import questions_of_data
+import questions_of_heads
+import questions_of_start
+import questions_of_vocab
 from boxes import ASK, Item, box
 from guesses import difference, is_right, words
 from llamapar.count.schedule import in_flight
@@ -21,9 +27,25 @@ from llamapar.errors import one_of
 from llamapar.records.tables import Table
 from llamapar.rules.machines import counted
 from progress import keep, progress
-from questions_of_heads import EXERCISES, PREDICTIONS
 
 __all__ = ["EXERCISES", "PREDICTIONS", "TARGETS", "check", "predict", "progress", "published_steps"]
+
+_ASKED = (
+    questions_of_start,
+    questions_of_axes,
+    questions_of_heads,
+    questions_of_vocab,
+    questions_of_context,
+    questions_of_data,
+)
+"""The modules of the lessons' questions, whose tables join here."""
+
+PREDICTIONS: dict[str, Callable[[], Item]] = {
+    name: make for module in _ASKED for name, make in module.PREDICTIONS.items()
+}
+EXERCISES: dict[str, Callable[[], Item]] = {
+    name: make for module in _ASKED for name, make in module.EXERCISES.items()
+}
 
 _STEPS = Path(__file__).with_name("published_steps.json")
 """Published runs as `lp.cost` is asked for them, written by benchmarks/cost_accuracy.py --course."""

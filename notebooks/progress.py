@@ -24,7 +24,7 @@ FORM = "progress of the llamapar course, form 1"
 KINDS = {"predict": "predictions", "check": "exercises", "puzzle": "puzzles", "ask": "questions"}
 """The function that a cell calls with the name first, and what it is counted as."""
 
-NOTHING = "nothing is kept yet: change a None in any notebook to your guess or answer, and run the cell"
+NOTHING = "nothing is kept yet: answer a question in any notebook"
 
 _CALL = re.compile(rf'(?<!lp\.)\b({"|".join(KINDS)})\(\s*"((?:[^"\\]|\\.)*)"')
 
