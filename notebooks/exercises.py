@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import llamapar as lp
+import questions_of_heads
+import questions_of_pipelines
 from boxes import ASK, Item, box
 from guesses import difference, is_right, words
 from llamapar.count.schedule import in_flight
@@ -21,9 +23,14 @@ from llamapar.errors import one_of
 from llamapar.records.tables import Table
 from llamapar.rules.machines import counted
 from progress import keep, progress
-from questions_of_heads import EXERCISES, PREDICTIONS
 
 __all__ = ["EXERCISES", "PREDICTIONS", "TARGETS", "check", "predict", "progress", "published_steps"]
+
+_TABLES = (questions_of_heads, questions_of_pipelines)
+
+PREDICTIONS = {question: item for table in _TABLES for question, item in table.PREDICTIONS.items()}
+EXERCISES = {name: item for table in _TABLES for name, item in table.EXERCISES.items()}
+"""Questions and exercises that have a box of their own, of all notebooks."""
 
 _STEPS = Path(__file__).with_name("published_steps.json")
 """Published runs as `lp.cost` is asked for them, written by benchmarks/cost_accuracy.py --course."""
