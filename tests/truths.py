@@ -24,5 +24,33 @@ PIPELINES: dict[str, object] = {
     "In how many of the four is the loss wrong?": 1,
 }
 
-WORKED_OUT = PIPELINES
+MEMORY: dict[str, object] = {
+    "Can one GPU of 80 GB train the 8B model?": 18 * 8_030_261_248 < 80 * 10**9,
+    "Which of ZeRO's stages saves most: 1, 2 or 3?": 1,  # 12 of 18 bytes; then 4, then 2
+    # x, once for w1 and w3; x @ w1 for silu; both factors; their product for w2
+    "How many tensors does the MLP keep for its backward?": 1 + 1 + 2 + 1,
+    "Which saves more alone: SP, or selective recomputation?": "selective recomputation",
+    # 16 in flight of 7 layers, 15 of 8, 14 of 8
+    "Which stage, 0 to 15, needs most memory?": max(range(3), key=[16 * 7, 15 * 8, 14 * 8].__getitem__),
+    "Counting one micro-batch: does such a planner say that it fits?": True,
+    "The largest answer over the smallest?": pytest.approx(550, rel=0.01),  # as the notebook's text says
+    "own bytes under ZeRO 3": (4 + 4 + 8) * 70_553_706_496 // 64,
+    "in flight on stage 5": 8 - 5,
+    "bytes of logits": 8192 * 128256 // 8 * 4,
+}
+
+STEPS: dict[str, object] = {
+    "Over how many of the 16 ranks is the gradient of a matrix summed?": 2 * 2,  # cp times dp
+    "With every copy counted: is the norm too large or too small?": "too large",
+    # d/dg of g / (g + e) is e / (g + e)^2, at g = e a quarter of 1 / e: 1e-3 * 1e8 / 4 * 1e-15 = 2.5e-11
+    "By what power of ten is the updated weight off (for 3e-7: -7)?": -11,
+    "Is a loss off by more than 1e-12 of itself after six steps?": False,
+    "In how many of the six runs is the loss of the step off?": 0,  # each comes after the forward
+    "Does any number differ from a process that adds in the layout's order?": False,
+    "Over which axis does the rank send most: tp, cp, pp or dp?": "tp",
+    "norm of two ranks": pytest.approx((9 + 14 + 2) ** 0.5),
+    "numbers for the norm": 4 - 1,
+}
+
+WORKED_OUT = PIPELINES | MEMORY | STEPS
 """By the question, or by the name of the exercise."""
