@@ -16,6 +16,7 @@ import llamapar as lp
 import questions_of_heads
 import questions_of_memory
 import questions_of_pipelines
+import questions_of_steps
 from boxes import ASK, Item, box
 from guesses import difference, is_right, words
 from llamapar.count.schedule import in_flight
@@ -27,7 +28,7 @@ from progress import keep, progress
 
 __all__ = ["EXERCISES", "PREDICTIONS", "TARGETS", "check", "predict", "progress", "published_steps"]
 
-_TABLES = (questions_of_heads, questions_of_pipelines, questions_of_memory)
+_TABLES = (questions_of_heads, questions_of_pipelines, questions_of_memory, questions_of_steps)
 
 PREDICTIONS = {question: item for table in _TABLES for question, item in table.PREDICTIONS.items()}
 EXERCISES = {name: item for table in _TABLES for name, item in table.EXERCISES.items()}
