@@ -17,6 +17,7 @@ import questions_of_heads
 import questions_of_memory
 import questions_of_pipelines
 import questions_of_steps
+import questions_of_time
 from boxes import ASK, Item, box
 from guesses import difference, is_right, words
 from llamapar.count.schedule import in_flight
@@ -28,7 +29,13 @@ from progress import keep, progress
 
 __all__ = ["EXERCISES", "PREDICTIONS", "TARGETS", "check", "predict", "progress", "published_steps"]
 
-_TABLES = (questions_of_heads, questions_of_pipelines, questions_of_memory, questions_of_steps)
+_TABLES = (
+    questions_of_heads,
+    questions_of_pipelines,
+    questions_of_memory,
+    questions_of_steps,
+    questions_of_time,
+)
 
 PREDICTIONS = {question: item for table in _TABLES for question, item in table.PREDICTIONS.items()}
 EXERCISES = {name: item for table in _TABLES for name, item in table.EXERCISES.items()}

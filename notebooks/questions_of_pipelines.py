@@ -6,6 +6,7 @@ Every truth is computed by the library when the question is asked; nothing is ty
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import llamapar as lp
 from boards import order, placed
@@ -222,6 +223,7 @@ SLIPS = ("tied_not_summed", "micro_batches_swapped", "loss_not_divided", "gradie
 """The four faults of the notebook."""
 
 
+@cache
 def _wrong_losses() -> Item:
     size = {"n_layers": 2, "dim": 32, "n_heads": 4, "n_kv_heads": 2, "head_dim": 8, "ffn_dim": 48}
     tied = lp.model("tiny").replace(tied=True, **size)

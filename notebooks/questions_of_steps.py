@@ -7,6 +7,7 @@ ranks that show it, so that a box opens at once. The notebook's own runs follow 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import floor, log10, sqrt
 
 import llamapar as lp
@@ -51,6 +52,7 @@ def _ranks_of_a_gradient() -> Item:
     )
 
 
+@cache
 def _copies_counted() -> Item:
     run = lp.run(
         "step", _model(), {"tp": 2}, fault="norm_counts_copies", micro_batches=1, seq_len=16,
@@ -91,6 +93,7 @@ def _power_of_ten() -> Item:
     )
 
 
+@cache
 def _grown() -> Item:
     run = lp.run(
         "step", _model(), {"tp": 2}, steps=6, micro_batches=1, seq_len=16, dtype="float64", device="cpu"
@@ -107,6 +110,7 @@ def _grown() -> Item:
     )
 
 
+@cache
 def _losses_that_are_off() -> Item:
     off = 0
     for name in FAULTS:
@@ -131,6 +135,7 @@ def _losses_that_are_off() -> Item:
     )
 
 
+@cache
 def _bits() -> Item:
     run = lp.run(
         "step", _model(), lp.Layout(pp=2, dp=2), micro_batches=2, seq_len=16, dtype="bfloat16", device="cpu"
