@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import llamapar as lp
+import questions_of_checkpoints
 import questions_of_heads
 import questions_of_memory
 import questions_of_pipelines
@@ -35,6 +36,7 @@ _TABLES = (
     questions_of_memory,
     questions_of_steps,
     questions_of_time,
+    questions_of_checkpoints,
 )
 
 PREDICTIONS = {question: item for table in _TABLES for question, item in table.PREDICTIONS.items()}

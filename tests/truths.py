@@ -1,4 +1,4 @@
-"""Answers to the course's questions on pipelines, memory, steps and time, worked out by hand.
+"""Answers to the course's questions on pipelines, memory, steps, time and checkpoints, worked out by hand.
 
 Nothing here asks the library: each is arithmetic on what the notebook says, or a fact that its text states.
 """
@@ -69,5 +69,18 @@ TIME: dict[str, object] = {
     "bubble of 64 micro-batches": round(100 * 15 / (8 * 64), 1),
 }
 
-WORKED_OUT = PIPELINES | MEMORY | STEPS | TIME
+CHECKPOINTS: dict[str, object] = {
+    "How many tensors are in it?": 4 * (4 + 3 + 2) + 3,
+    "A layer is missing. How many tensors does torch.load read without complaint?": 3 * (4 + 3 + 2) + 3,
+    "wq and q_proj have the same shape. The same bytes too?": False,
+    "TP 2 and PP 3: how many files?": 2 * 3,
+    "Un-pad first, then gather: how many of the 128,256 rows are written?": 128_512 // 8,
+    "Copies in the wrong order: do all headers pass?": True,
+    "It stopped half-way: is there a folder called half?": False,
+    "One bit is wrong: do the headers pass?": True,
+    "TP of 8064 rows": 129_024 // 8064,  # 129,024 is 126 times 64 * 16
+    "row 3 of a head": 64 + 1,  # the second row of pair 1, after 64 first ones
+}
+
+WORKED_OUT = PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS
 """By the question, or by the name of the exercise."""
