@@ -15,6 +15,7 @@ from typing import Any
 import llamapar as lp
 import questions_of_checkpoints
 import questions_of_heads
+import questions_of_loading
 import questions_of_memory
 import questions_of_pipelines
 import questions_of_steps
@@ -37,6 +38,7 @@ _TABLES = (
     questions_of_steps,
     questions_of_time,
     questions_of_checkpoints,
+    questions_of_loading,
 )
 
 PREDICTIONS = {question: item for table in _TABLES for question, item in table.PREDICTIONS.items()}

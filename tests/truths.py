@@ -1,4 +1,4 @@
-"""Answers to the course's questions on pipelines, memory, steps, time and checkpoints, worked out by hand.
+"""Answers to the questions of notebooks 06 to 10 and of the one on loading 405B, worked out by hand.
 
 Nothing here asks the library: each is arithmetic on what the notebook says, or a fact that its text states.
 """
@@ -82,5 +82,24 @@ CHECKPOINTS: dict[str, object] = {
     "row 3 of a head": 64 + 1,  # the second row of pair 1, after 64 first ones
 }
 
-WORKED_OUT = PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS
+_WIDE = 128_256 * 16_384 + (2 * 126 + 1) * 16_384
+"""Weights of 405B in float32: the embedding and the norms."""
+
+_BLOCKS = 410_081_247_232 - _WIDE
+"""Of the first release, with every KV head twice: 32 in 18 bytes."""
+
+LOADING: dict[str, object] = {
+    "GB of the file with 16 KV heads?": pytest.approx((_WIDE * 4 + _BLOCKS // 32 * 18) / 1e9),
+    "Does the model fit, on the root too?": (_BLOCKS / 32 * 18 / 4 + _WIDE * 4 + 0.6e9) < 64 * 2**30,
+    "What does an unsigned 32-bit number hold of the product?": 128_256 * 16_384 * 4 - 2**32,
+    "How many of the 1,137 sizes are wrong in 32 bits?": 1,  # w1 has 0.87 billion, in blocks
+    "Does the hasty fix help?": False,
+    "70B's embedding, as a fraction of 2^32 bytes?": pytest.approx(128_256 / 131_072),
+    "Is there a number of 32 GB machines that works?": False,  # 8 at most, and 28 + 8.4 GB on the root
+    "first vocabulary that wraps": 2**32 // (16_384 * 4),
+    "70B on 16 GB machines": 4,  # about 36 GB in blocks, 9 on each of 4, and 4.2 more on the root
+    "what uint32 holds of the file": 237_908_328_448 % 2**32,
+}
+
+WORKED_OUT = PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS | LOADING
 """By the question, or by the name of the exercise."""
