@@ -23,6 +23,7 @@ from llamapar.panels import Box
 from llamapar.panels.box_panel import scale
 from llamapar.panels.page import plain
 from questions import QUESTIONS, Quiz
+from truths import WORKED_OUT
 from veils import veiled
 from wire import press, receive
 
@@ -42,6 +43,7 @@ TRUTHS: dict[str, object] = {
     PLACE: ["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"],
     "ranks with KV head 5": [5 * 4 + k for k in range(4)],
     **answers.ANSWERS,
+    **WORKED_OUT,
 }
 """Worked out by hand, or known from the notebook's own runs."""
 
@@ -478,3 +480,31 @@ def test_a_veil_takes_out_all_points_under_it_and_no_other() -> None:
     whole = veiled(view, (200, 300), (-0.9, 1.9))
     assert whole.spec["data"] == view.spec["data"]
     assert plain(under.spec) == json.loads(json.dumps(under.spec))
+
+
+def test_a_veil_over_a_schedule_takes_cells_numbers_and_its_end() -> None:
+    view = lp.view(lp.schedule("gpipe", pp=4, micro_batches=8))
+    under = veiled(view, (4, 48), None, title="GPipe")
+    maps = [trace for trace in under.spec["data"] if trace["type"] == "heatmap"]
+    assert [len(trace["z"]) for trace in maps] == [8, 4], "half rows of four ranks, and their chunks"
+    for trace in maps:
+        assert {cell for row in trace["z"] for cell in row[4:]} == {None}
+        assert None not in {cell for row in trace["z"] for cell in row[:4]}
+    texts = [trace for trace in under.spec["data"] if trace.get("mode") == "text"]
+    assert [(trace["x"], trace["text"]) for trace in texts] == [
+        ([0.5, 1.5, 2.5, 3.5, 1.5, 2.5, 3.5, 2.5, 3.5, 3.5], [0, 1, 2, 3, 0, 1, 2, 0, 1, 0])
+    ]
+    (shape,) = under.spec["layout"]["shapes"]
+    assert (shape["x0"], shape["x1"], shape["y0"], shape["y1"], shape["yref"]) == (4, 48, 0, 1, "paper")
+    assert under.summary == "GPipe. A part is veiled until you guess."
+    assert plain(under.spec) == json.loads(json.dumps(under.spec))
+
+
+def test_a_wrong_share_is_drawn_as_the_end_that_it_would_give() -> None:
+    panel = asked("For what share of the time is a GPU idle?")
+    panel.set(guess=0.5)
+    layout = panel.payload["figure"]["layout"]
+    assert [shape["x0"] for shape in layout["shapes"]] == [33, 24 / 0.5]
+    assert [note["text"] for note in layout["annotations"]] == ["<b>it is 0.273</b>", "<b>you said 0.5</b>"]
+    panel.set(guess=1)
+    assert len(panel.payload["figure"]["layout"]["shapes"]) == 1, "a step that never ends has no end"

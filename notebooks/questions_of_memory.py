@@ -1,0 +1,293 @@
+"""What the notebook on memory asks: each question with its truth, hints and pictures.
+
+Every truth is computed by the library, or by torch, when the question is asked; nothing is typed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import llamapar as lp
+from boxes import Item
+from llamapar.count.schedule import in_flight
+from llamapar.count.sizes import Sizes
+from llamapar.figures import View
+from veils import marked, veiled
+
+_GIB = 2**30
+_TOP = 1000.0
+"""Above every bar of GiB."""
+
+_PAPER = lp.Layout(tp=8, pp=16, dp=128)
+
+
+def _big() -> lp.Memory:
+    """405B as in the notebook: 2,048 sequences a step."""
+    return lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=2048)
+
+
+def _bars(memory: lp.Memory, stages: tuple[float, float], title: str) -> View:
+    """The bars of a job's memory, with those of some stages veiled, and their totals under the axis."""
+    view = veiled(lp.view(memory), stages, (0, _TOP), title=title)
+    layout = dict(view.spec["layout"])
+    (low, high), axis = layout["yaxis"]["range"], dict(layout["xaxis"])
+    shape, note = layout["shapes"][0] | {"y0": low, "y1": high}, layout["annotations"][0] | {"y": high / 2}
+    limits = lp.view(memory).spec["layout"]["shapes"]
+    pairs = zip(axis["tickvals"], axis["ticktext"], strict=True)
+    axis["ticktext"] = [str(n) if stages[0] <= n <= stages[1] else text for n, text in pairs]
+    layout |= {"xaxis": axis, "shapes": [*limits, shape], "annotations": [note]}
+    return View({**view.spec, "layout": layout}, view.summary)
+
+
+def _file_alone(memory: lp.Memory) -> View:
+    """The bar of the weights as they are in the file, below the line of what a GPU has, the rest veiled."""
+    spec = lp.view(memory).spec
+    first, (limit,) = spec["data"][0], spec["layout"]["shapes"]
+    weights, top = first["y"][0], 2 * limit["y0"]
+    bare = View({"data": [first], "layout": {**spec["layout"], "shapes": []}}, "")
+    under = veiled(
+        bare, (-0.15, 0.15), (weights + 0.1, top), title="8B on one GPU: the file, and the line of 80 GB"
+    )
+    layout = {**under.spec["layout"], "xaxis": {**spec["layout"]["xaxis"], "ticktext": ["0"]}}
+    layout["xaxis"]["title"] = {"text": "pipeline stage"}
+    layout |= {"yaxis": {**layout["yaxis"], "range": [0, top]}, "shapes": [limit, *layout["shapes"]]}
+    return View({"data": under.spec["data"], "layout": layout}, under.summary)
+
+
+def _one_gpu() -> Item:
+    alone = lp.memory("llama3.1-8b", {}, seq_len=8192)
+    weights, states = alone.worst.bytes("parameters"), alone.worst.bytes("optimizer states")
+    return Item(
+        "Can one GPU of 80 GB train the 8B model?",
+        alone.fits,
+        hints=(
+            "Training changes a weight. What must be known of each, beside the weight itself?",
+            f"Adam alone keeps two float32 averages of each: {states / weights:g} times the file.",
+        ),
+        why=f"It takes {alone.worst.total_bytes / _GIB:.0f} GiB.",
+        shows=lp.view(alone),
+        veiled=_file_alone(alone),
+    )
+
+
+def _saves_most() -> Item:
+    parts = ("parameters", "gradients", "master weights", "optimizer states", "gathered parameters")
+    stages = [lp.memory("llama3.1-8b", lp.Layout(dp=8, zero=n), seq_len=8192).worst for n in range(4)]
+    needs = [stage.bytes(*parts) for stage in stages]
+    saved = {zero: needs[zero - 1] - needs[zero] for zero in (1, 2, 3)}
+    shares = {1: "the optimizer", 2: "the gradients, too", 3: "the weights, too"}
+    choices = tuple(
+        (zero, f"{zero}: shares {what}", f"saves {saved[zero] / _GIB:.1f} GiB more")
+        for zero, what in shares.items()
+    )
+    return Item(
+        "Which of ZeRO's stages saves most: 1, 2 or 3?",
+        max(saved, key=lambda zero: saved[zero]),
+        choices=choices,
+        hints=(
+            "Each stage shares one more part of the 18 bytes. Which part is the largest?",
+            "Weights are 2 bytes, gradients 4. The rest belongs to the optimizer.",
+        ),
+        why="Master weights and the two averages are 12 of the 18 bytes.",
+    )
+
+
+def kept_for_backward() -> int:
+    """How many tensors torch keeps of the MLP, the weights apart."""
+    import torch
+
+    kept: set[int] = set()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.add(tensor.data_ptr())
+        return tensor
+
+    sizes = ((4, 8), (8, 24), (8, 24), (24, 8))
+    x, w1, w3, w2 = (torch.ones(size, requires_grad=True) for size in sizes)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = (torch.nn.functional.silu(x @ w1) * (x @ w3)) @ w2
+    assert out.requires_grad  # what is kept must live until here, or an address could come twice
+    return len(kept - {w.data_ptr() for w in (w1, w3, w2)})
+
+
+def _tensors() -> Item:
+    return Item(
+        "How many tensors does the MLP keep for its backward?",
+        kept_for_backward(),
+        unit="tensors",
+        hints=(
+            "The gradient of a matrix product needs its input, that of a product of two tensors needs both.",
+            "x; the input of silu; both factors; the input of w2.",
+        ),
+        slips=(
+            (4, "x is kept as well: the gradients of w1 and w3 need it."),
+            (6, "x is the input of two products, and is kept once."),
+            (3, "silu keeps its input, and the product keeps both of its factors."),
+        ),
+        why="x once, silu's input, both factors, and the input of w2.",
+    )
+
+
+def _saves_more() -> Item:
+    def kept(recompute: str, sp: bool) -> int:
+        layout = lp.Layout(tp=8, sequence_parallel=sp)
+        memory = lp.memory("llama3.1-70b", layout, seq_len=8192, recompute=recompute)
+        return memory.worst.bytes("activations")
+
+    left = {"SP": kept("none", True), "selective recomputation": kept("selective", False)}
+    plain = kept("none", False)
+    notes = {name: f"{plain / _GIB:.1f} → {bytes_ / _GIB:.1f} GiB" for name, bytes_ in left.items()}
+    return Item(
+        "Which saves more alone: SP, or selective recomputation?",
+        min(left, key=lambda name: left[name]),
+        choices=tuple((name, name, note) for name, note in notes.items()),
+        hints=(
+            "TP has cut the wide tensors of the MLP by 8 already. What lies between the matrices is as wide "
+            "as the model.",
+            "Selective recomputation keeps neither what the norms made nor half of the MLP's tensors.",
+        ),
+    )
+
+
+def _fullest() -> Item:
+    big = _big()
+    first, second = big.stages[0], big.stages[1]
+    view, worst = lp.view(big), big.worst.stage
+    top = float(view.spec["layout"]["yaxis"]["range"][1])
+
+    def with_guess(guess: float) -> View:
+        inside = 0 <= guess < len(big.stages)
+        span = (guess - 0.45, guess + 0.45) if inside else None
+        truth = (worst - 0.45, worst + 0.45)
+        return marked(view, (0.75 * top, 0.93 * top), span, truth, f"{guess:g}", str(worst))
+
+    counts = lp.stages("llama3.1-405b", _PAPER).counts
+    return Item(
+        "Which stage, 0 to 15, needs most memory?",
+        worst,
+        hints=(
+            f"Stage s has {_PAPER.pp} − s micro-batches in flight, of each of its layers.",
+            f"Stage 0: {_PAPER.pp} times {counts[0]} layers. Stage 1: {_PAPER.pp - 1} times {counts[1]}.",
+        ),
+        slips=(
+            (0, f"It has one micro-batch more in flight, but {counts[0]} layers, and stage 1 {counts[1]}."),
+            (_PAPER.pp - 1, "It holds the head, but only one micro-batch at a time."),
+        ),
+        why=f"Stage {second.stage} needs {second.total_bytes / _GIB:.1f} GiB, stage {first.stage} "
+        f"{first.total_bytes / _GIB:.1f}.",
+        shows=view,
+        veiled=_bars(big, (-0.5, 3.5), "405B: memory of a rank by stage"),
+        marked=with_guess,
+    )
+
+
+def _one_micro_batch() -> Item:
+    single = lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=_PAPER.dp)
+    full = _big().worst
+    flying = in_flight("1f1b", full.stage, pp=_PAPER.pp, virtual_stages=1, micro_batches=16)[0]
+    return Item(
+        "Counting one micro-batch: does such a planner say that it fits?",
+        single.fits,
+        hints=(
+            "What is left of the activations of the fullest stage?",
+            f"{full.bytes('activations') / _GIB:.0f} GiB of stage {full.stage} are {flying} micro-batches.",
+        ),
+        why=f"It counts {single.worst.total_bytes / _GIB:.1f} GiB for the fullest stage.",
+    )
+
+
+def _largest_over_smallest() -> Item:
+    tools = lp.reconcile("llama3.1-405b", _PAPER, seq_len=8192).tools
+    least, most = tools[0].total_bytes, tools[-1].total_bytes
+    return Item(
+        "The largest answer over the smallest?",
+        most / least,
+        unit="times",
+        hints=(
+            "One forgets what is in flight; the largest divides hardly anything by TP and PP.",
+            f"The smallest says {least / _GIB:.1f} GiB. The first lines of this notebook say the rest.",
+        ),
+        slips=((10, "That would be tools that disagree on one part. These forget whole axes."),),
+        why=f"They say {least / _GIB:.1f} to {most / _GIB:,.0f} GiB.",
+        shows=lp.view(lp.reconcile("llama3.1-405b", _PAPER, seq_len=8192)),
+    )
+
+
+def _own_bytes() -> Item:
+    layout, model = lp.Layout(dp=64, zero=3), lp.model("llama3.1-70b")
+    own = lp.memory(model, layout, seq_len=8192).worst.bytes("parameters", "gradients", "optimizer states")
+    weights = model.n_params // layout.dp
+    return Item(
+        f"70B under ZeRO 3 at DP {layout.dp}: a rank's own bytes of weights, gradients and states",
+        own,
+        unit="bytes",
+        hints=(
+            f"{model.n_params:,} parameters, of which a rank owns one in {layout.dp}.",
+            "At ZeRO 3 a rank owns float32 pieces only: the weight, its gradient, two averages.",
+        ),
+        slips=(
+            (own * layout.dp, f"That is all of it; {layout.dp} ranks share it."),
+            (18 * weights, "At ZeRO 3 the pieces are float32, and no bfloat16 weight stands beside them."),
+            (12 * weights, "The gradient is a float32 piece as well."),
+        ),
+        why=f"16 bytes for each of {weights:,} weights.",
+    )
+
+
+def _stage_five() -> Item:
+    stage, pp = 5, 8
+    flying = in_flight("1f1b", stage, pp=pp, virtual_stages=1, micro_batches=64)[0]
+    return Item(
+        f"PP {pp}, 1F1B: most micro-batches in flight on stage {stage}",
+        flying,
+        hints=(
+            "The last stage has one: its backward follows at once.",
+            "Each stage before it keeps one more.",
+        ),
+        slips=(
+            (stage, "Count from the other end: the last stage keeps one."),
+            (stage + 1, "Count from the other end: the last stage keeps one."),
+            (pp - stage - 1, f"Those are the stages behind it; stage {stage} has one of its own as well."),
+            (pp, f"So many has stage 0; stage {stage} waits for fewer."),
+        ),
+        why=f"Stages are numbered from 0, so {pp} − {stage}.",
+    )
+
+
+def _logits() -> Item:
+    model, tp, tokens = lp.model("llama3.1-8b"), 8, 8192
+    own = 4 * Sizes(model, lp.Layout(tp=tp), seq_len=tokens).activations["logits"]
+    return Item(
+        f"8B at TP {tp}, {tokens:,} tokens: bytes of a rank's float32 logits",
+        own,
+        unit="bytes",
+        hints=(
+            f"A token has one number for each of the {model.vocab_size:,} rows of the vocabulary.",
+            f"TP cuts the vocabulary by {tp}, and a float32 is 4 bytes.",
+        ),
+        slips=(
+            (own // 2, "A float32 is 4 bytes, not 2."),
+            (own // 4, "Those are the numbers; each takes 4 bytes."),
+            (own * tp, f"That is all of it; TP cuts the vocabulary by {tp}."),
+        ),
+        why=f"{tokens:,} · {model.vocab_size:,} / {tp} · 4.",
+    )
+
+
+PREDICTIONS: dict[str, Callable[[], Item]] = {
+    "Can one GPU of 80 GB train the 8B model?": _one_gpu,
+    "Which of ZeRO's stages saves most: 1, 2 or 3?": _saves_most,
+    "How many tensors does the MLP keep for its backward?": _tensors,
+    "Which saves more alone: SP, or selective recomputation?": _saves_more,
+    "Which stage, 0 to 15, needs most memory?": _fullest,
+    "Counting one micro-batch: does such a planner say that it fits?": _one_micro_batch,
+    "The largest answer over the smallest?": _largest_over_smallest,
+}
+"""By the question itself."""
+
+EXERCISES: dict[str, Callable[[], Item]] = {
+    "own bytes under ZeRO 3": _own_bytes,
+    "in flight on stage 5": _stage_five,
+    "bytes of logits": _logits,
+}
+"""By the name of the exercise."""

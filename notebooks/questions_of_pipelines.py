@@ -1,0 +1,267 @@
+"""What the notebook on pipelines asks: each question with its truth, hints and pictures.
+
+Every truth is computed by the library when the question is asked; nothing is typed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import llamapar as lp
+from boards import order, placed
+from boxes import Item
+from llamapar.figures import View
+from veils import marked, veiled
+
+_FOUR = {"pp": 4, "micro_batches": 8}
+"""The pipeline of the notebook's first four sections."""
+
+_RANKS = (0.2, 2.8)
+"""Where the ends of a step are drawn, in the picture of four ranks."""
+
+_FARTHEST = 2.5
+"""Times the true end of a step, up to which a guessed one is drawn."""
+
+_ROOM = 1.15
+"""Of the axis, for the words at the ends."""
+
+_SHARE = "It is a share of the time, at most 1: write 27 % or 0.27."
+
+
+def _opened(schedule: lp.Schedule, until: int, end: int) -> View:
+    """The picture of a schedule up to a time; the rest is veiled, on an axis that says no end."""
+    view = lp.view(schedule)
+    title = f"{schedule.title}: the first {until} columns"
+    under = veiled(view, (until, end), None, title=title)
+    axis = {**view.spec["layout"]["xaxis"], "range": [0, end]}
+    return View({**under.spec, "layout": {**under.spec["layout"], "xaxis": axis}}, under.summary)
+
+
+def _ends(schedule: lp.Schedule, guessed: float | None, said: str, true: str) -> View:
+    """The picture of a schedule, with a line at its end and one at the end that a guess would give it.
+
+    guessed: None where a guess gives no end at all.
+    """
+    view, end = lp.view(schedule), schedule.timeline().end
+    drawn = guessed if guessed is not None and 0 <= guessed <= _FARTHEST * end else None
+    axis = dict(view.spec["layout"]["xaxis"]) | {"range": [0, _ROOM * max(end, drawn or 0)]}
+    axis["title"] = {"text": f"{axis['title']['text']}; a line stands where the step ends"}
+    wide = View({**view.spec, "layout": {**view.spec["layout"], "xaxis": axis}}, view.summary)
+    return marked(wide, _RANKS, None if drawn is None else (drawn, drawn), (end, end), said, true)
+
+
+def _work(schedule: lp.Schedule) -> float:
+    """The time for which a rank computes."""
+    line = schedule.timeline()
+    return line.end * (1 - line.idle_share)
+
+
+def _small_gpipe() -> Item:
+    shape = {"pp": 2, "micro_batches": 2}
+    asked, early = lp.schedule("gpipe", **shape), lp.schedule("1f1b", **shape)
+    backwards = [row.replace("B0 B1", "B1 B0") for row in order(asked)]
+    return Item(
+        "Two ranks, two micro-batches: place GPipe",
+        order(asked),
+        hints=(
+            "Both ranks do F0 and F1 first. Rank 1 waits for F0 of rank 0.",
+            "Then B0 of rank 1, as soon as its forwards are done; rank 0 needs it for its own B0.",
+        ),
+        slips=(
+            (order(early), "Rank 1 goes back before it did all forwards; GPipe does not."),
+            (backwards, "That runs too; here the backwards come in the order of the forwards."),
+        ),
+        why=f"It ends at {asked.timeline(forward=1, inputs=1, weights=1).end:g}.",
+        board=placed(asked),
+    )
+
+
+def _idle() -> Item:
+    gpipe = lp.schedule("gpipe", **_FOUR)
+    line, work, many = gpipe.timeline(), _work(gpipe), gpipe.micro_batches
+    idle = line.end - work
+
+    def with_guess(guess: float) -> View:
+        return _ends(
+            gpipe, work / (1 - guess) if 0 <= guess < 1 else None, f"{guess:.3g}", f"{line.idle_share:.3g}"
+        )
+
+    return Item(
+        "For what share of the time is a GPU idle?",
+        line.idle_share,
+        hints=(
+            f"A GPU runs {many} forwards of 1 and {many} backwards of 2: {work:g} of work.",
+            f"The last rank begins at {gpipe.pp - 1}. Its last backward then has {gpipe.pp - 1} ranks to go "
+            f"back through, so the step ends at {line.end:g}.",
+        ),
+        slips=(
+            (line.bubble, f"That is {idle:g} of {work:g}, of the computing time; asked is the whole time."),
+            ((gpipe.pp - 1) / gpipe.pp, "That is one micro-batch alone: with several, ranks work at once."),
+            (100 * line.idle_share, _SHARE),
+        ),
+        why=f"A GPU computes for {work:g} of {line.end:g}, idle for {idle:g}: {line.idle_share:.1%}.",
+        shows=lp.view(gpipe),
+        veiled=_opened(gpipe, gpipe.pp, 48),
+        marked=with_guess,
+    )
+
+
+def _smaller() -> Item:
+    both = [lp.schedule(name, **_FOUR) for name in ("gpipe", "1f1b")]
+    bubbles, flights = [s.timeline().bubble for s in both], [max(s.in_flight) for s in both]
+    found = {"bubble": bubbles[1] < bubbles[0], "memory": flights[1] < flights[0]}
+    notes = (
+        f"{bubbles[0]:.1%} before, {bubbles[1]:.1%} now",
+        f"activations of {flights[0]} micro-batches before, of {flights[1]} now",
+    )
+    choices = (("bubble", "bubble", notes[0]), ("memory", "memory", notes[1]))
+    return Item(
+        "What does 1F1B make smaller: bubble, memory, or bubble and memory?",
+        " and ".join(what for what, smaller in found.items() if smaller),
+        choices=(*choices, ("bubble and memory", "bubble and memory", "")),
+        hints=(
+            "How long does the first rank wait for its first backward, in either order?",
+            "The first micro-batch still goes through all ranks and back. But what does rank 0 keep by then?",
+        ),
+        why="The waits at both ends stay; what is kept until a backward has used it does not.",
+        shows=lp.view(both[1]),
+        veiled=_opened(both[1], both[1].pp, 48),
+    )
+
+
+def _two_stages() -> Item:
+    one, two = lp.schedule("1f1b", **_FOUR), lp.schedule("interleaved-1f1b", **_FOUR, virtual_stages=2)
+    before, after, work = one.timeline().bubble, two.timeline().bubble, _work(two)
+
+    def with_guess(guess: float) -> View:
+        return _ends(
+            two, work * (1 + before / guess) if guess > 0 else None, f"{guess:g}", f"{before / after:g}"
+        )
+
+    return Item(
+        "How many times smaller is the bubble with two stages on each GPU?",
+        before / after,
+        unit="times",
+        hints=(
+            f"The wait is still {one.pp - 1} steps. How long is a step now?",
+            "A stage has half of the layers, so a step takes half the time. The work stays.",
+        ),
+        slips=(
+            (1, "The number of steps stays, and each is shorter."),
+            (4, "Twice as many stages, but a micro-batch meets the same ranks: only the step is halved."),
+        ),
+        why=f"{before:.2%} becomes {after:.2%}: the same number of steps, each half as long.",
+        shows=lp.view(two),
+        veiled=_opened(two, 2 * two.pp, 80),
+        marked=with_guess,
+    )
+
+
+def _zbv() -> Item:
+    twice = lp.schedule("interleaved-1f1b", **_FOUR, virtual_stages=2)
+    zbv = lp.schedule("zbv", **_FOUR)
+    line, before, work = zbv.timeline(), twice.timeline().bubble, _work(zbv)
+
+    def with_guess(guess: float) -> View:
+        return _ends(zbv, work * (1 + guess), f"{guess:.3g}", f"{line.bubble:.3g}")
+
+    return Item(
+        "What is the bubble of ZBV, as a share of the computing time?",
+        line.bubble,
+        hints=(
+            f"The pause at the end is filled. What of the {before:.2%} cannot be filled?",
+            f"A rank waits {zbv.pp - 1} columns for its first micro-batches, and computes for {work:g}.",
+        ),
+        slips=(
+            (0, "At the start there is no work yet, so something stays."),
+            (before, "That is the interleaved schedule, whose backwards are whole."),
+            (before / 2, "More is gone than half: the way back is filled as well."),
+            (100 * line.bubble, "It is a share, so 6 % rather than 6."),
+        ),
+        why=f"A rank waits {line.end - work:g} and computes {work:g}: {line.bubble:.2%}.",
+        shows=lp.view(zbv),
+        veiled=_opened(zbv, zbv.pp, 80),
+        marked=with_guess,
+    )
+
+
+def _ends_last() -> Item:
+    shape = {"pp": 4, "virtual_stages": 2, "micro_batches": 12}
+    rows = {
+        "all forward": lp.schedule("looped-bfs", **shape),
+        "flexible": lp.schedule("flexible", **shape, nc=6),
+        "1F1B": lp.schedule("interleaved-1f1b", **shape),
+    }
+    lines = {name: made.timeline(p2p=0.5) for name, made in rows.items()}
+    return Item(
+        "Which of the three ends last?",
+        max(lines, key=lambda name: lines[name].end),
+        choices=tuple((name, name, f"ends at {line.end:g}") for name, line in lines.items()),
+        hints=(
+            "Which order uses each message in the moment in which it is sent?",
+            "Micro-batches in rounds of only pp leave a rank nothing else to do meanwhile.",
+        ),
+        why="It waits for a message again and again, and the others work on other micro-batches.",
+    )
+
+
+def _can_run() -> Item:
+    made = lp.Schedule.read(["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"])
+    return Item(
+        "Can the two ranks run this?",
+        made.ok,
+        hints=(
+            "Follow both rows: what does rank 0 need for 0B0, and when does rank 1 make it?",
+            "Rank 1 runs 1F1 before 1B0. Where does 1F1 get its input?",
+        ),
+        shows=made.reason,
+    )
+
+
+SLIPS = ("tied_not_summed", "micro_batches_swapped", "loss_not_divided", "gradients_too_early")
+"""The four faults of the notebook."""
+
+
+@cache
+def _wrong_losses() -> Item:
+    size = {"n_layers": 2, "dim": 32, "n_heads": 4, "n_kv_heads": 2, "head_dim": 8, "ffn_dim": 48}
+    tied = lp.model("tiny").replace(tied=True, **size)
+    wrong = []
+    for slip in SLIPS:
+        run = lp.run(
+            "llama", tied, {"pp": 2}, fault=slip, micro_batches=2, backward=False, seq_len=16,
+            dtype="float64", device="cpu",
+        )  # fmt: skip
+        wrong += [slip] if run.output_errors["loss"] > run.tolerance else []
+    return Item(
+        "In how many of the four is the loss wrong?",
+        len(wrong),
+        unit="of the four",
+        hints=(
+            "The loss is known after the forward. Which of the four happen before?",
+            "Three of them spoil gradients only. In one, a micro-batch meets the words of another.",
+        ),
+        slips=(
+            (len(SLIPS), "What goes wrong in the backward comes after the loss."),
+            (0, "One of the four happens in the forward: which?"),
+            (2, "The loss is divided where its gradient begins, so the loss that is logged stays right."),
+        ),
+        why=f"Only {wrong[0]} changes the forward.",
+    )
+
+
+PREDICTIONS: dict[str, Callable[[], Item]] = {
+    "Two ranks, two micro-batches: place GPipe": _small_gpipe,
+    "For what share of the time is a GPU idle?": _idle,
+    "What does 1F1B make smaller: bubble, memory, or bubble and memory?": _smaller,
+    "How many times smaller is the bubble with two stages on each GPU?": _two_stages,
+    "What is the bubble of ZBV, as a share of the computing time?": _zbv,
+    "Which of the three ends last?": _ends_last,
+    "Can the two ranks run this?": _can_run,
+    "In how many of the four is the loss wrong?": _wrong_losses,
+}
+"""By the question itself."""
+
+EXERCISES: dict[str, Callable[[], Item]] = {}
+"""By the name of the exercise. The one of this notebook is written as code."""

@@ -1,0 +1,202 @@
+"""What the notebook on time and plans asks: each question with its truth, hints and pictures.
+
+Every truth is computed by the library when the question is asked; nothing is typed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import log10
+from statistics import mean
+
+import llamapar as lp
+from boxes import Item
+
+_LONG = 32_768
+"""Tokens from which a sequence is called long, here."""
+
+_MANY = 1024
+"""GPUs from which there are many, here."""
+
+_SIZES = {0.5: "a half", 0.1: "a tenth", 0.01: "a hundredth", 0.001: "a thousandth or less"}
+
+
+def _milliseconds() -> Item:
+    tokens, weights = 8192, 218_103_808  # as the notebook's text gives them
+    one = lp.cost("llama3-8b", lp.Layout(), seq_len=tokens, global_batch=1, recompute="none")
+    own, work = 1e3 * one.layer.forward["GEMMs"].value, 2 * tokens * weights
+    return Item(
+        "Milliseconds of matrix products in one layer?",
+        own,
+        unit="ms",
+        hints=(
+            "2 operations, times tokens, times weights.",
+            f"{work:.3g} operations, at 63 % of 989 trillion a second.",
+        ),
+        slips=(
+            (own / 2, "Each weight makes two operations a token: a multiplication and an addition."),
+            (0.635 * own, "That is at the peak, and 63 % of it is reached."),
+            (own / 1e3, "Those are seconds."),
+        ),
+        why=f"{work:.3g} operations, at {work / own / 1e9:.0f} trillion a second.",
+    )
+
+
+def _waits() -> Item:
+    eight = lp.cost("llama3-8b", lp.Layout(dp=8, zero=3), seq_len=8192, global_batch=64, recompute="none")
+    share = eight.seconds["exposed DP"] / eight.step_seconds
+    return Item(
+        "Which fraction of the step waits for gradients?",
+        min(_SIZES, key=lambda size: abs(log10(size / share))),
+        choices=tuple((size, name, "") for size, name in _SIZES.items()),
+        hints=(
+            "When is the gradient of the last layer ready, and when that of the first?",
+            "Each travels while the layers before it are computed, so only the first layer's is waited for.",
+        ),
+        why=f"It is {share:.2%} of the step: only the last piece is waited for.",
+        shows=lp.view(eight),
+    )
+
+
+def _times_the_waiting() -> Item:
+    def waiting(tp: int) -> float:
+        layout = lp.Layout(tp=tp, dp=64 // tp)
+        cost = lp.cost(
+            "llama3.1-70b", layout, seq_len=8192, global_batch=512, recompute="full", kv_replication=True
+        )
+        return cost.seconds["exposed TP"]
+
+    return Item(
+        "From TP 8 to TP 16: how many times the waiting?",
+        waiting(16) / waiting(8),
+        unit="times",
+        hints=(
+            "64 GPUs are 8 groups of TP 8, or 4 of TP 16: a group has twice as many sequences.",
+            "For each sequence it waits a little longer: eight network cards carry the ring side by side.",
+        ),
+        slips=(
+            (9, "Eight network cards of a machine carry the ring side by side, so it is not 9 times slower."),
+            (18, "Twice the sequences, yes; but eight network cards carry the ring side by side."),
+            (1, "Half as many groups share the batch, so each has twice as many sequences to work through."),
+        ),
+        why="Twice the sequences a group, and for each a ring through slower links.",
+    )
+
+
+def _share_of_work() -> Item:
+    shape = {"pp": 16, "virtual_stages": 8}
+    bubble = lp.schedule("interleaved-1f1b", **shape, micro_batches=16).timeline().bubble
+    return Item(
+        "16 micro-batches: which fraction of its work does a rank wait?",
+        bubble,
+        hints=(
+            "A rank waits for pp − 1 others, each for the time of one stage.",
+            "With v stages on a rank that is (pp − 1) / (v · m) of its work.",
+        ),
+        slips=(
+            (15 / 16, "That is with one stage on each rank; here a step is an eighth as long."),
+            (15 / (8 * 32), "That is with 32 micro-batches."),
+            (15 / 143, "That is of the whole step; asked is the fraction of the work."),
+            (100 * bubble, "It is a fraction: 12 % or 0.12."),
+        ),
+        why=f"15 / (8 · 16) is {bubble:.1%}.",
+    )
+
+
+@cache
+def _worst_kind() -> Item:
+    from exercises import published_steps
+
+    runs = published_steps()
+    kinds = {
+        f"sequences of {_LONG:,} tokens and more": [c.seq_len >= _LONG for c in runs.costs],
+        f"more than {_MANY:,} GPUs": [c.layout.world > _MANY for c in runs.costs],
+        "A100s, from 2021 on": [c.gpu.name.startswith("a100") for c in runs.costs],
+    }
+    off = {
+        kind: mean(abs(error) for error, inside in zip(runs.errors, members, strict=True) if inside)
+        for kind, members in kinds.items()
+    }
+    return Item(
+        "For which kind of run is it worst?",
+        max(off, key=lambda kind: off[kind]),
+        choices=tuple((kind, kind, f"off by {error:.0%} on average") for kind, error in off.items()),
+        hints=(
+            "Which part of a step depends most on one kernel, and grows fastest?",
+            "Attention grows with the square of the tokens, and its kernels differ from trainer to trainer.",
+        ),
+        why="There attention is most of the work, and trainers have other kernels for it than are assumed.",
+        shows=lp.view(runs),
+    )
+
+
+@cache
+def _fastest() -> Item:
+    plan = lp.plan("llama3.1-70b", 64, seq_len=8192, global_batch=512, top=80, framework="torchtitan")
+    first: dict[int, float] = {}
+    for found in plan.layouts:
+        first.setdefault(found.layout.tp, found.cost.step_seconds)
+    notes = {tp: f"{first[tp]:.1f} s" if tp in first else "none of the first 80" for tp in (1, 2, 4, 8)}
+    return Item(
+        "Which TP has the fastest layout?",
+        plan.best.layout.tp,
+        choices=tuple((tp, f"TP {tp}", note) for tp, note in notes.items()),
+        hints=(
+            "Which axis makes every layer wait, whatever else is done?",
+            "ZeRO 3 shares the weights over all GPUs, and its gathers hide behind the products.",
+        ),
+        why="What ZeRO 3 and CP send is hidden beside the products, and TP's exchange is not.",
+        shows=lp.view(plan),
+    )
+
+
+def _one_layer() -> Item:
+    one = lp.cost("llama3-8b", {}, seq_len=8192)
+    forward = {name: 1e3 * term.value for name, term in one.layer.forward.items()}
+    own = round(1e3 * one.layer.seconds[0], 1)
+    return Item(
+        "llama3-8b, 8,192 tokens, one H100: milliseconds of one layer's forward, in all",
+        own,
+        unit="ms",
+        hints=(
+            "A layer is its matrix products, attention and elementwise work; a cell above lists them.",
+            f"Add them up: {' + '.join(f'{ms:.2f}' for ms in forward.values())}.",
+        ),
+        slips=((round(forward["GEMMs"], 1), "Those are the matrix products alone."),),
+        why="`one.layer.seconds` holds the seconds of the forward and of the backward.",
+    )
+
+
+def _sixty_four() -> Item:
+    shape = {"pp": 16, "virtual_stages": 8}
+    bubble = lp.schedule("interleaved-1f1b", **shape, micro_batches=64).timeline().bubble
+    return Item(
+        "PP 16, eight stages each, 64 micro-batches: percent of its compute that the bubble is",
+        round(100 * bubble, 1),
+        unit="%",
+        hints=("The bubble is (pp − 1) / (v · m).", "That is 15 / (8 · 64)."),
+        slips=(
+            (round(100 * 15 / 64, 1), "That is with one stage on each rank."),
+            (round(100 * 15 / 128, 1), "That is with 16 micro-batches."),
+            (round(bubble, 3), "Those are not percent."),
+        ),
+        why="15 / (8 · 64), of 100.",
+    )
+
+
+PREDICTIONS: dict[str, Callable[[], Item]] = {
+    "Milliseconds of matrix products in one layer?": _milliseconds,
+    "Which fraction of the step waits for gradients?": _waits,
+    "From TP 8 to TP 16: how many times the waiting?": _times_the_waiting,
+    "16 micro-batches: which fraction of its work does a rank wait?": _share_of_work,
+    "For which kind of run is it worst?": _worst_kind,
+    "Which TP has the fastest layout?": _fastest,
+}
+"""By the question itself."""
+
+EXERCISES: dict[str, Callable[[], Item]] = {
+    "seconds of one layer": _one_layer,
+    "bubble of 64 micro-batches": _sixty_four,
+}
+"""By the name of the exercise."""

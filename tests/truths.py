@@ -1,0 +1,105 @@
+"""Answers to the questions of notebooks 06 to 10 and of the one on loading 405B, worked out by hand.
+
+Nothing here asks the library: each is arithmetic on what the notebook says, or a fact that its text states.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+PIPELINES: dict[str, object] = {
+    # rank 1 waits for F0 and then has no gap: 1 + 2 forwards + 2 backwards of 2; all forwards come first
+    "Two ranks, two micro-batches: place GPipe": ["F0 F1 B0 B1", "F0 F1 B0 B1"],
+    # a rank works 8 * (1 + 2), and waits for three forwards and three backwards
+    "For what share of the time is a GPU idle?": pytest.approx(9 / (8 * 3 + 9)),
+    "What does 1F1B make smaller: bubble, memory, or bubble and memory?": "memory",
+    # (pp - 1) / (v * m)
+    "How many times smaller is the bubble with two stages on each GPU?": pytest.approx((3 / 8) / (3 / 16)),
+    # three columns before the first micro-batch reaches the last rank; eight micro-batches of two stages of 3
+    "What is the bubble of ZBV, as a share of the computing time?": pytest.approx(3 / (8 * 2 * 3)),
+    "Which of the three ends last?": "1F1B",
+    # 0B0 needs 1B0, which comes after 1F1, which needs 0F1, which comes after 0B0
+    "Can the two ranks run this?": False,
+    # the swap alone changes what the forward sees
+    "In how many of the four is the loss wrong?": 1,
+}
+
+MEMORY: dict[str, object] = {
+    "Can one GPU of 80 GB train the 8B model?": 18 * 8_030_261_248 < 80 * 10**9,
+    "Which of ZeRO's stages saves most: 1, 2 or 3?": 1,  # 12 of 18 bytes; then 4, then 2
+    # x, once for w1 and w3; x @ w1 for silu; both factors; their product for w2
+    "How many tensors does the MLP keep for its backward?": 1 + 1 + 2 + 1,
+    "Which saves more alone: SP, or selective recomputation?": "selective recomputation",
+    # 16 in flight of 7 layers, 15 of 8, 14 of 8
+    "Which stage, 0 to 15, needs most memory?": max(range(3), key=[16 * 7, 15 * 8, 14 * 8].__getitem__),
+    "Counting one micro-batch: does such a planner say that it fits?": True,
+    "The largest answer over the smallest?": pytest.approx(550, rel=0.01),  # as the notebook's text says
+    "own bytes under ZeRO 3": (4 + 4 + 8) * 70_553_706_496 // 64,
+    "in flight on stage 5": 8 - 5,
+    "bytes of logits": 8192 * 128256 // 8 * 4,
+}
+
+STEPS: dict[str, object] = {
+    "Over how many of the 16 ranks is the gradient of a matrix summed?": 2 * 2,  # cp times dp
+    "With every copy counted: is the norm too large or too small?": "too large",
+    # d/dg of g / (g + e) is e / (g + e)^2, at g = e a quarter of 1 / e: 1e-3 * 1e8 / 4 * 1e-15 = 2.5e-11
+    "By what power of ten is the updated weight off (for 3e-7: -7)?": -11,
+    "Is a loss off by more than 1e-12 of itself after six steps?": False,
+    "In how many of the six runs is the loss of the step off?": 0,  # each comes after the forward
+    "Does any number differ from a process that adds in the layout's order?": False,
+    "Over which axis does the rank send most: tp, cp, pp or dp?": "tp",
+    "norm of two ranks": pytest.approx((9 + 14 + 2) ** 0.5),
+    "numbers for the norm": 4 - 1,
+}
+
+TIME: dict[str, object] = {
+    # the notebook's own constants: 80.3 % of the peak in the best shapes, 79 % of it sustained
+    "Milliseconds of matrix products in one layer?": pytest.approx(
+        1e3 * 2 * 8192 * 218_103_808 / (989.4e12 * 0.803 * 0.79), rel=1e-3
+    ),
+    "Which fraction of the step waits for gradients?": 0.001,  # 3.7 ms of 6.28 s
+    # twice the sequences a group, 15/16 of the bytes for 7/8, eight cards of 50 GB/s for links of 450
+    "From TP 8 to TP 16: how many times the waiting?": pytest.approx(
+        2 * (15 / 16) / (7 / 8) * 450 / (8 * 50), rel=0.01
+    ),
+    "16 micro-batches: which fraction of its work does a rank wait?": pytest.approx(15 / (8 * 16)),
+    "For which kind of run is it worst?": "sequences of 32,768 tokens and more",
+    "Which TP has the fastest layout?": 1,
+    "seconds of one layer": pytest.approx(5.69 + 0.87 + 0.51, abs=0.05),
+    "bubble of 64 micro-batches": round(100 * 15 / (8 * 64), 1),
+}
+
+CHECKPOINTS: dict[str, object] = {
+    "How many tensors are in it?": 4 * (4 + 3 + 2) + 3,
+    "A layer is missing. How many tensors does torch.load read without complaint?": 3 * (4 + 3 + 2) + 3,
+    "wq and q_proj have the same shape. The same bytes too?": False,
+    "TP 2 and PP 3: how many files?": 2 * 3,
+    "Un-pad first, then gather: how many of the 128,256 rows are written?": 128_512 // 8,
+    "Copies in the wrong order: do all headers pass?": True,
+    "It stopped half-way: is there a folder called half?": False,
+    "One bit is wrong: do the headers pass?": True,
+    "TP of 8064 rows": 129_024 // 8064,  # 129,024 is 126 times 64 * 16
+    "row 3 of a head": 64 + 1,  # the second row of pair 1, after 64 first ones
+}
+
+_WIDE = 128_256 * 16_384 + (2 * 126 + 1) * 16_384
+"""Weights of 405B in float32: the embedding and the norms."""
+
+_BLOCKS = 410_081_247_232 - _WIDE
+"""Of the first release, with every KV head twice: 32 in 18 bytes."""
+
+LOADING: dict[str, object] = {
+    "GB of the file with 16 KV heads?": pytest.approx((_WIDE * 4 + _BLOCKS // 32 * 18) / 1e9),
+    "Does the model fit, on the root too?": (_BLOCKS / 32 * 18 / 4 + _WIDE * 4 + 0.6e9) < 64 * 2**30,
+    "What does an unsigned 32-bit number hold of the product?": 128_256 * 16_384 * 4 - 2**32,
+    "How many of the 1,137 sizes are wrong in 32 bits?": 1,  # w1 has 0.87 billion, in blocks
+    "Does the hasty fix help?": False,
+    "70B's embedding, as a fraction of 2^32 bytes?": pytest.approx(128_256 / 131_072),
+    "Is there a number of 32 GB machines that works?": False,  # 8 at most, and 28 + 8.4 GB on the root
+    "first vocabulary that wraps": 2**32 // (16_384 * 4),
+    "70B on 16 GB machines": 4,  # about 36 GB in blocks, 9 on each of 4, and 4.2 more on the root
+    "what uint32 holds of the file": 237_908_328_448 % 2**32,
+}
+
+WORKED_OUT = PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS | LOADING
+"""By the question, or by the name of the exercise."""
