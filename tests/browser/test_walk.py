@@ -69,6 +69,20 @@ def step_ladder(notebook: Notebook, index: int) -> int:
     return rungs.count()
 
 
+def step_through(notebook: Notebook, index: int) -> int:
+    """Each step of watched ranks once, forward and then backward; how many moves that were."""
+    moves = 0
+    for watched in notebook.cell(index).locator(".lp-watch").all():
+        watched.locator(".lp-tile canvas").first.wait_for()
+        for phase in watched.locator("[data-control=phase] [role=radio]").all():
+            phase.click()
+            dots = watched.locator(".lp-dot")
+            for dot in dots.all():
+                dot.click()
+            moves += 1 + dots.count()
+    return moves
+
+
 def walk_panel(notebook: Notebook, index: int, draw: random.Random) -> int:
     """Everything once in the panel of a cell; how many moves that were."""
     explorer = notebook.cell(index).locator(".lp-explorer").count()
@@ -103,7 +117,8 @@ def test_a_new_user_walks_a_notebook(lab: Lab, path: Path) -> None:
             notebook.run(index)
             moves += 1 + (guessed != source) + look(notebook, index)
             moves += answer(notebook, index, draw) + step_ladder(notebook, index)
-            if notebook.cell(index).locator(".llamapar:not(.lp-quiz, .lp-live)").count():
+            moves += step_through(notebook, index)
+            if notebook.cell(index).locator(".llamapar:not(.lp-quiz, .lp-live, .lp-watch)").count():
                 moves += walk_panel(notebook, index, draw)
         assert notebook.dialogs() == []
         assert notebook.popups() == []
