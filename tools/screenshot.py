@@ -26,7 +26,7 @@ PICTURE, FILM, TAKEN = DOCS / "explorer.png", DOCS / "explorer.webp", DOCS / "ex
 
 PANEL = """\
 import llamapar as lp
-lp.explorer("llama3.1-405b", tp=16, cp=1, pp=16, dp=64, gpus=16384)"""
+lp.explorer(job="paper-131k-tokens")"""
 OPENING = """\
 import llamapar as lp
 lp.explorer("llama3.1-405b", tp=8, cp=16, pp=16, dp=8, gpus=16384, seq_len=131072)"""
