@@ -72,7 +72,7 @@ def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Noteb
     expect(finding.get_by_title("apply this fix")).to_have_count(1)  # one line: the rest folds
     finding.get_by_text("why, ").click()
     expect(finding).to_contain_text("a rank would need half a KV head")
-    expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("tp=16")
+    expect(panel_of(notebook).locator(".lp-subtitle").first).to_contain_text("1/16 of the heads")
     notebook.screenshot(tmp_path / "tp16.png")
     finding.get_by_title("apply this fix").first.focus()
     notebook.page.keyboard.press("Enter")
@@ -114,7 +114,7 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
             expect(panel.get_by_role("button", name="next step")).to_be_disabled()
         expect(title).not_to_have_text(seen[-1] if seen else "")
         seen.append(title.text_content())
-    assert len(set(seen)) == 9
+    assert len(set(seen)) == 10
     open_tab(panel_of(notebook), "plan")
     panel_of(notebook).get_by_role("button", name="Stop").click()
     expect(panel_of(notebook).get_by_role("button", name="Search again")).to_be_enabled()
@@ -215,7 +215,7 @@ def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
     expect(box).to_have_attribute("aria-describedby", str(told.get_attribute("id")))
     expect(panel_of(notebook).locator("[aria-invalid]")).to_have_count(1)
     expect(panel_of(notebook).locator(".lp-figure.lp-kept .main-svg").first).to_be_visible()  # dimmed
-    expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("tp=8")
+    expect(panel_of(notebook).locator(".lp-subtitle").first).to_contain_text("1/8 of the heads")
     notebook.set_theme("dark")  # draws the picture anew
     expect(panel_of(notebook).locator(".lp-figure.lp-kept .main-svg").first).to_be_visible()
     open_tab(panel_of(notebook), "stages")
@@ -312,6 +312,8 @@ def test_one_plotly_however_many_views_and_little_over_the_wire(notebook: Notebo
     notebook.run(0)
     notebook.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
     assert notebook.websocket_bytes() - first < 200_000
+    open_tab(panel_of(notebook), "heads")
+    panel_of(notebook).locator(".xtick text").first.wait_for()
     light = notebook.screenshot(tmp_path / "light.png").read_bytes()
     notebook.set_theme("dark")
     color = "() => getComputedStyle(document.querySelector('.llamapar .xtick text')).fill"
