@@ -477,7 +477,7 @@ def test_every_option_is_explained_and_used() -> None:
         "grad_dtype",
         "grad_buckets",
     }
-    of_python |= {"master_weights", "beside", "time", "step"}
+    of_python |= {"master_weights", "beside", "time", "step", "case", "gives"}
     assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)
     for name, command in LEAVES.items():

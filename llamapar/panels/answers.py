@@ -215,8 +215,9 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
 def _fast(cost: Cost) -> tuple[str, str]:
     idle = cost.seconds.get("pipeline idle", 0.0) / cost.step_seconds
     of = f"{cost.tokens // cost.seq_len:,} × {cost.seq_len:,} tokens"
-    note = f"{cost.step_seconds:.3g} s ({cost.low:.3g} to {cost.high:.3g}) a step of {of}; bubble {idle:.0%}"
-    return f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU", note
+    takes = f"{cost.step_seconds:.3g} s ({cost.low:.3g} to {cost.high:.3g}) a step of {of}"
+    fast = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU"
+    return fast, f"{takes}; idle {idle:.0%} of it in the pipeline"
 
 
 def _travels(report: Report, values: Values) -> tuple[str, str]:

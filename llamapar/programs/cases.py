@@ -62,13 +62,13 @@ _NO_SP = {"sequence_parallel": False}
 
 _LOSS = """    first, past = row_range(mesh, setting, logits.device)
     columns = torch.arange(logits.shape[-1])  # write it: 0 is the rank's first column
-    logits = logits.masked_fill(columns >= past, -torch.inf)  # pad columns
+    logits = logits.masked_fill(past <= columns, -torch.inf)  # pad columns
     top = collectives.maximum(logits.amax(-1), mesh, "tp")
     total = collectives.all_reduce((logits - top[..., None]).exp().sum(-1), mesh, "tp")
     own = torch.where(columns == targets[..., None], logits, 0).sum(-1)
     chosen = collectives.all_reduce(own, mesh, "tp")
-    lost = total.log() + top - chosen  # [batch, seq]
-    losses = collectives.all_reduce(lost.sum(1), mesh, "cp") / setting.seq_len
+    lost = top + total.log() - chosen  # [batch, seq]
+    losses = collectives.all_reduce(lost.sum(-1), mesh, "cp") / setting.seq_len
 """
 
 _CAUSAL = """    chunks = [part.chunks for part in setting.sequence.ranks]  # of each CP rank
