@@ -59,8 +59,8 @@ def test_a_rung_is_looked_at_and_taken(notebook: Notebook) -> None:
     heads, vocab = live(notebook, 0), live(notebook, 1)
     rung(heads, 16).hover()
     expect(heads.locator(".lp-says")).to_contain_text("TP 16 cuts through each of the 8 KV heads")
-    expect(heads.locator(".lp-code code")).to_have_text("lp.heads('llama3.1-405b', tp=8)")  # above the ladder:
-    # a line that became longer there would move the rung away from the pointer, and back, without end
+    expect(heads.locator(".lp-code code")).to_have_text("lp.heads('llama3.1-405b', tp=8)")
+    # A longer line above the ladder would move the rung away from the pointer, and back, for ever.
     assert "tp=8" in kernel(notebook, "heads.code"), "to look at a rung changes nothing"
     heads.locator(".lp-says").hover()
     expect(heads.locator(".lp-code code")).to_have_text("lp.heads('llama3.1-405b', tp=8)")
