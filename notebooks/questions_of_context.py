@@ -11,7 +11,7 @@ from typing import Any
 import llamapar as lp
 from boxes import Item
 from llamapar.figures import View
-from sketches import Frame, covered, framed
+from veils import Frame, covered, framed
 
 _EXACT: dict[str, Any] = {"seq_len": 512, "dtype": "float64", "device": "cpu", "backward": False}
 _WIDEST = 3

@@ -12,7 +12,7 @@ import llamapar as lp
 from boxes import Item
 from llamapar.figures import View
 from llamapar.records.tables import span
-from sketches import Frame, framed
+from veils import Frame, framed
 
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu", "seq_len": 32}
 _COPIES = lp.Layout(dp=4, zero=0)

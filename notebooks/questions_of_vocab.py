@@ -12,8 +12,7 @@ from typing import Any
 import llamapar as lp
 from boxes import Item
 from llamapar.figures import View
-from sketches import Frame, framed
-from veils import veiled
+from veils import Frame, framed, veiled
 
 _MODEL = "llama3.1-70b"
 _TP = 8

@@ -1,65 +1,13 @@
-"""Pictures of the lessons' questions: a part that is left out until a guess stands, a guess drawn beside it.
-
-What `veils` does for a picture with one pair of axes is done here for pictures of several, and for ranks.
-"""
+"""Pictures of ranks for the lessons' questions: without the peers of one, or with the ranks of a guess."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import llamapar as lp
 from guesses import words
 from llamapar.figures import View
-from veils import GUESS, TRUTH, VEIL
-
-_AXES = {"x": "y", "x2": "y2", "x3": "y3"}
-"""The axes of a picture's parts."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A rectangle from x to x and from y to y, with its words; dashed where it is a guess."""
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-    says: str
-    guess: bool = False
-    part: str = "x"
-
-
-def covered(view: View, hidden: Callable[[Mapping[str, Any]], bool], part: str = "") -> View:
-    """The picture without the traces that are `hidden`, and with a veil over a part, named by its x axis."""
-    title = {name: value for name, value in view.spec["layout"]["title"].items() if name != "subtitle"}
-    layout = {**view.spec["layout"], "title": title}
-    if part:
-        box = {"type": "rect", "xref": f"{part} domain", "yref": f"{_AXES[part]} domain", "x0": 0, "x1": 1}
-        box |= {"y0": 0, "y1": 1, "fillcolor": VEIL, "opacity": 0.35, "line": {"width": 0}, "layer": "below"}
-        at = {"xref": box["xref"], "yref": box["yref"], "x": 0.5, "y": 0.5}
-        layout["shapes"] = [box]
-        layout["annotations"] = [at | {"text": "?", "showarrow": False, "font": {"size": 22}}]
-    kept = [trace for trace in view.spec["data"] if not hidden(trace)]
-    if part:  # plotly drops axes without a trace; their numbers might give the answer away
-        kept.append({"x": [None], "y": [None], "xaxis": part, "yaxis": _AXES[part]})
-        layout[f"xaxis{part[1:]}"] = {**layout[f"xaxis{part[1:]}"], "showticklabels": False}
-    return View({"data": kept, "layout": layout}, f"{title['text']}. A part is veiled until you guess.")
-
-
-def framed(view: View, frames: Sequence[Frame], said: str) -> View:
-    """The picture with frames drawn in it. said: the guess and the truth in words, before the summary."""
-    shapes, notes = [], list(view.spec["layout"].get("annotations", []))
-    for frame in frames:
-        colour, dash = (GUESS, "dash") if frame.guess else (TRUTH, "solid")
-        refs = {"xref": frame.part, "yref": _AXES[frame.part]}
-        ends = {"x0": frame.x[0], "x1": frame.x[1], "y0": frame.y[0], "y1": frame.y[1]}
-        shapes.append({"type": "rect", **refs, **ends, "line": {"color": colour, "width": 3, "dash": dash}})
-        note = {**refs, "x": sum(frame.x) / 2, "y": frame.y[frame.guess], "text": f"<b>{frame.says}</b>"}
-        inside = frame.part != "x"  # a small part has no room around it
-        note |= {"yanchor": "top" if frame.guess != inside else "bottom", "showarrow": False}
-        notes.append(note | {"bgcolor": "rgba(255,255,255,0.85)", "font": {"color": "#111111"}})
-    layout = {**view.spec["layout"], "shapes": shapes, "annotations": notes}
-    return View({"data": view.spec["data"], "layout": layout}, f"{said}\n{view.summary}")
+from veils import GUESS, covered
 
 
 def without_peers(layout: lp.Layout, rank: int) -> View:

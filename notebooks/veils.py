@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -15,6 +16,9 @@ Span = tuple[float, float]
 
 _ALL = (float("-inf"), float("inf"))
 
+_AXES = {"x": "y", "x2": "y2", "x3": "y3"}
+"""The axes of a picture's parts."""
+
 
 def veiled(view: View, x: Span, y: Span | None, says: str = "?", title: str = "") -> View:
     """The picture without what it has inside x and y, which are covered; in words it says only that.
@@ -24,15 +28,41 @@ def veiled(view: View, x: Span, y: Span | None, says: str = "?", title: str = ""
     """
     spec = view.spec
     kept = [made for trace in spec["data"] if (made := _outside(trace, x, y or _ALL))]
-    told = {name: value for name, value in spec["layout"]["title"].items() if name != "subtitle"}
-    told |= {"text": title} if title else {}
+    told = _untold(view) | ({"text": title} if title else {})
     across = {"x0": x[0], "x1": x[1], "line": {"width": 0}, "fillcolor": VEIL, "opacity": 0.35}
     down = {"y0": y[0], "y1": y[1]} if y else {"y0": 0, "y1": 1, "yref": "paper"}
     middle = {"y": sum(y) / 2} if y else {"y": 0.5, "yref": "paper"}
     note = {"x": sum(x) / 2, **middle, "text": says, "showarrow": False, "font": {"size": 22}}
     shape = {"type": "rect", "layer": "below", **across, **down}
     layout = {**spec["layout"], "title": told, "shapes": [shape], "annotations": [note]}
-    return View({"data": kept, "layout": layout}, f"{told['text']}. A part is veiled until you guess.")
+    return _veiled(kept, layout)
+
+
+def _untold(view: View) -> dict[str, Any]:
+    """The title without its second line, which may say the answer."""
+    return {name: value for name, value in view.spec["layout"]["title"].items() if name != "subtitle"}
+
+
+def _veiled(data: list[Any], layout: dict[str, Any]) -> View:
+    return View(
+        {"data": data, "layout": layout}, f"{layout['title']['text']}. A part is veiled until you guess."
+    )
+
+
+def covered(view: View, hidden: Callable[[Mapping[str, Any]], bool], part: str = "") -> View:
+    """The picture without the traces that are `hidden`, and with a veil over a part, named by its x axis."""
+    layout = {**view.spec["layout"], "title": _untold(view)}
+    if part:
+        box = {"type": "rect", "xref": f"{part} domain", "yref": f"{_AXES[part]} domain", "x0": 0, "x1": 1}
+        box |= {"y0": 0, "y1": 1, "fillcolor": VEIL, "opacity": 0.35, "line": {"width": 0}, "layer": "below"}
+        at = {"xref": box["xref"], "yref": box["yref"], "x": 0.5, "y": 0.5}
+        layout["shapes"] = [box]
+        layout["annotations"] = [at | {"text": "?", "showarrow": False, "font": {"size": 22}}]
+    kept = [trace for trace in view.spec["data"] if not hidden(trace)]
+    if part:  # plotly drops axes without a trace; their numbers might give the answer away
+        kept.append({"x": [None], "y": [None], "xaxis": part, "yaxis": _AXES[part]})
+        layout[f"xaxis{part[1:]}"] = {**layout[f"xaxis{part[1:]}"], "showticklabels": False}
+    return _veiled(kept, layout)
 
 
 def _outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any] | None:
@@ -69,21 +99,37 @@ def _cells_outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any]
     return {**{k: v for k, v in trace.items() if k not in ("hovertext", "text", "customdata")}, "z": z}
 
 
-def marked(view: View, y: Span, guess: Span | None, truth: Span, said: str, true: str) -> View:
-    """The picture with the span of a guess and that of the truth framed, each with its words."""
-    frames = [(truth, TRUTH, "solid", f"it is {true}", y[0], "bottom")]
-    if guess is not None:
-        frames.append((guess, GUESS, "dash", f"you said {said}", y[1], "top"))
-    shapes, notes = [], []
-    for (start, stop), colour, dash, words, edge, anchor in frames:
-        line = {"color": colour, "width": 3, "dash": dash}
-        shapes.append({"type": "rect", "x0": start, "x1": stop, "y0": y[0], "y1": y[1], "line": line})
-        note = {"x": (start + stop) / 2, "y": edge, "text": f"<b>{words}</b>", "yanchor": anchor}
-        notes.append(
-            note | {"showarrow": False, "bgcolor": "rgba(255,255,255,0.85)", "font": {"color": "#111111"}}
-        )
+@dataclass(frozen=True)
+class Frame:
+    """A rectangle from x to x and from y to y, with its words; dashed where it is a guess."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    says: str
+    guess: bool = False
+    part: str = "x"
+
+
+def framed(view: View, frames: Sequence[Frame], said: str) -> View:
+    """The picture with frames drawn in it. said: the guess and the truth in words, before the summary."""
+    shapes, notes = [], list(view.spec["layout"].get("annotations", []))
+    for frame in frames:
+        colour, dash = (GUESS, "dash") if frame.guess else (TRUTH, "solid")
+        refs = {"xref": frame.part, "yref": _AXES[frame.part]}
+        ends = {"x0": frame.x[0], "x1": frame.x[1], "y0": frame.y[0], "y1": frame.y[1]}
+        shapes.append({"type": "rect", **refs, **ends, "line": {"color": colour, "width": 3, "dash": dash}})
+        note = {**refs, "x": sum(frame.x) / 2, "y": frame.y[frame.guess], "text": f"<b>{frame.says}</b>"}
+        inside = frame.part != "x"  # a small part has no room around it
+        note |= {"yanchor": "top" if frame.guess != inside else "bottom", "showarrow": False}
+        notes.append(note | {"bgcolor": "rgba(255,255,255,0.85)", "font": {"color": "#111111"}})
     layout = {**view.spec["layout"], "shapes": shapes, "annotations": notes}
-    return View(
-        {"data": view.spec["data"], "layout": layout},
-        f"{said and f'You said {said}; '}it is {true}.\n{view.summary}",
-    )
+    return View({"data": view.spec["data"], "layout": layout}, f"{said}\n{view.summary}")
+
+
+def marked(view: View, y: Span, guess: Span | None, truth: Span, said: str, true: str) -> View:
+    """The picture with the span of a guess and that of the truth framed, each with its words; others go."""
+    frames = [Frame(truth, y, f"it is {true}")]
+    if guess is not None:
+        frames.append(Frame(guess, y, f"you said {said}", guess=True))
+    bare = View({**view.spec, "layout": {**view.spec["layout"], "annotations": []}}, view.summary)
+    return framed(bare, frames, f"{said and f'You said {said}; '}it is {true}.")

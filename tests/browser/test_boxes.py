@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
 from browser.hands import move_box, settle_boxes
-from browser.lab import PROJECT, Lab, Notebook, scratch_notebook
+from browser.lab import Lab, Notebook, course_notebook
 from browser.panel import ASK, OUTSIDE
 
 pytestmark = pytest.mark.browser
@@ -39,11 +38,7 @@ CELLS = (
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    folder = tmp_path_factory.mktemp("boxes")
-    for path in (PROJECT / "notebooks").iterdir():
-        if path.suffix in (".py", ".toml") or path.name == "published_steps.json":
-            shutil.copy(path, folder)
-    with lab.open(scratch_notebook(folder / "boxes.ipynb", *CELLS), height=5200) as opened:
+    with lab.open(course_notebook(tmp_path_factory.mktemp("boxes"), *CELLS), height=5200) as opened:
         for cell in range(len(CELLS)):
             opened.run(cell)
         opened.cell(HEADS).locator(".main-svg").first.wait_for()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import expect
 
 from browser.hands import boxes_agree, live_agrees, move_box, move_live, move_watch, watch_agrees
-from browser.lab import PROJECT, Lab, Notebook, scratch_notebook, wait_until
+from browser.lab import Lab, Notebook, course_notebook, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -34,11 +33,7 @@ CELLS = (
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    folder = tmp_path_factory.mktemp("instruments")
-    for path in (PROJECT / "notebooks").iterdir():
-        if path.suffix in (".py", ".toml") or path.name == "published_steps.json":
-            shutil.copy(path, folder)
-    with lab.open(scratch_notebook(folder / "all.ipynb", *CELLS), height=5200) as opened:
+    with lab.open(course_notebook(tmp_path_factory.mktemp("instruments"), *CELLS), height=5200) as opened:
         opened.page.emulate_media(reduced_motion="reduce")
         for cell in range(len(CELLS)):
             opened.run(cell)
