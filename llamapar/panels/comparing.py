@@ -15,7 +15,7 @@ from .answers import method, sent, timed
 SAME = "the same"
 
 WHY = 3
-"""Most terms of a step that the sentence names."""
+"""The sentence names at most this many terms of a step."""
 
 LEAST = 0.0005
 """Share of the pinned step below which a term is not named: it would read 0.0%."""
@@ -25,7 +25,7 @@ Job = tuple[Report, Values]
 
 
 def compared(now: Job, pinned: Job) -> Plain:
-    """By the four answers what is other here, and why a step takes more or less. Never raises."""
+    """How each of the four answers differs from the pinned job, and why a step is slower. Never raises."""
     differences = [_legal(now, pinned), _fits(now, pinned)]
     why = ""
     try:
@@ -42,7 +42,7 @@ def compared(now: Job, pinned: Job) -> Plain:
 
 
 def _signed(text: str) -> str:
-    """With the sign that is as wide as a plus."""
+    """The text with a typographic minus sign, which is as wide as a plus."""
     return text.replace("-", "−")
 
 

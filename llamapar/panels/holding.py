@@ -24,7 +24,7 @@ def is_count(value: object, name: str) -> TypeGuard[int]:
 
 
 def counted(values: Mapping[str, object]) -> dict[str, int] | None:
-    """The four degrees; None where one of them is no number of ranks."""
+    """The four degrees, or None if one of them is not a valid number of ranks."""
     degrees = {axis: n for axis in AXES if is_count((n := values[axis]), axis)}
     return degrees if len(degrees) == len(AXES) else None
 
@@ -41,7 +41,7 @@ class Held:
     gpus: int = 0
 
     def after(self, values: Values) -> Held:
-        """Of controls that were set without a move: theirs, or these where they make no layout."""
+        """What is held after controls were set without a move: their layout, else the last valid one."""
         degrees, gpus = counted(values), values["gpus"]
         if degrees is None:
             return self

@@ -21,7 +21,7 @@ from llamapar.rules.report import Report
 from .answers import block, layer_split, layer_steps, sequence_map
 
 MOST_OPERATIONS = 2**15
-"""That the Pipeline tab draws: what a timeline of half a second has."""
+"""The Pipeline picture draws at most this many operations, which takes half a second."""
 
 
 def padding(report: Report) -> Padding:
