@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import os
 import re
@@ -21,15 +20,19 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from markdown_it import MarkdownIt
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from chapters import Alive, write_course  # noqa: E402
+from lessons.making import write_lessons  # noqa: E402
+from pages import TITLES, panel_page  # noqa: E402
+
 PROJECT = HERE.parent
 SITE = PROJECT / "build" / "site"
 
@@ -53,22 +56,6 @@ UNUSED = re.compile(
 
 NEEDS_TORCH = ("programs", "checkpoint", "cli")
 """Parts of ours that a panel does not import where no run is possible; lines of programs are shown."""
-
-POLICY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src blob:; connect-src 'self'; "
-    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'"
-)
-"""plotly.js writes styles; a worker from a blob has this policy too, which one from a file has not."""
-
-STATIC = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; base-uri 'none'"
-)
-LATER = '<p id="python" class="said later" role="status">{}</p>'
-NO_SCRIPT = (
-    "Nothing moves here yet. This page needs JavaScript and a server: opened as a file, a browser "
-    "does not let it start Python. In its folder: <code>python -m http.server</code>. "
-    '<a href="index.html">The course</a> reads without.'
-)
 
 
 class NoNpm(Exception):
@@ -157,18 +144,18 @@ def write_zip(path: Path, folder: Path) -> None:
             archive.writestr(entry, each.read_bytes())
 
 
-# -- the panels' pages -------------------------------------------------------------------------
+# -- the panels --------------------------------------------------------------------------------
 
 
 def panels(films: Path | None = None) -> dict[str, Any]:
-    """opening: each panel's state at first; sources: its JavaScript and CSS. On the stand-ins.
+    """opening: each panel's state at first; sources: JavaScript and CSS of all kinds. On the stand-ins.
 
     films: recordings, of lp.watch on a stand-in of torch; without them of the other panels.
     """
     watch = [] if films is None else [HERE / "watch", HERE / "watch" / "standins"]
     path = os.pathsep.join(map(str, (*watch, HERE / "standins", PROJECT)))
-    words = ["watch"] if watch else []
-    command = [sys.executable, "-P", str(HERE / "standins" / "page_python.py"), *words]
+    names = ["watch"] if watch else [name for name in TITLES if name != "watch"]
+    command = [sys.executable, "-P", str(HERE / "standins" / "page_python.py"), *names]
     own = {"PYTHONPATH": path, "LLAMAPAR_FILMS": str(films)}
     made = subprocess.run(command, env=os.environ | own, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(made.stdout)
@@ -184,149 +171,33 @@ def write_films(films: Path, every: bool) -> None:
 
 
 def write_panels(site: Path, every: bool) -> None:
-    """Explorer, clinic and watch: page, state, JavaScript and style. every: with all recordings of watch."""
+    """Explorer, clinic, watch and live: page, state, JavaScript and style. every: with all recordings."""
     write_films(site / "films", every)
-    made, watched = panels(), panels(site / "films")
-    made = {what: made[what] | watched[what] for what in made}
+    made = panels()
+    for name, state in (made["opening"] | panels(site / "films")["opening"]).items():
+        (site / f"{name}.json").write_text(json.dumps(state))
+        (site / f"{name}.html").write_text(panel_page(name))
     for name, (script, style) in made["sources"].items():
         (site / f"{name}.mjs").write_text(script)
         (site / f"{name}.css").write_text(style)
-        (site / f"{name}.json").write_text(json.dumps(made["opening"][name]))
-        (site / f"{name}.html").write_text(panel_page(name))
-    for name in ("page.mjs", "links.mjs", "course.mjs", "worker.mjs", "page.css"):
-        shutil.copyfile(HERE / name, site / name)
+    for path in (*HERE.glob("*.mjs"), HERE / "page.css"):
+        if path.name != "compile.mjs":
+            shutil.copyfile(path, site / path.name)
     shutil.copyfile(str(files("plotly") / "package_data" / "plotly.min.js"), site / "plotly.min.js")
 
 
-TITLES = {
-    "explorer": ("The Explorer", "Move a control: what is legal, fits, how fast, and what travels."),
-    "clinic": (
-        "The clinic",
-        "What you paste stays in this page. Nothing is sent anywhere: the page may ask no other host, "
-        "and its Python runs in your browser.",
-    ),
-    "watch": (
-        "Ranks that one watches",
-        "Edit a line or break something: every rank runs again in your browser, forward. The backward, and "
-        "all of llama and step, are recordings that PyTorch made.",
-    ),
-}
-
-
-def panel_page(name: str) -> str:
-    title, says = TITLES[name]
-    main = f'<h1>{title}</h1><p class="said">{says}</p>{LATER.format(NO_SCRIPT)}<div id="panel"></div>'
-    head = f'<link rel="stylesheet" href="{name}.css"><link rel="modulepreload" href="{name}.mjs">'
-    if name != "watch":  # whose tiles are its own
-        head += '<link rel="preload" as="script" href="plotly.min.js">'
-    head += '<script type="module" src="page.mjs"></script>'
-    if name == "clinic":
-        head += '<link rel="stylesheet" href="explorer.css">'  # which a fix opens
-    return page(title, main, POLICY, head, f' data-panel="{name}"')
-
-
-def page(title: str, main: str, policy: str, head: str = "", body: str = "", root: str = "") -> str:
-    """A whole page. root: the way back to the site's own folder."""
-    named = ("index llamapar", "explorer Explorer", "watch Watch", "clinic Clinic", "index Course")
-    nav = " ".join(
-        f'<a href="{root}{file}.html{"#course" * (text == "Course")}">{text}</a>'
-        for file, text in map(str.split, named)
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{html.escape(title)} · llamapar</title>\n"
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="referrer" content="no-referrer">'
-        f'<link rel="icon" href="data:,"><link rel="stylesheet" href="{root}page.css">{head}</head>\n'
-        f'<body{body}><header><nav aria-label="site">{nav}</nav></header>\n<main>{main}</main>\n'
-        f'<footer class="said"><a href="{root}notices.txt">Licences</a></footer></body></html>\n'
-    )
-
-
-# -- the course --------------------------------------------------------------------------------
-
-MARKDOWN = MarkdownIt("commonmark").enable("table")
-
-
-def chapter(source: str) -> tuple[str, str]:
-    """(title, HTML) of a notebook: its cells and what they showed, folded answers as they are."""
-    parts = []
-    for cell in json.loads(source)["cells"]:
-        text = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            parts.append(f'<div class="cell">{MARKDOWN.render(text)}</div>')
-        elif cell["cell_type"] == "code" and text:
-            parts.append(f'<pre class="cell" tabindex="0"><code>{html.escape(text)}</code></pre>')
-        parts += [f'<div class="out">{shown(output)}</div>' for output in cell.get("outputs", ())]
-    return titled("\n".join(parts))
-
-
-def titled(body: str) -> tuple[str, str]:
-    """(title, body) of HTML, whose links lead to the site's own pages, or out of it; others are none."""
-
-    def lead(link: re.Match[str]) -> str:
-        path, _, place = link[1].partition("#")
-        own = PROJECT / ("docs" if path.endswith(".md") else "notebooks") / Path(path).name
-        if not path or path.startswith("https:"):
-            return link[0]
-        if not own.is_file():
-            return link[2]
-        return f'<a href="../{own.parent.name}/{own.stem}.html{"#" * bool(place)}{place}">{link[2]}</a>'
-
-    body = re.sub(r'<a href="([^"]*)">(.*?)</a>', lead, body, flags=re.DOTALL)
-    title = re.search(r"<h1>(.*?)</h1>", body)
-    return html.unescape(re.sub("<[^>]+>", "", title[1])) if title else "", body
-
-
-def shown(output: dict[str, Any]) -> str:
-    """One stored output: HTML where it has some, a picture, else text."""
-    stored = output.get("data", {}).items()
-    data = {kind: "".join(value) for kind, value in stored if not kind.endswith("json")}
-    if "text/html" in data:
-        return data["text/html"]
-    text = data.get("text/plain") or "".join(output.get("text", output.get("traceback", ())))
-    written = f'<pre tabindex="0">{html.escape(text)}</pre>'
-    if "image/png" not in data:
-        return written
-    picture = f'<img alt="{html.escape(text[:200])}" src="data:image/png;base64,{data["image/png"].strip()}">'
-    return f"{picture}<details><summary>as text</summary>{written}</details>"
-
-
-DOORS = (
-    ("I am new here", "notebooks/00_start_here.html", "What is cut, and how: the course, as pages."),
-    ("I want to see it run", "watch.html", "Attention on four ranks, line by line: edit it, break it."),
-    ("I am reading the paper", "explorer.html", "Llama 3.1 405B as its paper cuts it: move a slider."),
-    ("My run broke", "clinic.html", "Paste the error: it stays in your browser."),
-)
-
-
-def write_course(site: Path, notebooks: Iterable[Path]) -> None:
-    """The start page, and a page for each notebook and for what is written beside them."""
-    for folder in ("notebooks", "docs"):
-        (site / folder).mkdir()
-    for path in (PROJECT / "docs").glob("*.md"):
-        title, body = titled(MARKDOWN.render(path.read_text()))
-        (site / "docs" / f"{path.stem}.html").write_text(page(title, body, STATIC, root="../"))
-    rows = []
-    for path in notebooks:
-        title, body = chapter(path.read_text())
-        script = '<script type="module" src="../course.mjs"></script>'
-        end = f'<p data-end="{path.stem}"><a href="../index.html#course">The other chapters</a></p>'
-        written = page(title, body + end, STATIC, script, root="../")
-        (site / "notebooks" / f"{path.stem}.html").write_text(written)
-        link = f'<a data-chapter="{path.stem}" href="notebooks/{path.stem}.html">{html.escape(title)}</a>'
-        rows.append(f"<li><span>{path.stem.partition('_')[0]}</span> {link}</li>")
-    doors = "".join(f'<li><h2><a href="{to}">{name}</a></h2><p>{says}</p></li>' for name, to, says in DOORS)
-    main = (
-        "<h1>How is a Llama cut across GPUs, and will it run?</h1>"
-        "<p>Nothing is installed and nothing is sent anywhere: Python runs in this page.</p>"
-        f'<ul class="doors">{doors}</ul>'
-        f'<h2 id="course">The course</h2><ol class="chapters">{"".join(rows)}</ol>'
-        "<p>What is read is remembered in this browser alone. To run the cells: <code>make lab</code>.</p>"
-    )
-    script = '<script type="module" src="course.mjs"></script>'
-    (site / "index.html").write_text(page("Start", main, STATIC, script))
+def write_lively(site: Path, notebooks: Sequence[Path]) -> Alive:
+    """The panels of the lessons: each one's first state, and the archive of what makes them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch)
+        made = write_lessons(archive, site / "films", PROJECT / "build" / "films", notebooks)
+        write_zip(site / "lessons.zip", archive)
+    for name, panels in made["states"].items():
+        (site / "lessons" / name).mkdir(parents=True)
+        for key, panel in panels.items():
+            (site / "lessons" / name / f"{key}.json").write_text(json.dumps(panel["state"]))
+    kinds = {name: {key: p["kind"] for key, p in panels.items()} for name, panels in made["states"].items()}
+    return Alive(kinds, made["asked"], made["still"])
 
 
 # -- everything --------------------------------------------------------------------------------
@@ -370,7 +241,8 @@ def build(site: Path = SITE, npm: bool = True) -> None:
     if npm:
         write_python(site, PROJECT / "build" / "npm")
         write_plotly(site, PROJECT / "build" / "npm")
-    write_course(site, sorted((PROJECT / "notebooks").glob("*.ipynb")))
+    notebooks = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+    write_course(site, notebooks, write_lively(site, notebooks) if npm else Alive())
     (site / "notices.txt").write_text(notices())
     (site / "made.txt").write_text(sources())
 

@@ -1,10 +1,17 @@
-// The Explorer's state stands in the address, as the line of text that the library takes too. `taken` is called
+// What a panel shows stands in the address, as the line of text that the library takes too. `taken` is called
 // when Python has read an address, with the problem where it could not.
 
 const SETTLED = 300; // ms without a change: a browser takes few new addresses in a while, and each is slow
+const LINES = { // where each panel has its line
+  explorer: ["answers", ({ line }) => line],
+  live: ["payload", ({ line }) => line],
+  watch: ["payload", ({ code }) => code],
+};
 
 export function takeLinks(panel, taken) {
-  const first = panel.get("answers").line;
+  const [trait, read] = LINES[panel.kind];
+  const line = () => read(panel.get(trait));
+  const first = line();
   const here = () => { try { return decodeURIComponent(location.hash.slice(1)); } catch { return location.hash.slice(1); } };
   let written = here(); // what the address says, and what is on its way
   const restore = (text) => panel.send({ kind: "restore", text, id: "link", seq: panel.get("payload").seq });
@@ -12,12 +19,11 @@ export function takeLinks(panel, taken) {
   if (written) restore(written);
   let timer = 0;
   const write = () => {
-    const { line } = panel.get("answers");
-    if (!line || line === written) return;
-    written = line;
-    history.replaceState(null, "", line === first ? location.pathname : `#${encodeURIComponent(line)}`);
+    if (!line() || line() === written) return;
+    written = line();
+    history.replaceState(null, "", written === first ? location.pathname : `#${encodeURIComponent(written)}`);
   };
-  panel.on("change:answers", () => { clearTimeout(timer); timer = setTimeout(write, SETTLED); });
+  panel.on(`change:${trait}`, () => { clearTimeout(timer); timer = setTimeout(write, SETTLED); });
   addEventListener("hashchange", () => {
     if (here() && here() !== written) restore((written = here()));
   });

@@ -1,8 +1,8 @@
 // Python in a worker. The page starts it from a blob, so that the page's own policy holds here too: it can
 // ask no other host for anything. Messages are lines of JSON, in both directions.
 
-// A recording of lp.watch: Python waits for it.
-function film(url) {
+// A file beside the page that Python waits for.
+function fetched(url) {
   const ask = new XMLHttpRequest();
   ask.open("GET", url, false);
   ask.responseType = "arraybuffer";
@@ -11,19 +11,18 @@ function film(url) {
   return new Uint8Array(ask.response);
 }
 
-export async function start(base, panel) {
+export async function start(base, name, archives) {
   const waiting = [];
   onmessage = ({ data }) => waiting.push(data);
-  const names = panel === "watch" ? ["llamapar.zip", "watch.zip"] : ["llamapar.zip"];
-  const [{ loadPyodide }, ...archives] = await Promise.all([
+  const [{ loadPyodide }, ...files] = await Promise.all([
     import(`${base}pyodide/pyodide.mjs`),
-    ...names.map((name) => fetch(`${base}${name}`).then((answer) => answer.arrayBuffer())),
+    ...archives.map((archive) => fetch(`${base}${archive}.zip`).then((answer) => answer.arrayBuffer())),
   ]);
   const pyodide = await loadPyodide({ indexURL: `${base}pyodide/` });
-  for (const archive of archives) pyodide.unpackArchive(archive, "zip", { extractDir: "/panels" });
+  for (const file of files) pyodide.unpackArchive(file, "zip", { extractDir: "/panels" });
   pyodide.runPython("import sys; sys.path.insert(0, '/panels')");
-  const more = panel === "watch" ? [pyodide.runPython("lambda film: lambda name: film(name).to_bytes()")((name) => film(`${base}films/${name}`))] : [];
-  const receive = pyodide.pyimport("page_python").begin(panel, (text) => postMessage(text), ...more);
+  const film = pyodide.runPython("lambda film: lambda name: film(name).to_bytes()")((film) => fetched(`${base}films/${film}`));
+  const receive = pyodide.pyimport("page_python").begin(name, (text) => postMessage(text), film);
   onmessage = ({ data }) => receive(data);
   postMessage(JSON.stringify({ ready: true }));
   waiting.forEach((text) => receive(text));

@@ -144,7 +144,7 @@ def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stal
     assert not building.is_stale(site)
     pages = sorted(path.relative_to(site) for path in site.rglob("*.html"))
     written = [*(PROJECT / "notebooks").glob("*.ipynb"), *(PROJECT / "docs").glob("*.md")]
-    assert len(pages) == 4 + len(written)
+    assert len(pages) == 5 + len(written)
     for path in pages:
         text = (site / path).read_text()
         assert "default-src 'none'" in text

@@ -171,9 +171,10 @@ function render({ model, el }) {
   const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
   const saves = ["SVG", "PNG"].map((name) => button(name, { title: "save the picture", onclick: () => figure.save(name.toLowerCase()) }));
   const line = make("input", { type: "text", class: "lp-state", spellcheck: "false", id: `${panel.uid}-line`, title: "lp.explorer and llamapar check take it too" });
+  const open = openLink(model);
   line.addEventListener("change", () => ask({ kind: "restore", text: line.value }));
   const copying = make("div", { class: "lp-copy" }, "copy as ", copies, "save as ", saves,
-    make("label", { for: line.id }, "this job as a line; paste one to bring it back"), line, text);
+    make("label", { for: line.id }, "this job as a line; paste one to bring it back"), line, open.node, text);
   const showCopied = async (message) => {
     if (message.kind !== "copied") return;
     text.hidden = false;
@@ -214,7 +215,9 @@ function render({ model, el }) {
   };
   const showAnswers = () => {
     strip.draw(model.get("answers"), payload().seq);
-    if (!isActive(line)) line.value = model.get("answers").line ?? "";
+    const said = model.get("answers").line ?? "";
+    if (!isActive(line)) line.value = said;
+    open.show(said);
   };
   const showRun = () => {
     const running = model.get("running");

@@ -1,8 +1,10 @@
-"""A job as one line of text, the command line's own words, read back into the controls."""
+"""What a panel shows as one line of text, read back: a job in the command line's words, or a line of code."""
 
 from __future__ import annotations
 
+import inspect
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 from llamapar.describe.configfile import parse_object
@@ -12,6 +14,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import LlamaparError, one_of, shown
+from llamapar.records.calls import Call, read_call
 
 from .controls import DEFAULTS, FACTS, LAYOUT, STEP
 
@@ -80,3 +83,32 @@ def _value(field: str, text: str) -> object:
         return int(text)
     spaced = text.replace("-", " ")
     return spaced if option and spaced in option.choices else text
+
+
+def read_arguments(
+    line: str, function: str, within: Mapping[str, Callable[..., object]] = {}
+) -> tuple[list[object], Values]:
+    """What a line of code calls `function` with, by place and by name. Raises LlamaparError.
+
+    within: functions whose calls may stand as arguments, by name, which then are Calls that nobody made.
+    """
+    within = {"lp.ModelConfig": ModelConfig, **within}
+
+    def made(value: object) -> object:
+        if not isinstance(value, tuple):
+            return value
+        name, by_place, by_name = value
+        what = f"{shown(name)} is no value here"
+        if name not in within:
+            raise LlamaparError(what, f"within the line stands {', '.join(within)}", field="line")
+        try:
+            given = inspect.signature(within[name]).bind_partial(*map(made, by_place), **by_name).arguments
+            given = {each: made(value) for each, value in given.items()}
+            return ModelConfig(**given) if name == "lp.ModelConfig" else Call(name, given)
+        except TypeError as problem:
+            raise LlamaparError(what, str(problem), field="line") from None
+
+    name, by_place, by_name = read_call(line)
+    if name != function:
+        raise LlamaparError(f"the line calls {name}", f"here it is one of {function}", field="line")
+    return [made(value) for value in by_place], {each: made(value) for each, value in by_name.items()}

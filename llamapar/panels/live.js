@@ -128,7 +128,7 @@ function render({ model, el }) {
     if (looked == null) reveal();
     says.textContent = rung.says;
     if (rung.problem) says.dataset.broken = "yes"; else delete says.dataset.broken;
-    code.show((at(chosen) ?? rung).code); // not of a rung that is pointed at: a longer line would move it away
+    code.show((at(chosen) ?? rung).code, payload().line); // not of a rung that is pointed at: a longer line would move it away
     seq += 1;
     figure.draw({ seq, figure: rung.figure, summary: rung.summary, values: { tab: payload().what }, problem: null });
   }

@@ -22,12 +22,14 @@ from llamapar.describe.options import OPTIONS, Values, default
 from llamapar.errors import LayoutError, LlamaparError, one_of
 from llamapar.figures import View
 from llamapar.frameworks.settings import Settings
+from llamapar.records.calls import Call
 from llamapar.records.tables import Record
 
 from .controls import knob_title, live_controls, rung_name
 from .ladders import Rung, Subject, at, same
 from .ladders_of_jobs import JOBS
 from .ladders_of_maps import MAPS
+from .line import read_arguments
 from .page import Undoing, source
 
 SUBJECTS = MAPS | JOBS
@@ -60,6 +62,12 @@ class LiveState:
     def status(self) -> str:
         return str(self.rung.call)
 
+    @property
+    def line(self) -> str:
+        """The call of `lp.live` that opens it as it stands."""
+        knob = f", knob={self.knob!r}" if self.knob != next(iter(self.subject.knobs)) else ""
+        return f"lp.live({self.rung.call}{knob})"
+
     def change(self, changes: Values) -> LiveState:
         """With some values changed, or another "knob". Raises LlamaparError for what the function refuses."""
         changes = dict(changes)
@@ -88,7 +96,7 @@ class LiveState:
         values = {name: _plain(self.values[name]) for name in self.subject.opens}
         knobs = self.subject.knobs
         titles = [[name, knob_title(name), rung_name(name, values[name], True)] for name in knobs]
-        shown = {"what": self.what, "knob": self.knob, "knobs": titles, "values": values}
+        shown = {"what": self.what, "knob": self.knob, "knobs": titles, "values": values, "line": self.line}
         return {
             "schema": live_controls(values, knobs),
             "ladder": [rung.as_dict for rung in self.ladder],
@@ -149,6 +157,15 @@ class Live(Undoing[LiveState]):
         """The picture, and the ladder with all that it says as text."""
         return View(self._state.rung.view.spec, self._state.text)
 
+    @property
+    def line(self) -> str:
+        """The line of code that opens this picture as it stands, as `restore` takes it."""
+        return self._state.line
+
+    def _read(self, line: str) -> LiveState:
+        by_place, by_name = read_arguments(line, "lp.live", _MADE_BY)
+        return opened(*by_place, **by_name)  # type: ignore[arg-type]
+
     def _changed(self, before: LiveState) -> bool:
         return self._state.values != before.values  # another ladder of the same picture is no step
 
@@ -199,14 +216,24 @@ def live(
     The ladder shows what each value of the knob gives, and which value does not work and why. Raises
     LlamaparError for what the function refuses.
     """
+    return Live(opened(what, model, knob=knob, **arguments))
+
+
+_MADE_BY = {f"lp.{found.make.__name__}": found.make for found in SUBJECTS.values()}
+
+
+@named(keywords(ARGUMENTS))
+def opened(
+    what: str | Record | Call, model: ModelLike | None = None, *, knob: str | None = None, **arguments: object
+) -> LiveState:
+    """What `live` shows at first."""
     given: Values = {}
-    if isinstance(what, Record):
-        kind, call = type(what).__name__, what.call
+    if isinstance(what, Record | Call):
+        kind, call = type(what).__name__, what.call if isinstance(what, Record) else what
         made = call.function.removeprefix("lp.") if call else ""
         what = "block" if made == "ranks" and call and "model" in call.arguments else made
         if not call or what not in SUBJECTS:
-            makers = dict.fromkeys(found.make.__name__ for found in SUBJECTS.values())
-            why = f"live pictures are made by lp.{', lp.'.join(makers)}"
+            why = f"live pictures are made by {', '.join(_MADE_BY)}"
             raise LayoutError(f"{kind} cannot be shown live", why, ["lp.live('heads', model, tp=8)"], "what")
         given = dict(call.arguments)
     found = SUBJECTS[one_of("what", what, SUBJECTS)]
@@ -216,4 +243,4 @@ def live(
         values["model"] = chosen.name if PRESETS.get(chosen.name) == chosen else chosen
     elif model is not None:
         raise LlamaparError(f"{what} takes no model: it is the same for all", field="model")
-    return Live(LiveState(what, values, knob or next(iter(found.knobs))).change(arguments))
+    return LiveState(what, values, knob or next(iter(found.knobs))).change(arguments)

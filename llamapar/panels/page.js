@@ -236,6 +236,12 @@ function buildControls(schema, uid, send, load) {
   return { column: make("div", { class: "lp-controls" }, ...groups), rows, show };
 }
 
+// Where a panel of its own has an address, a link to it with what stands here, as the line of text that it takes.
+function openLink(model) {
+  const node = model.address ? make("a", { class: "lp-open" }, "open this state") : null;
+  return { node, show: (line) => { if (node) node.href = model.address(line); } };
+}
+
 // The line of code that gives what is shown, a button that copies it, one that takes the last change back,
 // and `more` beside them. keep: draws while the focus stays where it was.
 function buildCode(model, ask, keep, ...more) {
@@ -245,12 +251,13 @@ function buildCode(model, ask, keep, ...more) {
     catch { getSelection().selectAllChildren(code); } // no clipboard here: the line is selected
     setTimeout(() => { copy.textContent = "copy"; }, 1500);
   } });
+  const open = openLink(model);
   const undo = button("undo", { title: "take the last change back", "data-step": "undo", onclick: () => ask({ kind: "undo" }) });
   const showUndo = () => keep(() => { undo.disabled = !model.get("past"); });
   model.on("change:past", showUndo);
   return {
-    node: make("div", { class: "lp-code" }, code, copy, undo, ...more),
-    show: (text) => { code.textContent = text; },
+    node: make("div", { class: "lp-code" }, code, copy, undo, ...more, open.node),
+    show: (text, line) => { code.textContent = text; open.show(line); },
     begin: showUndo,
     close: () => model.off("change:past", showUndo),
   };

@@ -216,6 +216,13 @@ class Undoing(Page[State]):
         """Change what the controls say. Raises LlamaparError for what cannot be shown."""
         self._show(lambda state: state.change(values))
 
+    def restore(self, line: str) -> None:
+        """Show what a line of code says, one as `line` gives it. Raises LlamaparError."""
+        self._show(lambda _: self._read(line))
+
+    def _read(self, line: str) -> State:
+        raise NotImplementedError
+
     def undo(self) -> None:
         """Take the last change back."""
         with self._lock:
@@ -242,6 +249,8 @@ class Undoing(Page[State]):
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "undo":
             self.undo()
+        elif kind == "restore":
+            self.restore(str(content["text"]))
 
 
 def _unforeseen(message: Values, fault: BaseException) -> LlamaparError:

@@ -303,7 +303,7 @@ function render({ model, el }) {
       return built.filter(({ name }) => name !== "phase").map(({ row }) => row);
     });
     for (const { name, show: put } of built) put(pending[name] ?? values[name]);
-    code.show(line);
+    code.show(line, line);
     if (values.phase !== told) phase = pending.phase ?? values.phase;
     told = values.phase;
     const now = `${values.program} ${values.case}`;

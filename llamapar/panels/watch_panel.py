@@ -6,7 +6,7 @@ The panel is a page around a WatchState, which has all that is shown.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import traitlets
 
@@ -18,11 +18,14 @@ from llamapar.errors import Choice, LlamaparError, one_of, whole
 from llamapar.figures import View, view
 from llamapar.records.trace import Tape
 
+from .line import read_arguments
 from .page import Undoing, source
 from .watch_state import LAYOUT, OPTIONS, WATCHED, WatchState, known, usual
 
 if TYPE_CHECKING:  # torch is there when something is watched, and not before
     from llamapar.programs import ProgramLike
+
+State = TypeVar("State", bound=WatchState)
 
 
 class Watch(Undoing[WatchState]):
@@ -38,6 +41,12 @@ class Watch(Undoing[WatchState]):
     def code(self) -> str:
         """The line of code that shows the same, but for an edited source."""
         return self._state.code
+
+    line = code
+
+    def _read(self, line: str) -> WatchState:
+        by_place, by_name = read_arguments(line, "lp.watch")
+        return opened(self._state, *by_place, **by_name)  # type: ignore[arg-type]
 
     @property
     def record(self) -> Tape:
@@ -58,7 +67,10 @@ class Watch(Undoing[WatchState]):
             super()._press(kind, content, current)
 
 
-@named([*DEGREES, *keywords({**OPTIONS, "data": "teaching", "case": None})])
+_TAKEN = [*DEGREES, *keywords({**OPTIONS, "data": "teaching", "case": None})]
+
+
+@named(_TAKEN)
 def watch(
     program: ProgramLike, model: ModelLike | None = None, layout: LayoutLike | None = None, **options: object
 ) -> Watch:
@@ -74,6 +86,18 @@ def watch(
     The source is a text box: what is edited runs again on every rank. Raises LlamaparError for what cannot
     be run.
     """
+    return Watch(opened(WatchState.blank(), program, model, layout, **options))
+
+
+@named(_TAKEN)
+def opened(
+    state: State,
+    program: ProgramLike,
+    model: ModelLike | None = None,
+    layout: LayoutLike | None = None,
+    **options: object,
+) -> State:
+    """What `watch` shows at first, as a state of the same kind."""
     from llamapar.programs import program as find_program
     from llamapar.programs.cases import BREAK, CASES
 
@@ -85,10 +109,10 @@ def watch(
     programs = ours if chosen in ours.values() else {chosen.name: chosen, **ours}
     values |= {name: options[name] for name in (*OPTIONS, "data") if name in options}
     values |= {"program": chosen.name, "model": model}
-    state = WatchState(programs, values, values)
+    state = replace(state, programs=programs, values=values, clean=values, problem=None, before=None)
     name = options.get("case")
     if not name:
-        return Watch(state.change({}))
+        return state.change({})
     case = CASES[one_of("case", name, CASES)]
     if case.group != BREAK and case.program != chosen.name:
         what = f"case={name!r} is of program {case.program!r}, not of {chosen.name!r}"
@@ -96,10 +120,10 @@ def watch(
             what, "it shows in that program alone", [Choice((("program", case.program),))], "case"
         )
     if layout is None and not _DEGREES & options.keys():
-        return Watch(state.change({"case": name}))
+        return state.change({"case": name})
     needs = {n: v for n, v in case.needs.items() if n in OPTIONS and n not in options}
     values |= needs | {"case": name, "model": model or case.model}  # on the ranks that were asked for
-    return Watch(replace(state, values=values).change({"case": name}))
+    return replace(state, values=values).change({"case": name})
 
 
 _OPENS = {"tp": 2, "cp": 2}

@@ -79,6 +79,11 @@ class WatchState:
     problem: LlamaparError | None = None
     before: WatchState | None = None
 
+    @classmethod
+    def blank(cls) -> Self:
+        """With nothing chosen yet."""
+        return cls({name: known()[name] for name in WATCHED}, usual(), usual())
+
     @property
     def program(self) -> Program:
         return self.programs[str(self.values["program"])]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+
+from llamapar.errors import LlamaparError, shown
 
 
 @dataclass(frozen=True)
@@ -35,3 +38,33 @@ def written(value: object) -> str:
     said = [f for f in fields(value) if f.repr and getattr(value, f.name) != f.default]
     words = [f"{f.name}={written(getattr(value, f.name))}" for f in said]
     return f"lp.{type(value).__name__}({', '.join(words)})"
+
+
+def read_call(text: str) -> tuple[str, list[object], dict[str, object]]:
+    """The function that a line of code calls, "lp.heads", and its arguments: by place, and by name.
+
+    The line is read and never evaluated: an argument is a number, a text, True, False, None, a list, or
+    again a call, as such a tuple. Raises LlamaparError for anything else.
+    """
+    try:
+        return _call(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        why = "it is read as one call of a function of lp, whose arguments are plain values"
+        raise LlamaparError(
+            f"{shown(text)} cannot be read", why, ["lp.live('heads', 'llama3-8b', tp=2)"], "line"
+        ) from None
+
+
+def _call(node: ast.expr) -> tuple[str, list[object], dict[str, object]]:
+    match node:
+        case ast.Call(ast.Attribute(ast.Name("lp"), name), args, keywords):
+            named = {str(each.arg): _value(each.value) for each in keywords}
+            return f"lp.{name}", [_value(each) for each in args], named
+    raise ValueError
+
+
+def _value(node: ast.expr) -> object:
+    if isinstance(node, ast.Call):
+        return _call(node)
+    value = ast.literal_eval(node)
+    return list(value) if isinstance(value, tuple) else value

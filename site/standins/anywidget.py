@@ -7,10 +7,13 @@ class and whole state), "state" (what changed) or "content" (a message of the pa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 _widgets: dict[str, AnyWidget] = {}
+_numbers = count()
 _post: Callable[[str], object] = lambda text: None  # noqa: E731
 
 
@@ -18,6 +21,23 @@ def connect(post: Callable[[str], object]) -> None:
     """Send what widgets say from now on to `post`."""
     global _post
     _post = post
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """While this lasts widgets say nothing."""
+    global _post
+    post, _post = _post, lambda text: None
+    try:
+        yield
+    finally:
+        _post = post
+
+
+def rename(widget: AnyWidget, name: str) -> None:
+    """Give a widget the name that the page has for it."""
+    _widgets[name] = _widgets.pop(widget.model_id)
+    widget.model_id = name
 
 
 def receive(text: str) -> None:
@@ -33,7 +53,7 @@ class AnyWidget:
 
     def __init__(self, **values: object) -> None:
         self.trait_values: dict[str, object] = dict(values)
-        self.model_id = f"w{len(_widgets)}"
+        self.model_id = f"w{next(_numbers)}"
         _widgets[self.model_id] = self
         self._say(opened=type(self).__name__, state=self.get_state())
 

@@ -1,4 +1,7 @@
-"""A panel on stand-ins: in the page's Python, and where the state that a page opens with is made."""
+"""A panel on stand-ins: in the page's Python, and where the state that a page opens with is made.
+
+python site/standins/page_python.py explorer clinic …     # opening states and sources, as JSON
+"""
 
 from __future__ import annotations
 
@@ -8,40 +11,65 @@ from collections.abc import Callable
 
 import anywidget
 
-from llamapar.panels import Clinic, Explorer
+Read = Callable[[str], bytes]
+"""A recording's name → its bytes."""
 
-PANELS: dict[str, Callable[[], object]] = {"explorer": Explorer, "clinic": Clinic}
+
+def nothing(name: str) -> bytes:
+    raise FileNotFoundError(name)
 
 
-def begin(
-    name: str, post: Callable[[str], object], read: Callable[[str], bytes] | None = None
-) -> Callable[[str], None]:
-    """Open a panel whose messages go to `post`; returns what takes the page's.
-
-    read: a recording's name → its bytes; for lp.watch alone.
-    """
+def begin(name: str, post: Callable[[str], object], read: Read = nothing) -> Callable[[str], None]:
+    """Open a panel, or a lesson, whose messages go to `post`; returns what takes the page's."""
     anywidget.connect(post)
-    if read is None:
-        PANELS[name]()
-    else:
-        open_watch(read)
-    return anywidget.receive
+    if name in PANELS:
+        PANELS[name](read)
+        return anywidget.receive
+    from page_lesson import Lesson
+
+    return Lesson(name, post, read).receive
 
 
-def open_watch(read: Callable[[str], bytes]) -> object:
-    """lp.watch on its stand-in of torch, which is there when it is watched alone."""
-    from page_watch import PageWatch
+def explorer(_: Read) -> object:
+    from llamapar.panels import Explorer
 
-    return PageWatch(read)
+    return Explorer()
+
+
+def clinic(_: Read) -> object:
+    from llamapar.panels import Clinic
+
+    return Clinic()
+
+
+def live(_: Read) -> object:
+    from llamapar.panels import live
+
+    return live("block", "llama3.1-405b", tp=8, cp=16, pp=16, dp=8, seq_len=131072)
+
+
+def watch(read: Read) -> object:
+    from page_watch import PageWatch, first
+
+    return PageWatch(first(read))
+
+
+PANELS: dict[str, Callable[[Read], object]] = {
+    "explorer": explorer,
+    "clinic": clinic,
+    "live": live,
+    "watch": watch,
+}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["watch"]:
-        from films import read
+    from llamapar import panels
 
-        made = {"watch": open_watch(read)}
-    else:
-        made = {name: panel() for name, panel in PANELS.items()}
-    opening = {name: panel.get_state() for name, panel in made.items()}  # type: ignore[attr-defined]
-    sources = {name: [panel._esm, panel._css] for name, panel in made.items()}  # type: ignore[attr-defined]
-    print(json.dumps({"opening": opening, "sources": sources}))
+    recorded = __import__("films").read if "watch" in sys.argv else nothing
+    opening = {name: PANELS[name](recorded).get_state() for name in sys.argv[1:]}  # type: ignore[attr-defined]
+    kinds = {one.__name__.lower(): one for one in vars(panels).values() if hasattr(one, "_esm")}
+    print(
+        json.dumps(
+            {"opening": opening, "sources": {name: [one._esm, one._css] for name, one in kinds.items()}}
+        )
+    )

@@ -115,8 +115,13 @@ class PageState(WatchState):
 class PageWatch(Watch):
     """Ranks that one watches in a page."""
 
-    def __init__(self, read: Callable[[str], bytes]) -> None:
-        programs = {name: known()[name] for name in WATCHED}
-        super().__init__(
-            PageState(programs, first_values(), first_values(), recordings=Films(read)).change({})
-        )
+
+def blank(read: Callable[[str], bytes]) -> PageState:
+    """With nothing chosen yet."""
+    return replace(PageState.blank(), recordings=Films(read))
+
+
+def first(read: Callable[[str], bytes]) -> PageState:
+    """What the page opens with."""
+    values = first_values()
+    return replace(blank(read), values=values, clean=values).change({})

@@ -1,0 +1,158 @@
+"""The course as pages: each notebook with what its cells showed, and places where its panels come alive."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lessons.cells import only_asks
+from markdown_it import MarkdownIt
+from pages import LATER, NO_SCRIPT, POLICY, STATIC, page
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+PROJECT = Path(__file__).resolve().parent.parent
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+NOT_HERE = "Its ranks run on PyTorch, in JupyterLab: make lab."
+"""Over a cell in which one writes code that the page cannot run."""
+
+
+@dataclass(frozen=True)
+class Alive:
+    """What of the course is alive. panels: kinds by lesson and key, "2-0" for the first of cell 2. asked: by
+    lesson, (kind, name) of its questions. still: the words with which a stored question asks to be run.
+    """
+
+    panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    asked: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    still: str = ""
+
+
+def chapter(source: str, panels: Mapping[str, str], still: str = "") -> tuple[str, str]:
+    """(title, HTML) of a notebook: its cells and what they showed, folded answers as they are."""
+    parts = []
+    for number, cell in enumerate(json.loads(source)["cells"]):
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(f'<div class="cell">{MARKDOWN.render(text)}</div>')
+            continue
+        own = [key for key in panels if key.startswith(f"{number}-")]
+        if cell["cell_type"] == "code" and text and not (own and only_asks(cell)):
+            parts += [written(text)]
+            if "exercise" in cell["metadata"].get("tags", ()):
+                parts.append(f'<p class="said">{NOT_HERE}</p>')
+        for output in cell.get("outputs", ()):
+            data = ""
+            if own and (output["output_type"] == "display_data" or is_panel(output, panels[own[0]])):
+                key = own.pop(0)
+                data = f' data-key="{key}" data-kind="{panels[key]}"'
+            parts.append(f'<div class="out"{data}>{shown(output)}</div>')
+    body = "\n".join(parts)
+    return titled(body.replace(still, "Unfold the answer.") if still else body)
+
+
+def is_panel(output: dict[str, Any], kind: str) -> bool:
+    """Whether a stored output is where a panel stood: the result of its cell, and of no other kind."""
+    return output["output_type"] == "execute_result" and kind != "box"
+
+
+def written(code: str) -> str:
+    """Code in the colours of the page."""
+    inner = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
+    return f'<pre class="cell" tabindex="0"><code>{inner}</code></pre>'
+
+
+def titled(body: str) -> tuple[str, str]:
+    """(title, body) of HTML, whose links lead to the site's own pages, or out of it; others are none."""
+
+    def lead(link: re.Match[str]) -> str:
+        path, _, place = link[1].partition("#")
+        own = PROJECT / ("docs" if path.endswith(".md") else "notebooks") / Path(path).name
+        if not path or path.startswith("https:"):
+            return link[0]
+        if not own.is_file():
+            return link[2]
+        return f'<a href="../{own.parent.name}/{own.stem}.html{"#" * bool(place)}{place}">{link[2]}</a>'
+
+    body = re.sub(r'<a href="([^"]*)">(.*?)</a>', lead, body, flags=re.DOTALL)
+    title = re.search(r"<h1>(.*?)</h1>", body)
+    return html.unescape(re.sub("<[^>]+>", "", title[1])) if title else "", body
+
+
+def shown(output: dict[str, Any]) -> str:
+    """One stored output: HTML where it has some, a picture, else text."""
+    stored = output.get("data", {}).items()
+    data = {kind: "".join(value) for kind, value in stored if not kind.endswith("json")}
+    if "text/html" in data:
+        return data["text/html"]
+    text = data.get("text/plain") or "".join(output.get("text", output.get("traceback", ())))
+    written = f'<pre tabindex="0">{html.escape(text)}</pre>'
+    if "image/png" not in data:
+        return written
+    picture = f'<img alt="{html.escape(text[:200])}" src="data:image/png;base64,{data["image/png"].strip()}">'
+    return f"{picture}<details><summary>as text</summary>{written}</details>"
+
+
+DOORS = (
+    ("I am new here", "notebooks/00_start_here.html", "What is cut, and how: the course, as pages."),
+    ("I want to see it run", "watch.html", "Attention on four ranks, line by line: edit it, break it."),
+    ("I am reading the paper", "explorer.html", "Llama 3.1 405B as its paper cuts it: move a slider."),
+    ("My run broke", "clinic.html", "Paste the error: it stays in your browser."),
+)
+
+
+def write_course(site: Path, notebooks: Sequence[Path], alive: Alive) -> None:
+    """The start page, and a page for each notebook and for what is written beside them."""
+    for folder in ("notebooks", "docs"):
+        (site / folder).mkdir()
+    for path in (PROJECT / "docs").glob("*.md"):
+        title, body = titled(MARKDOWN.render(path.read_text()))
+        (site / "docs" / f"{path.stem}.html").write_text(page(title, body, STATIC, root="../"))
+    made = {
+        path.stem: chapter(path.read_text(), alive.panels.get(path.stem, {}), alive.still)
+        for path in notebooks
+    }
+    names, rows = list(made), []
+    for k, (name, (title, body)) in enumerate(made.items()):
+        ways = [("prev", "← {}", names[k - 1 : k] if k else []), ("next", "{} →", names[k + 1 : k + 2])]
+        links = "".join(
+            f'<a rel="{rel}" href="{other}.html">{html.escape(form.format(made[other][0]))}</a>'
+            for rel, form, others in ways
+            for other in others
+        )
+        end = f'<nav class="ways" aria-label="chapters" data-end="{name}">{links}</nav>'
+        (site / "notebooks" / f"{name}.html").write_text(lesson_page(name, title, body + end, alive))
+        asked = html.escape(json.dumps(alive.asked.get(name, [])))
+        link = f'<a href="notebooks/{name}.html" data-chapter="{name}" data-asked="{asked}">{html.escape(title)}</a>'
+        rows.append(f"<li><span>{name.partition('_')[0]}</span> {link}</li>")
+    doors = "".join(f'<li><h2><a href="{to}">{name}</a></h2><p>{says}</p></li>' for name, to, says in DOORS)
+    main = (
+        "<h1>How is a Llama cut across GPUs, and will it run?</h1>"
+        "<p>Nothing is installed and nothing is sent anywhere: Python runs in this page.</p>"
+        f'<ul class="doors">{doors}</ul>'
+        f'<h2 id="course">The course</h2><ol class="chapters">{"".join(rows)}</ol>'
+        "<p>What you read and answer is remembered in this browser alone. With PyTorch, and every cell to "
+        "change: <code>make lab</code>.</p>"
+    )
+    script = '<script type="module" src="course.mjs"></script>'
+    (site / "index.html").write_text(page("Start", main, STATIC, script))
+
+
+def lesson_page(name: str, title: str, body: str, alive: Alive) -> str:
+    """A chapter's page, with the styles of the panels that it has; without any it is only read."""
+    kinds = set(alive.panels.get(name, {}).values())
+    if not kinds:
+        head = '<script type="module" src="../course.mjs"></script>'
+        return page(title, body, STATIC, head, root="../")
+    styles = sorted(kinds | ({"explorer"} if "clinic" in kinds else set()))
+    head = "".join(f'<link rel="stylesheet" href="../{kind}.css">' for kind in styles)
+    head += '<script type="module" src="../lesson.mjs"></script>'
+    says = LATER.format(NO_SCRIPT)
+    return page(title, says + body, POLICY, head, f' data-lesson="{name}"', root="../")

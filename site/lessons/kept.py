@@ -1,0 +1,60 @@
+"""Questions whose truth only PyTorch computes, kept as plain values: written by `record.py`, read by the page.
+
+A question is kept with its truth, its choices and hints, and its pictures: the one before a guess, the one
+after it, and where there are choices the one of each wrong choice. A question that judges answers by a
+function of its own, or whose answer is placed on a board, cannot be kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from boxes import Item
+from llamapar.figures import View
+
+KEPT = "kept.json"
+PLAIN = ("text", "truth", "kind", "unit", "choices", "hints", "slips", "why")
+
+Kept = dict[str, object]
+
+
+def keep(item: Item) -> Kept:
+    """An item as plain values. Raises ValueError for one that cannot be kept."""
+    if item.judge or item.board:
+        raise ValueError(f"{item.text}: it is judged by a function or placed on a board")
+    said = {name: getattr(item, name) for name in PLAIN}
+    if not item.judged:
+        said["truth"] = None
+    text = repr(said)
+    if ast.literal_eval(text) != said:
+        raise ValueError(f"{item.text}: its values are not plain")
+    marked = {repr(value): _plain(item.marked(value)) for value, *_ in item.choices} if item.marked else {}
+    pictures = {"picture": _plain(item.picture), "veiled": _plain(item.veiled), "marked": marked}
+    return {"said": text, "judged": item.judged, **pictures}
+
+
+def kept_items(path: Path) -> dict[str, Item]:
+    """By name, the questions of a file that `record.py` wrote; none where there is no file."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {name: _item(kept) for name, kept in found.items()}
+
+
+def _item(kept: Mapping[str, object]) -> Item:
+    said = ast.literal_eval(str(kept["said"]))
+    picture, marked = _view(kept["picture"]), kept["marked"]
+    assert isinstance(marked, dict)
+    pictures = {value: _view(shown) for value, shown in marked.items()}
+    shows = {"shows": picture} if kept["judged"] else {"truth": picture}
+    draws = {"marked": lambda guess: pictures.get(repr(guess), picture)} if pictures else {}
+    return Item(**(said | shows | draws), veiled=_view(kept["veiled"]))
+
+
+def _plain(view: View | None) -> object:
+    return view and [view.spec, view.summary]
+
+
+def _view(plain: object) -> View | None:
+    return View(*plain) if isinstance(plain, list) else None

@@ -1,0 +1,98 @@
+"""The course's panels for the page: the code of each, what PyTorch records for them, and their first states."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .cells import shown_in
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent.parent
+MODULES = ("*.py", "published_steps.json", "*.toml")
+"""Of `notebooks`: what its cells import, and what that reads."""
+
+
+def write_lessons(archive: Path, films: Path, cache: Path, notebooks: Sequence[Path]) -> dict[str, Any]:
+    """Write what a lesson's Python needs into a folder, add its recordings to `films`; returns `states`.
+
+    What the page's Python cannot run, or runs forward alone, is recorded with PyTorch; kept in `cache`.
+    """
+    codes = write_archive(archive, notebooks)
+    found = states(archive, films)
+    needed = {
+        name: {key: code for key, code in own.items() if key in found["failed"][name] or "lp.watch(" in code}
+        for name, own in codes.items()
+    }
+    recorded = _recorded(needed, cache)
+    shutil.copyfile(recorded / "kept.json", archive / "kept.json")
+    _add_films(recorded, films)
+    return states(archive, films)
+
+
+def write_archive(archive: Path, notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
+    """What a lesson's Python needs beside the library; returns the code of each panel, by lesson and key."""
+    codes = {
+        path.stem: {one.key: one.code for one in shown_in(json.loads(path.read_text()))} for path in notebooks
+    }
+    for pattern in MODULES:
+        for path in (PROJECT / "notebooks").glob(pattern):
+            shutil.copyfile(path, archive / path.name)
+    for path in notebooks:  # whose questions the progress is counted by
+        (archive / path.name).write_text(json.dumps(_cells_alone(json.loads(path.read_text()))))
+    for name in ("page_lesson.py", "kept.py", "running.py"):
+        shutil.copyfile(HERE / name, archive / name)
+    shutil.copytree(
+        HERE / "standins", archive, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (archive / "lessons.json").write_text(json.dumps(codes))
+    return codes
+
+
+def states(archive: Path, films: Path) -> dict[str, Any]:
+    """ "states": by lesson and key, kind and first state; "failed": why there is none; "asked"; "still"."""
+    watch = PROJECT / "site" / "watch"
+    paths = (archive, watch, watch / "standins", PROJECT / "site" / "standins", PROJECT)
+    own = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "LLAMAPAR_FILMS": str(films)}
+    command = [sys.executable, "-P", str(archive / "page_lesson.py")]
+    made = subprocess.run(command, env=os.environ | own, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(made.stdout)
+    return found
+
+
+def _cells_alone(notebook: dict[str, Any]) -> dict[str, Any]:
+    """A notebook without what its cells showed."""
+    cells = [{"cell_type": one["cell_type"], "source": one["source"]} for one in notebook["cells"]]
+    return {"cells": cells}
+
+
+def _recorded(codes: dict[str, dict[str, str]], cache: Path) -> Path:
+    """A folder with recordings and kept questions, made where it is not there yet."""
+    trees = (PROJECT / "llamapar", PROJECT / "notebooks", HERE.parent / "watch")
+    sources = sorted(path for tree in trees for path in tree.rglob("*.py"))
+    sources += [HERE / name for name in ("record.py", "kept.py", "running.py")]
+    whole = hashlib.sha256(json.dumps(codes).encode() + b"".join(path.read_bytes() for path in sources))
+    folder = cache / f"lessons-{whole.hexdigest()[:16]}"
+    if not (folder / "index.json").is_file():  # which is written last
+        cache.mkdir(parents=True, exist_ok=True)
+        asked = cache / "codes.json"
+        asked.write_text(json.dumps(codes))
+        paths = (HERE, HERE.parent / "watch", PROJECT / "notebooks", PROJECT)
+        own = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+        command = [sys.executable, "-P", str(HERE / "record.py"), str(asked), str(folder)]
+        subprocess.run(command, env=os.environ | own, check=True)
+    return folder
+
+
+def _add_films(recorded: Path, films: Path) -> None:
+    names = {name for folder in (recorded, films) for name in json.loads((folder / "index.json").read_text())}
+    for path in recorded.glob("*.json.gz"):
+        shutil.copyfile(path, films / path.name)
+    (films / "index.json").write_text(json.dumps(sorted(names)))

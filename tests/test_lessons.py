@@ -1,0 +1,191 @@
+"""The course on the page: which code makes each panel, what PyTorch recorded, and a lesson on stand-ins."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import exercises
+from boxes import Item
+from llamapar.figures import View
+
+PROJECT = Path(__file__).resolve().parent.parent
+SITE = PROJECT / "site"
+
+
+def module(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"lesson_{name}", SITE / "lessons" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[f"lesson_{name}"] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+cells, kept = module("cells"), module("kept")
+
+
+def code(*lines: str, panel: bool = False) -> dict[str, Any]:
+    tags = ["nbval-ignore-output"] if panel else []
+    outputs = [{"output_type": "execute_result"}] if panel else []
+    return {"cell_type": "code", "source": "\n".join(lines), "metadata": {"tags": tags}, "outputs": outputs}
+
+
+def keys_and_code(*notebook: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one.key, one.code) for one in cells.shown_in({"cells": list(notebook)})]
+
+
+def test_a_panel_s_code_is_what_it_needs_and_no_more() -> None:
+    first = code(
+        "import llamapar as lp",
+        "from exercises import check, predict",
+        "a = lp.Layout(tp=2)",
+        "b = open('x')",
+    )
+    second = code("c = a.replace(cp=2)", "print(c)", "lp.check('tiny', c)", "lp.ranks(c).live()", panel=True)
+    assert keys_and_code(first, {"cell_type": "markdown"}, second) == [
+        ("2-0", "import llamapar as lp\na = lp.Layout(tp=2)\nc = a.replace(cp=2)\nlp.ranks(c).live()")
+    ]
+
+
+def test_a_panel_is_as_its_own_cell_sets_it_and_as_it_was_bound_last() -> None:
+    first = code("import llamapar as lp", "panel = lp.explorer()")
+    second = code("panel.set(tp=3)", "print(panel)")
+    third = code("panel = lp.watch('mlp')", "panel.set(phase='backward')", "panel", panel=True)
+    assert [one for _, one in keys_and_code(first, second, third)] == [
+        "import llamapar as lp\npanel = lp.watch('mlp')\npanel.set(phase='backward')\npanel"
+    ]
+
+
+def test_every_question_of_a_cell_has_its_own_code() -> None:
+    asked = code(
+        "%load_ext llamapar", "from exercises import check, predict", "predict('a')", "check('b')", "print(1)"
+    )
+    assert keys_and_code(asked) == [
+        ("0-0", "from exercises import check, predict\npredict('a')"),
+        ("0-1", "from exercises import check, predict\ncheck('b')"),
+    ]
+    assert not cells.only_asks(asked)
+    assert cells.only_asks(code("from exercises import predict", "predict('a')"))
+    assert not cells.only_asks(code("import llamapar as lp"))
+
+
+def test_a_question_is_kept_and_comes_back_with_its_pictures(tmp_path: Path) -> None:
+    view = View({"data": [{"type": "bar", "x": [1]}], "layout": {}}, "a bar")
+    wrong = View({"data": [], "layout": {"title": "wrong"}}, "not this")
+    item = Item(
+        "Which?", "b", choices=(("a", "A", "no"), ("b", "B", "yes")), hints=("look",), slips=(("a", "why not"),),
+        shows=view, veiled=wrong, marked=lambda guess: wrong if guess == "a" else view,
+    )  # fmt: skip
+    record = View({"data": [], "layout": {}}, "nobody can judge this")
+    (tmp_path / "kept.json").write_text(
+        json.dumps({"x": kept.keep(item), "y": kept.keep(Item("What?", record))})
+    )
+    back = kept.kept_items(tmp_path / "kept.json")
+    for guess in ("a", "b"):
+        own, other = item.told(guess), back["x"].told(guess)
+        assert (own.right, own.says, own.truth) == (other.right, other.says, other.truth)
+        assert own.view and other.view
+        assert own.view.spec == other.view.spec
+    assert back["x"].veiled and back["x"].veiled.summary == "not this"
+    assert not back["y"].judged
+    assert back["y"].picture and back["y"].picture.summary == "nobody can judge this"
+    assert kept.kept_items(tmp_path / "none.json") == {}
+
+
+def test_what_cannot_be_kept_says_so() -> None:
+    with pytest.raises(ValueError, match="Which\\?: it is judged by a function"):
+        kept.keep(Item("Which?", 3, judge=lambda guess: ""))
+
+
+# -- a lesson, driven ----------------------------------------------------------------------------
+
+DRIVE = """
+import json, sys
+import page_python
+heard = []
+receive = page_python.begin("00_start_here", lambda text: heard.append(json.loads(text)))
+for message in json.loads(sys.argv[1]):
+    receive(json.dumps(message))
+print(json.dumps(heard))
+"""
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a lesson's Python needs, without recordings."""
+    found = tmp_path_factory.mktemp("archive")
+    sys.path.insert(0, str(SITE))
+    making = importlib.import_module("lessons.making")
+    making.write_archive(found, sorted((PROJECT / "notebooks").glob("*.ipynb")))
+    (found / "films").mkdir()
+    (found / "films" / "index.json").write_text("[]")
+    return found
+
+
+def driven(archive: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """All that the page hears."""
+    watch = SITE / "watch"
+    paths = (archive, watch, watch / "standins", SITE / "standins", PROJECT)
+    own = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "LLAMAPAR_FILMS": str(archive / "films")}
+    own["LLAMAPAR_PAGE_PROGRESS"] = str(archive / "progress.json")
+    command = [sys.executable, "-P", "-c", DRIVE, json.dumps(messages)]
+    made = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    (archive / "progress.json").unlink(missing_ok=True)
+    heard: list[dict[str, Any]] = json.loads(made.stdout)
+    return heard
+
+
+def place(question: str) -> str:
+    """The key of a question of notebook 00."""
+    source = json.loads((PROJECT / "notebooks" / "00_start_here.ipynb").read_text())
+    return next(one.key for one in cells.shown_in(source) if question in one.code)
+
+
+def test_a_lesson_opens_its_panels_and_keeps_what_is_guessed(archive: Path) -> None:
+    question = "At TP 16, how many of the 1,024 rows of wk does a rank get?"
+    key = place(question)
+    guess = {"to": key, "content": {"kind": "guess", "value": "128", "id": "g", "seq": 0}}
+    heard = driven(archive, {"progress": ""}, {"open": key}, guess)
+    assert heard[0]["to"] == key
+    assert heard[0]["state"]["payload"]["question"] == question
+    assert heard[0]["state"]["payload"]["verdict"] is None
+    shown = [message["state"]["payload"] for message in heard[1:] if "payload" in message.get("state", {})]
+    truth = exercises.PREDICTIONS[question]().told(128)
+    assert shown[-1]["verdict"]["says"] == truth.says
+    (progress,) = [message["progress"] for message in heard if "progress" in message]
+    assert json.loads(progress)["predictions"][question] == {"right": False, "guess": "128"}
+    again = driven(archive, {"progress": progress}, {"open": key})
+    assert again[0]["state"]["payload"]["verdict"]["guess"] == "128 rows"
+    assert [message for message in again if "progress" in message] == []
+
+
+def test_what_a_page_cannot_run_is_refused_and_the_rest_goes_on(archive: Path) -> None:
+    codes = json.loads((archive / "lessons.json").read_text())
+    own = dict(codes["00_start_here"], bad="import llamapar as lp\nlp.run('mlp', 'tiny', {'tp': 2})")
+    shutil.copyfile(archive / "lessons.json", archive / "kept-lessons.json")
+    (archive / "lessons.json").write_text(json.dumps(codes | {"00_start_here": own}))
+    first = next(iter(codes["00_start_here"]))
+    heard = driven(archive, {"progress": "no JSON at all"}, {"open": "bad"}, {"open": first})
+    shutil.move(archive / "kept-lessons.json", archive / "lessons.json")
+    assert "this runs on PyTorch, which a page has not" in heard[0]["failed"]
+    assert heard[1]["state"]["payload"]["figure"]
+
+
+def test_every_lesson_has_panels_and_each_cell_s_code_is_python() -> None:
+    for path in sorted((PROJECT / "notebooks").glob("*.ipynb")):
+        found = list(cells.shown_in(json.loads(path.read_text())))
+        assert found, path.stem
+        assert len({one.key for one in found}) == len(found)
+        for one in found:
+            compile(one.code, one.key, "exec")
