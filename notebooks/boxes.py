@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -22,8 +22,7 @@ from llamapar.panels import Asked, Board, Box, Verdict
 from progress import file, keep
 from progress import read as read_progress
 
-ASK = "Put your guess in place of None and run the cell, or unfold the answer."
-ASK_LIVE = "Run the notebook to answer, or unfold the answer."
+ASK = "Run the notebook to answer, or unfold the answer."
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class Item:
     marked: Callable[[Any], View] | None = None
     board: Board | None = None
     judge: Callable[[object], str] | None = None
-    asks: str = field(default=ASK_LIVE, repr=False)
 
     def __post_init__(self) -> None:
         """Names the kind of input, and the two choices of a question for yes or no."""
@@ -215,7 +213,7 @@ def still(item: Item, answered: Verdict | None) -> tuple[dict[str, Any], dict[st
 
 def folded(item: Item) -> tuple[dict[str, Any], dict[str, Any]]:
     """The question, and its truth folded. The metadata hold its figure, for the tool that stores it."""
-    text, html = [item.text], [f"<summary><b>{escape(item.text)}</b> {item.asks}</summary>"]
+    text, html = [item.text], [f"<summary><b>{escape(item.text)}</b> {ASK}</summary>"]
     metadata: dict[str, object] = {"box": True}
     if item.judged:
         text.append(item.say(item.truth))

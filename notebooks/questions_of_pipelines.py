@@ -11,6 +11,7 @@ from functools import cache
 import llamapar as lp
 from boards import order, placed
 from boxes import Item
+from llamapar.errors import shown
 from llamapar.figures import View
 from veils import marked, veiled
 
@@ -251,6 +252,35 @@ def _wrong_losses() -> Item:
     )
 
 
+def _chunks_of_your_own() -> Item:
+    shape = {"pp": 2, "micro_batches": 3}
+    most, gpipe = (list(lp.schedule(name, **shape).in_flight) for name in ("1f1b", "gpipe"))
+
+    def judge(answer: object) -> str:
+        if not isinstance(answer, list | tuple) or len(answer) != len(most):
+            return f"A number for each of {len(most)} ranks is expected, not {shown(answer)}."
+        over = [rank for rank, allowed in enumerate(most) if answer[rank] > allowed]
+        if not over:
+            return ""
+        rank = over[0]
+        return (
+            f"Rank {rank} has {answer[rank]} chunks in flight at once, and {most[rank]} is the most allowed."
+        )
+
+    return Item(
+        "Two ranks, three micro-batches: rank 0 never has more than two chunks in flight, rank 1 never more "
+        "than one. How many has each at its fullest moment?",
+        most,
+        hints=(
+            "Rank 1 goes back at once with each micro-batch.",
+            "Rank 0 is one micro-batch ahead, then it waits for a backward.",
+        ),
+        slips=((gpipe, "Rank 0 has 3 chunks in flight"), ([most[0], most[0]], "Rank 1 has 2 chunks")),
+        why="Rank 0 is one micro-batch ahead of rank 1.",
+        judge=judge,
+    )
+
+
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Two ranks, two micro-batches: place GPipe": _small_gpipe,
     "For what share of the time is a GPU idle?": _idle,
@@ -263,5 +293,5 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
 }
 """By the question itself."""
 
-EXERCISES: dict[str, Callable[[], Item]] = {}
-"""By the name of the exercise. The one of this notebook is written as code."""
+EXERCISES: dict[str, Callable[[], Item]] = {"chunks of a schedule of your own": _chunks_of_your_own}
+"""By the name of the exercise, which a reader of this notebook answers with a schedule in code."""

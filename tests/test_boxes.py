@@ -120,16 +120,36 @@ def test_a_question_that_the_tables_do_not_have_is_refused_with_the_nearest(show
     assert shown == []
 
 
-def test_an_exercise_of_the_old_table_has_a_box_too(
-    shown: list[Any], progress_file: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_exercise_with_several_right_answers_is_judged_alike_in_code_and_in_its_box(
+    progress_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(exercises.TARGETS, "half of 128", lambda: 64)
-    exercises.check("half of 128")
-    (panel,) = shown
-    assert receive(panel, kind="guess", value="63") is None
-    assert panel.verdict.says == "Not yet. Got 63, which is not it."
-    assert receive(panel, kind="guess", value="64") is None
-    assert panel.verdict.says == "That is it: 64."
+    name = "chunks of a schedule of your own"
+    for answer, said in (
+        ([2, 1], "right"),
+        ([1, 1], "right"),  # rank 0 may also wait for every backward
+        ((2, 1), "right"),
+        ([3, 1], "wrong: Rank 0 has 3 chunks in flight at once, and 2 is the most allowed."),
+        ([2], "wrong: A number for each of 2 ranks is expected, not [2]."),
+        (7, "wrong: A number for each of 2 ranks is expected, not 7."),
+    ):
+        exercises.check(name, answer)
+        assert capsys.readouterr().out == f"{said}\n"
+        panel = asked(name)
+        if isinstance(answer, list):
+            assert receive(panel, kind="guess", value=str(answer)) is None
+            assert panel.verdict is not None
+            assert panel.verdict.right is (said == "right")
+            assert said == "right" or panel.verdict.says == f"Not yet. {said.removeprefix('wrong: ')}"
+
+
+def test_the_code_form_names_a_usual_slip_and_else_the_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    for answer in (64, "16", 17):
+        exercises.check("copies that the GPUs leave", answer)
+    assert capsys.readouterr().out.splitlines() == [
+        "wrong: A copy also has 4 stages.",
+        "right",
+        "wrong: got 17, which is not it",
+    ]
 
 
 # -- what is typed ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""notebooks/exercises.py's predict and notebooks/progress.py: guesses folded, shown, kept, added up."""
+"""notebooks/boxes.py's boxes and notebooks/progress.py: guesses folded, shown, kept, added up."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import IPython.display
 import pytest
 from nbformat.v4 import new_output
 
 import exercises
 import llamapar as lp
 import progress
+from boxes import Item, box
+from llamapar.panels import Box
+from llamapar.panels.page import plain
 
 PROJECT = Path(__file__).resolve().parent.parent
 saving = runpy.run_path(str(PROJECT / "jupyter" / "saving.py"), run_name="saving")
@@ -27,96 +27,83 @@ PNG = "iVBORw0KGgo="
 LAYOUT = lp.Layout(tp=2, cp=2)
 
 
-@pytest.fixture
-def predict(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """`predict`, which returns what it displayed."""
-
-    def call(*args: Any, **options: Any) -> list[Any]:
-        shown: list[Any] = []
-        monkeypatch.setattr(IPython.display, "display", shown.append)
-        exercises.predict(*args, **options)
-        return shown
-
-    return call
+def asked(item: Item, guess: object = None) -> Box:
+    """The box of a question, as `predict` shows it."""
+    return box(item, "predictions", item.text, guess)
 
 
-def test_the_truth_is_folded_until_there_is_a_guess(
-    predict: Callable[..., list[Any]], progress_file: Path
-) -> None:
-    (box,) = predict("GPUs with work", None, 8192)
-    data, metadata = box._repr_mimebundle_()
+def test_the_truth_is_folded_until_there_is_a_guess(progress_file: Path) -> None:
+    data, metadata = asked(Item("GPUs with work", 8192))._repr_mimebundle_()
     assert saving["WIDGET"] in data, "answered on the page where a widget can live"
     output = new_output("display_data", data, metadata=metadata)
     assert saving["as_saved"](output)["metadata"] == {}
     assert saving["as_saved"](output)["data"] == {
         "text/plain": "GPUs with work\n8,192",
-        "text/html": "<details><summary><b>GPUs with work</b> Put your guess in place of None and run "
-        "the cell, or unfold the answer.</summary><p><b>8,192</b></p></details>",
+        "text/html": "<details><summary><b>GPUs with work</b> Run the notebook to answer, or unfold the "
+        "answer.</summary><p><b>8,192</b></p></details>",
     }
     assert bake["shown_in"](output) is None, "no picture of the box is stored"
     assert not progress_file.exists(), "a cell that nobody answered keeps nothing"
 
 
 @pytest.mark.parametrize(
-    ("guess", "truth", "words"),
+    ("guess", "truth", "right"),
     [
-        (8192, 8192, "that is it"),
-        ("8,192", 8192, "that is it"),
-        (" Yes ", True, "that is it"),
-        (True, 1, "not quite"),
-        (0.98, 1.0, "that is it"),
-        (0.9, 1.0, "not quite"),
-        ("CP ", "cp", "that is it"),
-        ([1, 2, 4, 8], (1, 2, 4, 8), "that is it"),
-        ([1, 2, 4], (1, 2, 4, 8), "not quite"),
-        ("__import__('os').getcwd()", 8192, "not quite"),
-        ("a few", lp.ranks(LAYOUT, 0), "compare for yourself"),
+        (8192, 8192, True),
+        ("8,192", 8192, True),
+        (" Yes ", True, True),
+        (0.98, 1.0, True),
+        (0.9, 1.0, False),
+        ("CP ", "cp", True),
+        ([1, 2, 4, 8], (1, 2, 4, 8), True),
+        ([1, 2, 4], (1, 2, 4, 8), False),
+        ("a few", lp.ranks(LAYOUT, 0), None),
     ],
 )
 def test_a_guess_stands_beside_the_truth(
-    predict: Callable[..., list[Any]], progress_file: Path, guess: object, truth: object, words: str
+    progress_file: Path, guess: object, truth: object, right: bool | None
 ) -> None:
-    verdict, *rest = predict("how many?", guess, truth)
-    assert verdict.title == f"how many? – {words}"
-    assert rest == ([] if words != "compare for yourself" else [truth])
-    right = {"that is it": True, "not quite": False}.get(words)
+    verdict = asked(Item("how many?", truth), guess).verdict
+    assert verdict is not None
+    assert verdict.right is right
+    begins = {True: "That is it", False: "Not quite: you said", None: "You said a few. Compare for yourself."}
+    assert verdict.says.startswith(begins[right])
     assert json.loads(progress_file.read_text())["predictions"]["how many?"]["right"] is right
 
 
-def test_a_guess_is_shown_as_it_was_typed_and_escaped(
-    predict: Callable[..., list[Any]], progress_file: Path
+@pytest.mark.parametrize("guess", [True, "__import__('os').getcwd()"])
+def test_what_is_no_number_is_refused_in_code_too_and_nothing_is_kept(
+    progress_file: Path, guess: object
 ) -> None:
-    (verdict,) = predict("<b>?", "<script>alert(1)</script>" + "x" * 999, 3)
-    html = verdict._repr_html_()
-    assert "<script" not in html
-    assert "<b>?" not in html
-    assert "&lt;script&gt;alert(1)" in html
-    assert len(html) < 600
+    with pytest.raises(lp.LlamaparError, match="is not a number"):
+        asked(Item("how many?", 8192), guess)
+    assert not progress_file.exists()
 
 
-def test_the_first_guess_stands(predict: Callable[..., list[Any]], progress_file: Path) -> None:
-    predict("how many?", 4, 8)
-    (verdict,) = predict("how many?", 8, 8)
-    assert verdict.title == "how many? – that is it (your first guess was 4)"
+def test_a_guess_is_shown_as_it_was_typed_and_escaped(progress_file: Path) -> None:
+    typed = "<script>alert(1)</script>" + "x" * 999
+    data, _ = asked(Item("<b>?", "tp"), typed)._repr_mimebundle_()
+    assert "<script" not in data["text/html"]
+    assert "<b>?" not in data["text/html"]
+    assert "&lt;script&gt;alert(1)" in data["text/html"]
+    assert len(data["text/html"]) < 600
+
+
+def test_the_first_guess_stands(progress_file: Path) -> None:
+    asked(Item("how many?", 8), 4)
+    verdict = asked(Item("how many?", 8), 8).verdict
+    assert verdict is not None
+    assert verdict.says == "That is it: 8. Your first guess was 4."
     assert json.loads(progress_file.read_text())["predictions"] == {
         "how many?": {"right": False, "guess": "4"}
     }
 
 
-def test_words_behind_a_guess_are_printed_line_by_line(
-    predict: Callable[..., list[Any]], progress_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert len(predict("does it run?", True, False, shows="it waits\n  why  for another")) == 1
-    assert capsys.readouterr().out == "it waits\n  why  for another\n"
-
-
-def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
-    predict: Callable[..., list[Any]], progress_file: Path
-) -> None:
+def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(progress_file: Path) -> None:
     view = lp.view(lp.ranks(LAYOUT, 0))
-    assert predict("the groups", "three", view)[1:] == [view]
-    assert predict("ranks", 4, 4, shows=view)[1:] == [view]
-    (folded,) = predict("ranks", None, 4, shows=view)
+    assert asked(Item("the groups", view), "three").payload["figure"] == plain(view.spec)
+    assert asked(Item("ranks", 4, shows=view), 4).payload["figure"] == plain(view.spec)
+    folded = asked(Item("ranks again", 4, shows=view))
     data, metadata = folded._repr_mimebundle_()
     output = new_output("display_data", data, metadata=metadata)
     assert set(data) == {"text/plain", "text/html", saving["WIDGET"]}
@@ -138,7 +125,7 @@ def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(
         "^regex: (.*)$\n^replace: (.*)$", (PROJECT / "tests/data/nbval.cfg").read_text(), re.MULTILINE
     )
     assert re.sub(pattern, put, stored.data["text/html"]) == data["text/html"]
-    other = predict("ranks", None, 4, shows=lp.view(lp.ranks(LAYOUT, 1)))[0]._repr_mimebundle_()[0]
+    other = asked(Item("ranks again", 4, shows=lp.view(lp.ranks(LAYOUT, 1))))._repr_mimebundle_()[0]
     assert saving["TO_DRAW"].search(other["text/html"])[1] != saving["TO_DRAW"].search(data["text/html"])[1]
 
 
@@ -167,8 +154,7 @@ def test_the_page_adds_up(progress_file: Path, capsys: pytest.CaptureFixture[str
     total = sum(kind == "exercises" for asked in progress.asked().values() for kind, _ in asked)
     assert rows["00_start_here"] == "2 of 2, 1 right"
     assert rows["together"] == f"2 of {total}, 1 right"
-    known = len(exercises.TARGETS | exercises.EXERCISES)
-    assert total == known, "every exercise is asked somewhere, and once"
+    assert total == len(exercises.EXERCISES), "every exercise is asked somewhere, and once"
 
 
 def test_no_question_of_the_course_is_asked_twice() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 
 import llamapar as lp
 import progress
+import questions_of_messages
+import questions_of_settings
 from llamapar.diagnosis.vocabulary import CATEGORIES
 from questions import QUESTIONS, Quiz
 
@@ -109,3 +113,26 @@ def test_the_notebook_asks_all_twenty_in_order() -> None:
     asked = [name for kind, name in progress.asked()[NOTEBOOK.stem] if kind == "questions"]
     assert asked == list(QUESTIONS)
     assert len(asked) == 20
+
+
+@pytest.mark.parametrize(
+    ("lesson", "name", "text"),
+    [
+        ("11_shape_clinic", "wild", questions_of_messages.WILD),
+        ("12_my_run_broke", "train", questions_of_settings.TRAIN),
+        ("12_my_run_broke", "misspelt", questions_of_settings.MISSPELT),
+        ("12_my_run_broke", "normy", questions_of_settings.NORMY),
+    ],
+)
+def test_the_texts_that_a_question_reads_are_those_of_its_notebook(
+    lesson: str, name: str, text: object
+) -> None:
+    cells = json.loads(NOTEBOOK.with_name(f"{lesson}.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    known: dict[str, object] = {}
+    for source in sources:
+        for node in ast.parse(source.replace("%", "#%")).body if f"{name} = " in source else []:
+            if isinstance(node, ast.Assign) and not any(isinstance(n, ast.Call) for n in ast.walk(node)):
+                alone = ast.Module([node], type_ignores=[])
+                exec(compile(alone, lesson, "exec"), known)
+    assert known[name] == text

@@ -1,4 +1,4 @@
-"""Answers to the questions of the notebooks 00 to 10 and of the one on loading 405B, worked out by hand.
+"""Answers to the questions of the notebooks, worked out by hand; that on heads has its own in test_boxes.py.
 
 Nothing here asks the library: each is arithmetic on what the notebook says, or a fact that its text states.
 """
@@ -64,6 +64,8 @@ LESSONS: dict[str, object] = {
 }
 
 PIPELINES: dict[str, object] = {
+    # rank 1 turns each micro-batch round at once, and rank 0 is one ahead
+    "chunks of a schedule of your own": [2, 1],
     # rank 1 waits for F0 and then has no gap: 1 + 2 forwards + 2 backwards of 2; all forwards come first
     "Two ranks, two micro-batches: place GPipe": ["F0 F1 B0 B1", "F0 F1 B0 B1"],
     # a rank works 8 * (1 + 2), and waits for three forwards and three backwards
@@ -157,5 +159,36 @@ LOADING: dict[str, object] = {
     "what uint32 holds of the file": 237_908_328_448 % 2**32,
 }
 
-WORKED_OUT = LESSONS | PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS | LOADING
+MESSAGES: dict[str, object] = {
+    "Which Python error do the 16 ranks raise?": "ZeroDivisionError",  # 8 // 16 is 0, and 8 // 0
+    "Which line fails first: Q's or K's?": "K",  # 32 heads over 16 ranks are whole, 8 are not
+    # d names two models' vocabularies, and h does not say whether a rank or a model has half the heads
+    "How many of the eight did a layout cause?": len("abcefg"),
+    "TP of the saved head": 152_064 // 19_008,
+    "columns of a rank": [262_144 // (2 * 4096), 8 * 128 // (262_144 // (2 * 4096))],
+}
+
+SETTINGS: dict[str, object] = {
+    "How many facts does the file leave open?": len(["GPUs", "dp", "global batch"]),
+    "Will torchtitan run this?": 8 % 16 == 0,
+    "Does it say 8, 1 or unknown?": "unknown",
+    "Of 1, 2, 4, 8 and 16 GPUs, on how many numbers of them does it run?": sum(
+        4 % (4 * gpus) == 0 for gpus in (1, 2, 4, 8, 16)
+    ),
+    "How many of the eight ranks stand still?": len({4, 6, 7} | {4 - 4, 6 - 4, 7 - 4}),
+    "copies that the GPUs leave": 512 // (8 * 4),
+    "smallest global batch": 4 * 16,
+}
+
+GPUS: dict[str, object] = {
+    "Are all collectives the same, in the same order?": True,
+    # four layers of two sublayers and the ends: 9 gathers and 9 scatters each way; three sums for the loss;
+    # 9 norms. CP: K and V of four layers each way, the loss, and the gradients of 4 * 9 + 3 tensors
+    "How many collectives in one step of this small model?": (9 + 9) * 2 + 3 + 9 + 2 * 4 * 2 + 1 + 39,
+    "How many machines of 8 GPUs does it need?": 8 * 2 * 2 // 8,
+    "GPU 5 of the third machine": (21 % 8, 21 // 8 % 2, 0, 21 // 16),  # rank 2 * 8 + 5
+    "torchrun for the paper": [8 * 16 * 16 * 8 // 8, 8],
+}
+
+WORKED_OUT = LESSONS | PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS | MESSAGES | SETTINGS | GPUS | LOADING
 """By the question, or by the name of the exercise."""

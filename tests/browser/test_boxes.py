@@ -21,6 +21,8 @@ HEADS, LINE, DEAL, TILED, LADDER, PLACE, EXERCISE, NUMBER, TEXT = range(1, 10)
 START = """import os
 import exercises
 from exercises import check, predict
+from questions import Quiz
+ask = Quiz(0).ask
 os.environ["LLAMAPAR_PROGRESS"] = os.path.abspath("progress.json")"""
 CELLS = (
     START,
@@ -31,8 +33,8 @@ CELLS = (
     'predict("24 and 8 heads: which one TP above 8 works with copies?")',
     'predict("Two ranks, three micro-batches: place 1F1B")',
     'check("ranks with KV head 5")',
-    'predict("How many GPUs?", None, 8192)',
-    'predict("Which axis?", None, "tp")',
+    'predict("How many of the 16,384 GPUs does the printed row use?")',
+    'ask("a layout for a machine")',
 )
 
 
@@ -180,7 +182,7 @@ def test_a_number_is_marked_on_a_line_and_words_stay_words(notebook: Notebook) -
     text = box(notebook, TEXT)
     text.locator("input").fill("<img src=x onerror=alert(1)>")
     press(notebook, TEXT, "check")
-    expect(says(notebook, TEXT)).to_contain_text("you said <img src=x onerror=alert(1)>, it is tp")
+    expect(text.locator(".lp-problem")).to_contain_text("'<img src=x onerror=alert(1)>' is not a layout")
     assert text.locator("img").count() == 0
 
 

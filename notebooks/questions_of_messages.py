@@ -1,0 +1,155 @@
+"""What the notebook on shapes and messages asks: each question with its truth and hints.
+
+Every truth is found by the library when the question is asked: from programs on shapes alone, from the
+maps of heads and vocabulary, and from what `lp.explain` says of messages. `WILD` holds the notebook's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import llamapar as lp
+from boxes import Item
+
+_MISMATCH = "size mismatch for tok_embeddings.weight: copying a param with shape torch.Size([128256, 8192]) "
+_WEIGHT = "Weight input_size_per_partition = 14784 is not divisible by min_thread_k = 128. "
+WILD = {
+    "a": "AssertionError: 25 is not divisible by 4",
+    "b": "The size of tensor a (128256) must match the size of tensor b (16032) at non-singleton dimension 0",
+    "c": "The size of tensor a (1110) must match the size of tensor b (6656) at non-singleton dimension 2",
+    "d": _MISMATCH + "from checkpoint, the shape in current model is torch.Size([32000, 8192]).",
+    "e": "padded_vocab_size value from checkpoint (32000) is not equal to the input argument value (32256)",
+    "f": _WEIGHT + "Consider reducing tensor_parallel_size or running with --quantization gptq.",
+    "g": "sum layers: 28 layers not equal to 30 layers.",
+    "h": "RuntimeError: shape '[1, 21, 32, 128]' is invalid for input of size 43008",
+}
+"""The eight messages from the wild."""
+
+
+@cache
+def _error_of_sixteen() -> Item:
+    m, tp = lp.model("llama3.1-405b"), 16
+    layout = lp.Layout(tp=tp, sequence_parallel=False)  # as in Meta's code
+    stopped = lp.tape("meta_attention", m, layout, seq_len=8192)
+    q, kv, columns = m.n_heads // tp, m.n_kv_heads // tp, m.kv_dim // tp
+    divided = f"{m.n_kv_heads} // {tp} = {kv} KV heads, and then {q} // {kv}"
+    never = f"a view would complain of {columns} columns, but the division comes before it"
+    whole = f"{m.kv_dim} columns of wk divide by {tp}, so no check of sizes complains"
+    return Item(
+        "Which Python error do the 16 ranks raise?",
+        stopped.errors[0].partition(":")[0],
+        choices=(
+            ("AssertionError", "AssertionError", whole),
+            ("RuntimeError", "RuntimeError", never),
+            ("ZeroDivisionError", "ZeroDivisionError", divided),
+        ),
+        hints=(
+            "Meta's lines first work out how many query heads and KV heads a rank has, with //.",
+            f"{m.n_heads} // {tp} = {q} and {m.n_kv_heads} // {tp} = {kv}. Then one is divided by the other.",
+        ),
+        why="Not one number of the model stands in that message.",
+    )
+
+
+@cache
+def _first_line() -> Item:
+    m, tp = lp.model("llama3-8b"), 16
+    half = lp.tape("attention", m, {"tp": tp}, seq_len=8192)
+    assert half.failed is not None
+    notes = [f"{n} heads over {tp} ranks: {n / tp:g} on each" for n in (m.n_heads, m.n_kv_heads)]
+    return Item(
+        "Which line fails first: Q's or K's?",
+        half.failed.code[0].upper(),
+        choices=(("Q", "Q's", notes[0]), ("K", "K's", notes[1])),
+        hints=(
+            f"Each line views a rank's columns as heads of {m.head_dim}. Which rank has whole heads?",
+            f"{m.n_heads} query heads and {m.n_kv_heads} KV heads are cut over {tp} ranks.",
+        ),
+        why=f"{m.n_kv_heads} KV heads over {tp} ranks leave half a head on each.",
+    )
+
+
+@cache
+def _caused() -> Item:
+    told = {name: lp.explain(text).verdict for name, text in WILD.items()}
+    caused, other, open_ones = (
+        [name for name, verdict in told.items() if verdict == one]
+        for one in ("sharding", "not_sharding", "unknown")
+    )
+    return Item(
+        "How many of the eight did a layout cause?",
+        len(caused),
+        unit="of the eight",
+        hints=(
+            "Divide the two numbers of a message. How many ranks are 4.008?",
+            "One message shows sizes of two models, and one fits a rank as well as a smaller model.",
+        ),
+        slips=(
+            (len(told), f"In {' and '.join(other)} the sizes are 128,256 and 32,000: no ratio of ranks."),
+            (
+                len(told) - len(other),
+                f"In {' and '.join(open_ones)} the numbers fit a rank's part of the heads, and a model with "
+                "fewer KV heads.",
+            ),
+        ),
+        why=f"Not {' and '.join(other)}; and {' and '.join(open_ones)} alone cannot be told.",
+    )
+
+
+def _saved_head() -> Item:
+    rows, model = 19008, lp.model("qwen2.5-7b")
+    tp = next(tp for tp in range(1, 65) if len(lp.vocab(model, {"tp": tp}).rank(0).rows) == rows)
+    return Item(
+        f"lm_head.weight is [{rows}, {model.dim}], saved by Qwen2.5 7B, whose vocabulary has "
+        f"{model.vocab_size} rows. At which TP?",
+        tp,
+        hints=(
+            "How many such pieces make the vocabulary?",
+            f"{model.vocab_size} / {rows} is whole, so nothing was padded.",
+        ),
+        slips=(
+            (2 * tp, f"At TP {2 * tp} a rank has {model.vocab_size // (2 * tp)} rows."),
+            (tp // 2, f"At TP {tp // 2} a rank has {model.vocab_size // (tp // 2)} rows."),
+        ),
+        why=f"{rows} · {tp} = {model.vocab_size}: the rows divide exactly.",
+    )
+
+
+def _columns() -> Item:
+    batch, seq_len, size, m = 2, 4096, 262144, lp.model("llama3-8b")
+    own = size // (batch * seq_len)
+    tp = next(tp for tp in range(1, 257) if len(lp.heads(m, {"tp": tp}).rank(0).kv_rows) == own)
+    return Item(
+        f"shape '[{batch}, {seq_len}, -1, {m.head_dim}]' is invalid for input of size {size}. How many "
+        f"columns has a rank, and at which TP do {m.n_kv_heads} KV heads leave that?",
+        [own, tp],
+        unit="columns, TP",
+        hints=(
+            "All but the last two sizes of the view are batch and sequence.",
+            f"{m.n_kv_heads} · {m.head_dim} = {m.kv_dim} columns are cut over the ranks.",
+        ),
+        slips=(
+            ([size // seq_len, m.kv_dim // (size // seq_len)], f"The batch of {batch} divides the size too."),
+            (
+                [m.head_dim, m.n_kv_heads],
+                f"Then a rank would hold a whole head, and the view would work; {size} / "
+                f"({batch} · {seq_len}) is less.",
+            ),
+        ),
+        why=f"{size} / ({batch} · {seq_len}) = {own}, and {m.kv_dim} / {own} = {tp}: a quarter of a head.",
+    )
+
+
+PREDICTIONS: dict[str, Callable[[], Item]] = {
+    "Which Python error do the 16 ranks raise?": _error_of_sixteen,
+    "Which line fails first: Q's or K's?": _first_line,
+    "How many of the eight did a layout cause?": _caused,
+}
+"""By the question itself."""
+
+EXERCISES: dict[str, Callable[[], Item]] = {
+    "TP of the saved head": _saved_head,
+    "columns of a rank": _columns,
+}
+"""By the name of the exercise."""

@@ -1,0 +1,222 @@
+"""What the notebook on a run that broke asks: each question with its truth and hints.
+
+The library reads the notebook's own files, which stand here once more, when a question is asked.
+`tests/test_questions.py` compares both copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import llamapar as lp
+from boxes import Item
+
+TRAIN = """
+[model]
+name = "llama3"
+flavor = "70B"
+
+[training]
+seq_len = 8192
+local_batch_size = 2
+
+[parallelism]
+tensor_parallel_degree = 16
+"""
+
+MISSPELT = """
+trainer: {num_nodes: 16, devices: 8}
+model:
+  tensor_model_paralel_size: 8
+  encoder_seq_length: 8192
+  micro_batch_size: 1
+  global_batch_size: 128
+"""
+
+NORMY = """
+[model]
+name = "bit_byte_llama3"
+flavor = "debugmodel"
+
+[training]
+local_batch_size = 4
+global_batch_size = 4
+
+[parallelism]
+data_parallel_shard_degree = -1
+"""
+
+LAYERS, LOST = 3, 5
+"""Layers of the forward that stops, and the rank that leaves out the last one's sum."""
+
+_GPUS = (1, 2, 4, 8, 16)
+
+
+def _open_facts() -> Item:
+    said = lp.read_settings(text=TRAIN)
+    return Item(
+        "How many facts does the file leave open?",
+        len(said.unknown),
+        unit="facts",
+        hints=(
+            "Go through what a layout needs: TP, CP, PP and DP, the GPUs, the batch.",
+            "The file names no number of GPUs. What follows from it?",
+        ),
+        slips=(
+            (1, "The number of GPUs is open, and with it what is worked out from it: DP, and the batch."),
+            (2, "GPUs and DP are open, and the global batch is a product with DP."),
+            (5, "CP and PP are left out as well, and have torchtitan's default, 1."),
+        ),
+        why=f"They are {', '.join(said.unknown)}: the last two follow from the first.",
+        shows=said,
+    )
+
+
+def _runs_it() -> Item:
+    run = lp.read_settings(text=TRAIN, known={"gpus": 128})
+    report, model = lp.check(run), run.model_config()
+    tp, kv = run.to_layout().tp, model.n_kv_heads
+    return Item(
+        "Will torchtitan run this?",
+        report.ok,
+        hints=(
+            f"{tp} slices of {model.n_heads} query heads are whole. And of the KV heads?",
+            f"{kv} KV heads over {tp} GPUs are {kv / tp:g} on each.",
+        ),
+        why=f"{kv} KV heads give whole heads to at most {kv} GPUs.",
+        shows=report.errors[0],
+    )
+
+
+def _says() -> Item:
+    slipped = lp.read_settings(text=MISSPELT)
+    return Item(
+        "Does it say 8, 1 or unknown?",
+        str(slipped.layout.get("tp") or "unknown"),
+        choices=(
+            ("8", "8", "what was meant, and the trainer does not read it"),
+            ("1", "1", "what the trainer would take, and nobody meant"),
+            ("unknown", "unknown", "and the line is named"),
+        ),
+        hints=(
+            "Compare the key of the file with the one that NeMo asks for, letter by letter.",
+            "Would you start 128 GPUs on either number?",
+        ),
+        why="Neither number is safe to go on with.",
+        shows=slipped.unknown["tp"],
+    )
+
+
+def _able() -> Item:
+    able = [gpus for gpus in _GPUS if not lp.read_settings(text=NORMY, known={"gpus": gpus}).contradictions]
+    return Item(
+        "Of 1, 2, 4, 8 and 16 GPUs, on how many numbers of them does it run?",
+        len(able),
+        unit="of the five",
+        hints=(
+            "How many sequences do two copies take at once?",
+            "Each copy takes 4 sequences at once, and a step has 4.",
+        ),
+        slips=(
+            (len(_GPUS), "Two copies take 8 sequences at once, and a step has 4."),
+            (3, "4 sequences over 4 copies would be one each, but each takes 4 at once."),
+            (0, "With one copy, 4 sequences are just its local batch."),
+        ),
+        why=f"It runs on {able[0]}: dp copies take 4 · dp sequences at once, and the step has 4.",
+    )
+
+
+@cache
+def _standing() -> Item:
+    layout = lp.Layout(tp=4, dp=2)
+    left = {
+        rank: [("tp", layout.group("tp", rank))] * (LAYERS - (rank == LOST))
+        + [("dp", layout.group("dp", rank))]
+        for rank in range(layout.world)
+    }
+    # A call ends when it is the next one of every rank of its group.
+    while together := [
+        calls[0] for calls in left.values() if calls and all(left[r][:1] == calls[:1] for r in calls[0][1])
+    ]:
+        for rank in together[0][1]:
+            left[rank].pop(0)
+    still = [rank for rank, calls in left.items() if calls]
+    group = [rank for rank in layout.group("tp", LOST) if rank != LOST]
+    through = [rank for rank in left if rank not in still]
+    return Item(
+        "How many of the eight ranks stand still?",
+        len(still),
+        unit="ranks",
+        hints=(
+            f"Ranks {', '.join(map(str, group))} wait for rank {LOST}. Which ranks wait for these?",
+            "After its layers each rank adds up with the same rank of the other copy: 0 with 4, 1 with 5.",
+        ),
+        slips=(
+            (len(group), "Those are of its own group. Then the other copy waits for them."),
+            (layout.world, f"Rank {LOST} goes on to the last sum, where rank 1 meets it."),
+            (layout.world - 1, f"Rank {LOST} comes through, and so does the rank that adds up with it."),
+        ),
+        why=f"All but {' and '.join(map(str, through))}: these two meet in the last sum.",
+        shows=lp.view(lp.ranks(layout, LOST)),
+    )
+
+
+def _copies() -> Item:
+    gpus, layout = 512, lp.Layout(tp=8, pp=4)
+    return Item(
+        f"The same file is started on {gpus} GPUs with tensor_parallel_degree = {layout.tp} and "
+        f"pipeline_parallel_degree = {layout.pp}. How many copies of the model, dp, work on different data?",
+        gpus // layout.world,
+        unit="copies",
+        hints=(
+            "How many GPUs does one copy take?",
+            f"{layout.tp} · {layout.pp} = {layout.world}. How often do {gpus} GPUs hold that?",
+        ),
+        slips=(
+            (gpus // layout.tp, f"A copy also has {layout.pp} stages."),
+            (gpus // layout.pp, f"Each stage is cut over {layout.tp} GPUs."),
+            (layout.world, "That is how many GPUs one copy takes."),
+        ),
+        why=f"A copy takes {layout.tp} · {layout.pp} GPUs; dp is how often that fits.",
+    )
+
+
+def _smallest_batch() -> Item:
+    gpus, at_once = 16, 4
+
+    def runs(batch: int) -> bool:
+        text = NORMY.replace("global_batch_size = 4", f"global_batch_size = {batch}")
+        return not lp.read_settings(text=text, known={"gpus": gpus}).contradictions
+
+    return Item(
+        f"In the fork's file of section 3, change one number so that it runs on {gpus} GPUs with {at_once} "
+        "sequences at once on each. What is the smallest global_batch_size?",
+        next(batch for batch in range(1, 1025) if runs(batch)),
+        unit="sequences",
+        hints=(
+            "Every GPU holds a copy that reads data of its own.",
+            f"{gpus} copies take {at_once} sequences each.",
+        ),
+        slips=(
+            (gpus, f"Each copy takes {at_once} sequences at once, not one."),
+            (at_once, "That is enough for one copy; the others read other data."),
+        ),
+        why=f"{at_once} · {gpus}: the weights are shared out over the GPUs, the data is not.",
+    )
+
+
+PREDICTIONS: dict[str, Callable[[], Item]] = {
+    "How many facts does the file leave open?": _open_facts,
+    "Will torchtitan run this?": _runs_it,
+    "Does it say 8, 1 or unknown?": _says,
+    "Of 1, 2, 4, 8 and 16 GPUs, on how many numbers of them does it run?": _able,
+    "How many of the eight ranks stand still?": _standing,
+}
+"""By the question itself."""
+
+EXERCISES: dict[str, Callable[[], Item]] = {
+    "copies that the GPUs leave": _copies,
+    "smallest global batch": _smallest_batch,
+}
+"""By the name of the exercise."""
