@@ -31,7 +31,7 @@ TO_DRAW = re.compile(r"<!--picture (\w+)-->")
 DRAWN = re.compile(r'<img data-drawn-from="(\w+)"[^>]*base64,(?P<png>[^">]*)">')
 """In the HTML of an answer behind a guess: where its picture belongs, and the picture stored there."""
 
-PLOTLY = "application/vnd.plotly.v1+json"
+PLOTLY, SVG = "application/vnd.plotly.v1+json", "image/svg+xml"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 PANEL = "llamapar"  # in the metadata of an output that is a panel
@@ -92,8 +92,8 @@ def without_widget(output: Json) -> Json:
 def says_the_same(new: Json, stored: Json) -> bool:
     """Whether an output is one that was stored, but for what is made anew each time.
 
-    Where a figure is compared its picture is not: JupyterLab draws its own. A panel's text says all that
-    is on its page, so a stored picture of it stands for its figure too.
+    Where a figure or a drawing is compared its PNG is not: JupyterLab draws its own. A panel's text says all
+    that is on its page, so a stored picture of it stands for its figure too.
     """
     kind = new["output_type"]
     if kind != stored["output_type"]:
@@ -103,7 +103,7 @@ def says_the_same(new: Json, stored: Json) -> bool:
     if kind == "error":
         line = last_line(new)
         return line == last_line(stored) and stored["traceback"] in ([line], new["traceback"])
-    left_out = {"image/png"} if PLOTLY in new["data"] else set()
+    left_out = {"image/png"} if new["data"].keys() & {PLOTLY, SVG} else set()
     if is_panel(new) and "image/png" in stored["data"]:
         left_out |= {PLOTLY}
     new = as_saved(new)

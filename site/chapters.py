@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
@@ -96,7 +97,10 @@ def shown(output: dict[str, Any]) -> str:
     written = f'<pre tabindex="0">{html.escape(text)}</pre>'
     if "image/png" not in data:
         return written
-    picture = f'<img alt="{html.escape(text[:200])}" src="data:image/png;base64,{data["image/png"].strip()}">'
+    drawn, kind = data["image/png"].strip(), "image/png"
+    if "image/svg+xml" in data:  # sharp at any size, and without paper
+        drawn, kind = base64.b64encode(data["image/svg+xml"].encode()).decode(), "image/svg+xml"
+    picture = f'<img alt="{html.escape(text[:200])}" src="data:{kind};base64,{drawn}">'
     return f"{picture}<details><summary>as text</summary>{written}</details>"
 
 

@@ -107,6 +107,33 @@ def test_every_stored_figure_has_its_own_picture(path: Path) -> None:
                 assert "image/png" in data, f"not baked: {cell.source!r}"
                 drawn_from = bake["digest_of"]("figure", bake["spec_of"](data))
                 assert bake["digest_in"](data["image/png"]) == drawn_from, f"bake anew: {cell.source!r}"
+            if bake["SVG"] in data:
+                assert bake["shown_in"](output) == ("svg", data[bake["SVG"]])
+                drawn_from = bake["digest_of"]("svg", data[bake["SVG"]])
+                assert bake["digest_in"](data["image/png"]) == drawn_from, f"bake anew: {cell.source!r}"
+
+
+@pytest.mark.browser
+def test_the_largest_picture_gives_way_where_a_notebook_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = "".join(f'<path fill="#{7919 * k % 4096:03x}" d="M{k} 0h1v{k % 90}h-1z"/>' for k in range(400))
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="400" height="90">{many}</svg>'
+    bundles = ({"text/plain": "x", bake["SVG"]: own} for own in (svg, svg[: svg.index(">") + 1] + "</svg>"))
+    shown = [f"display({bundle}, raw=True)" for bundle in bundles]
+    path = scratch_notebook(tmp_path / "large.ipynb", "from IPython.display import display", *shown)
+    with chromium() as browser:
+        free = bake["bake"](path, browser.new_page())
+        of = [cell["outputs"][0]["data"]["image/png"] for cell in json.loads(free)["cells"][1:]]
+        monkeypatch.setitem(bake["bake"].__globals__, "WHOLE", len(free.encode()) - 9)
+        tight = bake["bake"](path, browser.new_page())
+        monkeypatch.setitem(bake["bake"].__globals__, "WHOLE", len(free.encode()) - len(of[0]))
+        with pytest.raises(SystemExit, match=r"a picture takes \d+ bytes in 7 colours"):
+            bake["bake"](path, browser.new_page())
+    now = [cell["outputs"][0]["data"]["image/png"] for cell in json.loads(tight)["cells"][1:]]
+    assert len(now[0]) <= len(of[0]) - 9
+    assert now[1] == of[1]
+    assert len(tight.encode()) <= len(free.encode()) - 9
 
 
 @pytest.mark.browser
@@ -130,7 +157,11 @@ def test_a_baked_notebook_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     shown = {"text/plain": "two bars", bake["PLOTLY"]: figure}
     source = f"from IPython.display import display\ndisplay({shown}, raw=True)"
     panel = "import llamapar as lp\nlp.explorer('tiny', tp=2)"
-    path = scratch_notebook(tmp_path / "bars.ipynb", source, panel)
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20">'
+    red = f'{svg}<path fill="#f00" d="M0 0h9v9z"/></svg>'
+    bundle = {"text/plain": "red", bake["SVG"]: red}
+    drawing = f"display({bundle}, raw=True)"
+    path = scratch_notebook(tmp_path / "bars.ipynb", source, panel, drawing)
     with chromium() as browser:
         page = browser.new_page()
         page.add_script_tag(path=str(bake["plotly_js"]()))
@@ -138,7 +169,12 @@ def test_a_baked_notebook_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
         path.write_text(baked, encoding="utf-8")
         page.close()  # so that the second time nothing can be drawn
         assert bake["bake"](path, page) == baked
-    data, of_panel = (cell["outputs"][0]["data"] for cell in json.loads(baked)["cells"])
+    data, of_panel, small = (cell["outputs"][0]["data"] for cell in json.loads(baked)["cells"])
+    assert set(small) == {"text/plain", "image/png", bake["SVG"]}
+    drawn = decoded(base64.b64decode(small["image/png"]))
+    assert drawn.shape == (20, 40, 4)
+    assert drawn[19, 39, 3] == 0, "no paper"
+    assert drawn[1, 5].tolist() == [255, 0, 0, 255]
     assert set(of_panel) == {"text/plain", "image/png"}  # its figure would hide the picture in JupyterLab
     pixels = decoded(base64.b64decode(data["image/png"]))
     assert pixels.shape == (200, bake["WIDTH"], 4)

@@ -510,6 +510,37 @@ def test_what_a_rank_works_on_is_lit_in_both_rectangles() -> None:
     assert {y for _, y in data} == {range(32, 48)}
 
 
+@pytest.mark.parametrize("name", [name for name in EVERY if "block" in name and "traffic" not in name])
+def test_the_small_block_has_the_places_of_the_picture(name: str) -> None:
+    record = EVERY[name]
+    share, world = record.share, record.layout.world
+    small = block.small(share, record.rank, world)
+    assert small["rank"] == f"rank {record.rank:,} of {world:,}"
+    sizes = [[len(range(p.whole)) for p in pair] for pair in ((share.tp, share.pp), (share.cp, share.dp))]
+    for panel, (wide, high), xaxis in zip(small["panels"], sizes, ("x", "x2"), strict=True):
+        looks = {("own", ""): style.LIT, ("all", ""): style.LIT}
+        looks |= {("band", axis): style.COLOURS[axis] for axis in lp.AXES}
+        for (kind, axis), colour in looks.items():
+            drawn = [mark[2:] for mark in panel["marks"] if mark[:2] == [kind, axis]]
+            boxes = blocks(record, fillcolor=colour, xaxis=xaxis)
+            if axis or drawn:
+                places = [(x.start / wide, y.start / high, len(x) / wide, len(y) / high) for x, y in boxes]
+                assert drawn == [pytest.approx(place, abs=6e-5) for place in places]
+        kinds = [mark[0] for mark in panel["marks"]]
+        assert kinds == sorted(kinds, key=["band", "cut", "own", "all"].index)
+        assert ("all" in kinds) == (not panel["held"]) == (not any(cuts for _, cuts, _ in panel["sides"]))
+        for axis, cuts, side in panel["sides"]:
+            lines = [mark for mark in panel["marks"] if mark[:2] == ["cut", axis]]
+            assert side.startswith(f"{axis.upper()} {record.layout.size(axis)} cuts ") == cuts
+            assert 15 >= len(lines) >= (0 if share.reason else min(2, record.layout.size(axis)) - 1)
+            assert all(0 in line[4:] and 1 in line[4:] for line in lines)
+
+
+def test_the_lit_rank_has_one_colour_in_pictures_and_panels() -> None:
+    css = (Path(lp.__file__).parent / "panels" / "watch.css").read_text()
+    assert re.findall(r"--lp-lit: (#\w+)", css) == [style.LIT.lower()]
+
+
 @pytest.mark.parametrize("axis", lp.AXES)
 def test_each_axis_cuts_its_dim_in_its_colour(axis: str) -> None:
     for tp, cp, pp, dp in ((8, 16, 16, 8), (2, 4, 3, 5)):

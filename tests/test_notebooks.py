@@ -34,6 +34,7 @@ import pytest
 from nbformat import NotebookNode
 
 import llamapar as lp
+from blocks import block
 from reading import reading
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -41,6 +42,12 @@ PATHS = sorted(FOLDER.glob("*.ipynb"))
 KIB = 1024
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 STORED = {"text/plain", "text/html", "image/png", "application/vnd.plotly.v1+json"}
+SMALL = {"text/plain", "image/svg+xml", "image/png"}
+"""What is stored of a lesson's small block: JupyterLab shows no SVG in a notebook that it does not trust."""
+
+LESSONS = [path for path in PATHS if path.stem[:2] not in ("00", "12", "14")]
+"""With a small block at their heads; 00 opens on the Explorer, which shows the block at full size."""
+
 SOLUTION = re.compile(r"^```python solution\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MACHINE_DEPENDENT = {
     "an address": re.compile(r"\b0x[0-9a-f]{6,}\b"),
@@ -216,9 +223,41 @@ def test_outputs_are_of_the_four_kinds(notebook: NotebookNode) -> None:
                 assert output.name == "stdout", f"stderr after {cell.source!r}"
             elif output.output_type == "error":
                 assert "raises-exception" in tags(cell), f"an error after {cell.source!r}"
+            elif cell.id == "small-block":
+                assert set(output.data) == SMALL, f"after {cell.source!r}"
             else:
                 assert set(output.data) <= STORED, f"after {cell.source!r}"
                 assert "text/plain" in output.data, f"no text form after {cell.source!r}"
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_has_the_small_block_at_its_head(path: Path) -> None:
+    """What is stored is what the call makes now, in three kilobytes."""
+    title, head, *others = read(path).cells
+    assert title.source.startswith("# ")
+    assert head.id == "small-block"
+    assert head.source.startswith("from blocks import block\n\nblock(")
+    assert not [cell for cell in others if "image/svg+xml" in str(cell.get("outputs"))]
+    made = eval(head.source.splitlines()[-1], {"block": block})
+    [output] = head.outputs
+    assert as_text(output.data["image/svg+xml"]) == made.svg
+    assert as_text(output.data["text/plain"]) == made.summary
+    assert len(made.svg) <= 3 * KIB
+    assert len(json.dumps(output.data, ensure_ascii=False).encode()) <= 6 * KIB
+
+
+AXIS_OF = {
+    **dict.fromkeys(("02_attention_heads", "03_vocab_embedding", "a1_loading_405b"), "TP"),
+    "04_context_parallel": "CP",
+    "05_data_parallel": "DP",
+    "06_pipeline": "PP",
+}
+
+
+@pytest.mark.parametrize("name", AXIS_OF)
+def test_a_lesson_of_one_axis_begins_with_that_cut_alone(name: str) -> None:
+    words = as_text(read(FOLDER / f"{name}.ipynb").cells[1].outputs[0].data["image/svg+xml"])
+    assert re.findall(r">(\w+) \d+ cuts ", words) == [AXIS_OF[name]]
 
 
 def test_a_live_picture_is_stored_as_it_opens(notebook: NotebookNode) -> None:

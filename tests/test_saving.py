@@ -40,6 +40,7 @@ def displayed(metadata: Json | None = None, **data: Any) -> Json:
         "png": "image/png",
         "html": "text/html",
         "plotly": PLOTLY,
+        "svg": saving["SVG"],
         "widget": WIDGET,
     }
     return new_output("display_data", {names[k]: v for k, v in data.items()}, metadata=metadata or {})
@@ -96,6 +97,10 @@ STANDS = {
         [displayed(text="a\nb", html="<b>\n</b>")],
         [displayed(text=["a\n", "b"], html=["<b>\n", "</b>"])],
     ),
+    "a drawing, of which a PNG was stored besides": (
+        [displayed(text="rank 1", svg="<svg>\n</svg>")],
+        [displayed(text="rank 1", svg=["<svg>\n", "</svg>"], png="baked")],
+    ),
     "no output": ([], []),
 }
 
@@ -113,6 +118,10 @@ CHANGED = {
     "a figure": (
         [displayed(text="two bars", plotly=OTHER_FIGURE, png="new")],
         [displayed(text="two bars", plotly=FIGURE, png="baked")],
+    ),
+    "a drawing": (
+        [displayed(text="rank 1", svg="<svg>new</svg>")],
+        [displayed(text="rank 1", svg="<svg>old</svg>", png="baked")],
     ),
     "a picture that no figure stands for": (
         [displayed(text="<Figure>", png="new")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib.util
 import json
 import os
@@ -32,6 +33,7 @@ assert spec
 assert spec.loader
 building = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(building)
+chapters = sys.modules["chapters"]
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +198,14 @@ def test_a_random_walk_shows_the_same_in_the_page_s_python(tmp_path: Path) -> No
     ]
     assert len(set(digests[0])) > 1000
     assert digests[0] == digests[1]
+
+
+def test_a_small_block_of_the_course_is_shown_as_svg() -> None:
+    data = {"text/plain": ["rank <1>"], "image/png": "AAAA\n", "image/svg+xml": ["<svg>\n", "</svg>"]}
+    drawn = base64.b64encode(b"<svg>\n</svg>").decode()
+    assert chapters.shown({"data": data}) == (
+        f'<img alt="rank &lt;1&gt;" src="data:image/svg+xml;base64,{drawn}">'
+        '<details><summary>as text</summary><pre tabindex="0">rank &lt;1&gt;</pre></details>'
+    )
+    del data["image/svg+xml"]
+    assert 'src="data:image/png;base64,AAAA"' in chapters.shown({"data": data})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import llamapar as lp
 from llamapar.errors import LlamaparError
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import watch_task, watched
+from llamapar.figures.block import small
 from llamapar.panels import watch_state
 from llamapar.panels.film import film
 from llamapar.panels.page import plain
@@ -57,8 +59,9 @@ def test_the_line_of_code_gives_the_same(program: str, arguments: dict[str, Any]
 def test_the_film_is_that_of_the_ranks_and_travels_as_it_is() -> None:
     panel = watch("attention", tp=4, cp=2)
     own = film(watched(watch_task("attention", None, lp.Layout(tp=4, cp=2))))
-    assert panel.film == own
-    assert panel.get_state("film")["film"] == plain(own)
+    shown = {name: value for name, value in panel.film.items() if name != "blocks"}
+    assert shown == own
+    assert panel.get_state("film")["film"] == plain(panel.film)
     assert json.loads(json.dumps(panel.get_state("payload"), allow_nan=False))
     assert repr(panel) == "Watch: attention, tp=4 cp=2: 9 steps forward, 18 backward, 8 ranks"
     words = panel.snapshot().summary
@@ -66,6 +69,37 @@ def test_the_film_is_that_of_the_ranks_and_travels_as_it_is() -> None:
         if not step["depth"]:
             assert step["code"] in words
             assert step["caption"].replace("`", "") in words
+
+
+@pytest.mark.parametrize(("program", "arguments"), OPENED)
+def test_the_small_block_lights_what_each_rank_computes(program: str, arguments: dict[str, Any]) -> None:
+    """Heads, tokens, layers and sequences of the whole, each computed by as many ranks as share them."""
+    panel = watch(program, **arguments)
+    layout, blocks = panel._state.layout, panel.film["blocks"]
+    assert [block["rank"] for block in blocks] == [f"rank {k} of {layout.world}" for k in range(layout.world)]
+    lit = {0: Fraction(), 1: Fraction()}
+    for block in blocks:
+        assert [len(panel["sides"]) for panel in block["panels"]] == [2, 2]
+        for k, rectangle in enumerate(block["panels"]):
+            for kind, *_, wide, high in rectangle["marks"]:
+                if kind in ("own", "all"):
+                    lit[k] += Fraction(wide).limit_denominator(64) * Fraction(high).limit_denominator(64)
+    assert lit == {0: layout.cp * layout.dp, 1: layout.tp * layout.pp}
+
+
+def test_the_small_block_is_the_picture_of_the_same_ranks() -> None:
+    panel = watch("llama", tp=2, pp=2, cp=2, chunking="contiguous")
+    model = panel._state.task("", "").setting.model
+    record = lp.ranks(panel._state.layout, 5, model=model, seq_len=16, global_batch=2, chunking="contiguous")
+    assert panel.film["blocks"][5] == small(record.share, 5, 8)
+    assert [each["held"] for each in panel.film["blocks"][5]["panels"]] == [
+        ["layer 1", "heads 2–3"],
+        ["tokens 0–7"],
+    ]
+    assert [each["sides"] for each in watch("mlp", dp=2, tp=1).film["blocks"][1]["panels"]] == [
+        [["pp", False, "1 layer"], ["tp", False, "8 heads"]],
+        [["dp", True, "DP 2 cuts 2 sequences"], ["cp", False, "16 tokens"]],
+    ]
 
 
 def test_without_a_layout_there_are_four_ranks() -> None:

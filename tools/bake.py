@@ -7,18 +7,20 @@ Needs the `test` extras and a Chromium (as the browser tests do). Write the cell
 with any editor, then bake; commit what it wrote. For each notebook it
 
 - runs every cell from the top in a new kernel that imports this checkout, beside the notebook;
-- keeps of each output only text/plain, plotly's JSON, image/png and text/html; drops widget state,
-  output and timing metadata, and cuts a traceback to its last line; refuses output on stderr;
+- keeps of each output only text/plain, plotly's JSON, image/svg+xml, image/png and text/html; drops widget
+  state, output and timing metadata, and cuts a traceback to its last line; refuses output on stderr;
 - draws each plotly figure, and each panel as it first showed, with plotly's own bundle and stores
   the PNG beside the JSON (or, for a panel, beside its text; for a figure behind a guess, in the
   folded answer), so that GitHub and nbviewer show it; a figure has no paper, so the PNG brings a
-  white one and dark text;
+  white one and dark text; a small drawing as SVG is stored with a PNG, for JupyterLab shows no SVG in
+  a notebook that it does not trust;
   a panel's picture says that it is one, and takes the place of its figure, which would hide it in
   JupyterLab;
 - refuses an output over 40 KiB and a notebook over 250 KiB.
 
 A PNG carries the digest of what it was drawn from. While that stays the same the old PNG is kept, so
-baking twice, or with other fonts, changes nothing. Its colours are reduced until it fits.
+baking twice, or with other fonts, changes nothing. Its colours are reduced until it fits, and those of the
+largest in a notebook until that fits.
 """
 
 from __future__ import annotations
@@ -46,7 +48,18 @@ from nbformat import NotebookNode
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT), str(PROJECT / "tests"), str(PROJECT / "jupyter")]
 
-from saving import DRAWN, PLOTLY, TO_DRAW, WIDGET, folded_picture, is_box, last_line, merged  # noqa: E402
+from saving import (  # noqa: E402
+    DRAWN,
+    PLOTLY,
+    SVG,
+    TO_DRAW,
+    WIDGET,
+    as_text,
+    folded_picture,
+    is_box,
+    last_line,
+    merged,
+)
 
 from browser.lab import chromium  # noqa: E402
 from llamapar.panels.page import A_PICTURE  # noqa: E402
@@ -58,7 +71,7 @@ WIDTH, PANEL_WIDTH = 760, 960  # CSS pixels; a figure says its own height
 COLOURS = (240, 120, 60, 32, 20, 16, 12, 8)
 FEWEST = 7  # of a picture that is too large in eight
 GREY = 24  # apart red, green and blue of a grey are at most: greys and hues are reduced by themselves
-KEPT = ("text/plain", "text/html", "image/png", PLOTLY)
+KEPT = ("text/plain", "text/html", "image/png", PLOTLY, SVG)
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 DIGEST = b"drawn-from"
 
@@ -167,8 +180,8 @@ class Artist:
         found = self.old.get(digest)
         if found and len(found) <= room:
             return found
-        pixels = self._panel(shown) if kind == "panel" else self._figure(shown)
-        for colours in (*COLOURS, FEWEST):
+        pixels = {"panel": self._panel, "svg": self._svg}.get(kind, self._figure)(shown)
+        for colours in (*(COLOURS[COLOURS.index(16) :] if kind == "svg" else COLOURS), FEWEST):
             made = base64.b64encode(png(*quantised(pixels, colours), digest)).decode()
             if len(made) <= room:
                 return made
@@ -182,6 +195,9 @@ class Artist:
         shot = base64.b64encode(self.page.locator("#panel").screenshot()).decode()
         self.page.evaluate("() => document.getElementById('panel').remove()")
         return self._pixels(f"data:image/png;base64,{shot}")
+
+    def _svg(self, drawing: str) -> np.ndarray:
+        return self._pixels(f"data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode()}")
 
     def _pixels(self, url: str) -> np.ndarray:
         """[height, width, 4] bytes."""
@@ -197,6 +213,8 @@ def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
         return ("figure", folded) if folded else None
     if WIDGET in data and "film" not in data[WIDGET]["state"]:  # of a film the sheet of all lines is stored
         return "panel", data[WIDGET]["state"]
+    if SVG in data:
+        return "svg", as_text(data[SVG])
     return ("figure", spec_of(data)) if PLOTLY in data else None
 
 
@@ -326,10 +344,23 @@ def bake(path: Path, page: Any) -> str:
             if size(output) > MOST:
                 raise SystemExit(f"{path.name}: an output of {size(output)} bytes after\n{cell.source}")
     nbformat.validate(notebook)
-    text = nbformat.writes(notebook).rstrip("\n") + "\n"
-    if len(text.encode()) > WHOLE:
-        raise SystemExit(f"{path.name}: {len(text.encode())} bytes; at most {WHOLE}")
+    drawn = [
+        (output.data, picture)
+        for cell, pictures in zip(notebook.cells, shown, strict=True)
+        for output, picture in zip(cell.get("outputs", []), pictures, strict=True)
+        if picture and "image/png" in output.data
+    ]
+    while (over := len((text := written(notebook)).encode()) - WHOLE) > 0:  # the largest gives way
+        if not drawn:
+            raise SystemExit(f"{path.name}: {over + WHOLE} bytes; at most {WHOLE}")
+        data, picture = max(drawn, key=lambda found: len(found[0]["image/png"]))
+        data["image/png"] = artist.picture(*picture, len(data["image/png"]) - over)
     return text
+
+
+def written(notebook: NotebookNode) -> str:
+    """The text of its file."""
+    return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 
 def differences(old: str, new: str) -> list[str]:

@@ -8,11 +8,14 @@ direction left, and the rank lies hidden inside. Where cuts would lie too close 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from dataclasses import replace
 
+from llamapar.describe.splits import Split
+from llamapar.place.cut import Cut
 from llamapar.place.rank_grid import RankGrid
-from llamapar.place.share import Part, Share
-from llamapar.records.tables import cut, plural
+from llamapar.place.share import BATCH_PART, Part, Share, share_of
+from llamapar.records.tables import Plain, plural
+from llamapar.records.tables import cut as thinned
 
 from . import parts, style
 from .style import Spec
@@ -28,14 +31,18 @@ HEIGHT = style.TOP + HIGH + BELOW
 PANELS = (("pp", "tp", "model", [0, 0.44]), ("dp", "cp", "data", [0.56, 1]))
 """The axis that cuts down, the one that cuts across, what they cut, and where it stands."""
 
-LINES = 32
-"""Most parts of a dim with a line at each cut; of more, half as many lines leave the rank in sight."""
+LINES, FEW = 32, 16
+"""Most parts of a dim with a line at each cut, in the picture and in a small drawing; of more, half as many
+lines leave the rank in sight."""
 
 PIECES = 64
 """Most pieces of a rank that are drawn."""
 
 BAND = 0.32
 """Opacity of what one axis leaves to the rank; where two of them cross is its own."""
+
+Box = tuple[range, range]
+"""Rows of the dim across and of the dim down; a cut is a box that is empty along the dim it cuts."""
 
 
 def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
@@ -50,8 +57,8 @@ def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
         held = f"rank {record.rank:,} · {y.held} · {x.held}"
         drawn = [
             *(_band(part, x, y, getattr(record.coord, part.axis)) for part in (y, x)),
-            *(_cuts(part, x, y) for part in (y, x)),
-            _boxes(x.pieces, y.pieces, style.LIT, held, line={"width": 2, "color": style.LIT}),
+            *(_lines(part, _cuts(part, x, y, LINES)) for part in (y, x)),
+            _filled(_own(x, y), style.LIT, held, line={"width": 2, "color": style.LIT}),
         ]
         data += [trace | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for trace in drawn]
         ends = {"anchor": f"y{n}", "domain": domain}, {"anchor": f"x{n}", "domain": [0, 0.88]}
@@ -88,43 +95,105 @@ def _named(part: Part, between: str) -> str:
     return f"{name}{between}{plural(part.size, part.word)}"
 
 
-def _boxes(across: Sequence[range], down: Sequence[range], colour: str, words: str, **more: object) -> Spec:
-    """Filled rectangles, one for each pair of pieces, as one trace; of very many not all."""
-    some = ([pieces[i] for i in cut(len(pieces), PIECES)] for pieces in (across, down))
-    pairs = list(product(*some))
-    x = [at for one, _ in pairs for at in (one.start, one.stop, one.stop, one.start, one.start, None)]
-    y = [at for _, one in pairs for at in (one.start, one.start, one.stop, one.stop, one.start, None)]
+# -- where it lies ---------------------------------------------------------------------------------
+
+
+def _own(x: Part, y: Part) -> list[Box]:
+    """What is the rank's: a box for each pair of pieces; of very many not all."""
+    across, down = ([part.pieces[i] for i in thinned(len(part.pieces), PIECES)] for part in (x, y))
+    return [(one, other) for one in across for other in down]
+
+
+def _left(part: Part, x: Part, y: Part) -> list[Box]:
+    """What one axis leaves to the rank, over the whole of the other dim; nothing where it does not cut."""
+    whole = [dim if dim is part else replace(dim, pieces=(range(dim.whole),)) for dim in (x, y)]
+    return _own(*whole) if part.ways > 1 else []
+
+
+def _every(part: Part, most: int) -> int:
+    """How many parts lie between two lines."""
+    return 1 if len(part.splits) <= most else parts.step(len(part.splits), most // 2)
+
+
+def _cuts(part: Part, x: Part, y: Part, most: int) -> list[Box]:
+    """Between the parts of a dim, across the other dim."""
+    every = _every(part, most)
+    ends = [part.splits[i - 1].stop for i in range(every, len(part.splits), every)]
+    at = [range(end, end) for end in ends]
+    return [(one, range(y.whole)) if part is x else (range(x.whole), one) for one in at]
+
+
+def of_each_rank(cut: Cut, batch: int) -> list[Plain]:
+    """The small block of each rank of a cut, with so many sequences in a step."""
+    layout, maps = cut.layout, (cut.heads, cut.sequence, cut.stages, Split(batch, cut.layout.dp))
+    shares = (share_of(layout.coord_of(rank), *maps, "sequence") for rank in range(layout.world))
+    return [small(share, rank, layout.world) for rank, share in enumerate(shares)]
+
+
+def small(share: Share, rank: int, world: int) -> Plain:
+    """The block of one of `world` ranks for a drawing of a few pixels, which needs no plotly.
+
+    rank: in words. panels: the two rectangles, each with its sides, down and across, as axis, whether it cuts
+    and words; with what the rank holds where an axis cuts, in words; and with marks, from below: a kind, that
+    is "band", "cut", "own", or "all" where nothing is cut; an axis; x, y, width and height as parts of it.
+    """
+    panels = []
+    for down, across, _, _ in PANELS:
+        y, x = sides = share.parts[down], share.parts[across]
+        cutting = [part for part in sides if part.ways > 1]
+        marks = [("band", part.axis, _left(part, x, y)) for part in cutting]
+        marks += [("cut", part.axis, _cuts(part, x, y, FEW)) for part in cutting]
+        marks.append(("own" if cutting else "all", "", _own(x, y)))
+        panels.append(
+            {
+                "sides": [[part.axis, part.ways > 1, _side(part)] for part in sides],
+                "held": [part.held for part in cutting],
+                "marks": [[kind, axis, *_placed(box, x, y)] for kind, axis, boxes in marks for box in boxes],
+            }
+        )
+    return {"rank": f"rank {rank:,} of {world:,}", "panels": panels}
+
+
+def _placed(box: Box, x: Part, y: Part) -> list[float]:
+    """x, y, width and height of a box, as parts of the rectangle."""
+    (across, down), (wide, high) = box, (x.whole, y.whole)
+    places = across.start / wide, down.start / high, len(across) / wide, len(down) / high
+    return [parts.number(round(place, 4)) for place in places]
+
+
+def _side(part: Part) -> str:
+    """ "TP 8 cuts 128 heads"; of a dim that is not cut what it has."""
+    what = "the batch" if part.word == BATCH_PART else plural(part.size, part.word)
+    return f"{part.axis.upper()} {part.ways} cuts {what}" if part.ways > 1 else what
+
+
+# -- as plotly draws it ----------------------------------------------------------------------------
+
+
+def _filled(boxes: Sequence[Box], colour: str, words: str, **more: object) -> Spec:
+    """Filled rectangles as one trace."""
+    x = [at for one, _ in boxes for at in (one.start, one.stop, one.stop, one.start, one.start, None)]
+    y = [at for _, one in boxes for at in (one.start, one.start, one.stop, one.stop, one.start, None)]
     return parts.scatter("lines", x, y, fill="toself", hoveron="fills", fillcolor=colour, text=words, **more)
 
 
 def _band(part: Part, x: Part, y: Part, at: int) -> Spec:
-    """What one axis leaves to the rank, over the whole of the other dim; nothing where it does not cut."""
-    across, down = ((part.pieces if dim is part else [range(dim.whole)]) for dim in (x, y))
+    """What one axis leaves to the rank, in its colour."""
     words = f"{part.axis.upper()} rank {at} · {part.held}"
     look = {"line": {"width": 0}, "opacity": BAND}
-    return _boxes(across if part.ways > 1 else [], down, style.COLOURS[part.axis], words, **look)
+    return _filled(_left(part, x, y), style.COLOURS[part.axis], words, **look)
 
 
-def _every(part: Part) -> int:
-    """How many parts lie between two lines."""
-    return 1 if len(part.splits) <= LINES else parts.step(len(part.splits), LINES // 2)
-
-
-def _cuts(part: Part, x: Part, y: Part) -> Spec:
-    """Lines between the parts of a dim, across the other dim."""
-    every = _every(part)
-    ends = [part.splits[i - 1].stop for i in range(every, len(part.splits), every)]
-    along = [at for end in ends for at in (end, end, None)]
-    over = [0, (y if part is x else x).whole, None] * len(ends)
-    places = (along, over) if part is x else (over, along)
-    return parts.scatter(
-        "lines", *places, hoverinfo="skip", line={"width": 1, "color": style.COLOURS[part.axis]}
-    )
+def _lines(part: Part, cuts: Sequence[Box]) -> Spec:
+    """Lines between the parts of a dim."""
+    x, y = ([at for box in cuts for at in (box[k].start, box[k].stop, None)] for k in (0, 1))
+    look = {"width": 1, "color": style.COLOURS[part.axis]}
+    return parts.scatter("lines", x, y, hoverinfo="skip", line=look)
 
 
 def _thinned(share: Share) -> str:
     """Which cuts are not all drawn; empty where all are."""
-    many = {axis: _every(part) for axis, part in share.parts.items()}
+    many = {axis: _every(part, LINES) for axis, part in share.parts.items()}
     said = [f"1 in {every} of {axis.upper()}" for axis, every in many.items() if every > 1]
     return f"cuts drawn: {', '.join(said)}" if said else ""
 

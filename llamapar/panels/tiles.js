@@ -10,12 +10,11 @@ const MOST_KEPT = 1600; // pictures that are not made again
 const FLIGHT = 900; // ms that rows are on their way
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-// The ranks' tiles; `hear` is called with the cell that is pointed at, and its value, or with null.
-function buildTiles(hear) {
+// The ranks' tiles; `hear` is called with the cell that is pointed at, and its value, or with null; `follow` with
+// the rank that is followed.
+function buildTiles(hear, follow) {
   const grid = make("div", { class: "lp-mesh" });
-  const arrows = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  arrows.classList.add("lp-arrows");
-  arrows.setAttribute("aria-hidden", "true");
+  const arrows = drawn("svg", { class: "lp-arrows", "aria-hidden": "true" });
   const sky = make("div", { class: "lp-sky", "aria-hidden": "true" });
   const node = make("div", { class: "lp-tiles" }, grid, arrows, sky);
   let inks = null;
@@ -46,7 +45,8 @@ function buildTiles(hear) {
       const body = make("div", { class: "lp-body" });
       const tile = make("div", {
         class: "lp-tile", role: "group", "aria-label": `rank ${rank}`, "data-rank": rank,
-        onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(rank); }, onpointerleave: () => look(null),
+        onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(rank); }, onpointerleave: () => look(focused()),
+        onfocusin: () => look(rank), onfocusout: () => look(null),
       }, head, body);
       return [rank, { tile, head, body }];
     }));
@@ -166,7 +166,8 @@ function buildTiles(hear) {
     }
   }
 
-  const look = (rank) => { if (looked !== rank) { looked = rank; drawArrows(); } };
+  const focused = () => { const at = grid.querySelector(":scope > :focus-within"); return at && Number(at.dataset.rank); };
+  const look = (rank) => { if (looked !== rank) { looked = rank; drawArrows(); follow(looked ?? chosen); } };
 
   function choose(rank) {
     chosen = rank;
@@ -176,6 +177,7 @@ function buildTiles(hear) {
     }
     for (const { canvas, rank: each } of shown.values()) canvas.tabIndex = each === rank ? 0 : -1;
     drawArrows();
+    follow(looked ?? chosen);
   }
 
   // -- rows on their way -------------------------------------------------------------------------
@@ -191,12 +193,6 @@ function buildTiles(hear) {
   const moves = () => step.moves.map((move) => ({ ...move, source: shown.get(key(move.tensor, move.from)), target: shown.get(key(move.into, move.to)) }))
     .filter(({ source, target }) => source && target)
     .map((move) => ({ ...move, start: band(move.source, move.rows, move.columns), end: band(move.target, move.at, move.at_columns ?? move.columns) }));
-
-  const draw = (tag, attributes) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    return made;
-  };
 
   // Beside each other: between the sides that face. One above the other: along the left side.
   function curve(start, end) {
@@ -221,11 +217,11 @@ function buildTiles(hear) {
     const few = step.event && step.event.groups.every((group) => group.length < 3);
     const parts = moves().map(({ from, to, start, end }) => {
       const [path, [x, y, way]] = curve(start, end);
-      const frame = ({ x: left, y: top, width, height }) => draw("rect", { x: left - 1, y: top - 1, width: width + 2, height: height + 2 });
+      const frame = ({ x: left, y: top, width, height }) => drawn("rect", { x: left - 1, y: top - 1, width: width + 2, height: height + 2 });
       const followed = few || to === rank;
       if (!followed && step.moves.length > MOST_ARROWS && !group.includes(to)) return null;
-      const arrow = draw("g", { class: followed ? "lp-followed" : group.includes(to) ? "lp-faint" : "lp-far", "data-from": from, "data-to": to });
-      arrow.append(draw("path", { d: path }), draw("path", { class: "lp-head", d: `M${x + 8 * way} ${y} l${-10 * way} -5 v10 z` }));
+      const arrow = drawn("g", { class: followed ? "lp-followed" : group.includes(to) ? "lp-faint" : "lp-far", "data-from": from, "data-to": to });
+      arrow.append(drawn("path", { d: path }), drawn("path", { class: "lp-head", d: `M${x + 8 * way} ${y} l${-10 * way} -5 v10 z` }));
       if (followed) arrow.append(frame(start), frame(end));
       return arrow;
     }).filter(Boolean);
@@ -264,6 +260,7 @@ function buildTiles(hear) {
     step = newStep;
     inks ??= mixInks(node);
     if (anew) build();
+    follow(looked ?? chosen);
     const before = room;
     room = lay();
     const size = sizes(room, step);

@@ -44,7 +44,8 @@ function render({ model, el }) {
   const event = make("div", { class: "lp-event" });
   const readout = make("div", { class: "lp-readout", "aria-live": "polite" });
   const scale = make("div", { class: "lp-scale" });
-  const tiles = buildTiles((cell) => pointed(cell));
+  const block = buildBlock();
+  const tiles = buildTiles((cell) => pointed(cell), (rank) => block.show(film().blocks[rank]));
   const dots = make("div", { class: "lp-dots", role: "group", "aria-label": "steps" });
   const place = make("span", { class: "lp-at" });
   const back = button("◀", { title: "the step before (←)", "aria-label": "the step before", onclick: () => { stop(); move(-1); } });
@@ -57,7 +58,7 @@ function render({ model, el }) {
     make("div", { class: "lp-left" }, code.node, side, fault, caption),
     bar, // above the tiles where they stand under the source
     make("div", { class: "lp-right" }, event, tiles.node, make("div", { class: "lp-foot" }, scale, readout)));
-  const root = make("div", { class: "llamapar lp-watch" }, note, knobs, stage);
+  const root = make("div", { class: "llamapar lp-watch" }, note, make("div", { class: "lp-head" }, knobs, block.node), stage);
   el.append(root);
 
   // -- steps -------------------------------------------------------------------------------------

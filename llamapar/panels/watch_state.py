@@ -17,6 +17,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, flag, one_of, whole
+from llamapar.figures.block import of_each_rank
 from llamapar.figures.tape import rows_and_columns
 from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Plain, plural
@@ -132,7 +133,11 @@ class WatchState:
         """The same as a film."""
         key = self.key(fault, source)
         if key not in self.films:
-            _keep(self.films, key, film(self.run(fault, source)))
+            cut = self.task(*self.right).setting
+            if cut.schedule is None:  # a program that has no stages is one layer
+                cut = replace(cut, model=cut.model.replace(n_layers=1))
+            shown = film(self.run(fault, source)) | {"blocks": of_each_rank(cut, cut.global_batch)}
+            _keep(self.films, key, shown)
         return self.films[key]
 
     @property

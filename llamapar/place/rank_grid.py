@@ -17,7 +17,7 @@ from llamapar.records.tables import Record
 
 from .head_map import heads
 from .sequence_map import sequence
-from .share import Share, share_of
+from .share import BATCH_PART, Share, share_of
 from .stage_map import stages
 
 MAX_CELLS = 2**14
@@ -110,7 +110,7 @@ def ranks(
         tokens = sequence(layout, found.max_seq_len if seq_len is None else seq_len, chunking=chunking)
         layers = stages(found, layout, layer_split=layer_split)
         share = share_of(
-            layout.coord_of(rank), held, tokens, layers, batch, "sequence" if known else "batch part"
+            layout.coord_of(rank), held, tokens, layers, batch, "sequence" if known else BATCH_PART
         )
     block = 1
     for axis in layout.axes:

@@ -23,6 +23,9 @@ from .stage_map import StageMap
 LISTED = 4
 """Pieces of a part that are named one by one."""
 
+BATCH_PART = "batch part"
+"""The word for a unit of a batch whose sequences are not known: what DP leaves to one of its ranks."""
+
 
 @dataclass(frozen=True)
 class Part:

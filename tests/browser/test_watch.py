@@ -164,6 +164,36 @@ def test_pointing_at_a_number_says_what_made_it(notebook: Notebook) -> None:
     expect(readout).to_contain_text("Point at a cell")
 
 
+def test_the_small_block_lights_the_rank_that_is_looked_at(notebook: Notebook) -> None:
+    """The one under the pointer, else the one with the focus, else the one that is followed."""
+    four = panel(notebook, 0)
+    block, shown = four.locator(".lp-block"), kernel(notebook, "four.film['blocks']")
+    assert isinstance(shown, list)
+
+    def lit(rank: int) -> None:
+        expect(block.locator(".lp-lit-rank")).to_have_text(f"rank {rank} of 4")
+        for k, rectangle in enumerate(shown[rank]["panels"]):
+            own = block.locator("svg").nth(k).locator(".lp-own")
+            places = own.evaluate_all("all => all.map((one) => one.x.baseVal.value / 70)")
+            assert places == pytest.approx([mark[2] for mark in rectangle["marks"] if mark[0] == "own"])
+            for words in rectangle["held"]:
+                expect(block).to_contain_text(words.replace("–", "\u2060–\u2060"))
+
+    four.locator("[data-rank='0'] .lp-rank").click()
+    four.locator(".lp-event").hover()
+    lit(0)
+    four.locator("[data-rank='3'] .lp-body").hover()
+    lit(3)
+    four.locator("[data-rank='2'] .lp-rank").focus()
+    lit(2)
+    four.locator("[data-rank='1'] .lp-body").hover()
+    lit(1)
+    four.locator(".lp-event").hover()
+    lit(2)
+    four.locator(".lp-dot").first.focus()
+    lit(0)
+
+
 def test_a_fault_is_outlined_where_it_begins(notebook: Notebook) -> None:
     two = panel(notebook, 1)
     two.locator("[data-control=case] select").select_option(label="sum twice")
