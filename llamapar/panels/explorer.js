@@ -233,8 +233,8 @@ function render({ model, el }) {
     const now = payload();
     drawFigure(); // first: plotly measures the page, which the rest of this then changes, once
     panel.controls.show(now);
-    refill(status, now.judged ? [now.status, now.gave] : now.problem, () => (now.judged
-      ? [make("b", {}, now.status), now.gave ? make("span", { class: "lp-gave" }, ` ${now.gave}`) : ""] : [sentence(now.problem)]));
+    refill(status, [now.judged ? now.status : now.problem, now.gave], () => [now.judged ? make("b", {}, now.status) : sentence(now.problem),
+      now.gave ? make("span", { class: "lp-gave" }, ` ${now.gave}`) : ""]);
     for (const [axis, giver] of givers) giver.setAttribute("aria-pressed", String(axis === now.values.gives));
     status.dataset.ok = !now.ok ? "no" : now.fits ? "yes" : "unsure";
     drawFindings(panel.cards, now, opened, fix, remedies, sentence);

@@ -1,16 +1,20 @@
 """Hands that move live pictures, watched ranks and answer boxes at random, and what page and kernel must
-then agree on."""
+then agree on; and what a panel must have in common with its own line of code, run anew."""
 
 from __future__ import annotations
 
 import json
 import random
-from typing import Any
+import shlex
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from playwright.sync_api import Locator
 
 from browser.lab import Notebook, wait_until
-from browser.panel import ASK, plain
+from browser.panel import ASK, PATIENCE, Panel, plain
+from llamapar.count.terms import GIB
 
 TOLD = """(lambda film, p, step: [
     step.get("caption", ""), step.get("line", 0), step.get("depth", 0), p["code"], p["values"]["source"],
@@ -30,12 +34,30 @@ PRESS = """(root, [which, part]) => {
 }"""
 """Takes one of what is there at this moment: a film that comes may have fewer steps, and other faults."""
 
+Told = TypeVar("Told")
 GUESSES = ("", "0", "48, 63", "8,192", "tp", "x", "-1", "9" * 30, "25 %")
 
 
 def kernel(notebook: Notebook, code: str) -> Any:
     """What the kernel answers, a literal."""
-    return eval(str(notebook.page.evaluate(ASK, code)))
+    return eval(told_by(notebook, code))
+
+
+def told_by(notebook: Notebook, code: str) -> str:
+    """What the kernel answers, or the error that it raises, in words."""
+    return str(notebook.page.evaluate(ASK, code))
+
+
+def in_time(compare: Callable[[], Told]) -> Told:
+    """What comes of a comparison that may raise while a move is still on its way to the kernel and back."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return compare()
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 # -- live pictures -----------------------------------------------------------------------------
@@ -83,10 +105,27 @@ def move_live(notebook: Notebook, panel: Locator, name: str, draw: random.Random
     elif kind == "play":
         panel.locator(".lp-play").click()
         panel.locator(".lp-play").click()
-    elif kind == "kernel" and name != "schedule":
+    elif kind == "kernel":  # which a picture without a model refuses
         model = draw.choice(("llama3-8b", "llama3.2-3b", "llama3.1-405b"))
         notebook.page.evaluate(ASK, f"{name}.set(model={model!r})")
     notebook.page.mouse.move(2, 2)
+
+
+LIVE_ANEW = """(lambda lp, made, panel: [
+    made == panel.record, lp.view(made).spec == panel.snapshot().spec, lp.view(made).summary,
+])(lp, CODE, PANEL)"""
+
+
+def live_anew(notebook: Notebook, panel: Locator, name: str) -> None:
+    """The line of code on the page makes the record and the picture that stand there, or is refused."""
+    code = panel.locator(".lp-code code").inner_text()
+    told = told_by(notebook, LIVE_ANEW.replace("CODE", code).replace("PANEL", name))
+    if panel.locator(".lp-rung[aria-checked=true][data-refused]").count():
+        assert told in panel.locator(".lp-says").inner_text(), f"{code}: {told}"
+        return
+    same, drawn, summary = eval(told)
+    assert (same, drawn) == (True, True), code
+    assert panel.locator(".lp-summary").text_content() == summary, code
 
 
 # -- watched ranks -----------------------------------------------------------------------------
@@ -138,6 +177,19 @@ def move_watch(notebook: Notebook, watched: Locator, draw: random.Random) -> Non
         notebook.page.wait_for_timeout(700)  # a pause in typing
 
 
+WATCH_ANEW = """(lambda old, new: (old.payload["values"]["source"] and new.set(
+    source=old.payload["values"]["source"]), [
+    bool(old.payload["problem"]) or old.film == new.film, old.payload["problem"] == new.payload["problem"],
+    old.payload["verdict"] == new.payload["verdict"]], new.close())[1])(PANEL, CODE)"""
+
+
+def watch_anew(notebook: Notebook, watched: Locator, name: str) -> None:
+    """The line of code on the page, and then the source as edited, makes the same film, or fails the same."""
+    code = watched.locator(".lp-code code").inner_text()
+    told = told_by(notebook, WATCH_ANEW.replace("CODE", code).replace("PANEL", name))
+    assert told == "[True, True, True]", f"{code}: {told}"
+
+
 # -- answer boxes ------------------------------------------------------------------------------
 
 
@@ -147,6 +199,22 @@ def boxes_agree(notebook: Notebook) -> bool:
         "all => all.map(b => [b.querySelector('h3').textContent, Number(b.dataset.painted)])"
     )
     return bool(json.loads(kernel(notebook, KEPT)) == dict(painted))
+
+
+BOX_ANEW = """(lambda b, v: [
+    b.payload["seq"], b.payload["hints"],
+    "" if v is None else v.says if v.value is None else b._state.asked.judge(v.value).says,
+])(PANEL, PANEL.verdict)"""
+
+
+def box_anew(notebook: Notebook, panel: Locator, name: str) -> None:
+    """The box shows its hints, and of the guess that stands there what a judge says of it now."""
+
+    says = panel.locator(".lp-verdict").text_content()
+    hints = panel.locator(".lp-hints li").all_text_contents()
+    painted = int(str(panel.get_attribute("data-painted")))
+    shown, kept = [painted, hints, says], kernel(notebook, BOX_ANEW.replace("PANEL", name))
+    assert shown == kept, f"the box shows {shown}, not {kept}"
 
 
 def settle_boxes(notebook: Notebook) -> None:
@@ -165,3 +233,58 @@ def move_box(panel: Locator, draw: random.Random) -> None:
         return
     for _ in range(draw.choice((1, 3)) if kind in ("slot", "choice") else 1):  # faster than answers
         nodes.nth(draw.randrange(nodes.count())).click()
+
+
+# -- the Explorer beside the command ---------------------------------------------------------------
+
+FOUND = """root => {
+    const line = one => [one.querySelector("b"), one.querySelector(".lp-what"),
+        one.querySelector(":scope > .lp-fix > button")].map(node => node?.textContent ?? "");
+    return [root.querySelector(".lp-status").dataset.ok, root.querySelector(".lp-state").value,
+        root.querySelector(".lp-unfold").textContent,
+        [...root.querySelectorAll(".lp-findings .lp-line.lp-one")].map(one =>
+            [one.querySelector(".lp-mark").title, ...line(one)])];
+}"""
+ASKED = """(lambda p: [p.line, bool(p.payload["problem"]), p.offered.get("fixes", []), p.payload["findings"],
+    [a["text"] for a in p.answers["now"]]])(PANEL)"""
+PARTS = ("code", "severity", "message", "why")
+ENDS = ("low_bytes", "high_bytes")
+Run = Callable[[str | list[str]], tuple[int, str, str]]
+
+
+def check_agrees(panel: Panel, run: Run) -> bool:
+    """What `llamapar check` and `llamapar memory` say of the panel's line; False where it has none.
+
+    Status, findings and fixes are those of the panel and of its page, and so are the bytes.
+    """
+    asked = kernel(panel.notebook, ASKED.replace("PANEL", panel.name))
+    line, problem, offered, findings, answers = asked
+    ok, shown, many, lines = panel.root.evaluate(FOUND)
+    refused = panel.answer.inner_text()  # a line that is refused stands in its box, to be mended
+    assert shown == line or refused, f"the page shows the line {shown!r}, not {line!r}"
+    if not line:
+        return False
+    words = shlex.split(line)[1:]
+    status, out, err = run([*words, "--json"])
+    assert not err, f"{line}: {err}"
+    told = json.loads(out)
+    assert status == 1 - told["ok"]
+    assert (ok != "no") == (told["ok"] and not problem), f"{line}: the status is {ok}"
+    count = len(told["findings"])
+    assert many == f"{count} finding{'s' * (count != 1)}", line
+    own, theirs = ([[f[name] for name in PARTS] for f in each] for each in (findings, told["findings"]))
+    assert own == theirs, line
+    fixes = [[fix["text"] for fix in f["fixes"]] for f in told["findings"]]
+    for finding, texts in zip(findings, fixes, strict=True):
+        here = offered if finding["later"] else finding["fixes"]
+        assert [text for text, _ in here] == texts, f"{line}: {here}"
+    best = {
+        (f["severity"], f["code"], f["message"]): texts[:1] for f, texts in zip(findings, fixes, strict=True)
+    }
+    for severity, code, message, button in lines:
+        assert button in ["", *best[severity, code, message]], f"{line}: {button}"
+    if "--seq-len" in words:
+        memory = json.loads(run(["memory", *words[1:], "--json"])[1])
+        ends = ["not known"] if "error" in memory else [f"{memory[end] / GIB:.2f}" for end in ENDS]
+        assert all(end in answers[1] for end in ends), f"{line}: {answers[1]}, not {ends}"
+    return True

@@ -59,6 +59,7 @@ KEPT = """(lambda p, a: {
     "judged": p.get("judged", True), "off": p["problem"] is not None,
     "values": p["values"], "seq": p["seq"],
     "status": " ".join(filter(None, [p["status"], p.get("gave", "")])),
+    "said": [p["status"], p.get("gave", "")],
     "title": ((p["figure"] or {}).get("layout") or {}).get("title", {}).get("text", ""),
     "codes": [each["code"] for each in p.get("findings", []) if "code" in each],
     "answers": [part for one in a.get("now", []) for part in one["text"].split(" · ")],
@@ -133,8 +134,9 @@ class Panel:
             if name in values and shown != face(self.faces[name], kind, values[name])
         ]
         judged = kept["judged"]  # else what was said last stays, dimmed, and the status says why
-        if not judged and (kept["status"] not in page["status"] or not page["dimmed"]):
-            wrong.append(f"status is {page['status']!r}, not {kept['status']!r}, or nothing is dimmed")
+        unsaid = [said for said in kept["said"] if said not in page["status"]]
+        if not judged and (unsaid or not page["dimmed"]):
+            wrong.append(f"status is {page['status']!r}, without {unsaid}, or nothing is dimmed")
         for part in ("seq", "status", "answers") if judged else ("seq",):
             if page[part] != kept[part]:
                 wrong.append(f"{part} is {page[part]!r}, not {kept[part]!r}")

@@ -228,6 +228,18 @@ def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
     expect(panel_of(notebook).locator("[aria-invalid], .lp-kept")).to_have_count(0)
 
 
+def test_what_gave_is_said_beside_what_is_wrong(notebook: Notebook) -> None:
+    panel = panel_of(notebook)
+    panel.locator(".lp-settings > summary").click()
+    box = panel.locator("[data-control=virtual_stages] input").first
+    box.fill("x")
+    box.press("Enter")
+    expect(status(notebook)).to_contain_text("virtual_stages='x': a whole number is needed")
+    panel.get_by_label("TP in powers of two").press("ArrowRight")
+    expect(status(notebook)).to_contain_text("virtual_stages='x': a whole number is needed")
+    expect(status(notebook)).to_contain_text("tp 8 → 16: dp 128 → 64, still 16,384 GPUs")
+
+
 def test_two_panels_of_a_page_share_no_id(notebook: Notebook) -> None:
     ids = "() => [...document.querySelectorAll('.llamapar [id]')].map((node) => node.id)"
     notebook.run(CELL_OF_ANOTHER)

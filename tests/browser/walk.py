@@ -178,10 +178,13 @@ def acts() -> list[Act]:
 
 
 class Walk:
-    """Moves in a panel, each followed by a look at whether page and kernel agree."""
+    """Moves in a panel, each followed by a look at whether page and kernel agree.
 
-    def __init__(self, panel: Panel, seed: int) -> None:
-        self.panel, self.draw = panel, random.Random(seed)
+    also: what else must hold after a move.
+    """
+
+    def __init__(self, panel: Panel, seed: int, also: Callable[[Panel], object] = lambda _: None) -> None:
+        self.panel, self.draw, self.also = panel, random.Random(seed), also
         self.moves, self.seconds = 0, 0.0
         self.slowest = (0.0, "")
         self.before: list[str] = []
@@ -197,6 +200,7 @@ class Walk:
             refused = self.panel.answer.inner_text()
             assert "no answer" not in refused, refused
             assert "not done" not in refused, refused
+            self.also(self.panel)
         except Exception as failed:
             raise AssertionError(f"move {self.moves}, {' → '.join(self.before)}: {failed}") from failed
         self.moves += 1
