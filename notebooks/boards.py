@@ -15,7 +15,7 @@ FORWARD, BACKWARD = 1, 2
 """How long an operation takes on the board, in columns."""
 
 SPARE = 2
-"""Columns after the end of the schedule that is asked for, for one that waits longer."""
+"""Columns after the end of the schedule that is asked for, for one that waits longer, unless said."""
 
 
 def _with(cells: Cells, row: int, column: int, things: Sequence[int]) -> Cells:
@@ -104,16 +104,16 @@ def _whole_numbers(guess: object, many: int | None, end: int, place: str, what: 
 # -- schedules -------------------------------------------------------------------------------------
 
 
-def placed(asked: lp.Schedule) -> Board:
+def placed(asked: lp.Schedule, spare: int = SPARE) -> Board:
     """The operations of a schedule, placed in time. A guess is a text for each rank: "F0 F1 B0 B1".
 
     An operation is refused where its slot is taken, or before what it needs has ended. `asked` has one stage
-    a rank and whole backwards; its micro-batches, ranks and end make the board.
+    a rank and whole backwards; its micro-batches, ranks and end make the board. spare: columns after its end.
     """
     many, ranks = asked.micro_batches, range(asked.pp)
     names = tuple(f"{kind}{k}" for kind in "FB" for k in range(many))
     spans = (FORWARD,) * many + (BACKWARD,) * many
-    columns = range(int(_timeline(asked).end) + SPARE)
+    columns = range(int(_timeline(asked).end) + spare)
 
     def starts(cells: Cells, rank: int) -> dict[int, int]:
         return {cell[0]: column for column, cell in enumerate(cells[rank]) if cell}
@@ -160,8 +160,7 @@ def placed(asked: lp.Schedule) -> Board:
         return made
 
     def put(guess: object) -> Cells:
-        schedule = _schedule(guess)
-        line = _timeline(schedule.check())
+        line = _timeline(scheduled(guess, asked.pp).check())
         if line.end > len(columns):
             what = f"it ends at {line.end:g}, and the board at {len(columns)}"
             raise lp.LlamaparError(what, f"{asked.title} ends at {_timeline(asked).end:g}; nothing was kept")
@@ -179,12 +178,6 @@ def placed(asked: lp.Schedule) -> Board:
             raise lp.LlamaparError(what, f"the first is {name} on rank {rank}; nothing was kept")
         return [" ".join(names[cell[0]] for cell in row if cell) for row in cells]
 
-    def _schedule(guess: object) -> lp.Schedule:
-        rows = list(guess) if isinstance(guess, list | tuple) else []
-        if len(rows) != asked.pp or not all(isinstance(row, str) for row in rows):
-            raise lp.LlamaparError(f"{shown(guess)}: a text for each of {asked.pp} ranks", "such as 'F0 B0'")
-        return lp.Schedule.read([" ".join(f"{r}{one}" for one in row.split()) for r, row in enumerate(rows)])
-
     tints = (2,) * many + (3,) * many
     above = tuple(f"rank {rank}" for rank in ranks)
     return Board(above, tuple(map(str, columns)), names, tints, move, read, put, "time", spans=spans)
@@ -197,6 +190,14 @@ def _timeline(schedule: lp.Schedule) -> lp.Timeline:
 def _illegal(name: str, rank: int, start: int, why: str, ready: int | None) -> lp.LlamaparError:
     choose = [f"{ready} or later"] if ready is not None else []
     return lp.LlamaparError(f"{name} cannot start at {start} on rank {rank}", why, choose)
+
+
+def scheduled(guess: object, ranks: int) -> lp.Schedule:
+    """The schedule of a guess, as `order` writes one. Raises LlamaparError."""
+    rows = list(guess) if isinstance(guess, list | tuple) else []
+    if len(rows) != ranks or not all(isinstance(row, str) for row in rows):
+        raise lp.LlamaparError(f"{shown(guess)}: a text for each of {ranks} ranks", "such as 'F0 B0'")
+    return lp.Schedule.read([" ".join(f"{r}{one}" for one in row.split()) for r, row in enumerate(rows)])
 
 
 def order(schedule: lp.Schedule) -> list[str]:

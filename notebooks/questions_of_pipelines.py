@@ -9,9 +9,8 @@ from collections.abc import Callable
 from functools import cache
 
 import llamapar as lp
-from boards import order, placed
+from boards import order, placed, scheduled
 from boxes import Item
-from llamapar.errors import shown
 from llamapar.figures import View
 from veils import marked, veiled
 
@@ -252,32 +251,35 @@ def _wrong_losses() -> Item:
     )
 
 
+_IN_TURN = 6
+"""Columns more than 1F1B takes where rank 0, too, goes back at once: right, and slow."""
+
+
 def _chunks_of_your_own() -> Item:
     shape = {"pp": 2, "micro_batches": 3}
-    most, gpipe = (list(lp.schedule(name, **shape).in_flight) for name in ("1f1b", "gpipe"))
+    asked, gpipe = lp.schedule("1f1b", **shape), lp.schedule("gpipe", **shape)
+    most = asked.in_flight
 
     def judge(answer: object) -> str:
-        if not isinstance(answer, list | tuple) or len(answer) != len(most):
-            return f"A number for each of {len(most)} ranks is expected, not {shown(answer)}."
-        over = [rank for rank, allowed in enumerate(most) if answer[rank] > allowed]
+        found = scheduled(answer, asked.pp).check().in_flight
+        over = [rank for rank, allowed in enumerate(most) if found[rank] > allowed]
         if not over:
             return ""
-        rank = over[0]
-        return (
-            f"Rank {rank} has {answer[rank]} chunks in flight at once, and {most[rank]} is the most allowed."
-        )
+        rank, many = over[0], found[over[0]]
+        return f"Rank {rank} has {many} chunks in flight at once, and {most[rank]} is the most allowed."
 
     return Item(
-        "Two ranks, three micro-batches: rank 0 never has more than two chunks in flight, rank 1 never more "
-        "than one. How many has each at its fullest moment?",
-        most,
+        "Place two ranks and three micro-batches, so that rank 0 never has more than two chunks in flight, "
+        "and rank 1 never more than one",
+        order(asked),
         hints=(
             "Rank 1 goes back at once with each micro-batch.",
             "Rank 0 is one micro-batch ahead, then it waits for a backward.",
         ),
-        slips=((gpipe, "Rank 0 has 3 chunks in flight"), ([most[0], most[0]], "Rank 1 has 2 chunks")),
-        why="Rank 0 is one micro-batch ahead of rank 1.",
+        why=f"It ends at {asked.timeline(forward=1, inputs=1, weights=1).end:g}; GPipe has "
+        f"{gpipe.in_flight[0]} chunks in flight on each rank.",
         judge=judge,
+        board=placed(asked, spare=_IN_TURN),
     )
 
 
@@ -294,4 +296,4 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
 """By the question itself."""
 
 EXERCISES: dict[str, Callable[[], Item]] = {"chunks of a schedule of your own": _chunks_of_your_own}
-"""By the name of the exercise, which a reader of this notebook answers with a schedule in code."""
+"""By the name of the exercise."""

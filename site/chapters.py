@@ -134,7 +134,8 @@ def write_course(site: Path, notebooks: Sequence[Path], alive: Alive) -> None:
         end = f'<nav class="ways" aria-label="chapters" data-end="{name}">{links}</nav>'
         (site / "notebooks" / f"{name}.html").write_text(lesson_page(name, title, body + end, alive))
         asked = html.escape(json.dumps(alive.asked.get(name, [])))
-        link = f'<a href="notebooks/{name}.html" data-chapter="{name}" data-asked="{asked}">{html.escape(title)}</a>'
+        ways_in = f'href="notebooks/{name}.html" data-chapter="{name}" data-asked="{asked}"'
+        link = f"<a {ways_in}>{html.escape(title)}</a>"
         rows.append(f"<li><span>{name.partition('_')[0]}</span> {link}</li>")
     doors = "".join(f'<li><h2><a href="{to}">{name}</a></h2><p>{says}</p></li>' for name, to, says in DOORS)
     main = (

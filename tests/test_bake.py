@@ -144,7 +144,7 @@ def test_a_panel_s_picture_says_that_it_is_one() -> None:
         state = {"_esm": page_of, "_css": "", "status": "what the panel shows"}
         page.evaluate(bake["PANEL"], [state, bake["PANEL_WIDTH"], bake["A_PICTURE"]])
         assert page.locator("#panel").inner_text().split("\n") == [
-            "a picture: run this cell",
+            "a still picture: live in JupyterLab",
             "what the panel shows",
         ]
 

@@ -83,9 +83,15 @@ def test_a_question_is_kept_and_comes_back_with_its_pictures(tmp_path: Path) -> 
     view = View({"data": [{"type": "bar", "x": [1]}], "layout": {}}, "a bar")
     wrong = View({"data": [], "layout": {"title": "wrong"}}, "not this")
     item = Item(
-        "Which?", "b", choices=(("a", "A", "no"), ("b", "B", "yes")), hints=("look",), slips=(("a", "why not"),),
-        shows=view, veiled=wrong, marked=lambda guess: wrong if guess == "a" else view,
-    )  # fmt: skip
+        "Which?",
+        "b",
+        choices=(("a", "A", "no"), ("b", "B", "yes")),
+        hints=("look",),
+        slips=(("a", "why not"),),
+        shows=view,
+        veiled=wrong,
+        marked=lambda guess: wrong if guess == "a" else view,
+    )
     record = View({"data": [], "layout": {}}, "nobody can judge this")
     (tmp_path / "kept.json").write_text(
         json.dumps({"x": kept.keep(item), "y": kept.keep(Item("What?", record))})
@@ -94,11 +100,14 @@ def test_a_question_is_kept_and_comes_back_with_its_pictures(tmp_path: Path) -> 
     for guess in ("a", "b"):
         own, other = item.told(guess), back["x"].told(guess)
         assert (own.right, own.says, own.truth) == (other.right, other.says, other.truth)
-        assert own.view and other.view
+        assert own.view
+        assert other.view
         assert own.view.spec == other.view.spec
-    assert back["x"].veiled and back["x"].veiled.summary == "not this"
+    assert back["x"].veiled
+    assert back["x"].veiled.summary == "not this"
     assert not back["y"].judged
-    assert back["y"].picture and back["y"].picture.summary == "nobody can judge this"
+    assert back["y"].picture
+    assert back["y"].picture.summary == "nobody can judge this"
     assert kept.kept_items(tmp_path / "none.json") == {}
 
 

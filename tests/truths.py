@@ -65,7 +65,7 @@ LESSONS: dict[str, object] = {
 
 PIPELINES: dict[str, object] = {
     # rank 1 turns each micro-batch round at once, and rank 0 is one ahead
-    "chunks of a schedule of your own": [2, 1],
+    "chunks of a schedule of your own": ["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"],
     # rank 1 waits for F0 and then has no gap: 1 + 2 forwards + 2 backwards of 2; all forwards come first
     "Two ranks, two micro-batches: place GPipe": ["F0 F1 B0 B1", "F0 F1 B0 B1"],
     # a rank works 8 * (1 + 2), and waits for three forwards and three backwards

@@ -36,7 +36,7 @@ EXACT = 2**53 - 1
 DEEP = 16
 """Containers within containers that a page is sent; a panel's own are half as deep."""
 
-A_PICTURE = "a picture: run this cell"
+A_PICTURE = "a still picture: live in JupyterLab"
 """What the still picture of a panel says of itself."""
 
 

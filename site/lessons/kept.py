@@ -1,4 +1,4 @@
-"""Questions whose truth only PyTorch computes, kept as plain values: written by `record.py`, read by the page.
+"""Questions whose truth only PyTorch computes, as plain values: `record.py` writes them, the page reads them.
 
 A question is kept with its truth, its choices and hints, and its pictures: the one before a guess, the one
 after it, and where there are choices the one of each wrong choice. A question that judges answers by a

@@ -1,4 +1,4 @@
-"""The course's panels for the page: the code of each, what PyTorch records for them, and their first states."""
+"""The course's panels for the page: the code of each, what PyTorch records for it, and its first state."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The code is the lesson's own, cut down to what the panel needs; questions and tr
 modules. What the page cannot run is what PyTorch runs: questions whose truth needs it stand in `kept.json`,
 as `record.py` wrote them.
 
-    python site/lessons/page_lesson.py     # opening states of all lessons, and what could not be made, as JSON
+    python site/lessons/page_lesson.py     # first states of all lessons, and what could not be made, as JSON
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from running import run
 
 import llamapar
 from llamapar.errors import LlamaparError
+from llamapar.panels.runner import Runner
 from llamapar.panels.watch_panel import opened
 
 HERE = Path(os.environ.get("LLAMAPAR_LESSONS", Path(__file__).parent))
@@ -88,10 +89,11 @@ def lessons() -> dict[str, dict[str, str]]:
 
 
 def prepare(read: Read) -> None:
-    """The page's own ways: ranks that are watched are recorded or run on a stand-in, and some truths are kept."""
+    """The page's own ways: watched ranks are recorded or run on a stand-in, and some truths are kept."""
     llamapar.watch = lambda *args, **options: PageWatch(opened(blank(read), *args, **options))
     for name in NEED_TORCH:
         setattr(llamapar, name, _refuse)
+    Runner._do = _refuse  # type: ignore[method-assign,assignment]
     import exercises
 
     for question, item in kept_items(HERE / KEPT).items():
@@ -116,7 +118,7 @@ def kind_of(widget: object) -> str:
 
 
 def states(read: Read) -> dict[str, Any]:
-    """By lesson and key: kind and opening state of each panel; why it could not be made; and what is asked."""
+    """By lesson and key: kind and first state of each panel, or why there is none; and what is asked."""
     import progress
 
     prepare(read)

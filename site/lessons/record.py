@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 os.environ["LLAMAPAR_PROGRESS"] = "off"
 
-import exercises
 from films import write
 from kept import KEPT, Kept, keep
 from running import run
 
+import exercises
 from llamapar.panels import Watch
 
 

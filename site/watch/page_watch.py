@@ -18,7 +18,7 @@ from llamapar.describe.options import Values
 from llamapar.errors import Choice, LlamaparError
 from llamapar.panels.controls import Control
 from llamapar.panels.watch_panel import Watch
-from llamapar.panels.watch_state import WATCHED, WatchState, known
+from llamapar.panels.watch_state import WatchState
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Tape
 
