@@ -15,16 +15,16 @@ import llamapar as lp
 from llamapar.figures import block as figure
 from llamapar.figures import style
 
-WIDE, HIGH, BETWEEN = 164, 56, 18
-"""Pixels of a rectangle, and between the two: both fit a phone."""
+WIDE, HIGH, BETWEEN = 128, 56, 8
+"""Pixels of a rectangle, and between the two: a phone leaves 270 to a cell, and JupyterLab shrinks no SVG."""
 
 EDGE, LINE = 3, 16
 """Pixels around everything, and from a line of words to the next."""
 
-LONGEST = 52
+LONGEST = 44
 """Most characters of the line above the rectangles."""
 
-WIDTH, HEIGHT = 2 * (EDGE + WIDE) + BETWEEN, 2 * EDGE + HIGH + 3 * LINE
+WIDTH = 2 * (EDGE + WIDE) + BETWEEN
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,21 @@ def block(model: lp.ModelLike, rank: int = 0, **how: Any) -> SmallBlock:
     drawn = [lit, _text(EDGE + 14, EDGE + 10, head)]
     for k, panel in enumerate(found["panels"]):
         drawn += _panel(panel, EDGE + k * (WIDE + BETWEEN), EDGE + LINE)
-    size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+    below = EDGE + LINE + HIGH
+    sides = [(k, *side) for panel in found["panels"] for k, side in enumerate(panel["sides"])]
+    for k, axis, cuts, named in sides:
+        if cuts:
+            below += LINE
+            stroke = f"M{EDGE} {below - 6}h9" if k == 0 else f"M{EDGE + 4} {below - 10}v9"  # as its cuts run
+            drawn.append(f'<path d="{stroke}" stroke="{style.COLOURS[axis]}" stroke-width="3"/>')
+            drawn.append(_text(EDGE + 14, below - 2, named))
+    others = [named for _, _, cuts, named in sides if not cuts]
+    if others:
+        below += LINE
+        words = f"not cut: {', '.join(others)}" if len(others) < len(sides) else "nothing is cut"
+        drawn.append(_text(EDGE, below - 2, words))
+    height = below + EDGE
+    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img"'
     look = f'font-family="{escape(style.FONT)}" font-size="11" fill="{style.LINE}"'
     summary = f"{found['rank']} in {style.name_of(record.share.model)}: {held}"
     opened = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {look}>'
@@ -61,22 +75,14 @@ def block(model: lp.ModelLike, rank: int = 0, **how: Any) -> SmallBlock:
 
 
 def _panel(panel: dict[str, Any], left: float, top: float) -> list[str]:
-    """A rectangle with its marks, and a line of words for each side."""
+    """A rectangle with its marks."""
     drawn = []
     for (kind, axis), marks in groupby(panel["marks"], key=lambda mark: mark[:2]):
         drawn.append(
             f'<path d="{"".join(_box(mark[2:], left, top) for mark in marks)}" {_look(kind, axis)}/>'
         )
     frame = _box((0, 0, 1, 1), left, top)
-    drawn.append(f'<path d="{frame}" fill="none" stroke="{style.LINE}"/>')
-    for line, (axis, cuts, words) in enumerate(panel["sides"]):
-        y = top + HIGH + LINE * (line + 1) - 2
-        stroke = "v9" if line == 1 else "h9"  # as the axis's cuts run
-        start = f"M{left + 5 if line == 1 else left + 1} {y - 8 if line == 1 else y - 4}"
-        if cuts:
-            drawn.append(f'<path d="{start}{stroke}" stroke="{style.COLOURS[axis]}" stroke-width="3"/>')
-        drawn.append(_text(left + 14 if cuts else left, y, words))
-    return drawn
+    return [*drawn, f'<path d="{frame}" fill="none" stroke="{style.LINE}"/>']
 
 
 def _look(kind: str, axis: str) -> str:

@@ -14,8 +14,7 @@ from llamapar.describe.splits import Split
 from llamapar.place.cut import Cut
 from llamapar.place.rank_grid import RankGrid
 from llamapar.place.share import BATCH_PART, Part, Share, share_of
-from llamapar.records.tables import Plain, plural
-from llamapar.records.tables import cut as thinned
+from llamapar.records.tables import Plain, cut, plural
 
 from . import parts, style
 from .style import Spec
@@ -54,12 +53,12 @@ def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
     heads = [parts.label(own, 1, 1, xref="paper", xanchor="right", xshift=style.RIGHT, **above)]
     for (down, across, title, domain), n in zip(PANELS, ("", "2"), strict=True):
         y, x = share.parts[down], share.parts[across]
-        held = f"rank {record.rank:,} · {y.held} · {x.held}"
-        drawn = [
-            *(_band(part, x, y, getattr(record.coord, part.axis)) for part in (y, x)),
-            *(_lines(part, _cuts(part, x, y, LINES)) for part in (y, x)),
-            _filled(_own(x, y), style.LIT, held, line={"width": 2, "color": style.LIT}),
-        ]
+        said = {
+            part.axis: f"{part.axis.upper()} rank {getattr(record.coord, part.axis)} · {part.held}"
+            for part in (y, x)
+        }
+        said[""] = f"rank {record.rank:,} · {y.held} · {x.held}"
+        drawn = [_trace(*mark, said[mark[1]]) for mark in _marks(x, y, LINES)]
         data += [trace | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for trace in drawn]
         ends = {"anchor": f"y{n}", "domain": domain}, {"anchor": f"x{n}", "domain": [0, 0.88]}
         axes[f"xaxis{n}"] = parts.axis(
@@ -98,16 +97,24 @@ def _named(part: Part, between: str) -> str:
 # -- where it lies ---------------------------------------------------------------------------------
 
 
-def _own(x: Part, y: Part) -> list[Box]:
-    """What is the rank's: a box for each pair of pieces; of very many not all."""
-    across, down = ([part.pieces[i] for i in thinned(len(part.pieces), PIECES)] for part in (x, y))
+def _marks(x: Part, y: Part, most: int) -> list[tuple[str, str, list[Box]]]:
+    """What is drawn over a rectangle, from below, as kind, axis and boxes.
+
+    "band": what an axis leaves to the rank, over the whole of the other dim. "cut": lines between the parts
+    of a dim. "own": what is the rank's; "all" where neither axis cuts.
+    """
+    marks = []
+    for part in (y, x):
+        alone = [dim if dim is part else replace(dim, pieces=(range(dim.whole),)) for dim in (x, y)]
+        marks.append(("band", part.axis, _crossed(*alone) if part.ways > 1 else []))
+    marks += [("cut", part.axis, _cuts(part, x, y, most)) for part in (y, x)]
+    return [*marks, ("own" if x.ways * y.ways > 1 else "all", "", _crossed(x, y))]
+
+
+def _crossed(x: Part, y: Part) -> list[Box]:
+    """A box for each pair of the rank's pieces; of very many not all."""
+    across, down = ([part.pieces[i] for i in cut(len(part.pieces), PIECES)] for part in (x, y))
     return [(one, other) for one in across for other in down]
-
-
-def _left(part: Part, x: Part, y: Part) -> list[Box]:
-    """What one axis leaves to the rank, over the whole of the other dim; nothing where it does not cut."""
-    whole = [dim if dim is part else replace(dim, pieces=(range(dim.whole),)) for dim in (x, y)]
-    return _own(*whole) if part.ways > 1 else []
 
 
 def _every(part: Part, most: int) -> int:
@@ -123,9 +130,9 @@ def _cuts(part: Part, x: Part, y: Part, most: int) -> list[Box]:
     return [(one, range(y.whole)) if part is x else (range(x.whole), one) for one in at]
 
 
-def of_each_rank(cut: Cut, batch: int) -> list[Plain]:
+def of_each_rank(of: Cut, batch: int) -> list[Plain]:
     """The small block of each rank of a cut, with so many sequences in a step."""
-    layout, maps = cut.layout, (cut.heads, cut.sequence, cut.stages, Split(batch, cut.layout.dp))
+    layout, maps = of.layout, (of.heads, of.sequence, of.stages, Split(batch, of.layout.dp))
     shares = (share_of(layout.coord_of(rank), *maps, "sequence") for rank in range(layout.world))
     return [small(share, rank, layout.world) for rank, share in enumerate(shares)]
 
@@ -140,25 +147,22 @@ def small(share: Share, rank: int, world: int) -> Plain:
     panels = []
     for down, across, _, _ in PANELS:
         y, x = sides = share.parts[down], share.parts[across]
-        cutting = [part for part in sides if part.ways > 1]
-        marks = [("band", part.axis, _left(part, x, y)) for part in cutting]
-        marks += [("cut", part.axis, _cuts(part, x, y, FEW)) for part in cutting]
-        marks.append(("own" if cutting else "all", "", _own(x, y)))
+        shown = list[list[object]]()
+        for kind, axis, boxes in _marks(x, y, FEW):
+            for one, other in boxes:
+                at, size = (
+                    (one.start / x.whole, other.start / y.whole),
+                    (len(one) / x.whole, len(other) / y.whole),
+                )
+                shown.append([kind, axis, *(parts.number(round(place, 4)) for place in (*at, *size))])
         panels.append(
             {
                 "sides": [[part.axis, part.ways > 1, _side(part)] for part in sides],
-                "held": [part.held for part in cutting],
-                "marks": [[kind, axis, *_placed(box, x, y)] for kind, axis, boxes in marks for box in boxes],
+                "held": [part.held for part in sides if part.ways > 1],
+                "marks": shown,
             }
         )
     return {"rank": f"rank {rank:,} of {world:,}", "panels": panels}
-
-
-def _placed(box: Box, x: Part, y: Part) -> list[float]:
-    """x, y, width and height of a box, as parts of the rectangle."""
-    (across, down), (wide, high) = box, (x.whole, y.whole)
-    places = across.start / wide, down.start / high, len(across) / wide, len(down) / high
-    return [parts.number(round(place, 4)) for place in places]
 
 
 def _side(part: Part) -> str:
@@ -167,28 +171,20 @@ def _side(part: Part) -> str:
     return f"{part.axis.upper()} {part.ways} cuts {what}" if part.ways > 1 else what
 
 
-# -- as plotly draws it ----------------------------------------------------------------------------
+# -- in words and as plotly draws it ---------------------------------------------------------------
 
 
-def _filled(boxes: Sequence[Box], colour: str, words: str, **more: object) -> Spec:
-    """Filled rectangles as one trace."""
+def _trace(kind: str, axis: str, boxes: Sequence[Box], words: str) -> Spec:
+    """Marks of one kind and axis: lines, or filled rectangles that say `words`."""
+    colour = style.COLOURS.get(axis, style.LIT)
+    if kind == "cut":
+        x, y = ([at for box in boxes for at in (box[k].start, box[k].stop, None)] for k in (0, 1))
+        return parts.scatter("lines", x, y, hoverinfo="skip", line={"width": 1, "color": colour})
     x = [at for one, _ in boxes for at in (one.start, one.stop, one.stop, one.start, one.start, None)]
     y = [at for _, one in boxes for at in (one.start, one.start, one.stop, one.stop, one.start, None)]
-    return parts.scatter("lines", x, y, fill="toself", hoveron="fills", fillcolor=colour, text=words, **more)
-
-
-def _band(part: Part, x: Part, y: Part, at: int) -> Spec:
-    """What one axis leaves to the rank, in its colour."""
-    words = f"{part.axis.upper()} rank {at} · {part.held}"
-    look = {"line": {"width": 0}, "opacity": BAND}
-    return _filled(_left(part, x, y), style.COLOURS[part.axis], words, **look)
-
-
-def _lines(part: Part, cuts: Sequence[Box]) -> Spec:
-    """Lines between the parts of a dim."""
-    x, y = ([at for box in cuts for at in (box[k].start, box[k].stop, None)] for k in (0, 1))
-    look = {"width": 1, "color": style.COLOURS[part.axis]}
-    return parts.scatter("lines", x, y, hoverinfo="skip", line=look)
+    band: Spec = {"line": {"width": 0}, "opacity": BAND}
+    look = band if axis else {"line": {"width": 2, "color": colour}}
+    return parts.scatter("lines", x, y, fill="toself", hoveron="fills", fillcolor=colour, text=words, **look)
 
 
 def _thinned(share: Share) -> str:
