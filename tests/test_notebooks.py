@@ -45,7 +45,7 @@ STORED = {"text/plain", "text/html", "image/png", "application/vnd.plotly.v1+jso
 SMALL = {"text/plain", "image/svg+xml", "image/png"}
 """What is stored of a lesson's small block: JupyterLab shows no SVG in a notebook that it does not trust."""
 
-LESSONS = [path for path in PATHS if path.stem[:2] not in ("00", "12", "14")]
+LESSONS = [path for path in PATHS if path.stem[:2] not in ("00", "14")]
 """With a small block at their heads; 00 opens on the Explorer, which shows the block at full size."""
 
 SOLUTION = re.compile(r"^```python solution\n(.*?)^```$", re.MULTILINE | re.DOTALL)
