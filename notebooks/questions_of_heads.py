@@ -19,8 +19,8 @@ from veils import marked, veiled
 
 _BIG = "llama3.1-405b"
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu"}
-_QUERY_LANE, _KEY_LANE = (-0.45, 0.45), (0.55, 1.9)
-"""Where the lanes stand in the picture of heads, the numbers under the KV heads included."""
+_QUERY_LANE, _KEY_LANE = (-0.9, 0.45), (0.55, 1.9)
+"""Where the lanes stand in the picture of heads, with the ranks above and the numbers of KV heads below."""
 
 
 @cache

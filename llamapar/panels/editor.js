@@ -104,6 +104,7 @@ function buildSource(send, uid, goTo) {
     },
     forget: () => { clearTimeout(timer); timer = 0; sent = null; }, // what was typed
     mark: (now) => { marks = now; draw(); if (!timer) requestAnimationFrame(reveal); },
+    reveal: () => { if (!timer) reveal(); }, // it was folded away, and has lost its place
     close: () => clearTimeout(timer),
   };
 }

@@ -29,7 +29,7 @@ function render({ model, el }) {
   const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
   const stage = make("div", { class: "lp-stage" }, whose, ladder, says, figure.node);
-  const root = make("div", { class: "llamapar lp-live" }, note, knobs, stage);
+  const root = make("div", { class: "llamapar lp-live", "data-what": payload().what }, note, knobs, stage);
   el.append(root);
 
   // -- the knob ----------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ function render({ model, el }) {
   const fault = make("div", { class: "lp-answer", "aria-live": "polite" });
   const caption = make("div", { class: "lp-caption", role: "status", "aria-live": "polite" });
   const summary = make("summary", {}, "source");
-  const side = make("details", { class: "lp-side", open: true }, summary, source.node);
+  const side = make("details", { class: "lp-side", open: true, ontoggle: () => source.reveal() }, summary, source.node);
   const event = make("div", { class: "lp-event" });
   const readout = make("div", { class: "lp-readout", "aria-live": "polite" });
   const scale = make("div", { class: "lp-scale" });

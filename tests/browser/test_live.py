@@ -140,6 +140,8 @@ def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, 
     assert rung(heads, 128).evaluate(inside)
     for cell in range(len(NAMES)):
         assert live(notebook, cell).evaluate(OUTSIDE) == []
+        ladder = live(notebook, cell).locator(".lp-ladder")
+        assert width < 1280 or ladder.evaluate("node => node.scrollWidth <= node.clientWidth"), "all in sight"
     notebook.page.set_viewport_size({"width": 1280, "height": HEIGHT})
 
 

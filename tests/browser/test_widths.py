@@ -153,6 +153,8 @@ def test_a_narrow_window_shows_the_picture_with_what_is_moved_most(notebook: Not
     expect(panel.locator(".lp-unfold")).to_be_hidden()
     resize(notebook, 390, False)
     model, picture = box_of(panel.locator("[data-control=preset]")), box_of(panel.locator(".lp-plot"))
+    doors = panel.locator(".lp-tabs").first
+    assert doors.evaluate("node => node.scrollWidth <= node.clientWidth"), "four doors fit"
     for axis in ("tp", "cp", "pp", "dp"):
         slider = box_of(panel.locator(f"[data-control={axis}] input[type=range]"))
         assert model["y"] < slider["y"] < picture["y"]
