@@ -11,7 +11,7 @@ import pytest
 from browser.access import serious, unreached
 from browser.lab import Lab, Notebook, scratch_notebook
 from browser.panel import OPEN, open_tab
-from browser.test_walk import NOTEBOOKS, walked
+from browser.test_walk import NOTEBOOKS
 from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
@@ -71,7 +71,8 @@ def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
         assert unreached(panel) == []
 
 
-@pytest.mark.parametrize("path", [walked(path) for path in NOTEBOOKS])
+@pytest.mark.deep
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_every_widget_of_a_lesson(lab: Lab, path: Path) -> None:
     with lab.open(path, height=1400) as opened:
         for index in range(len(opened.cells())):

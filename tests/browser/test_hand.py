@@ -54,7 +54,7 @@ def test_a_hand_over_the_explorer_says_what_check_says(
         panel = Panel(notebook, 0, "panel")
         panel.settle()
         walk = Walk(panel, 33, lambda panel: compared.update([in_time(lambda: check_agrees(panel, run))]))
-        walk.go(counts(4, 20, 1_000))
+        walk.go(counts(4, 16, 1_000))
         panel.kernel("panel.cancel()\npanel.set(**start)\npanel.set(tp=16)")
         panel.settle()
         assert check_agrees(panel, run)
@@ -131,7 +131,7 @@ def test_a_hand_over_a_lesson_shows_what_its_code_gives(lab: Lab, path: Path, ru
         for index in range(len(notebook.cells())):
             notebook.run(index)
         lesson = Lesson(notebook, run, path.stem)
-        for _ in range(63 if deep else 16):
+        for _ in range(63 if deep else 12):
             lesson.move()
         assert notebook.page.locator(".lp-problem", has_text="not done").count() == 0
         assert notebook.console_errors() == []
