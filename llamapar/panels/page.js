@@ -71,8 +71,8 @@ function buildSender(model, uid, refused, dim) {
     timer = setTimeout(unanswered, model.patience ?? PATIENCE);
     try { model.send({ ...waiting.shift(), id: awaited }); } catch { gone(); }
   };
-  const unanswered = () => { // a lost message, or answer, must not hold up the next
-    const why = "It is busy, or it was restarted or shut down: then run this cell again.";
+  const unanswered = () => { // must not hold up the next; anywidget hears nothing for a panel that loads for over 2 s
+    const why = "It is busy. Or it was restarted or shut down, or this panel was slow to load: then run this cell again.";
     showProblem({ what: "no answer from the kernel", why, choose: [] }, true);
     flush();
   };

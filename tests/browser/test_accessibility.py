@@ -1,25 +1,27 @@
-"""axe-core on both panels: nothing serious, in light and in dark, in every tab."""
+"""axe-core and the Tab key on both panels and on every lesson's widgets: nothing serious or out of reach."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
+from browser.access import serious, unreached
 from browser.lab import Lab, Notebook, scratch_notebook
-from browser.panel import open_tab
+from browser.panel import OPEN, open_tab
+from browser.test_walk import NOTEBOOKS
 from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
 
 EXPLORER = "import llamapar as lp\npanel = lp.explorer('llama3-8b', tp=16, pp=1, dp=4)\npanel.pin()\npanel"
 CLINIC = "visit = lp.clinic('n_kv_heads (8) must be divisible by tp (16)', model='llama3-70b')\nvisit"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 BRING = (
     f"from llamapar.panels.bringing import read\nvisit.bring(read({FILES!r}))\npanel.bring(read({FILES!r}))"
 )
-OPTIONS: dict[str, Any] = {"resultTypes": ["violations"]}
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +33,6 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
         opened.cell(0).locator(".main-svg").first.wait_for()
         yield opened
         assert opened.console_errors() == []
-
-
-def serious(notebook: Notebook) -> list[str]:
-    """What axe-core calls serious or critical of the panels."""
-    found = Axe().run(notebook.page, context={"include": [[".llamapar"]]}, options=OPTIONS).response
-    return [
-        f"{one['id']}: {node['target']}: {node['html'][:160]}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]
 
 
 def test_axe_would_find_a_button_without_a_name(notebook: Notebook) -> None:
@@ -71,3 +62,25 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -
         open_tab(notebook.cell(0).locator(".llamapar").first, name)
         notebook.page.wait_for_timeout(400)
         assert serious(notebook) == [], name
+
+
+def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+    for cell in (0, 1):
+        panel = notebook.cell(cell).locator(".llamapar").first
+        panel.evaluate(OPEN)
+        assert unreached(panel) == []
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_every_widget_of_a_lesson(lab: Lab, path: Path) -> None:
+    with lab.open(path, height=1400) as opened:
+        for index in range(len(opened.cells())):
+            opened.run(index)
+            if not any(WIDGET in output.get("data", {}) for output in opened.outputs(index)):
+                continue
+            panels = opened.cell(index).locator(".llamapar")
+            panels.first.wait_for()
+            for panel in panels.all():
+                assert unreached(panel) == [], f"cell {index}"
+            assert serious(opened) == [], f"cell {index}"

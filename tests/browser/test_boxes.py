@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
+from browser.access import serious, unreached
 from browser.hands import move_box, settle_boxes
 from browser.lab import Lab, Notebook, course_notebook
 from browser.panel import ASK, OUTSIDE
@@ -195,17 +195,14 @@ def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, wi
     notebook.page.wait_for_timeout(400)
     for cell in range(1, len(CELLS)):
         assert box(notebook, cell).evaluate(OUTSIDE) == [], CELLS[cell]
-    options = {"resultTypes": ["violations"]}
-    found = Axe().run(notebook.page, context={"include": [[".lp-quiz"]]}, options=options).response
-    serious = [
-        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]
-    assert serious == []
+    assert serious(notebook, ".lp-quiz") == []
     notebook.page.set_viewport_size({"width": 1280, "height": 5200})
     notebook.set_theme("light")
+
+
+def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+    for cell in range(1, len(CELLS)):
+        assert unreached(box(notebook, cell)) == [], CELLS[cell]
 
 
 def test_a_cell_that_is_run_again_opens_with_the_guess_that_stands(notebook: Notebook) -> None:

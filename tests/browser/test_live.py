@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
+from browser.access import serious, unreached
 from browser.hands import kernel, live_agrees, move_live
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OUTSIDE, RESTART
@@ -148,10 +148,13 @@ def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme(theme)
-    options = {"resultTypes": ["violations"]}
-    found = Axe().run(notebook.page, context={"include": [[".lp-live"]]}, options=options).response
-    assert [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")] == []
+    assert serious(notebook, ".lp-live") == []
     notebook.set_theme("light")
+
+
+def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+    for cell in range(len(NAMES)):
+        assert unreached(live(notebook, cell)) == []
 
 
 def test_a_hand_that_moves_at_random_is_followed(

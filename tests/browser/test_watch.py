@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
+from browser.access import serious, unreached
 from browser.hands import kernel, move_watch, watch_agrees
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OUTSIDE
@@ -333,13 +333,14 @@ def test_the_line_that_runs_is_in_sight_when_the_source_unfolds(notebook: Notebo
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme(theme)
-    options = {"resultTypes": ["violations"]}
     for dot in (0, 8):
         panel(notebook, 0).locator(".lp-dot").nth(dot).click()
-        found = Axe().run(notebook.page, context={"include": [[".lp-watch"]]}, options=options).response
-        serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
-        assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in serious] == []
+        assert serious(notebook, ".lp-watch") == []
     notebook.set_theme("light")
+
+
+def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+    assert unreached(panel(notebook, 0)) == []
 
 
 def test_a_hand_that_moves_at_random_is_followed(
