@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import anywidget
 
-from llamapar.panels import Clinic, Explorer
+from llamapar.panels.clinic_panel import Clinic
+from llamapar.panels.explorer_panel import Explorer
 
 PANELS: dict[str, Callable[[], object]] = {"explorer": Explorer, "clinic": Clinic}
 
