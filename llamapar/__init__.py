@@ -65,7 +65,10 @@ if TYPE_CHECKING:
     from .execution.recorder import Recording, record
     from .execution.result import RunResult
     from .figures import View, view
-    from .panels import Clinic, Explorer, Live, Watch, clinic, explorer, live, watch
+    from .panels.clinic_panel import Clinic, clinic
+    from .panels.explorer_panel import Explorer, explorer
+    from .panels.live_panel import Live, live
+    from .panels.watch_panel import Watch, watch
 
 __version__ = "0.1.0"
 
@@ -74,29 +77,29 @@ _LAZY = {
     "Cancelled": "execution.answers",
     "Checkpoint": "checkpoint",
     "CheckpointError": "checkpoint",
-    "Clinic": "panels",
+    "Clinic": "panels.clinic_panel",
     "DryRun": "execution.dry_run",
-    "Explorer": "panels",
+    "Explorer": "panels.explorer_panel",
     "Inspection": "checkpoint",
-    "Live": "panels",
+    "Live": "panels.live_panel",
     "PeerError": "execution.answers",
     "RankFailure": "execution.answers",
     "Recording": "execution.recorder",
     "RunResult": "execution.result",
     "Verification": "checkpoint",
     "View": "figures",
-    "Watch": "panels",
+    "Watch": "panels.watch_panel",
     "bitwise": "execution.bitwise",
     "checkpoint": "",
-    "clinic": "panels",
-    "explorer": "panels",
-    "live": "panels",
+    "clinic": "panels.clinic_panel",
+    "explorer": "panels.explorer_panel",
+    "live": "panels.live_panel",
     "programs": "",
     "record": "execution.recorder",
     "run": "execution.execute",
     "tape": "execution.execute",
     "view": "figures",
-    "watch": "panels",
+    "watch": "panels.watch_panel",
 }
 """Names that need torch, plotly or ipywidgets → their module, "" for one that is a module itself."""
 

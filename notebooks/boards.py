@@ -7,8 +7,7 @@ from typing import cast
 
 import llamapar as lp
 from llamapar.errors import shown
-from llamapar.panels import Board
-from llamapar.panels.box_panel import Cells
+from llamapar.panels.box_panel import Board, Cells
 from llamapar.records.tables import plural, span
 
 FORWARD, BACKWARD = 1, 2

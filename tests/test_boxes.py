@@ -18,8 +18,7 @@ from boards import dealt, holders, order, placed
 from boxes import Item, box
 from exercises import EXERCISES, PREDICTIONS
 from guesses import read_layout, read_list, read_number
-from llamapar.panels import Box
-from llamapar.panels.box_panel import scale
+from llamapar.panels.box_panel import Box, scale
 from llamapar.panels.page import plain
 from questions import QUESTIONS, Quiz
 from truths import WORKED_OUT

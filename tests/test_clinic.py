@@ -14,8 +14,7 @@ import pytest
 import llamapar as lp
 from inputs import KV, TITAN
 from llamapar.errors import shown
-from llamapar.panels import Clinic
-from llamapar.panels.clinic_panel import LIMIT, Visit
+from llamapar.panels.clinic_panel import LIMIT, Clinic, Visit
 from llamapar.panels.controls import CLINIC as SCHEMA
 from llamapar.panels.page import plain
 from llamapar.rules.search import Fix

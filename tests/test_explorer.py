@@ -10,6 +10,7 @@ import re
 import shlex
 import threading
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ from jupyter_client.session import json_packer
 import llamapar as lp
 from inputs import TEN_KV_HEADS
 from llamapar.cli import main as cli
-from llamapar.panels import Explorer
 from llamapar.panels.bringing import read
 from llamapar.panels.controls import DEFAULTS, DIMS, TABS
 from llamapar.panels.controls import EXPLORER as SCHEMA
-from llamapar.panels.page import plain
+from llamapar.panels.explorer_panel import Explorer
+from llamapar.panels.page import BREATH, plain
 from llamapar.panels.state import State
 from test_bringing import FILES
-from wire import AT_8K, customs, deliver, press, receive, unpacked
+from wire import AT_8K, customs, deliver, listening, press, receive, unpacked
 
 MAPS = [tab for tab in TABS if tab not in ("run", "plan")]
 """The tabs that draw a record; `test_explorer_run.py` and `test_explorer_answers.py` have the others."""
@@ -329,6 +330,49 @@ def test_a_message_is_answered_once_after_a_change_of_the_kernel(change: str, me
         press(panel, **{"kind": message, **MESSAGES[message]})
     receive(panel, kind="set", changes={"dp": 7})
     assert panel.payload["values"]["dp"] == 7
+
+
+def plotly_sent(panel: Explorer) -> bytes:
+    """The script that a page receives which has no plotly yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        sent: list[list[bytes] | None] = []
+        patch.setattr(panel, "send", lambda content, buffers=None: sent.append(buffers))
+        panel._answer("plotly", {})
+    ((script,),) = sent
+    return script
+
+
+def test_plotly_travels_without_the_functions_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
+    panel = lp.explorer()
+    script = plotly_sent(panel)
+    before, after = bundle.read_bytes().split(script)
+    assert re.fullmatch(
+        rb"/\*\*.*?\*/\s*\(\s*function\(root, factory\) \{.*, \(\) => \{\s*", before, re.DOTALL
+    )
+    assert re.fullmatch(rb"window\.Plotly = Plotly;\s*return Plotly;\s*\}\)\);\s*", after)
+    assert script.startswith(b'"use strict";var Plotly=')
+
+    other = tmp_path / "package_data" / "plotly.min.js"  # of a version that is wrapped otherwise
+    other.parent.mkdir()
+    other.write_bytes(b"window.Plotly = function () { return 1; };")
+    monkeypatch.setattr("llamapar.panels.page.files", lambda _: tmp_path)
+    assert plotly_sent(panel) == other.read_bytes()
+
+
+def test_what_was_shown_leaves_before_what_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = changed(tp=8)
+    with listening(panel) as heard:
+        rests: list[tuple[float, int]] = []
+        monkeypatch.setattr("llamapar.panels.page.time.sleep", lambda s: rests.append((s, len(heard))))
+        panel._receive(None, {"id": "a", "kind": "set", "changes": {"tp": 16}}, None)
+    assert rests == [(BREATH, 1)]
+    assert ["payload" in heard[0]["state"], "answers" in heard[1]["state"]] == [True, True]
+    rests.clear()
+    panel.set(tp=4)  # a cell of the notebook waits for nothing
+    assert {seconds for seconds, _ in rests} == {0.0}
 
 
 def test_a_press_means_what_stood_there() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.panels import Explorer
 from llamapar.panels.answers import block
 from llamapar.panels.controls import EXPLORER as SCHEMA
+from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.state import State
 from wire import AT_8K, receive
 

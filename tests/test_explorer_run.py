@@ -18,9 +18,9 @@ from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.execution.engines import local
 from llamapar.execution.ticking import operations, ranks_ticked
-from llamapar.panels import Explorer
 from llamapar.panels.controls import DEFAULTS, ENGINES, STEP
 from llamapar.panels.controls import EXPLORER as SCHEMA
+from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.runs import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run, about, expected
 from llamapar.programs import faults
 from llamapar.spmd import setting

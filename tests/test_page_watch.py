@@ -18,7 +18,7 @@ import pytest
 import watch_tapes
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import followed
-from llamapar.panels import watch
+from llamapar.panels.watch_panel import watch
 from llamapar.programs import program
 from llamapar.programs.cases import CASES as OPENED
 

@@ -28,7 +28,7 @@ from llamapar.rules.report import Report
 
 from .controls import DEFAULTS, DOORS, EXPLORER, TABS
 from .line import PLAIN, is_line
-from .page import Page, nth, source
+from .page import MOST_STEPS, Page, nth, source
 from .runner import Runner
 from .runs import Run
 from .searching import Search, Searcher, adopted, as_dict, mark, shown
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from llamapar.rules.search import Fix
     from llamapar.timing.plan import Plan
 
-
-MOST_STEPS = 200
-"""That can be undone."""
 
 UNSAID = keywords(DEFAULTS | PLAIN)
 """Controls, with what they are in a job of the reader's own that does not say them."""

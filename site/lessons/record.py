@@ -18,7 +18,7 @@ from kept import KEPT, Kept, keep
 from running import run
 
 import exercises
-from llamapar.panels import Watch
+from llamapar.panels.watch_panel import Watch
 
 
 def record(codes: dict[str, dict[str, str]], folder: Path) -> None:

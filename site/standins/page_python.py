@@ -31,19 +31,19 @@ def begin(name: str, post: Callable[[str], object], read: Read = nothing) -> Cal
 
 
 def explorer(_: Read) -> object:
-    from llamapar.panels import Explorer
+    from llamapar.panels.explorer_panel import Explorer
 
     return Explorer()
 
 
 def clinic(_: Read) -> object:
-    from llamapar.panels import Clinic
+    from llamapar.panels.clinic_panel import Clinic
 
     return Clinic()
 
 
 def live(_: Read) -> object:
-    from llamapar.panels import live
+    from llamapar.panels.live_panel import live
 
     return live("block", "llama3.1-405b", tp=8, cp=16, pp=16, dp=8, seq_len=131072)
 
@@ -63,13 +63,16 @@ PANELS: dict[str, Callable[[Read], object]] = {
 
 
 if __name__ == "__main__":
-    from llamapar import panels
+    from llamapar.panels import box_panel, clinic_panel, explorer_panel, live_panel, watch_panel
 
     recorded = __import__("films").read if "watch" in sys.argv else nothing
     opening = {name: PANELS[name](recorded).get_state() for name in sys.argv[1:]}  # type: ignore[attr-defined]
-    kinds = {one.__name__.lower(): one for one in vars(panels).values() if hasattr(one, "_esm")}
-    print(
-        json.dumps(
-            {"opening": opening, "sources": {name: [one._esm, one._css] for name, one in kinds.items()}}
-        )
-    )
+    kinds = {
+        "explorer": explorer_panel.Explorer,
+        "clinic": clinic_panel.Clinic,
+        "live": live_panel.Live,
+        "watch": watch_panel.Watch,
+        "box": box_panel.Box,
+    }
+    sources = {name: [one._esm, one._css] for name, one in kinds.items()}
+    print(json.dumps({"opening": opening, "sources": sources}))
