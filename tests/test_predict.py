@@ -17,7 +17,7 @@ import exercises
 import llamapar as lp
 import progress
 from boxes import Item, box
-from llamapar.panels import Box
+from llamapar.panels.box_panel import Box
 from llamapar.panels.page import plain
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -131,9 +131,9 @@ def states(read: Read) -> dict[str, Any]:
                 made[name][key] = {"kind": kind_of(widget), "state": widget.get_state()}
             except Exception as fault:
                 failed[name][key] = f"{type(fault).__name__}: {fault}"
-    from boxes import ASK_LIVE
+    from boxes import ASK
 
-    return {"states": made, "failed": failed, "asked": progress.asked(), "still": ASK_LIVE}
+    return {"states": made, "failed": failed, "asked": progress.asked(), "still": ASK}
 
 
 if __name__ == "__main__":
