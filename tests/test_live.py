@@ -453,3 +453,44 @@ def test_the_text_form_says_the_whole_ladder() -> None:
     assert (
         said[9] == "TP 16 cuts through each of the 8 KV heads. A rank has eight query heads and 1/2 KV head."
     )
+
+
+def test_a_line_brings_back_every_picture_with_its_knob() -> None:
+    panel = lp.live("heads", tp=3)
+    for what, subject in SUBJECTS.items():
+        other = lp.live(what)
+        knob = list(subject.knobs)[-1]
+        other.set(knob=knob)
+        other.set(**{knob: other._state.ladder[-1].value})
+        panel.restore(other.line)  # from another subject, too
+        assert panel.line == other.line
+        assert panel._state.values == other._state.values
+        assert panel.snapshot().summary == other.snapshot().summary
+    own = lp.ModelConfig(dim=128, n_layers=4, n_heads=16, n_kv_heads=8, ffn_dim=384, vocab_size=1024)
+    panel.restore(lp.live("heads", own, tp=16).line)
+    assert panel._state.values["model"] == own
+    panel.undo()
+    assert panel._state.what == list(SUBJECTS)[-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("__import__('os')", "cannot be read"),
+        ("lp.live(x)", "cannot be read"),
+        ("lp.live('heads', " + "(" * 5000, "cannot be read"),
+        ("lp.live('heads', tp=" + "9" * 5000 + ")", "cannot be read"),
+        ("lp.heads('tiny')", "the line calls lp.heads"),
+        ("lp.live(lp.run('mlp'))", "'lp.run' is no value here"),
+        ("lp.live('heads', lp.ModelConfig(di=3))", "'lp.ModelConfig' is no value here"),
+        ("lp.live(lp.heads('tiny', tq=3))", "'lp.heads' is no value here"),
+        ("lp.live('heads', tq=3)", "argument='tq' is not known"),
+        ("lp.live('heads', tp=[1])", "tp must be a whole number"),
+    ],
+)
+def test_a_line_that_says_no_picture_is_refused_and_nothing_moves(line: str, what: str) -> None:
+    panel = lp.live("heads", tp=2)
+    before = panel.line
+    with pytest.raises(lp.LlamaparError, match=re.escape(what)):
+        panel.restore(line)
+    assert panel.line == before

@@ -305,3 +305,15 @@ def test_whatever_the_page_sends_is_answered_and_shown() -> None:
             assert "not done" not in answer["problem"]["what"] or kind == "nonsense", answer
         assert panel.payload["code"] == panel.code
         assert panel.payload["values"]["source"]
+
+
+def test_a_line_brings_back_watched_ranks_in_another_panel() -> None:
+    panel = watch("mlp", tp=2)
+    other = watch("attention", tp=4, sequence_parallel=False, case="drop_all_reduce")
+    panel.restore(other.line)
+    assert panel.code == other.code
+    assert panel.record.world == 4
+    with pytest.raises(LlamaparError, match=r"the line calls lp\.live"):
+        panel.restore("lp.live('heads')")
+    panel.undo()
+    assert panel.code == watch("mlp", tp=2).code

@@ -173,7 +173,7 @@ class Live(Undoing[LiveState]):
         with self._lock:
             before = self._state
             super()._show(change)
-            moved = {name: new for name, new in self._state.values.items() if before.values[name] != new}
+            moved = {n: new for n, new in self._state.values.items() if before.values.get(n, new) != new}
             for other in list(_shown):
                 if other is not self and moved:
                     other._follow_job(before.values, moved)

@@ -23,8 +23,8 @@ def test_a_lesson_comes_alive_keeps_its_guesses_and_asks_nobody_else(browser: Br
     page.goto(f"{address}notebooks/00_start_here.html")
     ready = page.locator("#python")
     expect(page.locator(".alive .lp-explorer")).to_be_visible(timeout=WAIT)
+    page.locator("[data-kind=box]").first.scroll_into_view_if_needed()
     asked = page.get_by_role("group", name=ROWS)
-    asked.scroll_into_view_if_needed()
     asked.get_by_role("textbox").fill("128")  # before Python is there: it waits
     asked.get_by_role("button", name="check").click()
     expect(asked).to_contain_text("you said 128 rows, it is 64 rows", timeout=WAIT)
