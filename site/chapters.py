@@ -105,7 +105,7 @@ def shown(output: dict[str, Any]) -> str:
 
 
 DOORS = (
-    ("I am new here", "notebooks/00_start_here.html", "What is cut, and how: the course, as pages."),
+    ("I am new here", "notebooks/00_start_here.html", "What is cut, and how: pictures that you move."),
     ("I want to see it run", "watch.html", "Attention on four ranks, line by line: edit it, break it."),
     ("I am reading the paper", "explorer.html", "Llama 3.1 405B as its paper cuts it: move a slider."),
     ("My run broke", "clinic.html", "Paste the error: it stays in your browser."),

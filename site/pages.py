@@ -43,6 +43,7 @@ def panel_page(name: str) -> str:
     later = LATER.format(NO_SCRIPT + OR_READ)
     main = f'<h1>{title}</h1><p class="said">{says}</p>{later}<div id="panel"></div>'
     head = f'<link rel="stylesheet" href="{name}.css"><link rel="modulepreload" href="{name}.mjs">'
+    head += '<link rel="modulepreload" href="models.mjs">'
     if name != "watch":  # whose tiles are its own
         head += '<link rel="preload" as="script" href="plotly.min.js">'
     head += '<script type="module" src="page.mjs"></script>'

@@ -41,7 +41,7 @@ def test_a_lesson_comes_alive_keeps_its_guesses_and_asks_nobody_else(browser: Br
     assert not re.search(r"run (this|the) (cell|notebook)", page.locator("main").inner_text(), re.IGNORECASE)
     assert watched.serious() == []
     page.locator("[rel=next]").click()
-    expect(page.locator("h1")).to_contain_text("Which of")
+    expect(page.locator("h1")).to_contain_text("Which GPUs talk to which?")
     assert page.locator("[rel=prev]").count() == 1
     page.goto(f"{address}index.html")
     read = page.locator("[data-chapter='00_start_here']")
