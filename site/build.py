@@ -197,7 +197,7 @@ def write_lively(site: Path, notebooks: Sequence[Path]) -> Alive:
         for key, panel in panels.items():
             (site / "lessons" / name / f"{key}.json").write_text(json.dumps(panel["state"]))
     kinds = {name: {key: p["kind"] for key, p in panels.items()} for name, panels in made["states"].items()}
-    return Alive(kinds, made["asked"], made["still"])
+    return Alive(kinds, made["asked"], made["still"], made["said"])
 
 
 # -- everything --------------------------------------------------------------------------------

@@ -22,22 +22,27 @@ PROJECT = Path(__file__).resolve().parent.parent
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 NOT_HERE = "Its ranks run on PyTorch, in JupyterLab: make lab."
-"""Over a cell in which one writes code that the page cannot run."""
+"""Under a cell in which one writes code that the page cannot run."""
+
+RECORDED = "A recorded run of four ranks with the answer that is folded below:"
 
 
 @dataclass(frozen=True)
 class Alive:
     """What of the course is alive. panels: kinds by lesson and key, "2-0" for the first of cell 2. asked: by
     lesson, (kind, name) of its questions. still: the words with which a stored question asks to be run.
+    said: by lesson and cell, what the ranks of a puzzle said to its answer.
     """
 
     panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     asked: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     still: str = ""
+    said: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def chapter(source: str, panels: Mapping[str, str], still: str = "") -> tuple[str, str]:
+def chapter(name: str, source: str, alive: Alive) -> tuple[str, str]:
     """(title, HTML) of a notebook: its cells and what they showed, folded answers as they are."""
+    panels, said = alive.panels.get(name, {}), alive.said.get(name, {})
     parts = []
     for number, cell in enumerate(json.loads(source)["cells"]):
         text = "".join(cell["source"])
@@ -49,6 +54,9 @@ def chapter(source: str, panels: Mapping[str, str], still: str = "") -> tuple[st
             parts += [written(text)]
             if "exercise" in cell["metadata"].get("tags", ()):
                 parts.append(f'<p class="said">{NOT_HERE}</p>')
+        if recorded := said.get(str(number)):
+            parts.append(f'<p class="said">{RECORDED}</p><pre class="cell">{html.escape(recorded)}</pre>')
+            continue
         for output in cell.get("outputs", ()):
             data = ""
             if own and (output["output_type"] == "display_data" or is_panel(output, panels[own[0]])):
@@ -56,7 +64,7 @@ def chapter(source: str, panels: Mapping[str, str], still: str = "") -> tuple[st
                 data = f' data-key="{key}" data-kind="{panels[key]}"'
             parts.append(f'<div class="out"{data}>{shown(output)}</div>')
     body = "\n".join(parts)
-    return titled(body.replace(still, "Unfold the answer.") if still else body)
+    return titled(body.replace(alive.still, "Unfold the answer.") if alive.still else body)
 
 
 def is_panel(output: dict[str, Any], kind: str) -> bool:
@@ -119,10 +127,7 @@ def write_course(site: Path, notebooks: Sequence[Path], alive: Alive) -> None:
     for path in (PROJECT / "docs").glob("*.md"):
         title, body = titled(MARKDOWN.render(path.read_text()))
         (site / "docs" / f"{path.stem}.html").write_text(page(title, body, STATIC, root="../"))
-    made = {
-        path.stem: chapter(path.read_text(), alive.panels.get(path.stem, {}), alive.still)
-        for path in notebooks
-    }
+    made = {path.stem: chapter(path.stem, path.read_text(), alive) for path in notebooks}
     names, rows = list(made), []
     for k, (name, (title, body)) in enumerate(made.items()):
         ways = [("prev", "← {}", names[k - 1 : k] if k else []), ("next", "{} →", names[k + 1 : k + 2])]

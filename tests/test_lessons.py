@@ -66,6 +66,26 @@ def test_a_panel_is_as_its_own_cell_sets_it_and_as_it_was_bound_last() -> None:
     ]
 
 
+def test_what_is_added_to_is_needed_and_a_function_s_own_names_are_not() -> None:
+    first = code("n = 1", "x = 2", "n += 1", "def f(x):", "    y = x + n", "    return y")
+    second = code("y = 5", "f(3)", panel=True)
+    assert keys_and_code(first, second) == [
+        ("1-0", "n = 1\nn += 1\ndef f(x):\n    y = x + n\n    return y\nf(3)"),
+    ]
+
+
+def test_a_puzzle_s_code_has_the_answer_that_is_folded_after_it_and_those_before() -> None:
+    def folded(*lines: str) -> dict[str, Any]:
+        return {"cell_type": "markdown", "source": "\n".join(("```python solution", *lines, "```", ""))}
+
+    one = (code("def f(t): ..."), code("puzzle('a', f)"), folded("import torch", "def f(t):", "    return t"))
+    two = (code("def g(t): ..."), code("puzzle('b', g)"), folded("def g(t):", "    return torch.ones(t)"))
+    assert list(cells.puzzles_in({"cells": [*one, *two]})) == [
+        (1, "def f(t):\n    return t\npuzzle('a', f)"),
+        (4, "import torch\ndef g(t):\n    return torch.ones(t)\npuzzle('b', g)"),
+    ]
+
+
 def test_every_question_of_a_cell_has_its_own_code() -> None:
     asked = code(
         "%load_ext llamapar", "from exercises import check, predict", "predict('a')", "check('b')", "print(1)"

@@ -7,12 +7,16 @@ other line of a notebook runs in the page: what they printed is stored.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 ASKING = {"predict", "check", "ask"}
 """Functions of the course that show an answer box."""
+
+SOLUTION = re.compile(r"^```python solution\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""The answer of a puzzle or an exercise, in the text that folds it."""
 
 PANEL = "nbval-ignore-output"
 """The tag of a cell whose output is a panel, which is another at each run."""
@@ -61,6 +65,19 @@ def _has_panel(cell: dict[str, Any]) -> bool:
     return results and PANEL in cell["metadata"].get("tags", ())
 
 
+def puzzles_in(notebook: dict[str, Any]) -> Iterator[tuple[int, str]]:
+    """Of each puzzle the cell that judges it, and its code with the answer that is folded after it."""
+    cells = notebook["cells"]
+    before: list[ast.stmt] = []
+    for number, cell in enumerate(cells):
+        own = _statements(cell)
+        if own and _calls(own[-1], {"puzzle"}):
+            answers = (SOLUTION.search("".join(one["source"])) for one in cells[number + 1 :])
+            before += ast.parse(next(found[1] for found in answers if found)).body  # later ones may need it
+            yield number, _needed(before, own)
+        before += own
+
+
 def only_asks(cell: dict[str, Any]) -> bool:
     """Whether a cell imports and asks, and does nothing else."""
     own = _statements(cell)
@@ -70,9 +87,13 @@ def only_asks(cell: dict[str, Any]) -> bool:
 
 
 def _asks(statement: ast.stmt) -> bool:
+    return _calls(statement, ASKING)
+
+
+def _calls(statement: ast.stmt, names: set[str]) -> bool:
     match statement:
         case ast.Expr(ast.Call(ast.Name(name) | ast.Attribute(ast.Name("exercises"), name))):
-            return name in ASKING
+            return name in names
     return False
 
 
@@ -98,7 +119,10 @@ def _changes(statement: ast.stmt, names: set[str]) -> bool:
 
 
 def _used(statement: ast.stmt) -> set[str]:
-    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    found = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    if isinstance(statement, ast.FunctionDef):  # whose own names are no other's
+        return found - _stored(statement) - {n.arg for n in ast.walk(statement) if isinstance(n, ast.arg)}
+    return found | (_stored(statement) if isinstance(statement, ast.AugAssign) else set())
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -106,4 +130,8 @@ def _bound(statement: ast.stmt) -> set[str]:
         return {(each.asname or each.name).partition(".")[0] for each in statement.names}
     if isinstance(statement, ast.FunctionDef):
         return {statement.name}
+    return _stored(statement)
+
+
+def _stored(statement: ast.stmt) -> set[str]:
     return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .cells import shown_in
+from .cells import puzzles_in, shown_in
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
@@ -21,7 +21,8 @@ MODULES = ("*.py", "published_steps.json", "*.toml")
 
 
 def write_lessons(archive: Path, films: Path, cache: Path, notebooks: Sequence[Path]) -> dict[str, Any]:
-    """Write what a lesson's Python needs into a folder, add its recordings to `films`; returns `states`.
+    """Write what a lesson's Python needs into a folder, add its recordings to `films`; returns `states`, and
+    "said": by lesson and cell, what the ranks of a puzzle said to its answer.
 
     What the page's Python cannot run, or runs forward alone, is recorded with PyTorch; kept in `cache`.
     """
@@ -31,10 +32,12 @@ def write_lessons(archive: Path, films: Path, cache: Path, notebooks: Sequence[P
         name: {key: code for key, code in own.items() if key in found["failed"][name] or "lp.watch(" in code}
         for name, own in codes.items()
     }
-    recorded = _recorded(needed, cache)
+    puzzles = {path.stem: dict(puzzles_in(json.loads(path.read_text()))) for path in notebooks}
+    recorded = _recorded({"panels": needed, "puzzles": puzzles}, cache)
     shutil.copyfile(recorded / "kept.json", archive / "kept.json")
     _add_films(recorded, films)
-    return states(archive, films)
+    said = json.loads((recorded / "said.json").read_text())
+    return states(archive, films) | {"said": said}
 
 
 def write_archive(archive: Path, notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
@@ -73,7 +76,7 @@ def _cells_alone(notebook: dict[str, Any]) -> dict[str, Any]:
     return {"cells": cells}
 
 
-def _recorded(codes: dict[str, dict[str, str]], cache: Path) -> Path:
+def _recorded(codes: dict[str, object], cache: Path) -> Path:
     """A folder with recordings and kept questions, made where it is not there yet."""
     trees = (PROJECT / "llamapar", PROJECT / "notebooks", HERE.parent / "watch")
     sources = sorted(path for tree in trees for path in tree.rglob("*.py"))
