@@ -233,7 +233,8 @@ def move_box(panel: Locator, draw: random.Random) -> None:
         nodes.first.press(draw.choice(("Enter", "Tab")))
         return
     for _ in range(draw.choice((1, 3)) if kind in ("slot", "choice") else 1):  # faster than answers
-        nodes.nth(draw.randrange(nodes.count())).click()
+        if many := nodes.count():  # else an answer came meanwhile, and took it away
+            nodes.nth(draw.randrange(many)).click()
 
 
 # -- the Explorer beside the command ---------------------------------------------------------------

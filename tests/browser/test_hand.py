@@ -55,7 +55,9 @@ def test_a_hand_over_the_explorer_says_what_check_says(
         panel.settle()
         walk = Walk(panel, 33, lambda panel: compared.update([in_time(lambda: check_agrees(panel, run))]))
         walk.go(counts(4, 16, 1_000))
-        panel.root.locator(".lp-status").first.click()  # the focus leaves a box, which sends what was typed last
+        panel.root.locator(
+            ".lp-status"
+        ).first.click()  # the focus leaves a box, which sends what was typed last
         panel.settle()
         panel.kernel("panel.cancel()\npanel.set(**start)\npanel.set(tp=16)")
         panel.settle()

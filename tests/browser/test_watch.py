@@ -343,6 +343,20 @@ def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     assert unreached(panel(notebook, 0)) == []
 
 
+def test_pointing_at_a_rank_changes_what_is_lit_and_moves_nothing(notebook: Notebook) -> None:
+    for cell in range(len(NAMES)):
+        watched = panel(notebook, cell)
+        watched.scroll_into_view_if_needed()
+        stage, block = watched.locator(".lp-stage"), watched.locator(".lp-block")
+        tiles = watched.locator(".lp-tile")
+        places = set()
+        for rank in range(tiles.count()):
+            tiles.nth(rank).hover()
+            assert f"rank {rank}" in block.inner_text()
+            places.add((stage.bounding_box() or {})["y"] - (watched.bounding_box() or {})["y"])
+        assert len(places) == 1
+
+
 def test_a_hand_that_moves_at_random_is_followed(
     notebook: Notebook, counts: Callable[[int, int, int], int]
 ) -> None:
