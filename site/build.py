@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -27,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "notebooks")]
 
 from chapters import Alive, write_course  # noqa: E402
 from lessons.making import write_lessons  # noqa: E402
 from pages import TITLES, panel_page  # noqa: E402
+from scripts import OF_WATCH, STANDINS, printed_by  # noqa: E402
 
 PROJECT = HERE.parent
 SITE = PROJECT / "build" / "site"
@@ -152,22 +152,17 @@ def panels(films: Path | None = None) -> dict[str, Any]:
 
     films: recordings, of lp.watch on a stand-in of torch; without them of the other panels.
     """
-    watch = [] if films is None else [HERE / "watch", HERE / "watch" / "standins"]
-    path = os.pathsep.join(map(str, (*watch, HERE / "standins", PROJECT)))
-    names = ["watch"] if watch else [name for name in TITLES if name != "watch"]
-    command = [sys.executable, "-P", str(HERE / "standins" / "page_python.py"), *names]
-    own = {"PYTHONPATH": path, "LLAMAPAR_FILMS": str(films)}
-    made = subprocess.run(command, env=os.environ | own, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(made.stdout)
+    names = ["watch"] if films else [name for name in TITLES if name != "watch"]
+    imports = OF_WATCH if films else STANDINS
+    script = HERE / "standins" / "page_python.py"
+    found: dict[str, Any] = json.loads(printed_by(script, *names, imports=imports, LLAMAPAR_FILMS=films))
     return found
 
 
 def write_films(films: Path, every: bool) -> None:
     """The recordings of lp.watch, by torch itself; without `every` the one that the page opens with."""
-    own = {"PYTHONPATH": os.pathsep.join(map(str, (HERE / "watch", PROJECT)))}
-    words = [str(films), str(PROJECT / "build" / "films"), *([] if every else ["first"])]
-    command = [sys.executable, "-P", str(HERE / "watch" / "films.py"), *words]
-    subprocess.run(command, env=os.environ | own, check=True)
+    words = [films, PROJECT / "build" / "films", *([] if every else ["first"])]
+    printed_by(HERE / "watch" / "films.py", *words, imports=(HERE / "watch", PROJECT))
 
 
 def write_panels(site: Path, every: bool) -> None:

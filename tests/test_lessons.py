@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -163,12 +162,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def driven(archive: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
     """All that the page hears."""
-    watch = SITE / "watch"
-    paths = (archive, watch, watch / "standins", SITE / "standins", PROJECT)
-    own = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "LLAMAPAR_FILMS": str(archive / "films")}
-    own["LLAMAPAR_PAGE_PROGRESS"] = str(archive / "progress.json")
+    scripts = importlib.import_module("scripts")
+    own = {"LLAMAPAR_FILMS": archive / "films", "LLAMAPAR_PROGRESS": archive / "progress.json"}
+    env = scripts.environment((archive, *scripts.OF_WATCH), **own)
     command = [sys.executable, "-P", "-c", DRIVE, json.dumps(messages)]
-    made = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
+    made = subprocess.run(command, env=env, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     (archive / "progress.json").unlink(missing_ok=True)
     heard: list[dict[str, Any]] = json.loads(made.stdout)

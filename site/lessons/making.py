@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts import OF_WATCH, PROJECT, printed_by
+
 from .cells import puzzles_in, shown_in
 
 HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parent.parent
 MODULES = ("*.py", "published_steps.json", "*.toml")
 """Of `notebooks`: what its cells import, and what that reads."""
 
 
 def write_lessons(archive: Path, films: Path, cache: Path, notebooks: Sequence[Path]) -> dict[str, Any]:
-    """Write what a lesson's Python needs into a folder, add its recordings to `films`; returns `states`, and
-    "said": by lesson and cell, what the ranks of a puzzle said to its answer.
+    """Write what a lesson's Python needs into a folder, add its recordings to `films`.
+
+    Returns "states": by lesson and key, kind and first state of each panel; "asked": by lesson, (kind, name)
+    of its questions; "still": the words with which a stored question asks to be run; and "said": by lesson
+    and cell, what the ranks of a puzzle said to its answer.
 
     What the page's Python cannot run, or runs forward alone, is recorded with PyTorch; kept in `cache`.
     """
@@ -36,8 +37,11 @@ def write_lessons(archive: Path, films: Path, cache: Path, notebooks: Sequence[P
     recorded = _recorded({"panels": needed, "puzzles": puzzles}, cache)
     shutil.copyfile(recorded / "kept.json", archive / "kept.json")
     _add_films(recorded, films)
+    from boxes import ASK
+    from progress import asked
+
     said = json.loads((recorded / "said.json").read_text())
-    return states(archive, films) | {"said": said}
+    return {"states": states(archive, films)["states"], "asked": asked(), "still": ASK, "said": said}
 
 
 def write_archive(archive: Path, notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
@@ -48,8 +52,6 @@ def write_archive(archive: Path, notebooks: Sequence[Path]) -> dict[str, dict[st
     for pattern in MODULES:
         for path in (PROJECT / "notebooks").glob(pattern):
             shutil.copyfile(path, archive / path.name)
-    for path in notebooks:  # whose questions the progress is counted by
-        (archive / path.name).write_text(json.dumps(_cells_alone(json.loads(path.read_text()))))
     for name in ("page_lesson.py", "kept.py", "running.py"):
         shutil.copyfile(HERE / name, archive / name)
     shutil.copytree(
@@ -60,20 +62,12 @@ def write_archive(archive: Path, notebooks: Sequence[Path]) -> dict[str, dict[st
 
 
 def states(archive: Path, films: Path) -> dict[str, Any]:
-    """ "states": by lesson and key, kind and first state; "failed": why there is none; "asked"; "still"."""
-    watch = PROJECT / "site" / "watch"
-    paths = (archive, watch, watch / "standins", PROJECT / "site" / "standins", PROJECT)
-    own = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "LLAMAPAR_FILMS": str(films)}
-    command = [sys.executable, "-P", str(archive / "page_lesson.py")]
-    made = subprocess.run(command, env=os.environ | own, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(made.stdout)
-    return found
-
-
-def _cells_alone(notebook: dict[str, Any]) -> dict[str, Any]:
-    """A notebook without what its cells showed."""
-    cells = [{"cell_type": one["cell_type"], "source": one["source"]} for one in notebook["cells"]]
-    return {"cells": cells}
+    """ "states": by lesson and key, kind and first state; "failed": why there is none."""
+    script = archive / "page_lesson.py"
+    made: dict[str, Any] = json.loads(
+        printed_by(script, imports=(archive, *OF_WATCH), LLAMAPAR_FILMS=films, LLAMAPAR_PROGRESS="off")
+    )
+    return made
 
 
 def _recorded(codes: dict[str, object], cache: Path) -> Path:
@@ -87,10 +81,8 @@ def _recorded(codes: dict[str, object], cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         asked = cache / "codes.json"
         asked.write_text(json.dumps(codes))
-        paths = (HERE, HERE.parent / "watch", PROJECT / "notebooks", PROJECT)
-        own = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
-        command = [sys.executable, "-P", str(HERE / "record.py"), str(asked), str(folder)]
-        subprocess.run(command, env=os.environ | own, check=True)
+        imports = (HERE, HERE.parent / "watch", PROJECT / "notebooks", PROJECT)
+        printed_by(HERE / "record.py", asked, folder, imports=imports, LLAMAPAR_PROGRESS="off")
     return folder
 
 

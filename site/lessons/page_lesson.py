@@ -27,10 +27,10 @@ from llamapar.errors import LlamaparError
 from llamapar.panels.runner import Runner
 from llamapar.panels.watch_panel import opened
 
-HERE = Path(os.environ.get("LLAMAPAR_LESSONS", Path(__file__).parent))
+HERE = Path(__file__).parent
 """Where `lessons.json` lies: by lesson and key, the code of a panel; and the course's modules."""
 
-PROGRESS = Path(os.environ.get("LLAMAPAR_PAGE_PROGRESS", "/progress.json"))
+PROGRESS = "/progress.json"
 """In the page's own file system, which is gone with it; the browser keeps what it holds."""
 
 NEED_TORCH = ("run", "tape", "record", "checkpoint")
@@ -47,7 +47,7 @@ class Lesson:
     def __init__(self, name: str, post: Callable[[str], object], read: Read) -> None:
         self._cells: dict[str, str] = lessons()[name]
         self._post, self._kept = post, ""
-        os.environ["LLAMAPAR_PROGRESS"] = str(PROGRESS)
+        self._progress = Path(os.environ.setdefault("LLAMAPAR_PROGRESS", PROGRESS))
         prepare(read)
 
     def receive(self, text: str) -> None:
@@ -73,11 +73,11 @@ class Lesson:
 
     def _restore(self, text: str) -> None:
         if text:
-            PROGRESS.write_text(text, encoding="utf-8")
+            self._progress.write_text(text, encoding="utf-8")
         self._kept = text
 
     def _tell_progress(self) -> None:
-        text = PROGRESS.read_text(encoding="utf-8") if PROGRESS.is_file() else ""
+        text = self._progress.read_text(encoding="utf-8") if self._progress.is_file() else ""
         if text != self._kept:
             self._kept = text
             self._post(json.dumps({"progress": text}))
@@ -108,7 +108,7 @@ def _refuse(*_: object, **__: object) -> None:
 def make(code: str) -> Any:
     """The widget that the last line of a cell's code shows."""
     shown.clear()
-    found = run(code)
+    found, _ = run(code)
     return shown[-1] if found is None else found  # a question displays its box
 
 
@@ -118,26 +118,22 @@ def kind_of(widget: object) -> str:
 
 
 def states(read: Read) -> dict[str, Any]:
-    """By lesson and key: kind and first state of each panel, or why there is none; and what is asked."""
-    import progress
-
+    """By lesson and key: kind and first state of each panel, or why there is none."""
     prepare(read)
-    made: dict[str, dict[str, object]] = {name: {} for name in lessons()}
-    failed: dict[str, dict[str, str]] = {name: {} for name in made}
-    for name, cells in lessons().items():
+    codes = lessons()
+    made: dict[str, dict[str, object]] = {name: {} for name in codes}
+    failed: dict[str, dict[str, str]] = {name: {} for name in codes}
+    for name, cells in codes.items():
         for key, code in cells.items():
             try:
                 widget = make(code)
                 made[name][key] = {"kind": kind_of(widget), "state": widget.get_state()}
             except Exception as fault:
                 failed[name][key] = f"{type(fault).__name__}: {fault}"
-    from boxes import ASK
-
-    return {"states": made, "failed": failed, "asked": progress.asked(), "still": ASK}
+    return {"states": made, "failed": failed}
 
 
 if __name__ == "__main__":
     from films import read
 
-    os.environ["LLAMAPAR_PROGRESS"] = "off"
     json.dump(states(read), sys.stdout)

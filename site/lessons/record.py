@@ -9,14 +9,9 @@ kept.json and said.json, which has by lesson and cell what the ranks of a puzzle
 from __future__ import annotations
 
 import json
-import os
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
-
-os.environ["LLAMAPAR_PROGRESS"] = "off"
 
 from films import write
 from kept import KEPT, Kept, keep
@@ -33,9 +28,7 @@ def said_by(puzzles: Codes) -> Codes:
     said: Codes = {lesson: {} for lesson in puzzles}
     for lesson, cells in puzzles.items():
         for cell, code in cells.items():
-            with redirect_stdout(StringIO()) as printed:
-                exec(compile(code, "<lesson>", "exec"), {})
-            text = printed.getvalue()
+            _, text = run(code)
             if not text.startswith("right"):
                 raise ValueError(f"{lesson}, cell {cell}: {text}")
             said[lesson][cell] = text
@@ -48,7 +41,7 @@ def record(codes: Codes, folder: Path) -> None:
     for lesson, cells in codes.items():
         for key, code in cells.items():
             with patch.object(exercises, "box") as box, patch("IPython.display.display"):
-                shown = run(code)
+                shown, _ = run(code)
             if isinstance(shown, Watch):
                 watched.append(shown._state)
             elif box.called:

@@ -8,11 +8,12 @@ from io import StringIO
 from typing import Any
 
 
-def run(code: str) -> Any:
-    """What the last line of it gives. What it prints stands stored in the lesson."""
+def run(code: str) -> tuple[Any, str]:
+    """What the last line of it gives, and what all of it prints."""
     *first, last = ast.parse(code).body
     assert isinstance(last, ast.Expr)
     names: dict[str, object] = {}
-    with redirect_stdout(StringIO()):
+    with redirect_stdout(StringIO()) as printed:
         exec(compile(ast.Module(first, []), "<lesson>", "exec"), names)
-        return eval(compile(ast.Expression(last.value), "<lesson>", "eval"), names)
+        shown = eval(compile(ast.Expression(last.value), "<lesson>", "eval"), names)
+    return shown, printed.getvalue()

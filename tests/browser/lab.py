@@ -47,6 +47,8 @@ FLAGS = [
 ]
 START_SECONDS = 90.0
 RUN_SECONDS = 120.0
+WIDGET = "application/vnd.jupyter.widget-view+json"
+"""The kind of an output that is a widget."""
 
 Theme = Literal["light", "dark"]
 

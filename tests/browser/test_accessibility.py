@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from browser.access import serious, unreached
-from browser.lab import Lab, Notebook, scratch_notebook
+from browser.lab import WIDGET, Lab, Notebook, scratch_notebook
 from browser.panel import OPEN, open_tab
 from browser.test_walk import NOTEBOOKS
 from test_bringing import FILES
@@ -18,7 +18,6 @@ pytestmark = pytest.mark.browser
 
 EXPLORER = "import llamapar as lp\npanel = lp.explorer('llama3-8b', tp=16, pp=1, dp=4)\npanel.pin()\npanel"
 CLINIC = "visit = lp.clinic('n_kv_heads (8) must be divisible by tp (16)', model='llama3-70b')\nvisit"
-WIDGET = "application/vnd.jupyter.widget-view+json"
 BRING = (
     f"from llamapar.panels.bringing import read\nvisit.bring(read({FILES!r}))\npanel.bring(read({FILES!r}))"
 )

@@ -12,18 +12,13 @@ from playwright.sync_api import expect
 
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import RESTART, Panel
-from browser.walk import Walk
+from browser.walk import OPENED, Walk
 from inputs import TEN_KV_HEADS
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
 
-EXPLORER = """\
-import llamapar as lp
-panel = lp.explorer("llama3.1-405b", tp=8, pp=16, dp=128, zero=2, seq_len=8192)
-start = dict(panel.payload["values"])
-panel"""
 AGAIN = "panel  # once more"
 CLINIC = "visit = lp.clinic(model='llama3-8b')\nvisit"
 KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
@@ -33,7 +28,7 @@ CONFIG = {"name": "config.json", "mimeType": "application/json"}
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     path = tmp_path_factory.mktemp("answers") / "panels.ipynb"
-    with lab.open(scratch_notebook(path, EXPLORER, AGAIN, CLINIC), height=3600) as opened:
+    with lab.open(scratch_notebook(path, OPENED, AGAIN, CLINIC), height=3600) as opened:
         opened.run(0)
         opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
         yield opened

@@ -25,22 +25,16 @@ from browser.hands import (
     watch_agrees,
     watch_anew,
 )
-from browser.lab import Lab, Notebook, scratch_notebook, wait_until
+from browser.lab import WIDGET, Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import Panel
 from browser.test_walk import NOTEBOOKS, walked
-from browser.walk import Act, Walk, acts, controls
+from browser.walk import OPENED, Act, Walk, acts, controls
 from llamapar.panels.controls import CLINIC
 
 pytestmark = pytest.mark.browser
 
 LESSONS = [path for path in NOTEBOOKS if path.stem != "14_twenty_questions"]  # whose answers stand in cells
-EXPLORER = """\
-import llamapar as lp
-panel = lp.explorer("llama3.1-405b", tp=8, pp=16, dp=128, zero=2, seq_len=8192)
-start = dict(panel.payload["values"])
-panel"""
-VIEW = "application/vnd.jupyter.widget-view+json"
-WIDGET = "__import__('ipywidgets').widgets.widget._instances['ID']"
+BY_ID = "__import__('ipywidgets').widgets.widget._instances['ID']"
 
 
 @pytest.mark.soak
@@ -48,7 +42,7 @@ def test_a_hand_over_the_explorer_says_what_check_says(
     lab: Lab, tmp_path: Path, run: Run, counts: Any
 ) -> None:
     compared: Counter[bool] = Counter()
-    with lab.open(scratch_notebook(tmp_path / "explorer.ipynb", EXPLORER), height=3600) as notebook:
+    with lab.open(scratch_notebook(tmp_path / "explorer.ipynb", OPENED), height=3600) as notebook:
         notebook.run(0)
         notebook.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
         panel = Panel(notebook, 0, "panel")
@@ -79,10 +73,12 @@ class Lesson:
         self.widgets: dict[str, list[tuple[int, int, str]]] = {}
         for index in range(len(notebook.cells())):
             views = [
-                output["data"][VIEW] for output in notebook.outputs(index) if VIEW in output.get("data", {})
+                output["data"][WIDGET]
+                for output in notebook.outputs(index)
+                if WIDGET in output.get("data", {})
             ]
             for nth, view in enumerate(views):
-                name = WIDGET.replace("ID", view["model_id"])
+                name = BY_ID.replace("ID", view["model_id"])
                 kind = kernel(notebook, f"type({name}).__name__")
                 self.widgets.setdefault(kind, []).append((index, nth, name))
 

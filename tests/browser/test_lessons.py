@@ -47,6 +47,7 @@ def test_a_lesson_comes_alive_keeps_its_guesses_and_asks_nobody_else(browser: Br
     read = page.locator("[data-chapter='00_start_here']")
     expect(read).to_have_attribute("data-read", re.compile(r"✓ read · 1 of \d+ questions, 0 right"))
     page.goto(f"{address}notebooks/00_start_here.html")
+    page.locator("[data-kind=box]").first.scroll_into_view_if_needed()
     expect(asked).to_contain_text("you said 128 rows, it is 64 rows", timeout=WAIT)
 
     own = (address, "data:", "blob:")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from browser.lab import PROJECT, Lab, scratch_notebook
+from browser.lab import PROJECT, WIDGET, Lab, scratch_notebook
 from llamapar.panels.page import A_PICTURE
 
 pytestmark = pytest.mark.browser
@@ -21,7 +21,6 @@ START = PROJECT / "notebooks" / "00_start_here.ipynb"
 PANEL = "lp.explorer("
 OURS = "import llamapar as lp\nlp.explorer('tiny', tp=2)"
 ANOTHER_S = "import ipywidgets\nipywidgets.IntSlider(3)"
-WIDGET = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
 
 

@@ -18,6 +18,13 @@ from llamapar.describe.jobs import JOBS
 from llamapar.panels.controls import EXPLORER, TABS
 from test_bringing import FILES
 
+OPENED = """\
+import llamapar as lp
+panel = lp.explorer("llama3.1-405b", tp=8, pp=16, dp=128, zero=2, seq_len=8192)
+start = dict(panel.payload["values"])
+panel"""
+"""A cell whose panel a walk brings back to its start."""
+
 CONFIG = {"name": "config.json", "mimeType": "application/json"}
 GOOD_CONFIG: Any = {**CONFIG, "buffer": json.dumps(TEN_KV_HEADS).encode()}
 BAD_CONFIG: Any = {**CONFIG, "buffer": b"{"}
