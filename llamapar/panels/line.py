@@ -90,7 +90,7 @@ def read_arguments(
 ) -> tuple[list[object], Values]:
     """What a line of code calls `function` with, by place and by name. Raises LlamaparError.
 
-    within: functions whose calls may stand as arguments, by name, which then are Calls that nobody made.
+    within: functions that an argument may call, by name. Such a call is read into a Call, and not made.
     """
     within = {"lp.ModelConfig": ModelConfig, **within}
 
@@ -100,7 +100,7 @@ def read_arguments(
         name, by_place, by_name = value
         what = f"{shown(name)} is no value here"
         if name not in within:
-            raise LlamaparError(what, f"within the line stands {', '.join(within)}", field="line")
+            raise LlamaparError(what, f"an argument may call {', '.join(within)}", field="line")
         try:
             given = inspect.signature(within[name]).bind_partial(*map(made, by_place), **by_name).arguments
             given = {each: made(value) for each, value in given.items()}
@@ -110,5 +110,5 @@ def read_arguments(
 
     name, by_place, by_name = read_call(line)
     if name != function:
-        raise LlamaparError(f"the line calls {name}", f"here it is one of {function}", field="line")
+        raise LlamaparError(f"the line calls {name}", f"this panel reads calls of {function}", field="line")
     return [made(value) for value in by_place], {each: made(value) for each, value in by_name.items()}

@@ -226,7 +226,7 @@ _MADE_BY = {f"lp.{found.make.__name__}": found.make for found in SUBJECTS.values
 def opened(
     what: str | Record | Call, model: ModelLike | None = None, *, knob: str | None = None, **arguments: object
 ) -> LiveState:
-    """What `live` shows at first."""
+    """The state with which `live` opens."""
     given: Values = {}
     if isinstance(what, Record | Call):
         kind, call = type(what).__name__, what.call if isinstance(what, Record) else what

@@ -236,7 +236,7 @@ function buildControls(schema, uid, send, load) {
   return { column: make("div", { class: "lp-controls" }, ...groups), rows, show };
 }
 
-// Where a panel of its own has an address, a link to it with what stands here, as the line of text that it takes.
+// A link to the page that shows this state alone, where there is such a page: its address ends with the line.
 function openLink(model) {
   const node = model.address ? make("a", { class: "lp-open" }, "open this state") : null;
   return { node, show: (line) => { if (node) node.href = model.address(line); } };

@@ -38,8 +38,8 @@ DEEP = 16
 """Containers within containers that a page is sent; a panel's own are half as deep."""
 
 BREATH = 0.005
-"""Seconds of rest once the page was sent what there is. Until Python's thread that carries it has had the
-interpreter a few times, the picture waits, and what computes gives it up only every 5 ms."""
+"""Seconds that the kernel pauses once it has sent a picture. The thread that writes it to the socket needs
+the interpreter a few times, and a thread that computes gives it up only every 5 ms."""
 
 A_PICTURE = "a still picture: live in JupyterLab"
 """What the still picture of a panel says of itself."""

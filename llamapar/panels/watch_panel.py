@@ -97,7 +97,7 @@ def opened(
     layout: LayoutLike | None = None,
     **options: object,
 ) -> State:
-    """What `watch` shows at first, as a state of the same kind."""
+    """The state with which `watch` opens, of the same class as `state`."""
     from llamapar.programs import program as find_program
     from llamapar.programs.cases import BREAK, CASES
 
