@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import llamapar as lp
 from flights import hangs, many, multiplied, spare, torchs_pickle
-from llamapar.diagnosis.flight.verdict import standing
+from llamapar.flight.verdict import standing
 from test_flight import PASSED, UNSEEN, culprits
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     print(f"explained {took:.1f} s, {took / alone:.2f} times")
     print(f"at most {most / 2**20:.2f} GiB, {before / 2**20:.2f} before")
     print(found.best)
-    if found.flight is None or found.flight.ranks != (args.ranks // 3,):
+    if getattr(found.flight, "ranks", ()) != (args.ranks // 3,):
         raise SystemExit("another rank was named")
 
 

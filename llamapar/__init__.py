@@ -2,8 +2,8 @@
 
 One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
 `ranks`, `schedule`, `zero`, `view`, `live`, `explorer`), executed (`run`, `tape`, `record`, `watch`)
-and explained (`explain`, `clinic`). Importing this needs no third-party package: what needs torch,
-plotly or ipywidgets is imported when it is first used.
+and explained (`explain`, `clinic`). Every name is imported when it is first used, so importing
+this takes a moment and needs no third-party package.
 """
 
 from __future__ import annotations
@@ -12,96 +12,69 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import interrupts as _interrupts  # first: of what follows Ctrl-C may already end the command
-from .count import Memory, Reconciliation, memory, reconcile
-from .count.wire import Traffic, traffic
-from .count.zero_map import ZeroMap, zero
-from .describe.job import Job
-from .describe.jobs import JOBS, PublishedJob
-from .describe.layout import AXES, Coord, Layout, LayoutLike
-from .describe.models import PRESETS, ModelConfig, ModelLike, model
-from .describe.rope import RopeScaling
-from .describe.splits import Padding
-from .diagnosis import Diagnosis, Explanation, Level, explain
-from .errors import LayoutError, LlamaparError, ModelError
+from .errors import LlamaparError
 from .errors import install as _install
-from .execution.shrinking import Shrunk, shrink
-from .frameworks import FRAMEWORKS
-from .frameworks.settings import Contradiction, Settings, read_settings
-from .place import (
-    FfnMap,
-    HeadMap,
-    RankGrid,
-    SequenceMap,
-    StageMap,
-    VocabMap,
-    ffn,
-    heads,
-    ranks,
-    sequence,
-    stages,
-    vocab,
-)
-from .place.orders import Action
-from .place.pipeline import Moment, Schedule, Timeline, Timelines
-from .place.schedule import schedule
-from .records.losses import LossCurve
-from .records.trace import Tape, Trace
-from .rules.machines import Loading, loading
-from .rules.report import Finding, Report, check, require
-from .timing.calibrate import Calibration, calibrate
-from .timing.cost import Cost, cost
-from .timing.inside import LayerSteps, inside
-from .timing.plan import Plan, Ranked, plan
-from .timing.reasons import Reasons, reasons
-from .timing.scaling import Scaling, scaling
+from .late import PUBLIC as _PUBLIC
+from .late import late as _late
 
 if TYPE_CHECKING:
     from . import checkpoint, programs
     from .checkpoint import Checkpoint, CheckpointError, Inspection, Verification
+    from .configs.reading import read_settings
+    from .count import Memory, Reconciliation, memory, reconcile
+    from .count.wire import Traffic, traffic
+    from .count.zero_map import ZeroMap, zero
+    from .describe.job import Job
+    from .describe.jobs import JOBS, PublishedJob
+    from .describe.layout import AXES, Coord, Layout, LayoutLike
+    from .describe.models import PRESETS, ModelConfig, ModelLike, model
+    from .describe.rope import RopeScaling
+    from .describe.splits import Padding
+    from .diagnosis import Diagnosis, Explanation, Level, explain
+    from .errors import LayoutError, ModelError
     from .execution.answers import Cancelled, PeerError, RankFailure
     from .execution.bitwise import Bitwise, bitwise
     from .execution.dry_run import DryRun
     from .execution.execute import run, tape
     from .execution.recorder import Recording, record
     from .execution.result import RunResult
+    from .execution.shrinking import Shrunk, shrink
     from .figures import View, view
+    from .frameworks import FRAMEWORKS
+    from .frameworks.settings import Contradiction, Settings
     from .panels.clinic_panel import Clinic, clinic
     from .panels.explorer_panel import Explorer, explorer
     from .panels.live_panel import Live, live
     from .panels.watch_panel import Watch, watch
+    from .place import (
+        FfnMap,
+        HeadMap,
+        RankGrid,
+        SequenceMap,
+        StageMap,
+        VocabMap,
+        ffn,
+        heads,
+        ranks,
+        sequence,
+        stages,
+        vocab,
+    )
+    from .place.orders import Action
+    from .place.pipeline import Moment, Schedule, Timeline, Timelines
+    from .place.schedule import schedule
+    from .records.losses import LossCurve
+    from .records.trace import Tape, Trace
+    from .rules.machines import Loading, loading
+    from .rules.report import Finding, Report, check, require
+    from .timing.calibrate import Calibration, calibrate
+    from .timing.cost import Cost, cost
+    from .timing.inside import LayerSteps, inside
+    from .timing.plan import Plan, Ranked, plan
+    from .timing.reasons import Reasons, reasons
+    from .timing.scaling import Scaling, scaling
 
 __version__ = "0.1.0"
-
-_LAZY = {
-    "Bitwise": "execution.bitwise",
-    "Cancelled": "execution.answers",
-    "Checkpoint": "checkpoint",
-    "CheckpointError": "checkpoint",
-    "Clinic": "panels.clinic_panel",
-    "DryRun": "execution.dry_run",
-    "Explorer": "panels.explorer_panel",
-    "Inspection": "checkpoint",
-    "Live": "panels.live_panel",
-    "PeerError": "execution.answers",
-    "RankFailure": "execution.answers",
-    "Recording": "execution.recorder",
-    "RunResult": "execution.result",
-    "Verification": "checkpoint",
-    "View": "figures",
-    "Watch": "panels.watch_panel",
-    "bitwise": "execution.bitwise",
-    "checkpoint": "",
-    "clinic": "panels.clinic_panel",
-    "explorer": "panels.explorer_panel",
-    "live": "panels.live_panel",
-    "programs": "",
-    "record": "execution.recorder",
-    "run": "execution.execute",
-    "tape": "execution.execute",
-    "view": "figures",
-    "watch": "panels.watch_panel",
-}
-"""Names that need torch, plotly or ipywidgets → their module, "" for one that is a module itself."""
 
 __all__ = [
     "AXES",
@@ -208,25 +181,27 @@ __all__ = [
 ]
 
 
+_ON_TORCH = ("", "checkpoint", "execution", "panels")
+"""Rooms of public names that need torch; "" for `lp.checkpoint` and `lp.programs` themselves."""
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _PUBLIC:
         from difflib import get_close_matches
 
         nearest = " or ".join(get_close_matches(name, __all__))
         raise AttributeError(f"llamapar has no {name!r}" + (f"; is it {nearest}?" if nearest else ""))
-    from importlib import import_module
-
-    if "torch._C" in sys.modules and "torch" not in sys.modules:
+    needs_torch = _PUBLIC[name].partition(".")[0] in _ON_TORCH
+    if needs_torch and "torch._C" in sys.modules and "torch" not in sys.modules:
         what = "torch is half imported in this process: its import was interrupted, and cannot be done again"
         raise LlamaparError(what, f"lp.{name} needs it", ["a restart of the kernel, or of Python"])
     try:
         with _interrupts.deferred():  # a torch whose import is broken off cannot be imported again
-            module = import_module(f".{_LAZY[name] or name}", __name__)
+            value = _late(name)
     except ModuleNotFoundError as problem:
         rest = "run" if problem.name in ("torch", "numpy", "cloudpickle") else "lab"
         what = f"lp.{name} needs {problem.name}, which is not installed"
         raise ModuleNotFoundError(f"{what}\n  try  {_install(rest)}", name=problem.name) from None
-    value = getattr(module, name) if _LAZY[name] else module
     globals()[name] = value
     return value
 
@@ -249,7 +224,8 @@ def _register_display() -> None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None:
-        shell.display_formatter.ipython_display_formatter.for_type(Explanation, _show_explanation)
+        shown = shell.display_formatter.ipython_display_formatter
+        shown.for_type_by_name("llamapar.diagnosis.result", "Explanation", _show_explanation)
 
 
 _register_display()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llamapar.describe.layout import Layout
-from llamapar.diagnosis.flight.dumps import Dump, Folder, of_bytes
+from llamapar.flight.dumps import Dump, Folder, of_bytes
 
 ORACLES = Path(__file__).parent / "oracles"
 

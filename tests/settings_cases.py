@@ -20,9 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llamapar.configs.files import Files
+from llamapar.configs.reading import settings_of
 from llamapar.errors import LlamaparError
-from llamapar.frameworks.settings.files import Files
-from llamapar.frameworks.settings.reading import Settings, settings_of
+from llamapar.frameworks.settings import Settings
 
 ORACLES = Path(__file__).parent / "oracles"
 _ENDINGS = {"toml": ".toml", "yaml": ".yaml", "json": ".json", "python": ".py", "cli": ".sh"}

@@ -20,7 +20,7 @@ from jupyter_client.session import json_packer
 import llamapar as lp
 from inputs import TEN_KV_HEADS
 from llamapar.cli import main as cli
-from llamapar.panels.bringing import read
+from llamapar.configs.reading import settings_of_texts as read
 from llamapar.panels.controls import DEFAULTS, DIMS, TABS
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer

@@ -18,9 +18,9 @@ from hypothesis import given
 import llamapar as lp
 from inputs import jobs
 from llamapar.cli import main as cli
+from llamapar.configs import export
+from llamapar.configs.export import EXPORTS
 from llamapar.describe.splits import LAYER_SPLITS
-from llamapar.frameworks import export
-from llamapar.frameworks.export import EXPORTS
 
 PAPER = lp.Job.of(
     "llama3.1-405b", lp.Layout(tp=8, cp=16, pp=16, dp=4), gpus=16384, seq_len=131072, batch_per_dp=16

@@ -17,9 +17,9 @@ import pytest
 import llamapar as lp
 from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, positions, spare, torchs_pickle
 from llamapar.cli.main import main
-from llamapar.diagnosis.flight import answer, dumps, inert, verdict
-from llamapar.diagnosis.flight.verdict import Standing
 from llamapar.diagnosis.known import Known
+from llamapar.flight import answer, dumps, inert, verdict
+from llamapar.flight.verdict import Standing
 from peak import Peak
 from soon import within
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 import plans
+from llamapar.configs.export import EXPORTS
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
-from llamapar.frameworks.export import EXPORTS
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import schedule_of, walk_of
 from llamapar.rules.capacity import layers_numel, least_bytes, memory_of

@@ -16,10 +16,9 @@ import pytest
 
 import llamapar as lp
 from llamapar.cli.main import main
-from llamapar.frameworks import export
-from llamapar.frameworks.settings import FORMATS, documents, flags, launch, shell
-from llamapar.frameworks.settings.files import Files
-from llamapar.frameworks.settings.reading import settings_of
+from llamapar.configs import documents, export, flags, launch, shell
+from llamapar.configs.files import Files
+from llamapar.configs.reading import FORMATS, settings_of
 from settings_cases import ORACLES, Score, cases, files_of, read, score
 from soon import within
 
@@ -760,7 +759,7 @@ def test_yaml_without_pyyaml_is_a_sentence() -> None:
     code = (
         "import sys; sys.modules['yaml'] = None\n"
         "import llamapar as lp\n"
-        "from llamapar.frameworks.settings.documents import read_yaml\n"
+        "from llamapar.configs.documents import read_yaml\n"
         "try:\n    read_yaml('a.yaml', 'a: 1')\nexcept lp.LlamaparError as e:\n    print(e)\n"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -7,10 +7,10 @@ import time
 
 from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.options import LAYOUT, OPTIONS, offer
+from llamapar.describe.options import EXPORTS, LAYOUT, OPTIONS
 from llamapar.errors import Choice, LlamaparError
-from llamapar.frameworks.export import EXPORTS
 from llamapar.frameworks.settings import Settings
+from llamapar.late import late
 from llamapar.timing.cost import Cost, cost
 from llamapar.timing.plan import Plan, plan
 from llamapar.timing.reasons import reasons
@@ -60,9 +60,6 @@ _SEARCHED = ("gpus", "seq_len", "global_batch")
 _PLAN = (*("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"), "kv_replication")
 _SHOWN = ("profile", "most_tp", "all_schedules", "top", "framework")
 
-_SETTINGS = {title.lower().replace(" ", "-"): made for title, made in EXPORTS.items()}
-offer("export", _SETTINGS)
-
 _PATIENCE = 1.0
 """Seconds between lines that say how far a search is."""
 
@@ -93,10 +90,12 @@ def _beside(given: Given, settings: Settings) -> Answer:
 
 
 def _planned(given: Given, found: Plan) -> Answer:
-    title = None if given["export"] is None else OPTIONS["export"].chosen(given["export"])
-    if title is None or given["json"]:
+    name = None if given["export"] is None else OPTIONS["export"].chosen(given["export"])
+    if name is None or given["json"]:
         return answer(found, bool(found.layouts))
-    return Answer(True, lambda: _SETTINGS[title](found.best.job, given["framework"]), found.as_dict)
+    return Answer(
+        True, lambda: str(late("export")(EXPORTS[name], found.best.job, given["framework"])), found.as_dict
+    )
 
 
 def searched(given: Given, model: ModelConfig | Settings) -> Plan:

@@ -25,7 +25,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
 from llamapar.errors import LlamaparError, ModelError, encoding, shown, whole
-from llamapar.frameworks.settings import read_settings
+from llamapar.late import late
 
 from .commands import Answer, Command, Given
 from .writing import as_text, mute, write
@@ -71,7 +71,7 @@ def _known(given: Given) -> Values:
     """The arguments of `explain` beside the text; what an option says stands before the context."""
     known: Values = {"context": None if given["context"] is None else _context(given["context"])}
     if given.files:
-        settings = read_settings(*given.files, overrides=given["overrides"])
+        settings = late("read_settings")(*given.files, overrides=given["overrides"])
         schedule = {name: value for name, value in settings.facts().items() if name == "schedule"}
         known["context"] = settings.known() | schedule | (known["context"] or {})
         known |= {} if settings.judge is None else {"framework": settings.judge}

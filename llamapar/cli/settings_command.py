@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from llamapar.describe.options import LAYOUT
 from llamapar.errors import LlamaparError
-from llamapar.frameworks.settings import JOB_FACTS, Settings, read_settings
+from llamapar.frameworks.settings import JOB_FACTS, Settings
+from llamapar.late import late
 from llamapar.rules.report import check
 
 from .commands import Answer, Given, answer
@@ -37,7 +38,9 @@ def of_settings(given: Given, make: Callable[[Settings], Answer], **nothing: obj
         why = "the layout is read from the files"
         choose = ["what the framework's command takes, after --", "the command without --config"]
         raise LlamaparError(f"{name}={typed[name]} beside files of settings", why, choose, name)
-    settings = read_settings(*given.files, overrides=given["overrides"], known=given.of(*_KNOWN))
+    settings: Settings = late("read_settings")(
+        *given.files, overrides=given["overrides"], known=given.of(*_KNOWN)
+    )
     if given.values.get("settings"):
         return Answer(True, lambda: as_text(settings), settings.as_dict)
     try:

@@ -3,8 +3,8 @@
 Whatever a person may set by name stands here once. The command's flags and their help, the panels'
 controls, exported settings and the numbers that people type are made from it; a test holds it equal to the
 signatures of the public functions. Choices that another room owns (frameworks, schedules, file formats) are
-handed in by that room with `offer` as it is imported. Those of rooms that need torch are written here, for
-asking them would import it; a test compares.
+handed in by that room with `offer` as it is imported. Those of satellites, and of rooms that need torch, are
+written here, for asking them would import them; a test compares.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ def written(value: object) -> str:
         return ",".join(map(str, value))
     return f"{value:.12g}" if isinstance(value, float) else str(value).replace(" ", "-")
 
+
+_EXPORTED = ("Python", "CLI", "torchtitan", "Megatron-LM", "Hugging Face")
+EXPORTS = {title.lower().replace(" ", "-"): title for title in _EXPORTED}
+"""What settings of a job can be copied as → its title on a button; `configs` writes them."""
 
 _FAULTS = """drop_all_reduce drop_backward_all_reduce sum_twice no_kv_grad_sum tile_kv no_norm_grad_sum
 contiguous_positions no_context_grad_sum no_data_grad_sum shards_not_summed replicas_not_summed
@@ -200,7 +204,9 @@ _TABLE = (
     Option("flops", str, "causal", "FLOPs that MFU counts: {choices}"),
     Option("explain", bool, False, "the Llama 3 papers' arguments for a layout too, with these numbers"),
     Option("top", int, 10, "layouts that are shown", "layouts", most=1000),
-    Option("export", str, None, "the fastest layout's settings instead, for {choices}"),
+    Option(
+        "export", str, None, "the fastest layout's settings instead, for {choices}", choices=tuple(EXPORTS)
+    ),
     Option("all_schedules", bool, False, "try the other schedules of a pipeline too"),
     Option("most_tp", int, None, "the largest TP that is tried", "ranks", most=MAX_DEGREE),
     # files and machines

@@ -13,19 +13,17 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llamapar.describe.arguments import keywords, named
 from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, shown
+from llamapar.late import late
 
 from .hypothesis import Level
 from .known import ARGUMENTS, Known
-from .result import Diagnosis, Explanation, Said
+from .result import Diagnosis, Dumps, Explanation, Said
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
-
-if TYPE_CHECKING:  # what reads records is imported when the first come
-    from .flight.dumps import Folder
 
 _LONGEST = 2**16
 """Characters of an exception's own words that are read."""
@@ -38,7 +36,7 @@ def explain(
     layout: Any = None,
     framework: str | None = None,
     *,
-    flight: str | Path | Iterable[str | Path] | Folder | None = None,
+    flight: str | Path | Iterable[str | Path] | Dumps | None = None,
     context: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> Explanation:
@@ -101,10 +99,8 @@ def _of_flight(what: Any, flight: Any, known: Known) -> Explanation:
     """Flight records alone."""
     if what is not None:
         raise LlamaparError("a text and flight records were given; one is explained", "", (), "flight")
-    from .flight.answer import explain_flight
-    from .flight.dumps import Folder, read
-
-    return explain_flight(flight if isinstance(flight, Folder) else read(flight), known)
+    found: Explanation = late("explain_flight")(flight, known)
+    return found
 
 
 def _as_text(line: Any) -> str:

@@ -11,7 +11,8 @@ from itertools import chain, islice
 from typing import Any
 
 from llamapar.errors import LlamaparError
-from llamapar.frameworks.settings import StartUp, read_settings
+from llamapar.frameworks.settings import Settings
+from llamapar.late import late
 from llamapar.rules.fixes import find_fixes
 from llamapar.rules.search import Fix, severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
@@ -233,7 +234,7 @@ def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...
 
     What the log says of the run's own settings as it starts is known too, where nothing else was given.
     """
-    start = StartUp()
+    start = late("StartUp")()
     candidates = causes(start.watch(parts))
     known, said = _started(start.kept, known)
     found = _of_candidates(candidates, known, head, code)
@@ -243,7 +244,7 @@ def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...
 def _started(text: str, known: Known) -> tuple[Known, list[str]]:
     """What is known with what a log's first lines say of the run; what was read there, and what differs."""
     try:
-        settings = read_settings(text=text) if text.strip() else None
+        settings: Settings | None = late("read_settings")(text=text) if text.strip() else None
     except LlamaparError:
         settings = None
     if settings is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
@@ -18,10 +18,23 @@ from .hypothesis import Level
 from .known import Known
 from .vocabulary import CATEGORIES, SHARDING, UNKNOWN
 
-if TYPE_CHECKING:
-    from .flight.verdict import Standing
-
 _WIDTH = 100
+
+
+class Dumps(Protocol):
+    """Flight records that are read already; the satellite `flight` makes them."""
+
+    @property
+    def broken(self) -> Mapping[int, str]:
+        """Rank → why its dump cannot be read."""
+        ...
+
+
+class Standing(Protocol):
+    """Where every rank of a hang stands: a record that the satellite `flight` makes."""
+
+    def as_dict(self) -> Plain: ...
+    def _repr_html_(self) -> str: ...
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from llamapar.describe.layout import Layout
+from llamapar.errors import is_slip
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.frameworks.settings.flags import is_slip
 from llamapar.records.equations import rest
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found

@@ -17,6 +17,7 @@ from typing import Any
 
 from llamapar.diagnosis import Explanation, Level
 from llamapar.errors import Choice, LlamaparError
+from llamapar.late import late
 from llamapar.records.trace import grouped
 
 from .engines.rank import Note, Reply
@@ -183,17 +184,14 @@ class Scene:
 def _explained(flights: Mapping[int, bytes]) -> Explanation | None:
     """What flight records say; None where there are none, or torch's form is not known.
 
-    What reads them is imported here: only a run that is given up needs it.
+    Only a run that is given up imports what reads them.
     """
-    from llamapar.diagnosis.flight.answer import explained
-    from llamapar.diagnosis.flight.dumps import of_bytes
-    from llamapar.diagnosis.flight.verdict import standing
-
     files = [(f"rank_{rank}", data) for rank, data in flights.items() if data]
     try:
-        return explained(standing(of_bytes(files))) if files else None
+        found: Explanation | None = late("explain_dumps")(files) if files else None
     except LlamaparError:
         return None
+    return found
 
 
 def opened(rank: int, reply: Reply) -> RankAnswer:

@@ -15,12 +15,13 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
 from llamapar.errors import LayoutError, LlamaparError
+from llamapar.late import late
 from llamapar.place import heads, sequence, stages, vocab
 from llamapar.records.equations import Multiples, Padded, Quotient, Side
 from llamapar.records.tables import plural
 
-from . import flight, parts, style
 from . import heads as heads_picture
+from . import parts, style
 from . import sequence as sequence_picture
 from . import stages as stages_picture
 from . import vocab as vocab_picture
@@ -54,7 +55,8 @@ _UNITS = {
 def picture(explained: Explanation) -> Drawn:
     """The picture of the likeliest diagnosis. Raises LayoutError where it has no numbers to draw."""
     if explained.flight is not None:
-        return flight.picture(explained.flight)
+        hang: Drawn = late("hang_picture")(explained.flight)
+        return hang
     best = explained.best
     if best is None:
         raise LayoutError("there is nothing to draw", explained.reason, field="record")

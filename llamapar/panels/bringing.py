@@ -1,19 +1,16 @@
-"""A run's own files as a page sends them: read as settings, and told with where each fact stands. Pure."""
+"""A run's own files as a page sends them, and what the controls and the page are told of them. Pure."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import Values
-from llamapar.diagnosis.flight.dumps import Folder, of_bytes
-from llamapar.errors import LlamaparError, shown
+from llamapar.diagnosis.result import Dumps
+from llamapar.errors import LlamaparError
 from llamapar.frameworks import padding_rule
-from llamapar.frameworks.settings import Settings, read_settings
-from llamapar.frameworks.settings.documents import MOST_BYTES
-from llamapar.frameworks.settings.files import Files
-from llamapar.frameworks.settings.reading import settings_of
+from llamapar.frameworks.settings import Settings
+from llamapar.late import late
 from llamapar.records.tables import Plain
 
 from .controls import LAYOUT
@@ -23,29 +20,14 @@ MOST_DUMPS = 6 * 2**20
 """Bytes of the flight records of a drop: a message to a kernel holds 10 MiB, base64 takes a third more."""
 
 
-def read(files: object) -> Settings:
-    """Files as [name, text] each, or one text without a name. Raises LlamaparError."""
-    pairs = files if isinstance(files, Sequence) and not isinstance(files, str) else []
-    texts: dict[str, str] = {}
-    for pair in pairs:
-        name, text = (str(part) for part in pair)
-        if len(text) > MOST_BYTES:
-            raise LlamaparError(f"{shown(name)} has more than {MOST_BYTES:,} characters", field="config")
-        texts[name if name not in texts else f"{name} ({len(texts)})"] = text
-    if [*texts] == [""]:
-        return read_settings(text=texts[""])
-    if not texts:
-        raise LlamaparError("no file and no text of settings", field="config")
-    return settings_of(Files(texts), {})
-
-
-def flight(content: Values) -> Folder:
+def flight(content: Values) -> Dumps:
     """Flight records as [name, base64] each. Raises LlamaparError for more than fit into a message."""
     if content["bytes"] > MOST_DUMPS:
         what = f"{content['bytes']:,} bytes of flight records, at most {MOST_DUMPS:,} travel from the browser"
         raise LlamaparError(what, "", ["clinic(flight=FOLDER) in a cell", "llamapar explain --flight FOLDER"])
     pairs = ((str(name), base64.b64decode(str(text))) for name, text in content["files"])
-    return of_bytes(pairs)
+    dumps: Dumps = late("dumps_of_bytes")(pairs)
+    return dumps
 
 
 def controls_of(settings: Settings) -> Values:

@@ -21,15 +21,14 @@ from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
-from llamapar.diagnosis.flight.dumps import Folder
-from llamapar.diagnosis.flight.dumps import read as read_dumps
 from llamapar.diagnosis.known import ARGUMENTS, model_named
+from llamapar.diagnosis.result import Dumps
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
-from llamapar.figures.flight import picture as hang_picture
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import Settings
+from llamapar.late import late
 from llamapar.rules.search import Fix
 
 from .bringing import flight
@@ -75,7 +74,7 @@ class Visit:
     """A text, or flight records, and what the reader typed besides, by field; own: a model of their own."""
 
     text: str = ""
-    flight: Folder | None = None
+    flight: Dumps | None = None
     typed: Values = field(default_factory=dict)
     own: ModelConfig | None = None
     settings: Settings | None = None
@@ -97,7 +96,7 @@ class Visit:
         text = text.encode("utf-8", "replace").decode()
         return replace(self, text=text, flight=flight, typed=typed, own=own)
 
-    def fly(self, flight: Folder) -> Visit:
+    def fly(self, flight: Dumps) -> Visit:
         """With flight records in place of a text."""
         return replace(self, text="", flight=flight)
 
@@ -214,7 +213,7 @@ class Visit:
         if not isinstance(self.picture, View):
             return None
         standing = self.explanation.flight
-        return self.picture.spec if standing is None else hang_picture(standing, with_stacks=True)[0]
+        return self.picture.spec if standing is None else late("hang_picture")(standing, with_stacks=True)[0]
 
     @property
     def status(self) -> str:
@@ -335,7 +334,7 @@ def _changed(visit: Visit, values: Values) -> Visit:
     """With what is given from code, where flight records are named by their folder."""
     fields = {name: value for name, value in values.items() if name != "flight"}
     visit = visit.change(fields)
-    return visit if values.get("flight") is None else visit.fly(read_dumps(values["flight"]))
+    return visit if values.get("flight") is None else visit.fly(late("read_dumps")(values["flight"]))
 
 
 def _cut(text: str) -> str:

@@ -19,11 +19,11 @@ from llamapar.describe.arguments import keywords, named
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import Values
+from llamapar.describe.options import EXPORTS, Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
 from llamapar.figures.plan import Mark
-from llamapar.frameworks.export import EXPORTS, as_cli
+from llamapar.late import late
 from llamapar.rules.report import Report
 
 from .controls import DEFAULTS, DOORS, EXPLORER, TABS
@@ -54,7 +54,7 @@ class Explorer(Page[State]):
     doors = traitlets.List([(door, [(tab, TABS[tab]) for tab in tabs]) for door, tabs in DOORS.items()]).tag(
         sync=True
     )
-    exports = traitlets.List(list(EXPORTS)).tag(sync=True)
+    exports = traitlets.List(list(EXPORTS.values())).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
     offered = traitlets.Dict().tag(sync=True)
     answers = traitlets.Dict().tag(sync=True)
@@ -348,5 +348,5 @@ def copied(name: str, state: State, report: Report, drawn: View | None) -> str:
     """What "copy as" gives: the job; on a command line, in the Memory tab, the account of its bytes."""
     judge = report.judge.name if report.judge else None
     if name == "CLI" and state.values["tab"] == "memory" and drawn and report.job.seq_len:
-        return as_cli(report.job, judge, "memory")
-    return EXPORTS[name](report.job, judge)
+        return str(late("as_cli")(report.job, judge, "memory"))
+    return str(late("export")(name, report.job, judge))

@@ -21,8 +21,8 @@ from llamapar.figures import View, view
 from llamapar.figures.cost import stacked
 from llamapar.figures.machine import picture
 from llamapar.frameworks import framework, padding_rule
-from llamapar.frameworks.export import as_cli
 from llamapar.frameworks.settings import Settings
+from llamapar.late import late
 from llamapar.records.tables import Plain
 from llamapar.rules.report import Report, check_job
 from llamapar.rules.search import Fix
@@ -185,7 +185,7 @@ class State:
         """The job as one line that `restore`, `lp.explorer` and the command take; empty for none."""
         report = self.outcome.report
         judge = report.judge.name if report and report.judge else None
-        return as_cli(report.job, judge).splitlines()[-1] if report else ""
+        return str(late("as_cli")(report.job, judge)).splitlines()[-1] if report else ""
 
     def pin(self) -> State:
         """With itself pinned."""

@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import import_module
 from itertools import zip_longest
 from typing import Any
+
+from llamapar.late import late
 
 from .calls import Call
 
@@ -206,7 +207,7 @@ class Record:
 
     def live(self, **values: object) -> Any:
         """Its picture with knobs: `lp.live(record, **values)`. Raises LlamaparError where there is none."""
-        return import_module(__name__.partition(".")[0]).live(self, **values)  # which is imported when used
+        return late("live")(self, **values)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         raise NotImplementedError

@@ -67,7 +67,9 @@ def by_load(panel: Panel) -> None:
 
 
 def by_files(panel: Panel) -> None:
-    panel.kernel(f"from llamapar.panels.bringing import read\nPANEL.bring(read({FILES!r}))")
+    panel.kernel(
+        f"from llamapar.configs.reading import settings_of_texts as read\nPANEL.bring(read({FILES!r}))"
+    )
 
 
 def by_steps(panel: Panel) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from llamapar.frameworks.settings import Contradiction
+
 from .documents import OVERRIDE, Document, Entry, Scalar, read_document
-from .draft import Contradiction, Draft, Source
+from .draft import Draft, Source
 from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
 from .log import is_log, read_log

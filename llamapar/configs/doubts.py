@@ -7,9 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from llamapar.errors import is_slip
+from llamapar.frameworks.settings import Contradiction
+
 from .documents import Entry
-from .draft import Contradiction, Draft
-from .flags import is_slip
+from .draft import Draft
 
 
 def question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:

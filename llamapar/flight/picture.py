@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from llamapar.diagnosis.flight.dumps import Stack
-from llamapar.diagnosis.flight.groups import named
-from llamapar.diagnosis.flight.verdict import Standing
+from llamapar.figures import parts, style
+from llamapar.figures.parts import Bar
+from llamapar.figures.style import Spec
 
-from . import parts, style
-from .parts import Bar
-from .style import Spec
+from .dumps import Stack
+from .groups import named
+from .verdict import Standing
 
 CALLS = 16
 """Calls drawn of the ranks that came farthest: the last ones."""

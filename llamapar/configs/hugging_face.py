@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 
 from llamapar.describe.families import HF_SIZES
+from llamapar.frameworks.settings import MODEL, Contradiction
 
 from .documents import Document, Entry
-from .draft import MODEL, Contradiction, Draft, Fact, Source, count, section_of, stage, truth
+from .draft import Draft, Fact, Source, count, section_of, stage, truth
 from .files import Files
 from .flags import Flags
 

@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from llamapar.errors import is_slip
+
 from .documents import Entry
 from .draft import Draft, Origin, count
-from .flags import Flags, flags_of, is_slip, pieces
+from .flags import Flags, flags_of, pieces
 from .shell import HOLE, Script, Word
 
 _LAUNCHERS = re.compile(

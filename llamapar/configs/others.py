@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 
+from llamapar.frameworks.settings import Contradiction
+
 from .documents import Document, Entry
-from .draft import Contradiction, Draft, Source, count, number, scalar, stage, truth
+from .draft import Draft, Source, count, number, scalar, stage, truth
 from .files import Files
 from .shell import Word
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 
-from .draft import DIMS, Contradiction, Draft
+from llamapar.frameworks.settings import DIMS, Contradiction
+
+from .draft import Draft
 
 
 def settle(draft: Draft) -> None:

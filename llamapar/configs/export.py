@@ -20,9 +20,8 @@ from llamapar.describe.options import OPTIONS
 from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.errors import LayoutError
-
-from . import FRAMEWORKS
-from . import framework as find_framework
+from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks import framework as find_framework
 
 
 def _plain(name: str) -> str:
@@ -382,3 +381,8 @@ EXPORTS: dict[str, Callable[[Job, str | None], str]] = {
     "Hugging Face": as_transformers,
 }
 """Texts by title; the framework that judges matters to the first two, the others are one themselves."""
+
+
+def export(title: str, job: Job, framework: str | None = None) -> str:
+    """A job as the settings of that title, for `framework`'s rules or, without one, the paper's."""
+    return EXPORTS[title](job, framework)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from llamapar.describe.layout import AXES, Layout
@@ -39,11 +39,19 @@ ABSENT = ("late", "slow", "gone")
 GOING_ON = "written while the run still went on, the records would look the same"
 
 
-def explain_flight(folder: dumps.Folder, known: Known) -> Explanation:
+def explain_dumps(files: Iterable[tuple[str, bytes]]) -> Explanation:
+    """What hung, from the bytes of each rank's dump; no layout is needed. Raises LlamaparError."""
+    return explained(standing(dumps.of_bytes(files)))
+
+
+def explain_flight(source: object, known: Known) -> Explanation:
     """What hung, from flight records; see `diagnosis.explain`.
+
+    source: a folder of dumps, some files, or dumps that are read already.
 
     known: the layout, where every rank of it is, and the model, by which collectives are told their layer.
     """
+    folder = source if isinstance(source, dumps.Folder) else dumps.read(source)
     degrees = {axis: number for axis in AXES if (number := known.get(axis))}
     world = known.get("world")
     if degrees and world and "dp" not in degrees:

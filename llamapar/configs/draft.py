@@ -11,13 +11,9 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.frameworks.base import Change
+from llamapar.frameworks.settings import DIMS, JOB, LAYOUT, MODEL, Contradiction
 
 from .documents import OVERRIDE, Entry, Scalar
-
-MODEL, LAYOUT, JOB = "model", "layout", "job"
-
-DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
-"""What makes a model, besides a head's width."""
 
 _MODEL = frozenset((*ModelConfig.__dataclass_fields__, "preset", "hf"))
 _LAYOUT = frozenset((*Layout.__dataclass_fields__, "dp_shard", "other_axes"))
@@ -53,22 +49,6 @@ class Origin:
 class Fact:
     value: object
     origin: Origin
-
-
-@dataclass(frozen=True)
-class Contradiction:
-    """Numbers for one field that cannot all be true. values: each with where it stands."""
-
-    field: str
-    values: tuple[object, ...]
-    why: str
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {"field": self.field, "values": list(self.values), "why": self.why}
-
-    def __str__(self) -> str:
-        return f"{self.field}: {' or '.join(map(str, self.values))}: {self.why}"
 
 
 def count(value: object) -> int | None:

@@ -110,20 +110,3 @@ def runs_something(script: Script) -> bool:
 def is_cut_off(words: Sequence[Word]) -> bool:
     """Whether a command begins with an argument: what it was meant for has ended above."""
     return words[0].text.startswith("--")
-
-
-def _alike(word: str, other: str) -> int:
-    """Letters that two words begin with alike."""
-    pairs = enumerate(zip(word, other, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(word), len(other)))
-
-
-def is_slip(word: str, other: str) -> bool:
-    """Whether two words of at least five letters differ by one letter, or by two that changed places."""
-    most, least = max(len(word), len(other)), min(len(word), len(other))
-    if word == other or least < 5 or most - least > 1:
-        return False
-    before = _alike(word, other)
-    after = _alike(word[before:][::-1], other[before:][::-1])
-    swapped = sorted(word) == sorted(other) and before + after == most - 2
-    return before + after >= most - 1 or swapped

@@ -1,0 +1,228 @@
+"""What a run's own settings say, as a record, and the public functions that take one in place of a model.
+
+The satellite `configs` reads files into this record, and the core knows the record alone. So a job is checked
+by its files in the same call as by its arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter
+from typing import ParamSpec, Protocol, TypeVar, cast, overload
+
+from llamapar.describe.configfile import Values
+from llamapar.describe.layout import AXES, Layout
+from llamapar.describe.models import PRESETS, ModelConfig
+from llamapar.describe.options import OPTIONS
+from llamapar.errors import LayoutError, LlamaparError, printable
+from llamapar.records.tables import Plain, Record
+
+from . import framework as find_framework
+from . import of_version
+from .base import Change, Framework
+
+MODEL, LAYOUT, JOB = "model", "layout", "job"
+"""Sections of the settings of a run."""
+
+DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
+"""What makes a model, besides a head's width."""
+
+JOB_FACTS = ("gpus", "gpus_per_node", "seq_len", "micro_batch", "micro_batches", "global_batch")
+"""Fields of a job that files may say as they stand."""
+
+
+_SHOWN = 12
+"""Settings that nobody reads, as far as a text names them."""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Numbers for one field that cannot all be true. values: each with where it stands."""
+
+    field: str
+    values: tuple[object, ...]
+    why: str
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"field": self.field, "values": list(self.values), "why": self.why}
+
+    def __str__(self) -> str:
+        return f"{self.field}: {' or '.join(map(str, self.values))}: {self.why}"
+
+
+_SCHEDULES = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "interleaved": "interleaved-1f1b",
+    "interleaved1f1b": "interleaved-1f1b",
+    "loopedbfs": "looped-bfs",
+    "interleavedzerobubble": "interleaved-zero-bubble",
+    "zbvzerobubble": "zbv",
+    "dualpipev": "dualpipev",
+}
+"""Schedules as Megatron-LM and torch's pipelining write them (torch/distributed/pipelining/schedules.py)."""
+
+
+def _choice(option: str, word: str) -> str | None:
+    """A word that is one of an option's choices; None for any other."""
+    return word if word in OPTIONS[option].choices else None
+
+
+@dataclass(frozen=True, repr=False)
+class Settings(Record):
+    """What files of settings say. model, layout, job: field → value; sources: field → where it stands.
+
+    unknown: field → what would say it. not_covered: what changes the model or the run and is not counted
+    here; covered: whether what is left may be judged at all. ignored: settings without effect. notes:
+    spellings of other versions. unread: settings that nothing here looks at.
+    """
+
+    format: str
+    framework: str | None
+    model: Mapping[str, object]
+    layout: Mapping[str, object]
+    job: Mapping[str, object]
+    sources: Mapping[str, str]
+    unknown: Mapping[str, str]
+    not_covered: tuple[str, ...]
+    ignored: tuple[str, ...]
+    notes: tuple[str, ...]
+    contradictions: tuple[Contradiction, ...]
+    covered: bool = True
+    unread: tuple[str, ...] = ()
+    since: Change | None = None
+    before: Change | None = None
+    """The changes between which the framework's version lies, as far as the files tell."""
+
+    @property
+    def judge(self) -> Framework | None:
+        """The framework whose rules judge what they say, in the version that they are written for."""
+        return of_version(find_framework(self.framework), self.since, self.before) if self.framework else None
+
+    def as_dict(self) -> Plain:
+        """Plain values for JSON."""
+        return {
+            "format": self.format,
+            "framework": self.framework,
+            "since": str(self.since or ""),
+            "before": str(self.before or ""),
+            "covered": self.covered,
+            "model": dict(self.model),
+            "layout": dict(self.layout),
+            "job": dict(self.job),
+            "unknown": list(self.unknown),
+            "unknown_why": dict(self.unknown),
+            "not_covered": list(self.not_covered),
+            "ignored": list(self.ignored),
+            "unread": list(self.unread),
+            "notes": list(self.notes),
+            "contradictions": [c.as_dict() for c in self.contradictions],
+            "sources": dict(self.sources),
+        }
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        ends = [f"{word} {end}" for word in ("since", "before") if (end := getattr(self, word))]
+        rows: list[list[object]] = [["version", " ".join(ends), "by its form"]] if ends else []
+        for section, held in ((MODEL, self.model), (LAYOUT, self.layout), (JOB, self.job)):
+            for name, value in held.items():
+                rows.append([name, printable(str(value)), printable(self.sources[f"{section}.{name}"])])
+        rows += [[name, "unknown", printable(why)] for name, why in self.unknown.items()]
+        notes = [f"contradiction: {c}" for c in self.contradictions]
+        notes += [f"not covered: {what}" for what in self.not_covered]
+        notes += [f"without effect: {what}" for what in self.ignored]
+        notes += [f"note: {what}" for what in self.notes]
+        if self.unread:
+            more = ", …" if len(self.unread) > _SHOWN else ""
+            first = ", ".join(self.unread[:_SHOWN])
+            notes.append(f"not read ({len(self.unread)}): {first}{more}")
+        title = f"settings of {self.format}"
+        return title, ["field", "value", "from"], rows, printable("\n".join(notes))
+
+    def model_config(self) -> ModelConfig:
+        """The model. LlamaparError names what is missing, or why it is not counted here."""
+        if not self.covered:
+            why = "; ".join(self.not_covered)
+            raise LlamaparError(
+                f"the model of these {self.format} settings is not covered", why, field="model"
+            )
+        preset, given = self.model.get("preset"), {f: self.model.get(f) for f in DIMS}
+        missing = [name for name, value in given.items() if value is None]
+        if isinstance(preset, str) and (not missing or preset in PRESETS):
+            base = PRESETS[preset]
+            fields = {
+                n: v for n, v in self.model.items() if n in ModelConfig.__dataclass_fields__ and n != "name"
+            }
+            changed = {n: v for n, v in fields.items() if v is not None and getattr(base, n) != v}
+            return base.replace(**changed) if changed else base
+        if missing:
+            whys = "; ".join(f"{name}: {self.unknown.get(name, 'not said')}" for name in missing)
+            what = f"{', '.join(missing)} of the model {'are' if len(missing) > 1 else 'is'} not in the files"
+            raise LlamaparError(what, whys, ["a model's name", "a config.json"], missing[0])
+        known = {n: v for n, v in self.model.items() if n in ModelConfig.__dataclass_fields__}
+        return ModelConfig(**Values({"name": "from the settings"} | known))
+
+    def to_layout(self) -> Layout:
+        """The layout. LayoutError names the first degree that is missing."""
+        for axis in AXES:
+            if self.layout.get(axis) is None:
+                choose = ["the number of GPUs" if axis == "dp" else f"the degree of {axis}"]
+                raise LayoutError(f"{axis} is not known", self.unknown.get(axis, "not said"), choose, axis)
+        fields = {n: v for n, v in self.layout.items() if n in Layout.__dataclass_fields__ and v is not None}
+        return Layout(**Values(fields))
+
+    def facts(self) -> dict[str, object]:
+        """What is known besides model and layout, as `Job.of` takes it."""
+        found = {name: self.job.get(name) for name in (*JOB_FACTS, "padding", "layer_split")}
+        found["recompute"] = _choice("recompute", str(self.job.get("recompute")).partition(" ")[0])
+        found["schedule"] = _choice("schedule", _SCHEDULES.get(str(self.job.get("schedule")).lower(), ""))
+        return {name: value for name, value in found.items() if value is not None}
+
+    def known(self) -> dict[str, int]:
+        """Every number of model, layout and job by its field's name, as `explain` takes a context."""
+        held = {**self.model, **self.layout, **self.job}
+        return {n: v for n, v in held.items() if isinstance(v, int) and not isinstance(v, bool)}
+
+
+# -- functions that take settings --------------------------------------------------------------------
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result", covariant=True)
+
+
+class TakesSettings(Protocol[Given, Result]):
+    """A function of a model, or of settings and of what is to be otherwise than they say."""
+
+    @overload
+    def __call__(self, settings: Settings, /, **given: object) -> Result: ...
+    @overload
+    def __call__(self, *args: Given.args, **given: Given.kwargs) -> Result: ...
+
+
+def takes_settings(function: Callable[Given, Result]) -> TakesSettings[Given, Result]:
+    """Settings in the place of `model` say it, the layout, the framework and every fact that is not given.
+
+    The decorated function raises LlamaparError for what it needs, and neither settings nor caller say.
+    """
+    known = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*args: object, **given: object) -> object:
+        if not args or not isinstance(args[0], Settings):
+            return cast("Callable[..., object]", function)(*args, **given)
+        settings, said = args[0], dict(zip([*known][1:], args[1:], strict=False)) | given
+        held = {name: value for name, value in settings.facts().items() if name in known}
+        held |= {"framework": settings.judge} | said
+        if "layout" in known and held.get("layout") is None:
+            held["layout"] = settings.to_layout()
+        for name, parameter in known.items():
+            if parameter.default is Parameter.empty and name not in held and name != "model":
+                why = settings.unknown.get(name, "the files do not say it")
+                raise LayoutError(f"{name} is not known", why, [f"{name}=…"], name)
+        return cast("Callable[..., object]", function)(settings.model_config(), **held)
+
+    return cast("TakesSettings[Given, Result]", call)

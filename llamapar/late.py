@@ -1,0 +1,138 @@
+"""Names that are imported when they are first used: public ones, and those that a room needs of a later one.
+
+A room imports only rooms above it, and no core room imports a satellite. Where it needs one while it runs
+(`explain` a hang's records, a panel the settings to copy) it asks here by name. So `import llamapar` reads
+next to nothing, and the exceptions to the order of the house stand in one place: a test allows exactly these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+PUBLIC: Mapping[str, str] = {
+    "AXES": "describe.layout",
+    "Action": "place.orders",
+    "Bitwise": "execution.bitwise",
+    "Calibration": "timing.calibrate",
+    "Cancelled": "execution.answers",
+    "Checkpoint": "checkpoint",
+    "CheckpointError": "checkpoint",
+    "Clinic": "panels.clinic_panel",
+    "Contradiction": "frameworks.settings",
+    "Coord": "describe.layout",
+    "Cost": "timing.cost",
+    "Diagnosis": "diagnosis",
+    "DryRun": "execution.dry_run",
+    "Explanation": "diagnosis",
+    "Explorer": "panels.explorer_panel",
+    "FRAMEWORKS": "frameworks",
+    "FfnMap": "place",
+    "Finding": "rules.report",
+    "HeadMap": "place",
+    "Inspection": "checkpoint",
+    "JOBS": "describe.jobs",
+    "Job": "describe.job",
+    "LayerSteps": "timing.inside",
+    "Layout": "describe.layout",
+    "LayoutError": "errors",
+    "LayoutLike": "describe.layout",
+    "Level": "diagnosis",
+    "Live": "panels.live_panel",
+    "LlamaparError": "errors",
+    "Loading": "rules.machines",
+    "LossCurve": "records.losses",
+    "Memory": "count",
+    "ModelConfig": "describe.models",
+    "ModelError": "errors",
+    "ModelLike": "describe.models",
+    "Moment": "place.pipeline",
+    "PRESETS": "describe.models",
+    "Padding": "describe.splits",
+    "PeerError": "execution.answers",
+    "Plan": "timing.plan",
+    "PublishedJob": "describe.jobs",
+    "RankFailure": "execution.answers",
+    "RankGrid": "place",
+    "Ranked": "timing.plan",
+    "Reasons": "timing.reasons",
+    "Reconciliation": "count",
+    "Recording": "execution.recorder",
+    "Report": "rules.report",
+    "RopeScaling": "describe.rope",
+    "RunResult": "execution.result",
+    "Scaling": "timing.scaling",
+    "Schedule": "place.pipeline",
+    "SequenceMap": "place",
+    "Settings": "frameworks.settings",
+    "Shrunk": "execution.shrinking",
+    "StageMap": "place",
+    "Tape": "records.trace",
+    "Timeline": "place.pipeline",
+    "Timelines": "place.pipeline",
+    "Trace": "records.trace",
+    "Traffic": "count.wire",
+    "Verification": "checkpoint",
+    "View": "figures",
+    "VocabMap": "place",
+    "Watch": "panels.watch_panel",
+    "ZeroMap": "count.zero_map",
+    "bitwise": "execution.bitwise",
+    "calibrate": "timing.calibrate",
+    "check": "rules.report",
+    "checkpoint": "",
+    "clinic": "panels.clinic_panel",
+    "cost": "timing.cost",
+    "explain": "diagnosis",
+    "explorer": "panels.explorer_panel",
+    "ffn": "place",
+    "heads": "place",
+    "inside": "timing.inside",
+    "live": "panels.live_panel",
+    "loading": "rules.machines",
+    "memory": "count",
+    "model": "describe.models",
+    "plan": "timing.plan",
+    "programs": "",
+    "ranks": "place",
+    "read_settings": "configs.reading",
+    "reasons": "timing.reasons",
+    "reconcile": "count",
+    "record": "execution.recorder",
+    "require": "rules.report",
+    "run": "execution.execute",
+    "scaling": "timing.scaling",
+    "schedule": "place.schedule",
+    "sequence": "place",
+    "shrink": "execution.shrinking",
+    "stages": "place",
+    "tape": "execution.execute",
+    "traffic": "count.wire",
+    "view": "figures",
+    "vocab": "place",
+    "watch": "panels.watch_panel",
+    "zero": "count.zero_map",
+}
+"""Public names → their module under llamapar, "" for one that is a module itself."""
+
+INSIDE: Mapping[str, str] = {
+    "StartUp": "configs.log",
+    "as_cli": "configs.export",
+    "dumps_of_bytes": "flight.dumps:of_bytes",
+    "explain_dumps": "flight.answer",
+    "explain_flight": "flight.answer",
+    "export": "configs.export",
+    "hang_picture": "flight.picture:picture",
+    "read_dumps": "flight.dumps:read",
+    "settings_of_texts": "configs.reading",
+}
+"""What rooms look up of later rooms → its module, and after a colon its name there where that is shorter."""
+
+
+def late(name: str) -> Any:
+    """The object of that name, imported now if it was not before. Raises KeyError for a name of no table."""
+    module, _, inside = (INSIDE.get(name) or PUBLIC[name]).partition(":")
+    if not module:
+        return import_module(f"llamapar.{name}")
+    return getattr(import_module(f"llamapar.{module}"), inside or name)
