@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "notebooks")]
+sys.path[:0] = [str(HERE)]
 
 from chapters import Alive, write_course  # noqa: E402
 from lessons.making import write_lessons  # noqa: E402
@@ -121,7 +121,7 @@ def write_python(site: Path, npm: Path) -> None:
 def copy_ours(folder: Path) -> None:
     """The library, the stand-ins, and PyYAML's part in Python."""
     python_only = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
-    left_out = shutil.ignore_patterns("__pycache__", *NEEDS_TORCH)
+    left_out = shutil.ignore_patterns("__pycache__", *NEEDS_TORCH, "course")
     shutil.copytree(PROJECT / "llamapar", folder / "llamapar", ignore=left_out)
     shutil.copytree(HERE / "standins", folder, ignore=python_only, dirs_exist_ok=True)
     shutil.copytree(str(files("yaml")), folder / "yaml", ignore=python_only)

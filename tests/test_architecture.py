@@ -42,12 +42,14 @@ CORE: dict[str, frozenset[str]] = {
 SATELLITES: dict[str, frozenset[str]] = {
     "configs": frozenset({"yaml"}),
     "flight": frozenset(),
+    "course": frozenset({"torch"}),
 }
 ROOMS = CORE | SATELLITES
 """Every package or module under llamapar → what it may import from outside, in the order of the house: a room
-imports only itself and rooms that stand above it. So no core room imports a satellite."""
+imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
+last, and is written with the public names."""
 
-CEILINGS = {"core": (23_334, 3_072), "satellites": (4_494, 434)}
+CEILINGS = {"core": (23_350, 3_074), "satellites": (6_675, 778)}
 """Statements and definitions, docstrings and comments apart; a public name that goes pays for a raise."""
 
 
@@ -103,11 +105,11 @@ def faults(package: Path, rooms: Mapping[str, frozenset[str]]) -> list[str]:
             if top != root:
                 if top not in sys.stdlib_module_names and top not in rooms[own]:
                     found.append(f"{name}: imports {target} from outside")
-            elif not below:
+            elif not below and own != order[-1]:
                 found.append(f"{name}: imports the package's public names")
-            elif below[0] not in rooms:
+            elif below and below[0] not in rooms:
                 found.append(f"{name}: imports {target}, which has no room")
-            elif order.index(below[0]) > order.index(own):
+            elif below and order.index(below[0]) > order.index(own):
                 found.append(f"{name} imports {target}, and {below[0]} stands below {own}")
     return found + [f"cycle: {' → '.join(cycle)}" for cycle in cycles(graph)]
 
@@ -251,7 +253,7 @@ def test_a_conditional_inside_another_would_be_noticed() -> None:
     assert nested_conditionals("y = 1\nx = f(1 if a else 2) if b else 3") == [2]
 
 
-ANY = 85
+ANY = 122
 """Most lines of the package that mention Any; ModelLike, LayoutLike and Plain say what is meant."""
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import llamapar as lp
-from blocks import BETWEEN, EDGE, HIGH, LINE, LONGEST, WIDE, WIDTH, block
+from llamapar.course.blocks import BETWEEN, EDGE, HIGH, LINE, LONGEST, WIDE, WIDTH, block
 from llamapar.figures import style
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,17 +12,17 @@ from typing import Any
 import IPython.display
 import pytest
 
-import exercises
 import llamapar as lp
-from boards import dealt, holders, order, placed
-from boxes import Item, box
-from exercises import EXERCISES, PREDICTIONS
-from guesses import read_layout, read_list, read_number
+from llamapar.course import exercises
+from llamapar.course.boards import dealt, holders, order, placed
+from llamapar.course.boxes import Item, box
+from llamapar.course.exercises import EXERCISES, PREDICTIONS
+from llamapar.course.guesses import read_layout, read_list, read_number
+from llamapar.course.questions import QUESTIONS, Quiz
+from llamapar.course.veils import veiled
 from llamapar.panels.box_panel import Box, scale
 from llamapar.panels.page import plain
-from questions import QUESTIONS, Quiz
 from truths import WORKED_OUT
-from veils import veiled
 from wire import press, receive
 
 FIRST = "405B at TP 8: first and last query head of rank 3"

@@ -267,7 +267,8 @@ def test_the_block_is_what_the_maps_of_the_controls_say(changes: dict[str, Any])
     made = block(report, state.values)
     parts = made.share.parts
     split = report.judge.layer_split if report.judge and not job.layer_split else job.layer_split
-    layers = lp.stages(job.model, job.layout, layer_split=split or "balanced ends").on_rank(at.pp)
+    stages = lp.stages(job.model, job.layout, layer_split=split or "balanced ends").stages
+    layers = [stage for stage in stages if stage.rank == at.pp]
     tokens = lp.sequence(job.layout, job.seq_len, chunking=state.values["chunking"]).rank(at.cp).chunks
     assert sum(map(len, parts["pp"].pieces)) == sum(len(stage.layers) for stage in layers)
     assert [n for piece in parts["cp"].pieces for n in piece] == sorted(n for each in tokens for n in each)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import exercises
-from boxes import Item
+from llamapar.course import exercises
+from llamapar.course.boxes import Item
 from llamapar.figures import View
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -268,8 +268,8 @@ def test_every_layer_has_one_stage(model: lp.ModelConfig, pp: int, virtual: int,
     assert len(made.stages) == pp * virtual
     assert [s.stage for s in made.stages if s.embedding] == [0]
     assert [s.stage for s in made.stages if s.head] == [pp * virtual - 1]
-    assert sorted(s.stage for r in range(pp) for s in made.on_rank(r)) == list(range(pp * virtual))
-    assert all(len(made.on_rank(r)) == virtual for r in range(pp))
+    assert sorted(s.stage for s in made.stages) == list(range(pp * virtual))
+    assert all(sum(s.rank == r for s in made.stages) == virtual for r in range(pp))
     assert sum(n * count for n, count in made.runs) == model.n_layers
 
 
@@ -285,7 +285,7 @@ def test_stages_as_text() -> None:
     assert "126 layers as 7, 14 x 8, 7" in str(lp.stages("llama3.1-405b", {"pp": 16}))
     interleaved = lp.stages("llama3.1-405b", {"pp": 16, "virtual_stages": 8})
     assert interleaved.runs == [(1, 0), (126, 1), (1, 0)]  # the paper: embedding alone, head alone
-    assert [s.stage for s in interleaved.on_rank(3)] == list(range(3, 128, 16))
+    assert [s.stage for s in interleaved.stages if s.rank == 3] == list(range(3, 128, 16))
     refused = lp.stages("llama3.1-405b", {"pp": 16}, layer_split="equal")
     assert refused.reason == "126 layers do not divide over 16 stages"
     assert str(refused).splitlines()[0].endswith("equal: 126 layers as nothing")

@@ -34,7 +34,7 @@ import pytest
 from nbformat import NotebookNode
 
 import llamapar as lp
-from blocks import block
+from llamapar.course.blocks import block
 from reading import reading
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -153,20 +153,17 @@ def test_cells_import_the_library_and_nothing_below(notebook: NotebookNode) -> N
         lines = [line for line in cell.source.splitlines() if not line.lstrip().startswith(("%", "!"))]
         for node in ast.walk(ast.parse("\n".join(lines))):
             if isinstance(node, ast.ImportFrom):
-                assert not (node.module or "").startswith("llamapar"), cell.source
+                package, _, module = (node.module or "").partition(".")
+                assert package != "llamapar" or module.partition(".")[0] == "course", cell.source
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names if alias.name.startswith("llamapar")]
                 assert names in ([], ["llamapar"]), cell.source
 
 
-@pytest.mark.parametrize("path", [*PATHS, *sorted(FOLDER.glob("*.py"))], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_course_needs_no_file_beside_its_folder(path: Path) -> None:
     """A container, and whoever copies the notebooks, has the folder and the library alone."""
-    code = (
-        "\n".join(cell.source for cell in code_cells(read(path)))
-        if path.suffix == ".ipynb"
-        else path.read_text()
-    )
+    code = "\n".join(cell.source for cell in code_cells(read(path)))
     assert re.findall(r"\.\./|parent\.parent", code) == []
 
 
@@ -236,7 +233,7 @@ def test_a_lesson_has_the_small_block_at_its_head(path: Path) -> None:
     title, head, *others = read(path).cells
     assert title.source.startswith("# ")
     assert head.id == "small-block"
-    assert head.source.startswith("from blocks import block\n\nblock(")
+    assert head.source.startswith("from llamapar.course.blocks import block\n\nblock(")
     assert not [cell for cell in others if "image/svg+xml" in str(cell.get("outputs"))]
     made = eval(head.source.splitlines()[-1], {"block": block})
     [output] = head.outputs

@@ -273,28 +273,6 @@ def test_every_parameter_has_one_stage(model: lp.ModelConfig, pp: int, virtual: 
     assert per_stage == expected
 
 
-@pytest.mark.parametrize(
-    ("fields", "dp"),
-    [
-        ({"zero": 1, "dp": 8}, "Replicate"),
-        ({"zero": 3, "dp": 8, "cp": 2}, "Shard over 16 ranks (ZeRO 3)"),
-        ({"zero": 3, "dp": 8, "dp_replicate": 8}, "Replicate"),
-        ({"zero": 3, "dp": 8, "dp_replicate": 2}, "Shard over 4 ranks (ZeRO 3)"),
-    ],
-)
-def test_placements_on_every_axis(fields: dict[str, int], dp: str) -> None:
-    layout = lp.Layout(tp=8, pp=2, virtual_stages=2, **fields)
-    model = lp.model("tiny")
-    cut = Cut(model, layout, layer_split=(1, 1, 1, 1))
-    words = {p.name: cut.placements(p) for p in model.parameters()}
-    assert words["layers.3.attention.wo.weight"] == {
-        "tp": "Shard(1) by query head",
-        "cp": "Replicate",
-        "pp": "stage 3 on rank 1",
-        "dp": dp,
-    }
-
-
 def test_counts_that_do_not_fit_are_refused() -> None:
     model = lp.model("tiny")
     layer = list(model.parameters())[1]

@@ -1,4 +1,4 @@
-"""notebooks/boxes.py's boxes and notebooks/progress.py: guesses folded, shown, kept, added up."""
+"""The boxes and the progress of llamapar.course: guesses folded, shown, kept, added up."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_output
 
-import exercises
 import llamapar as lp
-import progress
-from boxes import Item, box
+from llamapar.course import exercises, progress
+from llamapar.course.boxes import Item, box
 from llamapar.panels.box_panel import Box
 from llamapar.panels.page import plain
 
@@ -143,7 +142,10 @@ def test_exercises_are_kept_and_the_best_try_stands(
     }
 
 
-def test_the_page_adds_up(progress_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_adds_up(
+    progress_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "FOLDER", PROJECT / "notebooks")  # where a notebook's kernel starts
     assert progress.progress() is None
     assert capsys.readouterr().out == progress.NOTHING + "\n"
     exercises.check("DP of the short row", 64)
@@ -159,7 +161,9 @@ def test_the_page_adds_up(progress_file: Path, capsys: pytest.CaptureFixture[str
 
 def test_no_question_of_the_course_is_asked_twice() -> None:
     """A guess is kept by its question."""
-    asked = [question for questions in progress.asked().values() for question in questions]
+    asked = [
+        question for questions in progress.asked(PROJECT / "notebooks").values() for question in questions
+    ]
     assert len(asked) == len(set(asked))
     assert sum(kind == "predictions" for kind, _ in asked) > 30
 
@@ -207,12 +211,12 @@ def test_a_test_run_keeps_nothing() -> None:
     assert progress.file() is None  # conftest.py sees to it, for the notebooks' kernels too
     assert progress.keep("exercises", "DP of the short row", True) == {"right": True}
     ignored = (PROJECT / ".gitignore").read_text().splitlines()
-    assert progress.FILE.relative_to(PROJECT).as_posix() in ignored
+    assert f"notebooks/{progress.FILE.name}" in ignored
 
 
 KEEPER = """
 import sys
-import progress
+from llamapar.course import progress
 for n in range(20):
     progress.keep("questions", f"{sys.argv[1]} {n}", True)
 """
@@ -220,8 +224,7 @@ for n in range(20):
 
 def test_notebooks_that_answer_at_once_lose_nothing(progress_file: Path) -> None:
     run = [sys.executable, "-c", KEEPER]
-    path = os.pathsep.join([str(PROJECT), str(PROJECT / "notebooks")])
-    environment = {**os.environ, "LLAMAPAR_PROGRESS": str(progress_file), "PYTHONPATH": path}
+    environment = {**os.environ, "LLAMAPAR_PROGRESS": str(progress_file), "PYTHONPATH": str(PROJECT)}
     keepers = [subprocess.Popen([*run, str(k)], env=environment) for k in range(4)]
     assert [keeper.wait(timeout=60) for keeper in keepers] == [0] * 4
     assert len(progress.read(progress_file)["questions"]) == 4 * 20

@@ -12,9 +12,9 @@ import cloudpickle
 import pytest
 import torch
 
-import puzzles
-from puzzle_book import PUZZLES
-from puzzles import puzzle
+from llamapar.course import puzzles
+from llamapar.course.puzzle_book import PUZZLES
+from llamapar.course.puzzles import puzzle
 from test_notebooks import PATHS, exercises, read, tags
 
 pytestmark = pytest.mark.usefixtures("no_ranks_left")

@@ -1,4 +1,4 @@
-"""notebooks/questions.py: every question takes its own truth and refuses the usual slips."""
+"""llamapar/course/questions.py: every question takes its own truth and refuses the usual slips."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-import progress
-import questions_of_messages
-import questions_of_settings
+from llamapar.course import progress, questions_of_messages, questions_of_settings
+from llamapar.course.questions import QUESTIONS, Quiz
 from llamapar.diagnosis.vocabulary import CATEGORIES
-from questions import QUESTIONS, Quiz
 
 SEEDS = range(3)
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "14_twenty_questions.ipynb"
@@ -110,7 +108,7 @@ def test_a_question_in_a_notebook(
 
 
 def test_the_notebook_asks_all_twenty_in_order() -> None:
-    asked = [name for kind, name in progress.asked()[NOTEBOOK.stem] if kind == "questions"]
+    asked = [name for kind, name in progress.asked(NOTEBOOK.parent)[NOTEBOOK.stem] if kind == "questions"]
     assert asked == list(QUESTIONS)
     assert len(asked) == 20
 

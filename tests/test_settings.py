@@ -19,6 +19,7 @@ from llamapar.cli.main import main
 from llamapar.configs import documents, export, flags, launch, shell
 from llamapar.configs.files import Files
 from llamapar.configs.reading import FORMATS, settings_of
+from llamapar.errors import is_slip
 from settings_cases import ORACLES, Score, cases, files_of, read, score
 from soon import within
 
@@ -939,7 +940,7 @@ def test_settings_that_nothing_reads_are_listed_apart() -> None:
     ],
 )
 def test_a_slip_is_one_letter(word: str, other: str, is_one: bool) -> None:
-    assert flags.is_slip(word, other) is flags.is_slip(other, word) is is_one
+    assert is_slip(word, other) is flags.is_slip(other, word) is is_one
 
 
 def test_a_misspelt_key_leaves_its_field_open() -> None:

@@ -1,4 +1,4 @@
-"""notebooks/sketches.py: what a veil leaves out of a picture of several parts, and where a guess is drawn."""
+"""llamapar/course/sketches.py: what a veil leaves out of a picture of several parts, where a guess is."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from exercises import EXERCISES, PREDICTIONS
+from llamapar.course.exercises import EXERCISES, PREDICTIONS
+from llamapar.course.sketches import with_ranks, without_peers
 from llamapar.panels.page import plain
-from sketches import with_ranks, without_peers
 
 SMALL = lp.Layout(tp=2, cp=2, pp=2, dp=2)
 

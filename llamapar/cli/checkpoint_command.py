@@ -87,7 +87,7 @@ def _making(what: str, example: str, *options: str) -> Command:
 
 _EXAMPLE = "llamapar checkpoint inspect Llama-3.1-70B/original"
 
-CHECKPOINT = Group(
+COMMAND = Group(
     "look into a checkpoint, cut it, gather it, reshard it, or read every byte of it again",
     {
         "inspect": _looking("what lies in it, by its headers alone", _EXAMPLE),

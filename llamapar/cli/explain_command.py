@@ -210,7 +210,7 @@ def _pass(piece: bytes, stream: IO[str]) -> None:
     stream.flush()
 
 
-EXPLAIN = Command(
+COMMAND = Command(
     _answer,
     "the cause of an error message, a traceback, a log or a wrong shape",
     "explain",

@@ -86,7 +86,7 @@ def _inventory(model: ModelConfig, given: Given, cut: Values) -> tuple[str, list
     return f"{len(tensors)} tensors over {cuts}, {staged.layer_split}, {padding}", tensors
 
 
-MODEL = Command(
+COMMAND = Command(
     _answer,
     "dimensions and exact parameter count of a model; every tensor with --inventory",
     "model",

@@ -131,7 +131,7 @@ def _tape(tape: Tape) -> dict[str, object]:
     return facts | {"steps": [{name: getattr(step, name) for name in names} for step in tape.steps]}
 
 
-RUN = Command(
+COMMAND = Command(
     _answer,
     "execute a program on the ranks of a layout, and compare with the unsharded model",
     "run",

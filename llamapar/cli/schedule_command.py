@@ -20,7 +20,7 @@ def _schedule(given: Given) -> Answer:
     return answer(schedule(name, **given.of(*_OPTIONS)).timeline())
 
 
-SCHEDULE = Command(
+COMMAND = Command(
     _schedule,
     "the order in which pipeline ranks run their operations, when each runs, and the bubble",
     "schedule",

@@ -166,15 +166,3 @@ class Cut:
         if parameter.layer is not None:
             return self._stage_of_layer[parameter.layer]
         return 0 if parameter.key == "tok_embeddings" else self.layout.stages - 1
-
-    def placements(self, parameter: Parameter) -> dict[str, str]:
-        """What each axis does with a parameter, in words."""
-        layout, stage = self.layout, self.stage(parameter)
-        shards = layout.dp_shard * layout.cp
-        over_dp = f"Shard over {shards} ranks (ZeRO 3)" if layout.zero == 3 and shards > 1 else "Replicate"
-        return {
-            "tp": str(self.placement(parameter.key)),
-            "cp": "Replicate",
-            "pp": f"stage {stage} on rank {stage % layout.pp}",
-            "dp": over_dp,
-        }

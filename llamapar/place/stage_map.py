@@ -79,10 +79,6 @@ class StageMap(Record):
             for s, (count, end) in enumerate(zip(self.counts, ends, strict=True))
         ]
 
-    def on_rank(self, r: int) -> list[Stage]:
-        """The stages of PP rank r."""
-        return [stage for stage in self.stages if stage.rank == r]
-
     @property
     def runs(self) -> list[tuple[int, int]]:
         """The counts as (stages, layers) runs: 405B at PP=16 is [(1, 7), (14, 8), (1, 7)]."""

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from boxes import Item
+from llamapar.course.boxes import Item
 from llamapar.figures import View
 
 KEPT = "kept.json"

@@ -14,8 +14,6 @@ from scripts import OF_WATCH, PROJECT, printed_by
 from .cells import puzzles_in, shown_in
 
 HERE = Path(__file__).resolve().parent
-MODULES = ("*.py", "published_steps.json", "*.toml")
-"""Of `notebooks`: what its cells import, and what that reads."""
 
 
 def write_lessons(archive: Path, films: Path, cache: Path, notebooks: Sequence[Path]) -> dict[str, Any]:
@@ -37,11 +35,16 @@ def write_lessons(archive: Path, films: Path, cache: Path, notebooks: Sequence[P
     recorded = _recorded({"panels": needed, "puzzles": puzzles}, cache)
     shutil.copyfile(recorded / "kept.json", archive / "kept.json")
     _add_films(recorded, films)
-    from boxes import ASK
-    from progress import asked
+    from llamapar.course.boxes import ASK
+    from llamapar.course.progress import asked
 
     said = json.loads((recorded / "said.json").read_text())
-    return {"states": states(archive, films)["states"], "asked": asked(), "still": ASK, "said": said}
+    return {
+        "states": states(archive, films)["states"],
+        "asked": asked(PROJECT / "notebooks"),
+        "still": ASK,
+        "said": said,
+    }
 
 
 def write_archive(archive: Path, notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
@@ -49,9 +52,8 @@ def write_archive(archive: Path, notebooks: Sequence[Path]) -> dict[str, dict[st
     codes = {
         path.stem: {one.key: one.code for one in shown_in(json.loads(path.read_text()))} for path in notebooks
     }
-    for pattern in MODULES:
-        for path in (PROJECT / "notebooks").glob(pattern):
-            shutil.copyfile(path, archive / path.name)
+    course = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PROJECT / "llamapar" / "course", archive / "llamapar" / "course", ignore=course)
     for name in ("page_lesson.py", "kept.py", "running.py"):
         shutil.copyfile(HERE / name, archive / name)
     shutil.copytree(
@@ -72,7 +74,7 @@ def states(archive: Path, films: Path) -> dict[str, Any]:
 
 def _recorded(codes: dict[str, object], cache: Path) -> Path:
     """A folder with recordings and kept questions, made where it is not there yet."""
-    trees = (PROJECT / "llamapar", PROJECT / "notebooks", HERE.parent / "watch")
+    trees = (PROJECT / "llamapar", HERE.parent / "watch")
     sources = sorted(path for tree in trees for path in tree.rglob("*.py"))
     sources += [HERE / name for name in ("record.py", "kept.py", "running.py")]
     whole = hashlib.sha256(json.dumps(codes).encode() + b"".join(path.read_bytes() for path in sources))
@@ -81,7 +83,7 @@ def _recorded(codes: dict[str, object], cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         asked = cache / "codes.json"
         asked.write_text(json.dumps(codes))
-        imports = (HERE, HERE.parent / "watch", PROJECT / "notebooks", PROJECT)
+        imports = (HERE, HERE.parent / "watch", PROJECT)
         printed_by(HERE / "record.py", asked, folder, imports=imports, LLAMAPAR_PROGRESS="off")
     return folder
 

@@ -94,7 +94,7 @@ def prepare(read: Read) -> None:
     for name in NEED_TORCH:
         setattr(llamapar, name, _refuse)
     Runner._do = _refuse  # type: ignore[method-assign,assignment]
-    import exercises
+    from llamapar.course import exercises
 
     for question, item in kept_items(HERE / KEPT).items():
         table = exercises.PREDICTIONS if question in exercises.PREDICTIONS else exercises.EXERCISES

@@ -17,7 +17,7 @@ from films import write
 from kept import KEPT, Kept, keep
 from running import run
 
-import exercises
+from llamapar.course import exercises
 from llamapar.panels.watch_panel import Watch
 
 Codes = dict[str, dict[str, str]]

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.browser
 
 HEADS, LINE, DEAL, TILED, LADDER, PLACE, EXERCISE, NUMBER, TEXT = range(1, 10)
 START = """import os
-import exercises
-from exercises import check, predict
-from questions import Quiz
+from llamapar.course import exercises
+from llamapar.course.exercises import check, predict
+from llamapar.course.questions import Quiz
 ask = Quiz(0).ask
 os.environ["LLAMAPAR_PROGRESS"] = os.path.abspath("progress.json")"""
 CELLS = (

@@ -14,7 +14,7 @@ from browser.lab import Lab, Notebook, course_notebook, wait_until
 pytestmark = pytest.mark.browser
 
 START = """import os, llamapar as lp
-from exercises import predict
+from llamapar.course.exercises import predict
 from llamapar.panels.watch_panel import watch
 os.environ["LLAMAPAR_PROGRESS"] = os.path.abspath("progress.json")"""
 LIVE = {1: "heads", 2: "stages"}

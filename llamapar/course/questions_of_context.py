@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import llamapar as lp
-from boxes import Item
 from llamapar.figures import View
-from veils import Frame, covered, framed
+
+from .boxes import Item
+from .veils import Frame, covered, framed
 
 _EXACT: dict[str, Any] = {"seq_len": 512, "dtype": "float64", "device": "cpu", "backward": False}
 _WIDEST = 3

@@ -12,160 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import llamapar as lp
-from puzzles import WORLD, Given, Made, Puzzle, numbers
 
-RANKS = range(WORLD)
-TOKENS, DIM, WIDE = 6, 8, 12
-VOCAB = 22
-"""Rows of a vocabulary that four ranks cannot share evenly: 6, 6, 6 and 4."""
-
-
-def parts(t: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """A tensor cut evenly, one part a rank."""
-    return t.chunk(WORLD, dim)
-
-
-def alike(*made: Tensor) -> list[Made]:
-    """The same on every rank."""
-    return [made] * WORLD
-
-
-def _all(given: list[Given], place: int, dim: int = 0) -> Tensor:
-    """The ranks' parts of what stands at a place, put together."""
-    return torch.cat([own[place] for own in given], dim)
-
-
-def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(tensors)).sum(0)
-
-
-# -- tensor parallelism ----------------------------------------------------------------------------
-
-
-def _column_given() -> list[Given]:
-    x, w, dy = numbers("x", TOKENS, DIM), numbers("w", WIDE, DIM), numbers("dy", TOKENS, WIDE)
-    return [(x, w_own, dy_own) for w_own, dy_own in zip(parts(w), parts(dy, 1), strict=True)]
-
-
-def _column_truth(given: list[Given]) -> list[Made]:
-    x = given[0][0].clone().requires_grad_()
-    y = F.linear(x, _all(given, 1))
-    (dx,) = torch.autograd.grad(y, x, _all(given, 2, 1))
-    return [(own, dx) for own in parts(y.detach(), 1)]
-
-
-def _column_alone(given: list[Given]) -> list[Made]:
-    return [(x @ w.mT, dy @ w) for x, w, dy in given]
-
-
-def _column_summed(given: list[Given]) -> list[Made]:
-    y = _sum([x @ w.mT for x, w, _ in given])
-    return [(y, dx) for _, dx in _column_truth(given)]
-
-
-def _row_given() -> list[Given]:
-    x, w, dy = numbers("x of rows", TOKENS, WIDE), numbers("w of rows", DIM, WIDE), numbers("dy", TOKENS, DIM)
-    return [(x_own, w_own, dy) for x_own, w_own in zip(parts(x, 1), parts(w, 1), strict=True)]
-
-
-def _row_truth(given: list[Given]) -> list[Made]:
-    x = _all(given, 0, 1).requires_grad_()
-    y = F.linear(x, _all(given, 1, 1))
-    (dx,) = torch.autograd.grad(y, x, given[0][2])
-    return [(y.detach(), own) for own in parts(dx, 1)]
-
-
-def _row_alone(given: list[Given]) -> list[Made]:
-    return [(x @ w.mT, dy @ w) for x, w, dy in given]
-
-
-def _row_twice(given: list[Given]) -> list[Made]:
-    y = _sum([x @ w.mT for x, w, _ in given])
-    return [(y, WORLD * dy @ w) for _, w, dy in given]
-
-
-# -- the vocabulary --------------------------------------------------------------------------------
-
-
-def _ranges() -> list[range]:
-    return [range(first, min(first + 6, VOCAB)) for first in range(0, VOCAB, 6)]
-
-
-def _lookup_given() -> list[Given]:
-    table = numbers("table", VOCAB, DIM)
-    tokens = torch.tensor([0, 21, 5, 6, 13, 18, 21, 11])
-    return [(tokens, table[rows.start : rows.stop], rows.start) for rows in _ranges()]
-
-
-def _lookup_truth(given: list[Given]) -> list[Made]:
-    return alike(F.embedding(given[0][0], _all(given, 1)))
-
-
-def _looked_up(given: list[Given]) -> list[Tensor]:
-    """Each rank's own rows, others' replaced by its first."""
-    found = []
-    for tokens, table, first in given:
-        here = (tokens >= first) & (tokens < first + len(table))
-        found.append(table[torch.where(here, tokens - first, 0)])
-    return found
-
-
-def _lookup_unmasked(given: list[Given]) -> list[Made]:
-    return alike(_sum(_looked_up(given)))
-
-
-def _lookup_alone(given: list[Given]) -> list[Made]:
-    made: list[Made] = []
-    for (tokens, table, first), own in zip(given, _looked_up(given), strict=True):
-        here = (tokens >= first) & (tokens < first + len(table))
-        made.append((own * here[:, None],))
-    return made
-
-
-def _loss_given() -> list[Given]:
-    logits = 9 * numbers("logits", 5, VOCAB)
-    targets = torch.tensor([0, 21, 7, 12, 6])
-    return [(logits[:, rows.start : rows.stop], targets, rows.start) for rows in _ranges()]
-
-
-def _loss_truth(given: list[Given]) -> list[Made]:
-    return alike(F.cross_entropy(_all(given, 0, 1), given[0][1], reduction="none"))
-
-
-def _loss_of_own_columns(given: list[Given]) -> list[Made]:
-    """The softmax of a rank's own columns, the targets' logits summed."""
-    chosen = _all(given, 0, 1).gather(1, given[0][1][:, None])[:, 0]
-    return [(logits.logsumexp(1) - chosen,) for logits, _, _ in given]
-
-
-def _loss_own_maximum(given: list[Given]) -> list[Made]:
-    """Each rank's own greatest logit taken off, and added again after the sum."""
-    chosen = _all(given, 0, 1).gather(1, given[0][1][:, None])[:, 0]
-    total = _sum([(logits - logits.amax(1, keepdim=True)).exp().sum(1) for logits, _, _ in given])
-    return [(total.log() + logits.amax(1) - chosen,) for logits, _, _ in given]
-
-
-COUNTS = (3, 3, 2, 2)
-
-
-def _unpad_given() -> list[Given]:
-    rows = numbers("rows", sum(COUNTS), 2).split(COUNTS)
-    padded = [torch.cat([own, torch.zeros(max(COUNTS) - len(own), 2, dtype=own.dtype)]) for own in rows]
-    return [(own, COUNTS) for own in padded]
-
-
-def _unpad_truth(given: list[Given]) -> list[Made]:
-    return alike(torch.cat([own[:count] for (own, counts), count in zip(given, COUNTS, strict=True)]))
-
-
-def _unpad_end(given: list[Given]) -> list[Made]:
-    return alike(_all(given, 0)[: sum(COUNTS)])
-
-
-def _unpad_last(given: list[Given]) -> list[Made]:
-    """The last ten rows, as if the pads came first."""
-    return alike(_all(given, 0)[-sum(COUNTS) :])
-
+from .puzzle_forms import RANKS, WORLD, Given, Made, Puzzle, alike, numbers, parts, summed, together
+from .puzzles_of_tensors import DIM, OF_TENSORS, WIDE
 
 # -- context parallelism ---------------------------------------------------------------------------
 
@@ -245,7 +94,7 @@ def _kv_own(given: list[Given]) -> list[Made]:
 
 
 def _kv_everything(given: list[Given]) -> list[Made]:
-    return alike(_sum([own for own, _ in given]))
+    return alike(summed([own for own, _ in given]))
 
 
 def _kv_tiled(given: list[Given]) -> list[Made]:
@@ -260,7 +109,7 @@ def _reduce_given() -> list[Given]:
 
 
 def _reduce_truth(given: list[Given]) -> list[Made]:
-    return alike(_sum([own for (own,) in given]))
+    return alike(summed([own for (own,) in given]))
 
 
 def _reduce_on_rank_0(given: list[Given]) -> list[Made]:
@@ -278,9 +127,9 @@ def _zero_given() -> list[Given]:
 
 
 def _zero_truth(given: list[Given]) -> list[Made]:
-    w = _all(given, 0).requires_grad_()
-    y = F.linear(_all(given, 1), w)
-    (dw,) = torch.autograd.grad(y, w, _all(given, 2) / WORLD)
+    w = together(given, 0).requires_grad_()
+    y = F.linear(together(given, 1), w)
+    (dw,) = torch.autograd.grad(y, w, together(given, 2) / WORLD)
     return list(zip(parts(y.detach()), parts(dw), strict=True))
 
 
@@ -304,7 +153,7 @@ def _norm_truth(given: list[Given]) -> list[Made]:
 
 
 def _norm_copies(given: list[Given]) -> list[Made]:
-    return alike(_sum([t.square().sum() for own, _ in given for t in own.values()]).sqrt())
+    return alike(summed([t.square().sum() for own, _ in given for t in own.values()]).sqrt())
 
 
 def _norm_own(given: list[Given]) -> list[Made]:
@@ -312,7 +161,7 @@ def _norm_own(given: list[Given]) -> list[Made]:
 
 
 def _norm_of_norms(given: list[Given]) -> list[Made]:
-    return alike(_sum([torch.nn.utils.get_total_norm(own.values()) for own, _ in given]))
+    return alike(summed([torch.nn.utils.get_total_norm(own.values()) for own, _ in given]))
 
 
 # -- a pipeline ------------------------------------------------------------------------------------
@@ -360,41 +209,7 @@ _TEXTS = tomllib.loads(Path(__file__).with_name("puzzles.toml").read_text(encodi
 PUZZLES = {
     name: _read(name, puzzle)
     for name, puzzle in {
-        "column-parallel linear": Puzzle(
-            _column_given,
-            _column_truth,
-            ("y", "dx"),
-            ("all_reduce",),
-            {"not summed": _column_alone, "y summed": _column_summed},
-        ),
-        "row-parallel linear": Puzzle(
-            _row_given,
-            _row_truth,
-            ("y", "dx"),
-            ("all_reduce",),
-            {"not summed": _row_alone, "dx summed": _row_twice},
-        ),
-        "vocabulary-parallel lookup": Puzzle(
-            _lookup_given,
-            _lookup_truth,
-            ("x",),
-            ("all_reduce",),
-            {"not masked": _lookup_unmasked, "not summed": _lookup_alone},
-        ),
-        "vocabulary-parallel loss": Puzzle(
-            _loss_given,
-            _loss_truth,
-            ("loss",),
-            ("all_reduce",),
-            {"own columns": _loss_of_own_columns, "own maximum": _loss_own_maximum},
-        ),
-        "un-pad after a gather": Puzzle(
-            _unpad_given,
-            _unpad_truth,
-            ("rows",),
-            ("all_gather",),
-            {"pads at the end": _unpad_end, "pads at the beginning": _unpad_last},
-        ),
+        **OF_TENSORS,
         "head-tail chunks": Puzzle(
             _chunks_given,
             _chunks_truth,

@@ -10,8 +10,9 @@ from functools import cache
 from math import prod
 
 import llamapar as lp
-from boxes import Item
 from llamapar.rules.machines import counted
+
+from .boxes import Item
 
 _FACTORS = (128256, 16384, 4)
 """Of the embedding of 405B in float32: rows, columns, bytes."""

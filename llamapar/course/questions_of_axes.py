@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llamapar as lp
-from boxes import Item
-from sketches import with_ranks, without_peers
-from veils import covered
+
+from .boxes import Item
+from .sketches import with_ranks, without_peers
+from .veils import covered
 
 _SMALL = lp.Layout(tp=2, cp=2, pp=2, dp=2)
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)

@@ -7,7 +7,8 @@ from random import Random
 import llamapar as lp
 from llamapar.diagnosis.vocabulary import CATEGORIES
 from llamapar.errors import shown
-from quiz import Question
+
+from .quiz import Question
 
 # -- memory and pipelines ----------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import cache
 
 import llamapar as lp
-from boxes import Item
+
+from .boxes import Item
 
 TRAIN = """
 [model]

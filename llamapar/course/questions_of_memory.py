@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llamapar as lp
-from boxes import Item
 from llamapar.count.schedule import in_flight
 from llamapar.count.sizes import Sizes
 from llamapar.figures import View
-from veils import marked, veiled
+
+from .boxes import Item
+from .veils import marked, veiled
 
 _GIB = 2**30
 _TOP = 1000.0

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import llamapar as lp
-from boxes import Item
 from llamapar.figures import View
 from llamapar.records.tables import span
-from veils import Frame, framed
+
+from .boxes import Item
+from .veils import Frame, framed
 
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu", "seq_len": 32}
 _COPIES = lp.Layout(dp=4, zero=0)

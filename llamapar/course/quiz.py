@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from boxes import Item
-from guesses import is_right
+from .boxes import Item
+from .guesses import is_right
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from functools import cache
 from typing import Any
 
 import llamapar as lp
-from boards import dealt, holders, order, placed
-from boxes import Item
 from llamapar.figures import View
 from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.records.tables import plural, units
-from veils import marked, veiled
+
+from .boards import dealt, holders, order, placed
+from .boxes import Item
+from .veils import marked, veiled
 
 _BIG = "llama3.1-405b"
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu"}

@@ -10,9 +10,10 @@ from functools import cache
 from typing import Any
 
 import llamapar as lp
-from boxes import Item
 from llamapar.figures import View
-from veils import Frame, framed, veiled
+
+from .boxes import Item
+from .veils import Frame, framed, veiled
 
 _MODEL = "llama3.1-70b"
 _TP = 8

@@ -8,23 +8,12 @@ from llamapar.describe.options import LAYOUT
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import JOB_FACTS, Settings
 from llamapar.late import late
-from llamapar.rules.report import check
 
-from .commands import Answer, Given, answer
+from .commands import Answer, Given
 from .writing import as_dict, as_text
 
-_KNOWN = ("model", *JOB_FACTS)
-
-
-def check_settings(given: Given) -> Answer:
-    """The files, then the verdict; where they say too little for one, what is missing."""
-    rest = {name: value for name, value in given.facts.items() if name not in _KNOWN}
-
-    def judged(settings: Settings) -> Answer:
-        report = check(settings, **rest, **given.of("framework"))
-        return answer(report, report.ok)
-
-    return of_settings(given, judged, findings=[])
+KNOWN = ("model", *JOB_FACTS)
+"""What a person says beside the files."""
 
 
 def of_settings(given: Given, make: Callable[[Settings], Answer], **nothing: object) -> Answer:
@@ -39,7 +28,7 @@ def of_settings(given: Given, make: Callable[[Settings], Answer], **nothing: obj
         choose = ["what the framework's command takes, after --", "the command without --config"]
         raise LlamaparError(f"{name}={typed[name]} beside files of settings", why, choose, name)
     settings: Settings = late("read_settings")(
-        *given.files, overrides=given["overrides"], known=given.of(*_KNOWN)
+        *given.files, overrides=given["overrides"], known=given.of(*KNOWN)
     )
     if given.values.get("settings"):
         return Answer(True, lambda: as_text(settings), settings.as_dict)

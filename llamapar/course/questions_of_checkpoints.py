@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import llamapar as lp
-from boxes import Item
+
+from .boxes import Item
 
 if TYPE_CHECKING:
     import torch

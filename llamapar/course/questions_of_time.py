@@ -11,7 +11,8 @@ from math import log10
 from statistics import mean
 
 import llamapar as lp
-from boxes import Item
+
+from .boxes import Item
 
 _LONG = 32_768
 """Tokens from which a sequence is called long, here."""
@@ -106,7 +107,7 @@ def _share_of_work() -> Item:
 
 @cache
 def _worst_kind() -> Item:
-    from exercises import published_steps
+    from .exercises import published_steps
 
     runs = published_steps()
     kinds = {

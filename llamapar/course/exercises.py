@@ -13,25 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import llamapar as lp
-import questions_of_axes
-import questions_of_checkpoints
-import questions_of_context
-import questions_of_data
-import questions_of_gpus
-import questions_of_heads
-import questions_of_loading
-import questions_of_memory
-import questions_of_messages
-import questions_of_pipelines
-import questions_of_settings
-import questions_of_start
-import questions_of_steps
-import questions_of_time
-import questions_of_vocab
-from boxes import Item, box
-from guesses import difference
 from llamapar.errors import one_of
-from progress import keep, progress
+
+from . import (
+    questions_of_axes,
+    questions_of_checkpoints,
+    questions_of_context,
+    questions_of_data,
+    questions_of_gpus,
+    questions_of_heads,
+    questions_of_loading,
+    questions_of_memory,
+    questions_of_messages,
+    questions_of_pipelines,
+    questions_of_settings,
+    questions_of_start,
+    questions_of_steps,
+    questions_of_time,
+    questions_of_vocab,
+)
+from .boxes import Item, box
+from .guesses import difference
+from .progress import keep, progress
 
 __all__ = ["EXERCISES", "PREDICTIONS", "check", "predict", "progress", "published_steps"]
 

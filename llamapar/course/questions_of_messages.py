@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import cache
 
 import llamapar as lp
-from boxes import Item
+
+from .boxes import Item
 
 _MISMATCH = "size mismatch for tok_embeddings.weight: copying a param with shape torch.Size([128256, 8192]) "
 _WEIGHT = "Weight input_size_per_partition = 14784 is not divisible by min_thread_k = 128. "

@@ -16,11 +16,12 @@ from html import escape
 from typing import Any
 
 import llamapar as lp
-from guesses import JUDGED, difference, is_right, read, read_layout, read_list, read_number, words
 from llamapar.figures import View
 from llamapar.panels.box_panel import Asked, Board, Box, Verdict
-from progress import file, keep
-from progress import read as read_progress
+
+from .guesses import JUDGED, difference, is_right, read, read_layout, read_list, read_number, words
+from .progress import file, keep
+from .progress import read as read_progress
 
 ASK = "Run the notebook to answer, or unfold the answer."
 

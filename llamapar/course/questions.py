@@ -10,11 +10,12 @@ from collections.abc import Callable
 from random import Random
 
 import llamapar as lp
-import questions_of_runs as runs
-from boxes import box
 from llamapar.errors import one_of
-from progress import keep
-from quiz import Question
+
+from . import questions_of_runs as runs
+from .boxes import box
+from .progress import keep
+from .quiz import Question
 
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 _MODELS = ("llama3-8b", "llama3.1-70b", "llama3.1-405b")

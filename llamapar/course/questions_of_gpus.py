@@ -12,7 +12,8 @@ from functools import cache
 from typing import Literal
 
 import llamapar as lp
-from boxes import Item
+
+from .boxes import Item
 
 _SMALL, _JOB = lp.Layout(tp=2, cp=2), lp.Layout(tp=8, cp=2, dp=2)
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)

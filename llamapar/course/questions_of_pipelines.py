@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import cache
 
 import llamapar as lp
-from boards import order, placed, scheduled
-from boxes import Item
 from llamapar.figures import View
-from veils import marked, veiled
+
+from .boards import order, placed, scheduled
+from .boxes import Item
+from .veils import marked, veiled
 
 _FOUR = {"pp": 4, "micro_batches": 8}
 """The pipeline of the notebook's first four sections."""

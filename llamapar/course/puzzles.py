@@ -10,10 +10,7 @@ import dis
 import inspect
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -23,10 +20,10 @@ import llamapar as lp
 from llamapar.errors import one_of
 from llamapar.execution.engines.pool import pool
 from llamapar.execution.engines.rank import Context
-from progress import keep
 
-WORLD = 4
-"""Ranks of every puzzle."""
+from .progress import keep
+from .puzzle_book import PUZZLES
+from .puzzle_forms import WORLD, Given, Made, Puzzle
 
 TOLERANCE = 1e-9
 """Of the largest number of the truth: the tensors are in float64."""
@@ -99,42 +96,11 @@ class Comm:
         self._context.note("")
 
 
-Given = tuple[Any, ...]
-"""What one rank's function is called with, after the Comm."""
-
-Made = tuple[Tensor, ...]
-"""What it returns: one tensor, or several."""
-
-
-Solve = Callable[[list[Given]], Sequence[Made]]
-"""What all ranks make of what all ranks are given."""
-
-
-@dataclass(frozen=True)
-class Puzzle:
-    """What is to be written.
-
-    given: what each rank has. truth: what each rank should have. names: of the tensors that are returned.
-    calls: the messages that may be used. slips: what usual mistakes make, by their names; of_slips: the hint
-    for each. hints: for a first wrong try, a second, and so on.
-    """
-
-    given: Callable[[], list[Given]]
-    truth: Solve
-    names: tuple[str, ...]
-    calls: tuple[str, ...]
-    slips: Mapping[str, Solve]
-    hints: tuple[str, ...] = ()
-    of_slips: Mapping[str, str] = field(default_factory=dict)
-
-
 _tries: Counter[str] = Counter()
 
 
 def puzzle(name: str, function: Callable[..., object]) -> None:
     """Runs what the reader wrote on four ranks: not answered yet, wrong with a hint that grows, or right."""
-    from puzzle_book import PUZZLES
-
     chosen = PUZZLES[one_of("puzzle", name, PUZZLES, lp.LlamaparError)]
     if not is_written(function):
         print("not answered yet")
@@ -231,10 +197,3 @@ def _difference(own: Sequence[Made], expected: Sequence[Made], names: tuple[str,
             where = "every rank" if len(ranks) == WORLD else f"rank {', '.join(map(str, ranks))}"
             return f"{name} differs on {where}; on rank {worst} by {off[worst]:.2g} times its largest number"
     return ""
-
-
-@cache
-def numbers(name: str, *shape: int) -> Tensor:
-    """Random numbers that are always the same for a name and a shape."""
-    seed = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**31
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import llamapar as lp
-from guesses import words
 from llamapar.figures import View
-from veils import GUESS, covered
+
+from .guesses import words
+from .veils import GUESS, covered
 
 
 def without_peers(layout: lp.Layout, rank: int) -> View:

@@ -11,7 +11,8 @@ from functools import cache
 from math import floor, log10, sqrt
 
 import llamapar as lp
-from boxes import Item
+
+from .boxes import Item
 
 _SIXTEEN = lp.Layout(tp=2, cp=2, pp=2, dp=2, zero=2)
 

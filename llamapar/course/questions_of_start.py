@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llamapar as lp
-from boxes import Item
 from llamapar.figures import View
-from veils import marked, veiled
+
+from .boxes import Item
+from .veils import marked, veiled
 
 _BIG = "llama3.1-405b"
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)

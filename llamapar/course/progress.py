@@ -19,7 +19,10 @@ from typing import Any
 from llamapar.errors import LayoutError
 from llamapar.records.tables import Table
 
-FILE = Path(__file__).with_name("progress.json")
+FOLDER = Path.cwd()
+"""Where the notebooks are: a kernel starts in the folder of its notebook."""
+
+FILE = FOLDER / "progress.json"
 FORM = "progress of the llamapar course, form 1"
 KINDS = {"predict": "predictions", "check": "exercises", "puzzle": "puzzles", "ask": "questions"}
 """The function that a cell calls with the name first, and what it is counted as."""
@@ -134,10 +137,10 @@ def _write(path: Path, content: dict[str, Any]) -> None:
             raise
 
 
-def asked() -> dict[str, list[tuple[str, str]]]:
-    """What each notebook asks, as (kind, name), from the cells themselves."""
+def asked(folder: Path | None = None) -> dict[str, list[tuple[str, str]]]:
+    """What each notebook asks, as (kind, name), from the cells themselves; folder: FOLDER unless said."""
     found = {}
-    for path in sorted(FILE.parent.glob("*.ipynb")):
+    for path in sorted((folder or FOLDER).glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
         calls = [(KINDS[call], name.replace('\\"', '"')) for call, name in _CALL.findall(code)]

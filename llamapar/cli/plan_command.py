@@ -1,0 +1,94 @@
+"""`llamapar plan`: the layouts of some GPUs that take least time for a batch."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.options import EXPORTS, OPTIONS
+from llamapar.errors import LlamaparError
+from llamapar.frameworks.settings import Settings
+from llamapar.late import late
+from llamapar.timing.cost import cost
+from llamapar.timing.plan import Plan, plan
+
+from .commands import MODEL_WORD, Answer, Command, Given, answer
+from .settings import of_settings
+from .writing import write
+
+_SEARCHED = ("gpus", "seq_len", "global_batch")
+_PLAN = (*("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"), "kv_replication")
+_SHOWN = ("profile", "most_tp", "all_schedules", "top", "framework")
+
+_PATIENCE = 1.0
+"""Seconds between lines that say how far a search is."""
+
+
+def _plan(given: Given) -> Answer:
+    """Status 0 where some layout passes and fits, 1 where none does."""
+    if given.files:
+        return of_settings(given, lambda settings: _beside(given, settings))
+    for name in _SEARCHED:
+        word = OPTIONS[name].help
+        given.needed(name, f"{OPTIONS[name].flag} is needed", f"{word}: a plan is for them", [PLAN_EXAMPLE])
+    return _planned(given, searched(given, given.model))
+
+
+def _beside(given: Given, settings: Settings) -> Answer:
+    """The plan, and the time of the layout that the files say."""
+    planned = _planned(given, searched(given, settings))
+    try:
+        own = cost(settings, **given.of(*_PLAN, "framework"))
+    except LlamaparError:
+        return planned
+    said = f"as the files say: {own.layout}, {own.step_seconds:.4g} s"
+    return Answer(
+        planned.ok,
+        lambda: planned.text() if given["export"] else f"{planned.text()}\n{said}",
+        lambda: {**planned.data(), "as_said": own.as_dict()},
+    )
+
+
+def _planned(given: Given, found: Plan) -> Answer:
+    name = None if given["export"] is None else OPTIONS["export"].chosen(given["export"])
+    if name is None or given["json"]:
+        return answer(found, bool(found.layouts))
+    return Answer(
+        True, lambda: str(late("export")(EXPORTS[name], found.best.job, given["framework"])), found.as_dict
+    )
+
+
+def searched(given: Given, model: ModelConfig | Settings) -> Plan:
+    """The plan; how far it is goes to stderr, and Ctrl-C ends it with the best so far."""
+    last = time.monotonic()
+
+    def progress(judged: int, passing: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _PATIENCE:
+            last = time.monotonic()
+            write(
+                sys.stderr,
+                f"llamapar: {judged} layouts judged, {passing} of them pass; Ctrl-C: the best so far",
+            )
+
+    return plan(model, **given.of(*_SEARCHED, *_PLAN, *_SHOWN), progress=progress)
+
+
+PLAN_EXAMPLE = "llamapar plan --model llama3.1-70b --gpus 64 --seq-len 8192 --global-batch 512"
+
+COMMAND = Command(
+    _plan,
+    "every layout of some GPUs for a fixed batch, the fastest first, with why others lose",
+    "plan",
+    ("model", *_SEARCHED, *_PLAN, *_SHOWN, "export", "config", "launch"),
+    f"{PLAN_EXAMPLE}\n  {PLAN_EXAMPLE} --framework torchtitan --json\n"
+    "  llamapar plan --config train.toml --launch run.slurm --gpus 256",
+    exits="0 some layout passes and fits, 1 none does",
+    positional=MODEL_WORD,
+    helps={
+        "gpu": f"on which it runs: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
+        "framework": "by whose rules, layer split and habits (default: the Llama 3 paper's)",
+    },
+)

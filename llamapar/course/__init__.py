@@ -1,0 +1,6 @@
+"""What the notebooks import: questions with their answer boxes, exercises, puzzles and progress.
+
+`exercises` is the door: `predict("…")` and `check("…")` look up a question by its name. The questions of a
+lesson stand in `questions_of_….py`, each with a truth that the library computes. `boxes` asks them, `guesses`
+judges, `puzzles` runs what a reader wrote on real ranks, and `progress` keeps what was answered.
+"""

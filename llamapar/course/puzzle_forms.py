@@ -1,0 +1,70 @@
+"""What a puzzle is: what ranks have, what one process makes of it, and the slips that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WORLD = 4
+"""Ranks of every puzzle."""
+
+RANKS = range(WORLD)
+
+Given = tuple[Any, ...]
+"""What one rank's function is called with, after the Comm."""
+
+Made = tuple[Tensor, ...]
+"""What it returns: one tensor, or several."""
+
+
+Solve = Callable[[list[Given]], Sequence[Made]]
+"""What all ranks make of what all ranks are given."""
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """What is to be written.
+
+    given: what each rank has. truth: what each rank should have. names: of the tensors that are returned.
+    calls: the messages that may be used. slips: what usual mistakes make, by their names; of_slips: the hint
+    for each. hints: for a first wrong try, a second, and so on.
+    """
+
+    given: Callable[[], list[Given]]
+    truth: Solve
+    names: tuple[str, ...]
+    calls: tuple[str, ...]
+    slips: Mapping[str, Solve]
+    hints: tuple[str, ...] = ()
+    of_slips: Mapping[str, str] = field(default_factory=dict)
+
+
+def parts(t: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """A tensor cut evenly, one part a rank."""
+    return t.chunk(WORLD, dim)
+
+
+def alike(*made: Tensor) -> list[Made]:
+    """The same on every rank."""
+    return [made] * WORLD
+
+
+def together(given: list[Given], place: int, dim: int = 0) -> Tensor:
+    """The ranks' parts of what stands at a place, put together."""
+    return torch.cat([own[place] for own in given], dim)
+
+
+def summed(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(tensors)).sum(0)
+
+
+@cache
+def numbers(name: str, *shape: int) -> Tensor:
+    """Random numbers that are always the same for a name and a shape."""
+    seed = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**31
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
