@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import llamapar as lp
 
 ORACLES = Path(__file__).resolve().parent.parent / "tests" / "oracles"
-COURSE = Path(__file__).resolve().parent.parent / "notebooks" / "published_steps.json"
+COURSE = Path(__file__).resolve().parent.parent / "llamapar" / "course" / "published_steps.json"
 
 MEGATRON = {"framework": "megatron"}
 """Kernels of Transformer Engine; recomputation of attention alone where a source says selective."""

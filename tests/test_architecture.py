@@ -42,7 +42,7 @@ CORE: dict[str, frozenset[str]] = {
 SATELLITES: dict[str, frozenset[str]] = {
     "configs": frozenset({"yaml"}),
     "flight": frozenset(),
-    "course": frozenset({"torch"}),
+    "course": frozenset({"torch", "IPython"}),
 }
 ROOMS = CORE | SATELLITES
 """Every package or module under llamapar → what it may import from outside, in the order of the house: a room

@@ -7,9 +7,7 @@ its lesson and is computed by the library, so it cannot drift from what the note
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import llamapar as lp
@@ -36,7 +34,7 @@ from .boxes import Item, box
 from .guesses import difference
 from .progress import keep, progress
 
-__all__ = ["EXERCISES", "PREDICTIONS", "check", "predict", "progress", "published_steps"]
+__all__ = ["EXERCISES", "PREDICTIONS", "check", "predict", "progress"]
 
 _LESSONS = (
     questions_of_start,
@@ -63,20 +61,6 @@ EXERCISES: dict[str, Callable[[], Item]] = {
     name: item for lesson in _LESSONS for name, item in lesson.EXERCISES.items()
 }
 """Questions and exercises that have a box, of all notebooks."""
-
-_STEPS = Path(__file__).with_name("published_steps.json")
-"""Published runs as `lp.cost` is asked for them, written by benchmarks/cost_accuracy.py --course."""
-
-
-def published_steps() -> lp.Calibration:
-    """Published runs beside what `lp.cost` says, each named by its row; the benchmark's own rows."""
-
-    def predicted(row: dict[str, Any]) -> lp.Cost:
-        return lp.cost(lp.ModelConfig(**row["model"]), lp.Layout(**row["layout"]), **row["settings"])
-
-    rows = json.loads(_STEPS.read_text(encoding="utf-8"))
-    return lp.calibrate([(predicted(row), row["measured"]) for row in rows])
-
 
 _UNSAID = object()
 """In place of an answer that a cell leaves out."""

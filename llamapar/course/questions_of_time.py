@@ -13,6 +13,7 @@ from statistics import mean
 import llamapar as lp
 
 from .boxes import Item
+from .published import published_steps
 
 _LONG = 32_768
 """Tokens from which a sequence is called long, here."""
@@ -107,8 +108,6 @@ def _share_of_work() -> Item:
 
 @cache
 def _worst_kind() -> Item:
-    from .exercises import published_steps
-
     runs = published_steps()
     kinds = {
         f"sequences of {_LONG:,} tokens and more": [c.seq_len >= _LONG for c in runs.costs],
