@@ -16,7 +16,7 @@ PACKAGE = Path(llamapar.__file__).parent
 MAX_FILE = 400
 
 
-STATEMENTS, DEFINITIONS = 27_798, 3_498
+STATEMENTS, DEFINITIONS = 27_866, 3_498
 """Ceilings of the package, raised only when a public name goes; docstrings and comments are free."""
 
 ROOMS: dict[str, frozenset[str]] = {

@@ -224,7 +224,7 @@ class Settings(Record):
         return {n: v for n, v in held.items() if isinstance(v, int) and not isinstance(v, bool)}
 
 
-@named()
+@named
 def read_settings(
     *files: str | Path,
     text: str = "",
