@@ -29,6 +29,7 @@ import llamapar as lp
 from llamapar.execution.body import reference
 from llamapar.execution.engines import pool, processes
 from llamapar.execution.execute import prepare
+from llamapar.execution.run_options import RunOptions
 from llamapar.execution.ticking import few_threads
 
 MODEL, LAYOUT = "tiny", lp.Layout(tp=4, cp=2)
@@ -96,7 +97,7 @@ def starting(repeats: int) -> list[Row]:
 
 def running(program: str, repeats: int, asked: dict[str, float]) -> list[Row]:
     """The unsharded model, then warm runs of `program` in each engine, without and with the backward."""
-    task, _, _ = prepare(program, MODEL, LAYOUT)
+    task, _, _ = prepare(program, MODEL, RunOptions(LAYOUT))
 
     def run(**options: Any) -> None:
         result = lp.run(program, MODEL, LAYOUT, device="cpu", **options)

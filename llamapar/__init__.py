@@ -220,12 +220,26 @@ def _show_explanation(explanation: Explanation) -> None:
 
 
 def _register_display() -> None:
-    """Where IPython runs, an explanation shows its words and then its picture."""
+    """Where IPython runs, an explanation shows words, then a picture, and Shift-Tab the docstring first."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    if shell is not None:
-        shown = shell.display_formatter.ipython_display_formatter
-        shown.for_type_by_name("llamapar.diagnosis.result", "Explanation", _show_explanation)
+    if shell is None:
+        return
+    shown = shell.display_formatter.ipython_display_formatter
+    shown.for_type_by_name("llamapar.diagnosis.result", "Explanation", _show_explanation)
+
+    def docstring_first(seen: Any) -> list[tuple[str, str]] | None:
+        """What Shift-Tab shows of a function or class of ours; None leaves it to IPython, as for `??`."""
+        known = seen.info_dict
+        signature = known["definition"] or known["init_definition"]
+        ours = str(getattr(seen.obj, "__module__", "")).partition(".")[0] == __name__
+        if not ours or not signature or not known["docstring"] or seen.detail_level:
+            return None
+        called = "Signature", shell.inspector.format(signature)
+        rest = [(title, known[key]) for title, key in (("File", "file"), ("Type", "type_name")) if known[key]]
+        return [("Docstring", known["docstring"]), called, *rest]
+
+    shell.inspector.mime_hooks = {**shell.inspector.mime_hooks, "text/plain": docstring_first}
 
 
 _register_display()

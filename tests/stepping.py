@@ -11,6 +11,7 @@ from llamapar.execution.body import inputs, of_micro_batch, parameters, wants
 from llamapar.execution.capacity import require_room
 from llamapar.execution.engines.local import LocalRanks, one_run
 from llamapar.execution.execute import prepare
+from llamapar.execution.run_options import RunOptions
 from llamapar.spmd.compat import by_rank
 
 
@@ -33,7 +34,7 @@ def step_through(program: Any, model: Any, layout: Any, *, number: int = 0, **op
 
     number: of the micro-batch whose tokens they hold. Other arguments as in `lp.run`.
     """
-    task, _, _ = prepare(program, model, layout, **options)
+    task, _, _ = prepare(program, model, RunOptions.of(layout, **options))
     whole("number", number, 0, task.setting.micro_batches - 1)
     require_room(task, "local", "cpu")
     task = of_micro_batch(task, number)

@@ -49,7 +49,7 @@ ROOMS = CORE | SATELLITES
 imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
 last, and is written with the public names."""
 
-CEILINGS = {"core": (23_350, 3_074), "satellites": (6_675, 778)}
+CEILINGS = {"core": (23_418, 3_074), "satellites": (6_680, 778)}
 """Statements and definitions, docstrings and comments apart; a public name that goes pays for a raise."""
 
 
@@ -253,7 +253,7 @@ def test_a_conditional_inside_another_would_be_noticed() -> None:
     assert nested_conditionals("y = 1\nx = f(1 if a else 2) if b else 3") == [2]
 
 
-ANY = 122
+ANY = 115
 """Most lines of the package that mention Any; ModelLike, LayoutLike and Plain say what is meant."""
 
 

@@ -15,6 +15,7 @@ import llamapar as lp
 from llamapar.execution.dry_run import DryRun
 from llamapar.execution.engines import dry
 from llamapar.execution.execute import prepare
+from llamapar.execution.run_options import RunOptions
 from llamapar.records.curve import MemoryCurve
 from llamapar.spmd import compat
 from llamapar.spmd.rank_mesh import RankMesh
@@ -191,7 +192,7 @@ def test_the_mesh_of_one_rank_is_torchs() -> None:
 def measured(
     every: bool, rank: int, layout: Any = TINY, program: str = "llama", **options: Any
 ) -> tuple[Any, MemoryCurve]:
-    task, _, _ = prepare(program, "tiny", layout, **options)
+    task, _, _ = prepare(program, "tiny", RunOptions.of(layout, **options))
     return dry.run(task, rank, every=every)
 
 
@@ -220,7 +221,7 @@ def test_the_peak_is_that_of_torchs_tracker() -> None:
         found = run("block", dtype="bfloat16", layout=lp.Layout(tp=2, cp=2, dp=2), rank=3)
     assert tracked(tracker) == found.peak_bytes
 
-    setting = prepare("llama", "tiny", TINY, micro_batches=3)[0].setting
+    setting = prepare("llama", "tiny", RunOptions(TINY, micro_batches=3))[0].setting
     message = setting.micro_batch * setting.seq_len // 4 * setting.model.dim * 4
     with MemTracker() as tracker:
         _, curve = measured(True, 5, micro_batches=3)

@@ -24,6 +24,7 @@ from llamapar.execution import capacity as room
 from llamapar.execution import execute
 from llamapar.execution import recorder as record
 from llamapar.execution.answers import Cancelled
+from llamapar.execution.run_options import RunOptions
 from llamapar.programs.attention import causal
 from llamapar.programs.parts import column_input, rope, row_output, split_heads
 from llamapar.spmd import collectives, compat
@@ -351,7 +352,7 @@ def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
         monkeypatch.setattr(compat, "gpus", lambda: gpus)
         monkeypatch.setattr(room, "memory_available", lambda: 10**15)
-        task, _, _ = execute.prepare("mlp", model, layout)
+        task, _, _ = execute.prepare("mlp", model, RunOptions(layout))
         return room.require_room(task, engine, "cuda")
 
     return told
@@ -364,7 +365,7 @@ def test_ranks_that_share_a_gpu_need_room_there(nvidia: Callable[..., list[str]]
     many = Layout(tp=4, cp=4, dp=4)
     with pytest.raises(lp.LayoutError, match=r"^64 of 64 ranks would take about") as refused:
         nvidia(SMALL_GPU, "processes", many)
-    task, _, _ = execute.prepare("mlp", MODEL, many)
+    task, _, _ = execute.prepare("mlp", MODEL, RunOptions(many))
     assert str(refused.value) == (
         f"64 of 64 ranks would take about {room.need(task, 'processes', 'cuda'):,} bytes of a GPU, "
         "which has 25,757,220,864\n"
@@ -445,7 +446,7 @@ def test_more_ranks_than_a_machine_runs(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(room, "memory_available", lambda: 10**12)
     with pytest.raises(lp.LayoutError, match=r"^128 ranks, and at most 64 run on one machine\n") as refused:
         lp.run("mlp", MODEL, Layout(tp=8, cp=16), kv_replication=True)
-    task, _, _ = execute.prepare("mlp", MODEL, Layout(tp=8, cp=16))
+    task, _, _ = execute.prepare("mlp", MODEL, RunOptions(Layout(tp=8, cp=16)))
     assert str(refused.value) == (
         "128 ranks, and at most 64 run on one machine\n"
         f"  why  they would take about {room.need(task, 'local'):,} bytes; 1,000,000,000,000 are free\n"
@@ -462,7 +463,7 @@ def test_a_small_copy_does_not_divide_where_the_model_does_not() -> None:
 def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "memory_available", lambda: 2**30)
     layout = Layout(tp=8)
-    task, _, _ = execute.prepare("mlp", "llama3.1-405b", layout)
+    task, _, _ = execute.prepare("mlp", "llama3.1-405b", RunOptions(layout))
     bytes_needed = room.need(task, "local")
     weights = 3 * 16384 * 53248 * 4
     assert 2 * weights < bytes_needed < 10 * weights
@@ -476,7 +477,7 @@ def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(lp.LayoutError, match=r"^8 ranks would take about"):
         step_through("mlp", "llama3.1-405b", layout)
     fitted = lp.shrink(lp.model("llama3.1-405b"), layout)  # what it says to try has room
-    room.require_room(execute.prepare("mlp", fitted.model, fitted.layout)[0], "local", "cpu")
+    room.require_room(execute.prepare("mlp", fitted.model, RunOptions(fitted.layout))[0], "local", "cpu")
 
 
 def test_processes_need_room_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from llamapar import programs
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.execution.engines import local
+from llamapar.execution.run_options import RunOptions
 from llamapar.execution.ticking import operations, ranks_ticked
 from llamapar.panels.controls import DEFAULTS, ENGINES, STEP
 from llamapar.panels.controls import EXPLORER as SCHEMA
@@ -330,7 +331,7 @@ def test_the_expected_count_is_near_the_real_one(program: str, method: str) -> N
         made += ranks_ticked(layout.world)
 
     layout = lp.Layout(tp=2, cp=2)
-    task = llamapar.execution.execute.prepare(program, "tiny", layout, cp_method=method)[0]
+    task = llamapar.execution.execute.prepare(program, "tiny", RunOptions(layout, cp_method=method))[0]
     local.run(task, tick=count)
     assert operations(task) == pytest.approx(made, rel=0.2)
 
@@ -343,7 +344,9 @@ def test_the_expected_count_of_a_pipeline_is_near_the_real_one() -> None:
         made += ranks_ticked(layout.world // layout.pp)
 
     layout = lp.Layout(tp=2, pp=2)
-    task = llamapar.execution.execute.prepare("llama", "tiny", layout, micro_batches=2, seq_len=8)[0]
+    task = llamapar.execution.execute.prepare(
+        "llama", "tiny", RunOptions(layout, micro_batches=2, seq_len=8)
+    )[0]
     local.run(task, tick=count)
     assert operations(task) == pytest.approx(made, rel=0.15)
 

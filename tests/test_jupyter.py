@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
@@ -55,6 +56,47 @@ Cell = Callable[[str], tuple[str, list[Any]]]
 
 def text_of(outputs: list[Any]) -> str:
     return "\n".join(out.data["text/plain"] for out in outputs)
+
+
+# -- Shift-Tab and Tab ---------------------------------------------------------------------------
+
+
+def test_shift_tab_shows_what_it_does_and_then_how_it_is_called(ip: InteractiveShell) -> None:
+    llamapar._register_display()  # as the import does where IPython runs
+    ip.push({"lp": llamapar})
+    lines = ip.object_inspect_mime("lp.check")["text/plain"].splitlines()
+    assert lines[0].rstrip() == "Docstring:"
+    assert lines[1].startswith("Judge `layout` for `model`; never raises for a layout that cannot work")
+    assert lines[lines.index("lp.check(") - 1].rstrip() == "Signature:"
+    assert {"    tp: 'int' = 1,", "    gpus: 'int | None' = None,"} <= set(lines)
+    assert [line.split()[0] for line in lines[-2:]] == ["File:", "Type:"]
+    assert ip.object_inspect_mime("lp.Layout")["text/plain"].startswith("Docstring:")
+
+
+def test_what_is_not_ours_is_shown_as_ever(ip: InteractiveShell) -> None:
+    before = ip.object_inspect_mime("print")["text/plain"]
+    llamapar._register_display()
+    ip.push({"lp": llamapar})
+    assert ip.object_inspect_mime("print")["text/plain"] == before
+    assert before.startswith("Signature:")
+    assert "Source:" in ip.object_inspect_mime("lp.heads", detail_level=1)["text/plain"]  # lp.heads??
+    assert "1.0" in ip.object_inspect_mime("lp.__version__")["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        ("lp.run('mlp', 'tiny', se", ["seed=", "seq_len=", "sequence_parallel="]),
+        ("lp.check('tiny', gp", ["gpu=", "gpus=", "gpus_per_node="]),
+        ("lp.explain('text', n_", ["n_heads=", "n_kv_heads=", "n_layers="]),
+        ("lp.explorer(glo", ["global_batch="]),
+    ],
+)
+def test_tab_completes_the_names_of_options(ip: InteractiveShell, code: str, options: list[str]) -> None:
+    ip.push({"lp": llamapar})
+    with provisionalcompleter():
+        offered = {found.text for found in ip.Completer.completions(code, len(code))}
+    assert sorted(name for name in offered if name.endswith("=")) == options
 
 
 # -- the hook ------------------------------------------------------------------------------------

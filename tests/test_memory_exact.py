@@ -29,6 +29,7 @@ from llamapar.execution import execute
 from llamapar.execution.body import called, shapes
 from llamapar.execution.engines import local
 from llamapar.execution.pipeline import PipelineRank
+from llamapar.execution.run_options import RunOptions
 from llamapar.spmd import compat
 from llamapar.spmd.compat import by_rank
 from llamapar.spmd.setting import kind
@@ -69,7 +70,7 @@ def storages(tensors: list[Tensor], without: list[Tensor]) -> int:
 
 def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: Any) -> list[int]:
     """Bytes that autograd keeps for the backward of a program, by rank, in the local engine."""
-    task, _, _ = execute.prepare(program, model, layout, **options)
+    task, _, _ = execute.prepare(program, model, RunOptions.of(layout, **options))
     ranks = step_through(program, model, layout, **options)
     tensors = dict(ranks.tensors)
     whole = tensors.pop("weights", None)
@@ -173,7 +174,7 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
 
     Real shapes, no memory. block(x) is the program with all else given.
     """
-    task, _, _ = execute.prepare("block", name, layout, seq_len=seq_len, dtype=dtype)
+    task, _, _ = execute.prepare("block", name, RunOptions(layout, seq_len=seq_len, dtype=dtype))
     sizes = sized(name, layout, seq_len=seq_len, dtype=dtype)
     setting, every = task.setting, shapes(task)
     shape_of = {n: s for n, s in every.items() if n.endswith("_norm")}
@@ -284,7 +285,7 @@ def test_parameters_gradients_and_adam(sample: Any) -> None:
         model = SMALL.replace(tied=tied)
         seq_len = 4 * layout["cp"] * layout["tp"]
         known = {"seq_len": seq_len, "padding": padding, "kv_replication": True, "dtype": "float32"}
-        task, _, _ = execute.prepare("llama", model, layout, **known)
+        task, _, _ = execute.prepare("llama", model, RunOptions.of(layout, **known))
         reports = local.run(task)
         with_ranks = step_through("llama", model, layout, **known)
         tensors = {n: t for n, t in with_ranks.tensors["weights"].items() if is_parameter(n)}

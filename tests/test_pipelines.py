@@ -21,6 +21,7 @@ from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailur
 from llamapar.count.wire import WHOLE
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
+from llamapar.execution.run_options import RunOptions
 from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS, Program, llama
 from sent import check_bytes
@@ -131,7 +132,7 @@ def test_programs_in_stages_are_those_that_shrink_keeps_pp_for() -> None:
 
 def asked(program: Any = "llama", layout: Any = None, **options: Any) -> Any:
     """The setting of a run, and what is said of it."""
-    task, notes, _ = prepare(program, MODEL, layout or Layout(pp=2), **options)
+    task, notes, _ = prepare(program, MODEL, RunOptions.of(layout or Layout(pp=2), **options))
     return task.setting, notes
 
 

@@ -9,7 +9,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, TypedDict, Unpack, get_args, get_origin
 
 import pytest
 
@@ -69,18 +69,25 @@ def test_a_name_that_is_not_there_finds_the_nearest() -> None:
         lp.xyzzyx  # noqa: B018
 
 
-def test_arguments_of_two_functions_in_one_signature() -> None:
-    def inner(a: int, *, b: int = 2, c: int = 3) -> int:
-        return a + b + c
+Inner = TypedDict("Inner", {"seq_len": int | None, "nodes": int}, total=False)  # noqa: UP013
+"""Options of the table: their defaults are those that stand there."""
 
-    @named([p for p in inspect.signature(inner).parameters.values() if p.name != "a"])
-    def outer(a: int, *, d: int = 4, **options: int) -> int:
+
+def test_arguments_of_two_functions_in_one_signature() -> None:
+    def inner(a: int, *, seq_len: int | None = None, nodes: int = 1) -> int:
+        return a + (seq_len or 2) + nodes
+
+    @named
+    def outer(a: int, *, d: int = 4, **options: Unpack[Inner]) -> int:
         """Adds."""
         return d + inner(a, **options)
 
-    assert list(inspect.signature(outer).parameters) == ["a", "d", "b", "c"]
-    assert (outer(1), outer(1, b=0, d=0), outer.__doc__) == (10, 4, "Adds.")
-    with pytest.raises(lp.LayoutError, match="argument='e' is not known\n  why  known are d, b, c\n"):
+    shown = "(a: 'int', *, d: 'int' = 4, seq_len: int | None = None, nodes: int = 1) -> 'int'"
+    assert str(inspect.signature(outer)) == shown
+    assert (outer(1), outer(1, nodes=0, d=0), outer.__doc__) == (8, 3, "Adds.")
+    with pytest.raises(
+        lp.LayoutError, match="argument='e' is not known\n  why  known are d, seq_len, nodes\n"
+    ):
         outer(1, e=5)
 
 

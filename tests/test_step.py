@@ -23,6 +23,7 @@ from llamapar.describe.modelfile import config_json
 from llamapar.execution.body import inputs, uncut
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import RunResult
+from llamapar.execution.run_options import RunOptions
 from llamapar.execution.stepping import allowed, reference_steps
 from llamapar.programs import PROGRAMS, Program, llama
 from llamapar.programs.corpus import CORPUS
@@ -173,7 +174,7 @@ def test_a_rounding_of_a_gradient_moves_a_weight_as_far_as_is_allowed() -> None:
     moved = (after(g + off) - after(g)).abs()
     assert 1e-11 < moved[0] < 1e-10
     assert moved[1] < 1e-18
-    task, _, _ = prepare("step", MODEL, Layout(), dtype="float64", seq_len=16)
+    task, _, _ = prepare("step", MODEL, RunOptions(Layout(), dtype="float64", seq_len=16))
     first = next(reference_steps(task))
     for name in first.states:
         limit = allowed(first, name, training, 1e-12)
@@ -182,14 +183,14 @@ def test_a_rounding_of_a_gradient_moves_a_weight_as_far_as_is_allowed() -> None:
 
 def test_what_is_no_training_step_is_refused() -> None:
     with pytest.raises(LlamaparError, match="llama updates no weights"):
-        prepare("llama", MODEL, Layout(), steps=2)
+        prepare("llama", MODEL, RunOptions(Layout(), steps=2))
     with pytest.raises(LlamaparError, match="steps=0: steps must be a whole number"):
-        prepare("step", MODEL, Layout(), steps=0)
+        prepare("step", MODEL, RunOptions(Layout(), steps=0))
     assert lp.run("step", MODEL, Layout(), backward=False, seq_len=16, device="cpu").ok
 
 
 def test_the_corpus_goes_on_from_step_to_step() -> None:
-    task, _, _ = prepare("step", "tiny", Layout(dp=2), steps=2, seq_len=16)
+    task, _, _ = prepare("step", "tiny", RunOptions(Layout(dp=2), steps=2, seq_len=16))
     text = (CORPUS * 2).encode()
     given = inputs(task, uncut)
     batch = given["tokens"]

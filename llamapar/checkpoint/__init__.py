@@ -13,9 +13,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from llamapar.describe.arguments import keywords_of, named
+from llamapar.describe.arguments import named
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -43,7 +42,7 @@ MAX_FILE = 5 * 10**9
 """Bytes after which an uncut safetensors checkpoint goes on in a next file, as Hugging Face's do."""
 
 
-@named()
+@named
 def gather(
     source: str | Path,
     target: str | Path,
@@ -65,7 +64,7 @@ def gather(
     return reshard(source, target, format=format, model=model, n_kv_heads=n_kv_heads, progress=progress)
 
 
-@named()
+@named
 def reshard(
     source: str | Path,
     target: str | Path,
@@ -92,7 +91,7 @@ def reshard(
     target_model, layout = kv_target(found.sharding.model, n_kv_heads), Layout(tp=tp, pp=pp)
     cut = Sharding(target_model, layout, padding=padding_rule(padding), naming=format)
     wanted = replace(cut, kv_replication=kv_replication, layer_split=layer_split)
-    _possible(wanted)
+    _possible(wanted, layer_split)
     if format == "meta" and wanted.pp > 1:
         choose = [Choice.of(pp=1), Choice.of(format="hf")]
         raise CheckpointError(f"pp={pp}: Meta's format has no pipeline stages", "", choose, "pp")
@@ -103,10 +102,35 @@ def reshard(
     return opened(target)
 
 
-@named(keywords_of(reshard))
-def shard(source: str | Path, target: str | Path, *, tp: int = 1, pp: int = 1, **options: Any) -> Checkpoint:
+@named
+def shard(
+    source: str | Path,
+    target: str | Path,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    padding: str | Padding | None = None,
+    kv_replication: bool = False,
+    layer_split: str = "balanced ends",
+    format: str = "hf",
+    model: ModelLike | None = None,
+    n_kv_heads: int | None = None,
+    progress: Progress | bool = False,
+) -> Checkpoint:
     """A checkpoint cut for tp × pp ranks; options as for `reshard`."""
-    return reshard(source, target, tp=tp, pp=pp, **options)
+    return reshard(
+        source,
+        target,
+        tp=tp,
+        pp=pp,
+        padding=padding,
+        kv_replication=kv_replication,
+        layer_split=layer_split,
+        format=format,
+        model=model,
+        n_kv_heads=n_kv_heads,
+        progress=progress,
+    )
 
 
 def _outside(target: Path, source: Path) -> None:
@@ -118,13 +142,12 @@ def _outside(target: Path, source: Path) -> None:
         raise CheckpointError(what, "the folder of a checkpoint is left as it is", choose, "target")
 
 
-def _possible(wanted: Sharding) -> None:
+def _possible(wanted: Sharding, layer_split: str) -> None:
     """LayoutError, with degrees that work, for a cut that `check` refuses."""
 
     def report(tp: int, pp: int, copies: bool) -> Report:
-        split = wanted.layer_split
-        layout = Layout(tp=tp, pp=pp)
-        return check(wanted.model, layout, padding=wanted.padding, layer_split=split, kv_replication=copies)
+        layout, rule = Layout(tp=tp, pp=pp), wanted.padding
+        return check(wanted.model, layout, padding=rule, layer_split=layer_split, kv_replication=copies)
 
     tp, pp, copies = wanted.tp, wanted.pp, wanted.kv_replication
     found = report(tp, pp, copies)

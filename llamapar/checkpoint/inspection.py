@@ -87,7 +87,7 @@ class Inspection(Record):
         return title, ["tensor", "shards", "shape", "dtype", "bytes"], rows, "\n".join(self.findings)
 
 
-@named()
+@named
 @many_objects()
 def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
     """What lies in the checkpoint at `path`; headers are read, no tensor.

@@ -52,7 +52,7 @@ class Verification(Record):
         return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(lines)
 
 
-@named()
+@named
 def verify(
     path: str | Path,
     *,

@@ -81,7 +81,7 @@ FORMATS = (
 """Tried in this order; the first that recognises the files reads them."""
 
 
-@named()
+@named
 def read_settings(
     *files: str | Path,
     text: str = "",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Unpack
 
-from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.arguments import named
 from llamapar.describe.dtypes import TRAINED
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS
 from llamapar.describe.job import Job
@@ -34,7 +34,7 @@ ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 offer("accounting", ACCOUNTINGS)
 
 
-@named(DEGREES)
+@named
 def memory(
     model: ModelLike,
     layout: LayoutLike | None = None,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
-from llamapar.describe.arguments import keywords_of, named
+from llamapar.describe.arguments import named
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
+from llamapar.describe.splits import Padding
+from llamapar.frameworks import Framework
 from llamapar.records.tables import Plain, Record
 
 from .account import memory
@@ -134,22 +136,63 @@ def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tu
     return tuple((name, n) for name, n in [*known, (together or "rounding", rest)] if n)
 
 
-@named(keywords_of(memory, without=("accounting",)))  # type: ignore[has-type, unused-ignore]
-def reconcile(model: ModelLike, layout: LayoutLike | None = None, **options: Any) -> Reconciliation:
+MemoryKeywords = TypedDict(
+    "MemoryKeywords",
+    {
+        "micro_batch": "int",
+        "global_batch": "int | None",
+        "recompute": "str",
+        "schedule": "str",
+        "nc": "int | None",
+        "gpu": "str",
+        "dtype": "str",
+        "grad_dtype": "str | None",
+        "kernels": "str",
+        "loss": "str | None",
+        "grad_buckets": "bool",
+        "master_weights": "bool | None",
+        "float8_all_gather": "bool",
+        "kv_replication": "bool",
+        "padding": "str | Padding | None",
+        "layer_split": "str | Sequence[int] | None",
+        "cp_method": "str",
+        "regather": "bool | None",
+        "silu_kept": "bool | None",
+        "elementwise_kept": "bool | None",
+        "framework": "str | Framework | None",
+        "tp": "int",
+        "cp": "int",
+        "pp": "int",
+        "dp": "int",
+        "dp_replicate": "int",
+        "sequence_parallel": "bool | None",
+        "virtual_stages": "int",
+        "zero": "int",
+        "order": "str",
+    },
+    total=False,
+)
+"""What `lp.reconcile` takes by name beside the length of a sequence."""
+
+
+@named
+def reconcile(
+    model: ModelLike, layout: LayoutLike | None = None, *, seq_len: int, **options: Unpack[MemoryKeywords]
+) -> Reconciliation:
     """Our exact account of the worst stage beside the published rules, and the tools run on the same inputs.
 
     Arguments as in `memory`, accounting apart. Tools are those of `PEERS`, for its configurations.
     """
-    exact = memory(model, layout, **options)
+    exact = memory(model, layout, seq_len=seq_len, **options)
     m, lay = exact.model, exact.layout
     ours = groups(exact.worst)
     tools = []
     for rule, note in RULES.items():
-        theirs = memory(model, layout, accounting=rule, **options).worst
+        theirs = memory(model, layout, seq_len=seq_len, accounting=rule, **options).worst
         steps = FINE if theirs.bytes("parameters") else GROUPS
         steps_there = _steps(groups(exact.worst, steps), groups(theirs, steps), theirs.total_bytes)
         tools.append(Tool(f"{rule} rule", theirs.total_bytes, steps_there, note))
-    key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, options["seq_len"])
+    key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, seq_len)
     for peer in PEERS.get(key, ()):
         parts = {"states": peer.states, "activations": peer.activations}
         theirs_known = {name: round(n * GIB) for name, n in parts.items() if n is not None}

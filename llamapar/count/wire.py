@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Unpack
 
-from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.arguments import named
 from llamapar.describe.dtypes import BYTES
 from llamapar.describe.layout import AXES, SHARDING, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
@@ -231,7 +231,7 @@ def sending(
     return Sending(program, rank, cut, table, rows, reductions)
 
 
-@named(DEGREES)
+@named
 def traffic(
     program: str,
     model: ModelLike,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Unpack
 
-from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.arguments import named
 from llamapar.describe.dtypes import BYTES
 from llamapar.describe.layout import Coord, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike, Parameter
@@ -160,7 +160,7 @@ class ZeroMap(Record):
         return self.title, head, rows, "\n".join(told) or "nothing travels"
 
 
-@named(DEGREES)
+@named
 def zero(
     model: ModelLike,
     layout: LayoutLike | None = None,

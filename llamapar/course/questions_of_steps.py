@@ -172,10 +172,11 @@ def _most_sent() -> Item:
 
 def _norm_of_two() -> Item:
     from llamapar.execution.execute import prepare
+    from llamapar.execution.run_options import RunOptions
     from llamapar.spmd.update import counted
 
     squares = ((9, 2), (14, 2))
-    setting = prepare("step", "tiny", lp.Layout(tp=len(squares)))[0].setting
+    setting = prepare("step", "tiny", RunOptions(lp.Layout(tp=len(squares))))[0].setting
     shares = [counted(setting, name, 0) for name in ("output.weight", "norm.weight")]
     whole = sum(share * own for rank in squares for share, own in zip(shares, rank, strict=True))
     norm = sqrt(whole)
@@ -198,9 +199,10 @@ def _norm_of_two() -> Item:
 def _numbers_sent() -> Item:
     from llamapar.execution.execute import prepare
     from llamapar.execution.messages import squares_to
+    from llamapar.execution.run_options import RunOptions
 
     layout = lp.Layout(tp=2, cp=2, pp=4, dp=2)
-    sent = len(squares_to(prepare("step", "tiny", layout)[0].setting, 0))
+    sent = len(squares_to(prepare("step", "tiny", RunOptions(layout))[0].setting, 0))
     return Item(
         f"{layout}: numbers that rank 0 sends to other PP ranks for the norm, in a step",
         sent,

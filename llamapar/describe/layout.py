@@ -45,18 +45,22 @@ class Coord(NamedTuple):
     dp: int
 
 
-class Degrees(TypedDict, total=False):
-    """The fields of a Layout, as public functions take them by name."""
-
-    tp: int
-    cp: int
-    pp: int
-    dp: int
-    dp_replicate: int
-    sequence_parallel: bool | None
-    virtual_stages: int
-    zero: int
-    order: str
+Degrees = TypedDict(
+    "Degrees",
+    {
+        "tp": "int",
+        "cp": "int",
+        "pp": "int",
+        "dp": "int",
+        "dp_replicate": "int",
+        "sequence_parallel": "bool | None",
+        "virtual_stages": "int",
+        "zero": "int",
+        "order": "str",
+    },
+    total=False,
+)
+"""The fields of a Layout, as public functions take them by name."""
 
 
 @dataclass(frozen=True)

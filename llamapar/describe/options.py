@@ -259,8 +259,9 @@ FACTS = (
 
 
 def default(name: str, function: str = "") -> object:
-    """What an option is unless said, for one of the public functions."""
-    return OTHER_DEFAULTS.get(function, {}).get(name, OPTIONS[name].default)
+    """What an option is unless said, for one of the public functions; None for one of no table."""
+    usual = OPTIONS[name].default if name in OPTIONS else None
+    return OTHER_DEFAULTS.get(function, {}).get(name, usual)
 
 
 def offer(name: str, choices: Iterable[str]) -> None:

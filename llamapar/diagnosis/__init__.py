@@ -13,15 +13,18 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from llamapar.describe.arguments import keywords, named
+from llamapar.describe.arguments import named
+from llamapar.describe.keywords import ExplainKeywords
+from llamapar.describe.layout import LayoutLike
+from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, shown
 from llamapar.late import late
 
 from .hypothesis import Level
-from .known import ARGUMENTS, Known
+from .known import Known
 from .result import Diagnosis, Dumps, Explanation, Said
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
 
@@ -29,16 +32,16 @@ _LONGEST = 2**16
 """Characters of an exception's own words that are read."""
 
 
-@named(keywords(dict.fromkeys((*ARGUMENTS.values(), "schedule"))))
+@named
 def explain(
     what: Any = None,
-    model: Any = None,
-    layout: Any = None,
+    model: ModelLike | None = None,
+    layout: LayoutLike | None = None,
     framework: str | None = None,
     *,
     flight: str | Path | Iterable[str | Path] | Dumps | None = None,
     context: Mapping[str, Any] | None = None,
-    **facts: Any,
+    **facts: Unpack[ExplainKeywords],
 ) -> Explanation:
     """Why this error, or this shape, came about.
 
@@ -64,18 +67,18 @@ def explain(
     from .engine import explain_lines, explain_text  # the patterns are compiled when the first text comes
     from .lines import sourced
 
-    facts = {name: value for name, value in facts.items() if value is not None}
+    said = {name: value for name, value in facts.items() if value is not None}
     if context is not None:
         given = dict(context)
         model = given.pop("model", None) if model is None else model
         layout = given.pop("layout", None) if layout is None else layout
         framework = given.pop("framework", None) if framework is None else framework
-        facts = given | facts
-    known = Known.of(model, layout, framework, facts)
+        said = given | said
+    known = Known.of(model, layout, framework, said)
     if flight is not None:
         return _of_flight(what, flight, known)
     if what is None and known.name and known.model is None:
-        find_model(model)  # without a text the model is what was asked about: say which names are near
+        find_model(known.name)  # without a text the model is what was asked about: say which names are near
     if hasattr(what, "explanation"):  # a RunResult, which lies layers above
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead

@@ -79,7 +79,7 @@ class Bitwise(Record):
         return f"{self.title}: {verdict} as {self.emulated}", head, rows, "\n".join(self.why)
 
 
-@named()
+@named
 def bitwise(result: RunResult) -> Bitwise:
     """The first step of a run of "step" held bit for bit against one process that adds in its order.
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
 from torch import Tensor
 
 from llamapar import interrupts
-from llamapar.describe.arguments import DEGREES, keywords_of, named
+from llamapar.describe.arguments import named
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.splits import NO_PADDING, Padding
+from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
 from llamapar.frameworks import padding_rule
-from llamapar.place.pipeline import Schedule
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.place.sequence_map import lengths as document_lengths
 from llamapar.programs import FAULTS, Program, ProgramLike, for_model
@@ -40,6 +39,7 @@ from .dry_run import DryRun
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
 from .result import RunResult, compared
+from .run_options import RunKeywords, RunOptions, TapeKeywords
 from .scheduling import pipeline
 from .ticking import few_threads
 from .unsharded import Meanwhile, Unsharded, unsharded
@@ -49,87 +49,63 @@ CP_METHODS = ("all_gather", "ring")
 
 
 def prepare(
-    program: ProgramLike,
-    model: ModelLike,
-    layout: LayoutLike | None = None,
-    *,
-    dtype: str = "float32",
-    seq_len: int | None = None,
-    global_batch: int | None = None,
-    seed: int = 0,
-    force: bool = False,
-    kv_replication: bool = False,
-    padding: str | Padding | None = None,
-    chunking: str = "head-tail",
-    cp_method: str = "all_gather",
-    documents: tuple[int, ...] | None = None,
-    pads_in_softmax: bool = False,
-    fault: str | None = None,
-    inputs: Mapping[str, Tensor] | None = None,
-    reference: Callable[..., Any] | None = None,
-    out: str = "residual",
-    backward: bool = True,
-    schedule: str | Schedule = "1f1b",
-    micro_batches: int | None = None,
-    nc: int | None = None,
-    reshard_after_forward: bool = True,
-    steps: int = 1,
-    steps_done: int = 0,
-    **degrees: Unpack[Degrees],
+    program: ProgramLike, model: ModelLike, options: RunOptions
 ) -> tuple[Task, tuple[str, ...], Report]:
     """The task, what to say about it, and check's report. Arguments and errors as in `run`."""
-    chosen, found = find_program(program, reference, out), find_model(model)
-    given = Layout.of(layout, **degrees)
-    rule = padding_rule(padding) if padding is not None else NO_PADDING
+    chosen, found = find_program(program, options.reference, options.out), find_model(model)
+    given = options.layout
+    rule = padding_rule(options.padding) if options.padding is not None else NO_PADDING
     unit = given.cp * (2 if given.tp % 2 and given.cp > 1 else 1) * (given.tp if given.sp else 1)
-    seq = whole("seq_len", seq_len) if seq_len is not None else -(-64 // (2 * unit)) * 2 * unit
-    staged = pipeline(chosen, given, schedule, micro_batches, nc, global_batch)
+    seq = options.seq_len
+    seq = whole("seq_len", seq) if seq is not None else -(-64 // (2 * unit)) * 2 * unit
+    asked = options.schedule, options.micro_batches, options.nc, options.global_batch
+    staged = pipeline(chosen, given, *asked)
     if staged.schedule is not None:
         given = staged.layout
-    one_of("dtype", dtype, DTYPES)
-    one_of("chunking", chunking, CHUNKINGS)
-    one_of("cp_method", cp_method, CP_METHODS)
-    if fault is not None:
-        one_of("fault", fault, FAULTS)
+    one_of("dtype", options.dtype, DTYPES)
+    one_of("chunking", options.chunking, CHUNKINGS)
+    one_of("cp_method", options.cp_method, CP_METHODS)
+    if options.fault is not None:
+        one_of("fault", options.fault, FAULTS)
     if found.qk_norm:
         raise LlamaparError(f"{found.name} has QK norms, which no program here adds", "", ["tiny"], "model")
     if found.o_bias or (found.qkv_bias and chosen.name == "meta_attention"):
         raise LlamaparError(f"{found.name} has biases, which no program here adds", "", ["tiny"], "model")
     chosen = for_model(chosen, found)
-    lengths = document_lengths(documents, seq)
+    lengths = document_lengths(options.documents, seq)
     job = Job.of(
         found,
         given,
         seq_len=seq,
         micro_batch=1,
         global_batch=staged.global_batch,
-        kv_replication=flag("kv_replication", kv_replication),
+        kv_replication=flag("kv_replication", options.kv_replication),
         padding=rule,
     )
     report = check_job(job)
-    if not flag("force", force) and not report.ok:
+    if not flag("force", options.force) and not report.ok:
         raise report.refusal()
     setting = Setting(
         found,
         staged.layout,
         padding=rule,
-        kv_replication=kv_replication,
-        chunking=chunking,
+        kv_replication=options.kv_replication,
+        chunking=options.chunking,
         seq_len=seq,
         global_batch=staged.global_batch,
-        dtype=dtype,
-        seed=whole("seed", seed, 0),
-        cp_method=cp_method,
+        dtype=options.dtype,
+        seed=whole("seed", options.seed, 0),
+        cp_method=options.cp_method,
         documents=lengths,
-        pads_in_softmax=flag("pads_in_softmax", pads_in_softmax),
+        pads_in_softmax=flag("pads_in_softmax", options.pads_in_softmax),
         schedule=staged.schedule,
-        reshard_after_forward=flag("reshard_after_forward", reshard_after_forward),
-        training=_training(chosen, steps, steps_done) if backward else None,
+        reshard_after_forward=flag("reshard_after_forward", options.reshard_after_forward),
+        training=_training(chosen, options.steps, options.steps_done) if options.backward else None,
     )
-    if fault is not None:
-        setting = replace(setting, **FAULTS[fault].changes)
-    task = Task(chosen, setting, fault, backward=flag("backward", backward))
-    task = replace(task, given=_inputs(inputs, task))  # an argument that is not known is refused now
+    if options.fault is not None:
+        setting = replace(setting, **FAULTS[options.fault].changes)
+    task = Task(chosen, setting, options.fault, backward=flag("backward", options.backward))
+    task = replace(task, given=_inputs(options.inputs, task))  # an argument that is not known is refused now
     notes = [*staged.notes]
     notes += [f"forced past {f.code}: {f.message}" for f in report.errors]
     return task, tuple(notes), report
@@ -179,7 +155,7 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
     return found
 
 
-@named([*keywords_of(prepare), *DEGREES])
+@named
 def run(
     program: ProgramLike,
     model: ModelLike,
@@ -191,7 +167,7 @@ def run(
     timeout: float = 60.0,
     deadline: float | None = None,
     cancel: Callable[[], bool] | None = None,
-    **options: Any,
+    **options: Unpack[RunKeywords],
 ) -> RunResult:
     """Run `program` on every rank of `layout`, and compare with the reference.
 
@@ -227,7 +203,7 @@ def run(
     Cancelled.
     What ranks raise is in `errors`.
     """
-    task, notes, report = prepare(program, model, layout, **options)
+    task, notes, report = prepare(program, model, RunOptions.of(layout, **options))
     one_of("engine", engine, ENGINES)
     real("timeout", timeout, 0.1, 1e6)
     cancelled = _by(deadline, cancel or (lambda: False))
@@ -308,13 +284,15 @@ def _without_tensors(result: RunResult) -> RunResult:
     return replace(result, reports=tuple(reports))
 
 
-@named([*keywords_of(prepare, without=("force",)), *DEGREES])
-def tape(program: ProgramLike, model: ModelLike, layout: LayoutLike | None = None, **options: Any) -> Tape:
+@named
+def tape(
+    program: ProgramLike, model: ModelLike, layout: LayoutLike | None = None, **options: Unpack[TapeKeywords]
+) -> Tape:
     """The shape tape of `program` at its true size, from the meta device: nothing is allocated.
 
     Arguments as in `run`; layouts that check refuses are taped up to the line that raises.
     """
-    task, _, report = prepare(program, model, layout, force=True, **options)
+    task, _, report = prepare(program, model, RunOptions.of(layout, force=True, **options))
     return tapes.tape(unpiped(task), _reason(report))
 
 

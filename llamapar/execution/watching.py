@@ -30,6 +30,7 @@ from .engines import local
 from .execute import prepare
 from .following import Followed, Run, Seen, backward, edited, follow
 from .lines import NOWHERE, Key
+from .run_options import RunOptions
 from .scheduling import pipeline
 from .stage_tape import stage_lights, stages_tape
 from .steps import Named, Steps, made_of, numbered, values_of
@@ -75,7 +76,7 @@ def watch_task(
         layers = pipeline(chosen, laid, given.get("schedule", "1f1b"), *asked).layout.stages
     small = teaching_model(None if model is None else find_model(model), laid, layers)
     fixed = {"dtype": "float64", "force": True, "fault": fault}
-    task, _, _ = prepare(chosen, small, laid, **{**shape, **fixed, **given})
+    task, _, _ = prepare(chosen, small, RunOptions(laid, **{**shape, **fixed, **given}))
     if data == DATA[0]:
         drawn = teaching_inputs(task.program.name, task.setting)
         wanted = {*shapes(task), "cotangent"}

@@ -10,16 +10,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import keywords, named
+from llamapar.describe.arguments import named
 from llamapar.describe.counts import number
 from llamapar.describe.counts import typed as read_typed
+from llamapar.describe.keywords import ClinicFields, ClinicKeywords
 from llamapar.describe.layout import AXES
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS, Values
+from llamapar.describe.options import OPTIONS, OTHER_DEFAULTS, Values
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.diagnosis.result import Dumps
@@ -43,9 +45,9 @@ LIMIT = 60_000
 _SEARCHED = 200_000
 """Characters of either end of a text that are searched for names."""
 
-_FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *DIMS, *MORE)
-_COUNTS = frozenset(_FIELDS) - {"model", "framework"}
-_EMPTY = {"text": "", "flight": None, **dict.fromkeys(_FIELDS)}
+FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *DIMS, *MORE)
+_COUNTS = frozenset(FIELDS) - {"model", "framework"}
+OTHER_DEFAULTS["clinic"] = {"text": "", **dict.fromkeys(FIELDS)}
 TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
 BROUGHT = "your files"
 """Where a field's value is from."""
@@ -85,7 +87,7 @@ class Visit:
         if not isinstance(text, str):
             raise LayoutError(f"text={shown(text)}: a text is needed", "", ["lp.explain"], "text")
         for name, value in changes.items():
-            if one_of("field", name, ("text", *_FIELDS)) == "text":
+            if one_of("field", name, ("text", *FIELDS)) == "text":
                 continue
             typed.pop(name, None)
             if name == "model":
@@ -113,7 +115,7 @@ class Visit:
         """Fields that the files say."""
         if self.settings is None:
             return {}
-        known: Values = {name: n for name, n in self.settings.known().items() if name in _FIELDS}
+        known: Values = {name: n for name, n in self.settings.known().items() if name in FIELDS}
         if self.settings.framework:
             known["framework"] = self.settings.framework
         return known
@@ -195,7 +197,7 @@ class Visit:
         elif known.model and "model" in self.typed and "model" in self._known[0]:
             rows["model"] = (known.model.name, TYPED)
         rows = {ARGUMENTS.get(fact, fact): row for fact, row in rows.items()}
-        return {name: rows[name] for name in _FIELDS if name in rows}
+        return {name: rows[name] for name in FIELDS if name in rows}
 
     @cached_property
     def picture(self) -> View | LlamaparError:
@@ -232,7 +234,7 @@ class Visit:
     def traits(self, seq: int) -> Values:
         """All that the page is sent, as plain values. seq numbers it: pressed buttons refer to it."""
         explained, drawn, problem = self.explanation, self.picture, self.problem
-        values = dict.fromkeys(_FIELDS) | {"framework": ""}
+        values = dict.fromkeys(FIELDS) | {"framework": ""}
         payload = {
             "seq": seq,
             "values": values | {name: value for name, (value, _) in self.fields.items()},
@@ -240,7 +242,7 @@ class Visit:
             "status": self.status.removesuffix(f": {explained.best.cause}" if explained.best else ""),
             "verdict": explained.verdict,
             "line": explained.line[:300],
-            "problem": card(problem, _FIELDS) if problem else None,
+            "problem": card(problem, FIELDS) if problem else None,
             "diagnoses": [_diagnosis(one) for one in explained.diagnoses],
             "figure": self._figure,
             "summary": drawn.summary if isinstance(drawn, View) else "",
@@ -265,18 +267,18 @@ class Clinic(Page[Visit]):
     """No box of ipywidgets' own: it would be one more model, with a random id."""
     explorer: Explorer | None = None
 
-    @named(keywords(_EMPTY))
-    def __init__(self, **values: object) -> None:
-        super().__init__(_changed(Visit(), values))
+    @named
+    def __init__(self, **values: Unpack[ClinicKeywords]) -> None:
+        super().__init__(_changed(Visit(), Values(values)))
 
-    @named(keywords(_EMPTY))
-    def set(self, **values: object) -> None:
+    @named
+    def set(self, **values: Unpack[ClinicKeywords]) -> None:
         """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None empties.
 
         flight: in place of a text, a folder of torch's flight records, or some files. Raises LayoutError for
         a field that is not there.
         """
-        self._show(lambda visit: _changed(visit, values))
+        self._show(lambda visit: _changed(visit, Values(values)))
 
     @property
     def explanation(self) -> Explanation:
@@ -324,8 +326,8 @@ class Clinic(Page[Visit]):
             self.open_files()
 
 
-@named(keywords(_EMPTY))
-def clinic(text: str = "", **values: object) -> Clinic:
+@named
+def clinic(text: str = "", **values: Unpack[ClinicFields]) -> Clinic:
     """A Clinic with a text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
     return Clinic(text=text, **values)
 
@@ -348,7 +350,7 @@ def _cut(text: str) -> str:
 def _field(need: str) -> str | None:
     """The field in which a fact can be told, if one knows it."""
     name = ARGUMENTS.get(need, need)
-    return name if name in _FIELDS else None
+    return name if name in FIELDS else None
 
 
 def _diagnosis(one: Diagnosis) -> dict[str, object]:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import keywords, named
+from llamapar.describe.arguments import named
+from llamapar.describe.keywords import ExplorerKeywords
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import EXPORTS, Values
+from llamapar.describe.options import EXPORTS, OTHER_DEFAULTS, Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
 from llamapar.figures.plan import Mark
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
     from llamapar.timing.plan import Plan
 
 
-UNSAID = keywords(DEFAULTS | PLAIN)
-"""Controls, with what they are in a job of the reader's own that does not say them."""
+OTHER_DEFAULTS["explorer"] = DEFAULTS | PLAIN  # of a reader's own job that does not say them
 
 
 class Explorer(Page[State]):
@@ -60,19 +60,19 @@ class Explorer(Page[State]):
     answers = traitlets.Dict().tag(sync=True)
     planned = traitlets.Dict().tag(sync=True)
 
-    @named(UNSAID)
-    def __init__(self, **values: object) -> None:
+    @named
+    def __init__(self, **values: Unpack[ExplorerKeywords]) -> None:
         self._runner = Runner(self._report)
         self._searcher = Searcher(self._show_search)
         self._past: list[State] = []
         self._future: list[State] = []
-        self._first = State.opened(values)
+        self._first = State.opened(Values(values))
         super().__init__(self._first)
 
     # -- from code -------------------------------------------------------------------------------
 
-    @named(keywords(DEFAULTS))
-    def set(self, **values: object) -> None:
+    @named
+    def set(self, **values: Unpack[ExplorerKeywords]) -> None:
         """Set controls by name, as the mouse does; an impossible value is shown with its reason.
 
         GPUs and global batch are held: a degree that moves takes from DP, or from the axis that `gives`
@@ -80,7 +80,7 @@ class Explorer(Page[State]):
 
         Raises LayoutError for a control that is not there.
         """
-        self._show(lambda state: state.move(values))
+        self._show(lambda state: state.move(Values(values)))
 
     @property
     def gave(self) -> str:
@@ -325,8 +325,8 @@ STEPS: dict[str, Callable[[Explorer], None]] = {
 """Buttons that ask for no more than their name."""
 
 
-@named(UNSAID)
-def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
+@named
+def explorer(model: ModelLike | None = None, **values: Unpack[ExplorerKeywords]) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 
     Without a model and a degree it opens on the Llama 3 paper's job of 131,072 tokens. With one of them the
@@ -339,9 +339,9 @@ def explorer(model: ModelLike | None = None, **values: object) -> Explorer:
     if isinstance(model, str) and is_line(model):
         panel = Explorer()
         panel.restore(model)
-        panel._show(lambda state: state.change(values))
+        panel._show(lambda state: state.change(Values(values)))
         return panel
-    return Explorer(**({} if model is None else {"preset": model}) | values)
+    return Explorer(**Values({} if model is None else {"preset": model}) | Values(values))
 
 
 def copied(name: str, state: State, report: Report, drawn: View | None) -> str:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 
 from llamapar.describe.configfile import parse_object
-from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS, Values
+from llamapar.describe.options import OPTIONS, Values, default
 from llamapar.errors import LlamaparError, one_of, shown
 from llamapar.records.calls import Call, read_call
 
 from .controls import DEFAULTS, FACTS, LAYOUT, STEP
 
-_JOB = {field.name: field.default for field in fields(Job)}
-PLAIN: Values = {name: getattr(Layout(), name) for name in LAYOUT}
-PLAIN |= {name: _JOB[name] for name in (*FACTS, *STEP, "padding", "layer_split")}
+PLAIN: Values = {name: default(name) for name in (*LAYOUT, *FACTS, *STEP, "padding", "layer_split")}
 PLAIN |= {"gpu": DEFAULTS["gpu"], "framework": "", "job": ""}
 """Layout and job where nothing is said."""
 

@@ -12,13 +12,15 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import keywords, named
+from llamapar.describe.arguments import named
+from llamapar.describe.keywords import LiveKeywords
 from llamapar.describe.models import PRESETS, ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS, Values, default
+from llamapar.describe.options import Values
 from llamapar.errors import LayoutError, LlamaparError, one_of
 from llamapar.figures import View
 from llamapar.frameworks.settings import Settings
@@ -192,18 +194,13 @@ class Live(Undoing[LiveState]):
         super()._show(lambda _: state)
 
 
-ARGUMENTS = {
-    name: default(name) if name in OPTIONS else None
-    for found in SUBJECTS.values()
-    for name in found.opens
-    if name != "model"
-}
-"""What `live` takes by name: the knobs of each picture, and the other arguments that it has controls for."""
-
-
-@named(keywords(ARGUMENTS))
+@named
 def live(
-    what: str | Record, model: ModelLike | None = None, *, knob: str | None = None, **arguments: object
+    what: str | Record,
+    model: ModelLike | None = None,
+    *,
+    knob: str | None = None,
+    **arguments: Unpack[LiveKeywords],
 ) -> Live:
     """A picture that moves: `lp.live("heads", "llama3.1-405b", tp=16)`, or `record.live()`.
 
@@ -222,9 +219,13 @@ def live(
 _MADE_BY = {f"lp.{found.make.__name__}": found.make for found in SUBJECTS.values()}
 
 
-@named(keywords(ARGUMENTS))
+@named
 def opened(
-    what: str | Record | Call, model: ModelLike | None = None, *, knob: str | None = None, **arguments: object
+    what: str | Record | Call,
+    model: ModelLike | None = None,
+    *,
+    knob: str | None = None,
+    **arguments: Unpack[LiveKeywords],
 ) -> LiveState:
     """The state with which `live` opens."""
     given: Values = {}
@@ -243,4 +244,4 @@ def opened(
         values["model"] = chosen.name if PRESETS.get(chosen.name) == chosen else chosen
     elif model is not None:
         raise LlamaparError(f"{what} takes no model: it is the same for all", field="model")
-    return LiveState(what, values, knob or next(iter(found.knobs))).change(arguments)
+    return LiveState(what, values, knob or next(iter(found.knobs))).change(Values(arguments))

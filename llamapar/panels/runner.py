@@ -83,6 +83,7 @@ class Runner(Background[Run]):
         from llamapar.execution.engines import local
         from llamapar.execution.execute import prepare
         from llamapar.execution.execute import run as execute
+        from llamapar.execution.run_options import RunOptions
         from llamapar.execution.ticking import Ticking, operations, ranks_ticked
 
         asked, world = run.plan.arguments(), run.plan.layout.world
@@ -114,7 +115,8 @@ class Runner(Background[Run]):
             where = f"rank {asked['rank']} alone" if run.plan.engine == "dry" else f"{world} ranks"
             run, done = replace(run, phase=f"running on {where}"), 0
             if run.plan.engine == "local" and not run.plan.quick:
-                task = prepare(**{name: value for name, value in asked.items() if name != "engine"})[0]
+                options = RunOptions(run.plan.layout, **run.plan.options, force=True)
+                task = prepare(run.plan.program, run.plan.model, options)[0]
                 total, done = _expected(lambda: operations(task, tick)), 0
             begun = time.monotonic()
             result = execute(**asked, cancel=cancelled)

@@ -6,12 +6,13 @@ The panel is a page around a WatchState, which has all that is shown.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import DEGREES, keywords, named
-from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.arguments import named
+from llamapar.describe.keywords import WatchKeywords
+from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import Values
 from llamapar.errors import Choice, LlamaparError, one_of, whole
@@ -67,12 +68,12 @@ class Watch(Undoing[WatchState]):
             super()._press(kind, content, current)
 
 
-_TAKEN = [*DEGREES, *keywords({**OPTIONS, "data": "teaching", "case": None})]
-
-
-@named(_TAKEN)
+@named
 def watch(
-    program: ProgramLike, model: ModelLike | None = None, layout: LayoutLike | None = None, **options: object
+    program: ProgramLike,
+    model: ModelLike | None = None,
+    layout: LayoutLike | None = None,
+    **options: Unpack[WatchKeywords],
 ) -> Watch:
     """Ranks that one watches, line by line: `lp.watch("attention", tp=2, cp=2)`.
 
@@ -89,28 +90,28 @@ def watch(
     return Watch(opened(WatchState.blank(), program, model, layout, **options))
 
 
-@named(_TAKEN)
+@named
 def opened(
     state: State,
     program: ProgramLike,
     model: ModelLike | None = None,
     layout: LayoutLike | None = None,
-    **options: object,
+    **options: Unpack[WatchKeywords],
 ) -> State:
     """The state with which `watch` opens, of the same class as `state`."""
     from llamapar.programs import program as find_program
     from llamapar.programs.cases import BREAK, CASES
 
-    chosen = find_program(program)
-    degrees = {name: value for name, value in options.items() if name in _DEGREES}
+    chosen, given = find_program(program), Values(options)
+    degrees = {name: given[name] for name in Degrees.__annotations__ if name in given}
     laid = Layout.of(layout, **(degrees if layout is not None or degrees else _OPENS))
     values = usual() | {name: getattr(laid, name) for name in LAYOUT}
     ours = {name: known()[name] for name in WATCHED}
     programs = ours if chosen in ours.values() else {chosen.name: chosen, **ours}
-    values |= {name: options[name] for name in (*OPTIONS, "data") if name in options}
+    values |= {name: given[name] for name in (*OPTIONS, "data") if name in given}
     values |= {"program": chosen.name, "model": model}
     state = replace(state, programs=programs, values=values, clean=values, problem=None, before=None)
-    name = options.get("case")
+    name = given.get("case")
     if not name:
         return state.change({})
     case = CASES[one_of("case", name, CASES)]
@@ -119,14 +120,12 @@ def opened(
         raise LlamaparError(
             what, "it shows in that program alone", [Choice((("program", case.program),))], "case"
         )
-    if layout is None and not _DEGREES & options.keys():
+    if layout is None and not degrees:
         return state.change({"case": name})
-    needs = {n: v for n, v in case.needs.items() if n in OPTIONS and n not in options}
+    needs = {n: v for n, v in case.needs.items() if n in OPTIONS and n not in given}
     values |= needs | {"case": name, "model": model or case.model}  # on the ranks that were asked for
     return replace(state, values=values).change({"case": name})
 
 
 _OPENS = {"tp": 2, "cp": 2}
 """Where nothing is said of a layout."""
-
-_DEGREES = {parameter.name for parameter in DEGREES}

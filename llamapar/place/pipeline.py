@@ -125,7 +125,7 @@ class Schedule(Record):
         """Chunks in flight on a rank while each of its operations runs."""
         return flying(self.ranks[rank])
 
-    @named()
+    @named
     def timeline(
         self,
         *,
@@ -245,7 +245,7 @@ class Timeline(Record):
     def _flying(self) -> list[list[int]]:
         return [self.schedule.flying(rank) for rank in range(self.schedule.pp)]
 
-    @named()
+    @named
     def at(self, time: float) -> Moment:
         """What every rank does at a time, and what it waits for. Raises LayoutError past the end."""
         return Moment(self, real("time", time, 0.0, self.end))
@@ -333,7 +333,7 @@ class Timelines(Record):
         """Of the longest."""
         return max(one.end for one in self.timelines)
 
-    @named()
+    @named
     def at(self, time: float) -> Timelines:
         """The same with a cursor. Raises LayoutError past the end of the longest."""
         return replace(self, time=real("time", time, 0.0, self.end))

@@ -38,7 +38,7 @@ def own_name(name: str, virtual_stages: int) -> str:
     return SEVERAL.get(name, name) if virtual_stages > 1 else name
 
 
-@named()
+@named
 def schedule(
     name: str, *, pp: int = 1, virtual_stages: int | None = None, micro_batches: int, nc: int | None = None
 ) -> Schedule:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Unpack
 
-from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.arguments import named
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Split
@@ -82,7 +82,7 @@ class SequenceMap(Record):
     ring_step: int | None = None
     """The step of a ring that is looked at, from 0: rank r then meets the keys of rank (r - step) mod cp."""
 
-    @named()
+    @named
     def at(self, step: int) -> SequenceMap:
         """What each rank does at one of a ring's cp steps. LayoutError for one that is not there."""
         return replace(self, ring_step=whole("step", step, 0, self.cp - 1))
@@ -181,7 +181,7 @@ class SequenceMap(Record):
         return title, ["cp rank", "positions", "tokens", "causal pairs"], rows, foot
 
 
-@named(DEGREES)
+@named
 def sequence(
     layout: LayoutLike | None = None,
     seq_len: int | None = None,

@@ -265,7 +265,7 @@ class Loading(Record):
         return title, head, rows, self.verdict
 
 
-@named()
+@named
 def loading(
     model: ModelLike, *, format: str = "q40", nodes: int = 1, memory_gib: float = 64, seq_len: int = 4096
 ) -> Loading:

@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import Any
+from typing import Unpack
 
-from llamapar.describe.arguments import DEGREES, keywords_of, named
+from llamapar.describe.arguments import named
 from llamapar.describe.job import Job
+from llamapar.describe.keywords import CheckKeywords, CheckSettings, JobKeywords
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.splits import Padding
@@ -236,15 +237,15 @@ class Report:
         return f"<p><b>{escape(self.summary)}</b></p>{body}"
 
 
-@takes_settings
-@named([*DEGREES, *keywords_of(Job, without=("padding",))])
+@takes_settings(CheckSettings)
+@named
 def check(
     model: ModelLike,
     layout: LayoutLike | None = None,
     *,
     framework: str | None = None,
     padding: str | Padding | None = None,
-    **known: object,
+    **known: Unpack[JobKeywords],
 ) -> Report:
     """Judge `layout` for `model`; never raises for a layout that cannot work, only for bad input.
 
@@ -272,8 +273,8 @@ def check_job(job: Job, judge: Framework | None = None) -> Report:
     return Report(job, judge, tuple(findings))
 
 
-@named(keywords_of(check))
-def require(model: ModelLike, layout: LayoutLike | None = None, **known: Any) -> Report:
+@named
+def require(model: ModelLike, layout: LayoutLike | None = None, **known: Unpack[CheckKeywords]) -> Report:
     """`check`, and LayoutError with the whole report where it is not ok.
 
     One line for a training script: `lp.require("llama3.1-405b", {"tp": 8, ...}, gpus=world_size)`.

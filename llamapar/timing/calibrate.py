@@ -88,7 +88,7 @@ def _numbers(pattern: re.Pattern[str], text: str) -> list[float]:
     return found[WARM_UP:] or found
 
 
-@named()
+@named
 def calibrate(runs: Sequence[tuple[Cost, str | float]]) -> Calibration:
     """How far predictions are from one's own runs: each its `cost`, and its log's text or seconds of a step.
 

@@ -8,13 +8,13 @@ and the optimizer, which reads and writes its states.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Unpack
+from typing import TypedDict, Unpack
 
 from llamapar.count.terms import Term
-from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.arguments import named
 from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
@@ -166,8 +166,73 @@ class Cost(Record):
         return self.title, head, rows, self.verdict
 
 
-@takes_settings
-@named(DEGREES)
+CostSettings = TypedDict(
+    "CostSettings",
+    {
+        "layout": "LayoutLike",
+        "seq_len": "int",
+        "gpus": "int | None",
+        "micro_batch": "int",
+        "global_batch": "int | None",
+        "recompute": "str",
+        "schedule": "str",
+        "nc": "int | None",
+        "gpu": "str | Mapping[str, object] | Gpu",
+        "precision": "str",
+        "kernels": "str",
+        "flash": "str",
+        "overlap_tp": "bool",
+        "float8_all_gather": "bool",
+        "kv_replication": "bool",
+        "layer_split": "str | Sequence[int] | None",
+        "cp_method": "str",
+        "imbalance": "float",
+        "flops": "str",
+        "profile": "str | None",
+        "framework": "str | Framework | None",
+        "tp": "int",
+        "cp": "int",
+        "pp": "int",
+        "dp": "int",
+        "dp_replicate": "int",
+        "sequence_parallel": "bool | None",
+        "virtual_stages": "int",
+        "zero": "int",
+        "order": "str",
+    },
+    total=False,
+)
+"""What `lp.cost` takes beside what `read_settings` read."""
+
+PlanSettings = TypedDict(
+    "PlanSettings",
+    {
+        "gpus": "int",
+        "seq_len": "int",
+        "global_batch": "int",
+        "gpu": "str | Mapping[str, object] | Gpu",
+        "schedule": "str",
+        "precision": "str",
+        "kernels": "str",
+        "flash": "str",
+        "overlap_tp": "bool",
+        "cp_method": "str",
+        "kv_replication": "bool",
+        "profile": "str | None",
+        "most_tp": "int | None",
+        "all_schedules": "bool",
+        "top": "int",
+        "framework": "str | Framework | None",
+        "progress": "Callable[[int, int], object] | None",
+        "cancel": "Callable[[], bool] | None",
+    },
+    total=False,
+)
+"""What `lp.plan` takes beside what `read_settings` read."""
+
+
+@takes_settings(CostSettings)
+@named
 def cost(
     model: ModelLike,
     layout: LayoutLike | None = None,

@@ -17,7 +17,7 @@ from typing import Unpack
 from llamapar.count.terms import Term
 from llamapar.count.wire import PARTS, Traffic
 from llamapar.count.wire import Term as Sent
-from llamapar.describe.arguments import DEGREES, named
+from llamapar.describe.arguments import named
 from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -157,7 +157,7 @@ class LayerSteps(Record):
     steps: tuple[LayerStep, ...]
     cursor: int = 0
 
-    @named()
+    @named
     def at(self, step: int) -> LayerSteps:
         """The same with a cursor. LayoutError for a step that is not there."""
         return replace(self, cursor=whole("step", step, 0, len(self.steps)))
@@ -203,7 +203,7 @@ class LayerSteps(Record):
         return self.title, head, rows, foot
 
 
-@named(DEGREES)
+@named
 def inside(
     model: ModelLike,
     layout: LayoutLike | None = None,

@@ -30,7 +30,7 @@ from llamapar.rules.report import check_job
 from llamapar.rules.search import codes, severities
 from llamapar.rules.table import ERROR
 
-from .cost import Cost, cost_of
+from .cost import Cost, PlanSettings, cost_of
 from .layer import Conditions
 from .search import EVERY_SCHEDULE, Candidate, candidates, splits_of
 
@@ -266,8 +266,8 @@ def compared(one: Cost, best: Cost) -> str:
     return f"{place}{told}; {abs(more):.1%} {'slower' if more >= 0 else 'faster'}"
 
 
-@takes_settings
-@named()
+@takes_settings(PlanSettings)
+@named
 def plan(
     model: ModelLike,
     gpus: int,

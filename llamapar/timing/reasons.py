@@ -43,7 +43,7 @@ class Reasons(Record):
         return self.title, ["argument", "with these numbers", "source"], rows, ""
 
 
-@named()
+@named
 def reasons(cost: Cost) -> Reasons:
     """The Llama 3 papers' arguments for a layout with the numbers of a step, as `cost` gives it.
 

@@ -55,7 +55,7 @@ class Scaling(Record):
         return self.title, head, rows, f"no layout of {none} GPUs passes and fits" if none else ""
 
 
-@named()
+@named
 def scaling(plan: Plan, gpus: Sequence[int], *, weak: bool = False) -> Scaling:
     """The search of a plan for other numbers of GPUs.
 

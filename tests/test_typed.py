@@ -1,0 +1,189 @@
+"""A type checker in a user's own file: it refuses wrong option names and types, and passes right ones.
+
+One file has a line for every option of every public function, once with the option's default and once with a
+value of no type that it takes. mypy reads it once, with the settings of `make lint`, whose cache it shares.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import runpy
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import llamapar as lp
+from test_public import FUNCTIONS
+
+PROJECT = Path(lp.__file__).parent.parent
+tool = runpy.run_path(str(PROJECT / "tools" / "keywords.py"), run_name="keywords")
+
+CALLS = {
+    "bitwise": "result",
+    "calibrate": "[(cost, 1.0)]",
+    "check": "'tiny'",
+    "checkpoint.gather": "'a', 'b'",
+    "checkpoint.inspect": "'a'",
+    "checkpoint.reshard": "'a', 'b'",
+    "checkpoint.shard": "'a', 'b'",
+    "checkpoint.verify": "'a'",
+    "clinic": "'text'",
+    "Clinic": "",
+    "Clinic().set": "",
+    "cost": "'tiny', seq_len=8",
+    "cost: settings": "settings",
+    "check: settings": "settings",
+    "explain": "'text'",
+    "explorer": "'tiny'",
+    "Explorer": "",
+    "Explorer().set": "",
+    "ffn": "'tiny'",
+    "heads": "'tiny'",
+    "inside": "'tiny', seq_len=8",
+    "live": "'heads'",
+    "loading": "'tiny'",
+    "memory": "'tiny', seq_len=8",
+    "model": "'tiny'",
+    "plan": "'tiny', 8, seq_len=8, global_batch=8",
+    "plan: settings": "settings",
+    "ranks": "None",
+    "read_settings": "'a.toml'",
+    "reasons": "cost",
+    "reconcile": "'tiny', seq_len=8",
+    "record": "",
+    "require": "'tiny'",
+    "run": "'mlp', 'tiny'",
+    "scaling": "plan, [8]",
+    "schedule": "'1f1b', micro_batches=8",
+    "sequence": "None, 8",
+    "shrink": "'tiny'",
+    "stages": "'tiny'",
+    "tape": "'mlp', 'tiny'",
+    "traffic": "'mlp', 'tiny', seq_len=8",
+    "view": "cost",
+    "vocab": "'tiny'",
+    "watch": "'mlp'",
+    "zero": "'tiny'",
+}
+"""A public function, or a panel → the arguments that it needs."""
+
+RIGHT = (
+    'lp.check("tiny", {"tp": 2}, cp=2, seq_len=8192, padding=lp.Padding(8), framework="torchtitan")',
+    'lp.check(settings, layout={"tp": 4}, gpus=8)',
+    "lp.cost(settings, seq_len=8)",
+    'lp.explain("text", "Llama-2-70b-hf", tp="1->2")',
+    'lp.explorer("llama3-8b", tp=4, seq_len="16k", documents="8, 8")',
+    'lp.live("schedule", name="zbv", virtual_stages=2)',
+    'lp.run("llama", "tiny", pp=2, schedule=lp.schedule("zbv", pp=2, micro_batches=4), documents=(8, 8))',
+    'assert_type(lp.run("mlp", "tiny", tp=2), lp.RunResult)',
+    'assert_type(lp.run("mlp", "tiny", tp=2).ok, bool)',
+    'assert_type(lp.run("mlp", "tiny", tp=2).outputs, dict[int, dict[str, Tensor]])',
+    'assert_type(lp.tape("mlp", "tiny", tp=2), lp.Tape)',
+    'assert_type(lp.check("tiny", tp=2), lp.Report)',
+    "assert_type(lp.check(settings), lp.Report)",
+    'assert_type(lp.cost("tiny", seq_len=8).step_seconds, float)',
+    "assert_type(lp.plan(settings), lp.Plan)",
+    'assert_type(lp.explain("text"), lp.Explanation)',
+    'assert_type(lp.reconcile("tiny", seq_len=8), lp.Reconciliation)',
+    'assert_type(lp.checkpoint.shard("a", "b", tp=2), lp.Checkpoint)',
+    'assert_type(lp.explorer("tiny").layout, lp.Layout)',
+)
+
+WRONG = {
+    'lp.run("mlp", "tiny", sed=3)': 'Unexpected keyword argument "sed" for "run"; did you mean "seed"?',
+    'lp.check("tiny", gpu_count=3)': 'Unexpected keyword argument "gpu_count" for overloaded function',
+    'lp.explain("text", tpp=3)': 'Unexpected keyword argument "tpp" for "explain"; did you mean ',
+    'lp.require("tiny", gpus="8")': (
+        'Argument "gpus" to "require" has incompatible type "str"; expected "int | None"'
+    ),
+    "lp.check(settings, gpu_count=3)": 'Unexpected keyword argument "gpu_count" for overloaded function',
+    "lp.cost(settings, flsh='fa2')": 'Unexpected keyword argument "flsh" for overloaded function',
+    'lp.cost("tiny")': 'No overload variant of "__call__" of "TakesSettings" matches argument type "str"',
+    'lp.memory("tiny")': 'Missing named argument "seq_len" for "memory"',
+    'lp.reconcile("tiny", seq_len=8, accounting="exact")': 'Unexpected keyword argument "accounting"',
+    'lp.tape("mlp", "tiny", force=True)': 'Unexpected keyword argument "force" for "tape"',
+}
+"""A line → how its refusal begins."""
+
+
+def signature(name: str) -> inspect.Signature:
+    """The signature of a public function, of a panel, or of a panel's `set`."""
+    kind, _, method = name.partition("().")
+    if kind in FUNCTIONS:
+        return inspect.signature(FUNCTIONS[kind])
+    return inspect.signature(getattr(getattr(lp, kind), method or "__init__"))
+
+
+def lines() -> dict[str, str]:
+    """A line of a user's file → how its refusal begins, "" for a line that is right."""
+    found = {**dict.fromkeys(RIGHT, ""), **WRONG}
+    for each, needed in CALLS.items():
+        name = each.partition(":")[0]
+        inside = f"{needed}, " if needed else ""
+        found[f"lp.{name}({needed})"] = ""
+        found[f"lp.{name}({inside}nonesuch=1)"] = 'Unexpected keyword argument "nonesuch" for '
+        for option, parameter in signature(name).parameters.items():
+            if parameter.kind is not parameter.KEYWORD_ONLY or f" {option}=" in f" {needed}":
+                continue
+            called = re.sub(r"^(\w+)\(\)\.(\w+)$", r'\2" of "\1', name).removeprefix("checkpoint.")
+            refused = f'Argument "{option}" to "{called}" has incompatible type "object"'
+            if name in ("check", "cost", "plan"):
+                refused = 'No overload variant of "__call__" of "TakesSettings" matches'
+            found[f"lp.{name}({inside}{option}=object())"] = refused
+            if isinstance(parameter.default, str | int | float | None):
+                found[f"lp.{name}({inside}{option}={parameter.default!r})"] = ""
+    return found
+
+
+LINES = lines()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    """What mypy says of each line of the file, by its number among LINES."""
+    path = tmp_path_factory.mktemp("user") / "user.py"
+    head = (
+        "from typing import assert_type",
+        "from torch import Tensor",
+        "import llamapar as lp",
+        "def f(result: lp.RunResult, cost: lp.Cost, plan: lp.Plan, settings: lp.Settings) -> None:",
+    )
+    path.write_text("\n".join([*head, *(f"    {line}" for line in LINES)]) + "\n")
+    command = [sys.executable, "-m", "mypy", "--no-pretty", "--no-error-summary", str(path)]
+    made = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=600)
+    said = defaultdict(list)
+    for row in made.stdout.splitlines():
+        found = re.match(r"(.*?user\.py):(\d+): error: (.*?)  \[[\w-]+\]$", row)
+        if found:
+            said[int(found[2]) - len(head) - 1].append(found[3])
+        else:
+            assert ": note: " in row, row
+    assert made.returncode == 1, made.stderr
+    return said
+
+
+def test_every_public_function_is_called() -> None:
+    assert {name.partition(":")[0] for name in CALLS} >= set(FUNCTIONS)
+    assert sum(not refused for refused in LINES.values()) > 400
+    assert sum(bool(refused) for refused in LINES.values()) > 400
+
+
+def test_a_type_checker_passes_what_is_right(answers: dict[int, list[str]]) -> None:
+    right = {i: line for i, (line, refused) in enumerate(LINES.items()) if not refused}
+    assert {line: answers[i] for i, line in right.items() if i in answers} == {}
+
+
+def test_a_type_checker_refuses_each_wrong_line_with_its_own_message(answers: dict[int, list[str]]) -> None:
+    for i, (line, refused) in enumerate(LINES.items()):
+        if refused:
+            assert answers.get(i, ["nothing"])[0].startswith(refused), (line, answers.get(i))
+
+
+def test_the_options_of_functions_are_those_of_the_table() -> None:
+    """`python tools/keywords.py` writes them anew."""
+    for path, text in tool["written"]().items():
+        assert path.read_text(encoding="utf-8") == text, path
