@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import griffe
 import pytest
 
 import llamapar as lp
@@ -38,6 +42,33 @@ def test_every_public_name_is_listed_with_what_it_is() -> None:
 def test_the_site_has_every_page_of_the_reference() -> None:
     nav = re.findall(r"- docs/api/(.*)$", (PROJECT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     assert nav == sorted(path.name for path in FOLDER.glob("*.md"))
+
+
+TOOL = runpy.run_path(str(PROJECT / "tools" / "api.py"), run_name="api")
+
+
+def test_signatures_are_those_that_shift_tab_shows() -> None:
+    """`check` takes the facts of a Job by name, which its source does not spell."""
+    path = PROJECT / "llamapar" / "rules" / "report.py"
+    room = griffe.visit("llamapar.rules.report", path, path.read_text("utf-8"))
+    shown = TOOL["Shown"]()
+    for name in ("check", "require"):
+        shown.on_function(func=room[name])
+        shown.on_object(obj=room[name])
+        own = inspect.signature(getattr(lp, name)).parameters
+        assert [p.name for p in room[name].parameters] == list(own), name
+    assert str(room["check"].parameters["kv_replication"]).endswith("kv_replication: bool = False")
+    about = room["check"].docstring.value
+    assert about.startswith("Judge `layout` for `model`")
+    assert "\n\n- `model`: a preset's name" in about
+
+
+def test_a_name_of_the_reference_leads_to_its_entry_on_the_site() -> None:
+    row = "| [`lp.check`](../../llamapar/rules/report.py) | Judge. |\n"
+    shown = TOOL["on_page_markdown"](row, SimpleNamespace(file=SimpleNamespace(src_uri="docs/api/rules.md")))
+    assert shown == "| [`lp.check`][llamapar.check] | Judge. |\n\n::: llamapar.check\n"
+    other = SimpleNamespace(file=SimpleNamespace(src_uri="docs/memory.md"))
+    assert TOOL["on_page_markdown"](row, other) == row
 
 
 @pytest.mark.soak

@@ -32,6 +32,9 @@ NAMES = [
 GUIDE = [README, *(PROJECT / "docs" / f"{name}.md" for name in NAMES)]
 """What a user reads. Pages for contributors stand in docs/ too, and are held to the code elsewhere."""
 
+WITH_PYTHON = ["README", "library", "running", "time"]
+"""Pages with examples in Python."""
+
 
 def blocks(page: Path, kind: str) -> list[str]:
     text = page.read_text(encoding="utf-8")
@@ -82,7 +85,7 @@ def test_every_kind_of_command_has_an_example() -> None:
     }  # checkpoint: beside its tests
 
 
-@pytest.mark.parametrize("name", ["README", "library", "running"])
+@pytest.mark.parametrize("name", WITH_PYTHON)
 def test_python_prints_what_the_page_shows(name: str) -> None:
     (page,) = (page for page in GUIDE if page.stem == name)
     parsed = doctest.DocTestParser().get_doctest("\n".join(blocks(page, "pycon")), {}, name, str(page), 0)
@@ -93,7 +96,7 @@ def test_python_prints_what_the_page_shows(name: str) -> None:
 
 
 def test_no_python_is_left_out() -> None:
-    assert [page.stem for page in GUIDE if blocks(page, "pycon")] == ["README", "library", "running"]
+    assert [page.stem for page in GUIDE if blocks(page, "pycon")] == WITH_PYTHON
 
 
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
