@@ -19,7 +19,7 @@ help:
 	@echo "make soak         the property tests and samples of 'make test' at their full counts, and every benchmark"
 	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
-	@echo "make docs         docs/api anew, from the docstrings"
+	@echo "make docs         build/docs: these pages as a site with a search, and docs/api anew from the docstrings"
 	@echo "make site         build/site: Explorer, watch, clinic and course as pages that need no install (npm)"
 	@echo "make constraints  pin anew: the newest releases that pyproject.toml allows"
 	@echo "make clean        remove the environment and everything generated"
@@ -36,7 +36,7 @@ lint: $(VENV)/.test-installed
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-soak: $(VENV)/.test-installed
+soak: $(VENV)/.test-installed $(VENV)/.docs-installed
 	$(PYTEST) --dist worksteal --soak tests
 
 deep: $(VENV)/.test-installed
@@ -46,8 +46,14 @@ deep: $(VENV)/.test-installed
 bench: $(VENV)/.test-installed
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; PYTHONPATH=tests $(PY) $$script; done
 
-docs: $(VENV)/.test-installed
+# The site is made of links to what lies here: a link between two pages is the same there and on GitHub.
+PAGES := README.md CONTRIBUTING.md CHANGELOG.md LICENSE docs notebooks
+
+docs: $(VENV)/.docs-installed
 	$(PY) tools/api.py
+	rm -rf build/pages && mkdir -p build/pages && ln -s $(PAGES:%=../../%) build/pages
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "build/docs is made: $(PY) -m http.server -d build/docs"
 
 site: $(VENV)/.test-installed
 	$(PY) site/build.py
@@ -69,6 +75,10 @@ $(VENV)/.test-installed: $(VENV)/.lab-installed
 	$(PIP) -e '.[test]'
 	@touch $@
 
+$(VENV)/.docs-installed: $(VENV)/.lab-installed
+	$(PIP) -e '.[docs]'
+	@touch $@
+
 # torch keeps its pin (its version decides which build a machine gets), and so do lines with a marker
 # (packages of other systems): edit those by hand. Use the oldest Python that is supported, or releases
 # that it cannot install may be chosen; tests/test_environment.py finds those.
@@ -76,7 +86,7 @@ $(VENV)/.test-installed: $(VENV)/.lab-installed
 constraints:
 	rm -rf build/pins && mkdir -p build && $(PYTHON) -m venv build/pins
 	grep '^torch==' constraints.txt > build/torch-pin.txt
-	build/pins/bin/python -m pip install -qq -c build/torch-pin.txt -e '.[test]'
+	build/pins/bin/python -m pip install -qq -c build/torch-pin.txt -e '.[test,docs]'
 	{ sed -n '/^#/p' constraints.txt; \
 	  { sed -n '/;/p' constraints.txt; \
 	    build/pins/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel; \

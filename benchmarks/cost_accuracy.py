@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/cost_accuracy.py [--half seen|unseen|both] [--terms] [--ultrascale] [--fit]
     .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 09 draws
+    .venv/bin/python benchmarks/cost_accuracy.py --page      # writes docs/measured/cost_accuracy.md
 
 --foundry adds llm-foundry's rows, of which nothing was known when all terms and constants stood. --fresh
 takes those of steps_fresh.json, written down before any was predicted, with what is told of them below.
@@ -26,7 +27,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import _page
 import llamapar as lp
+from llamapar.timing.profiles import PROFILES
 
 ORACLES = Path(__file__).resolve().parent.parent / "tests" / "oracles"
 COURSE = Path(__file__).resolve().parent.parent / "llamapar" / "course" / "published_steps.json"
@@ -348,13 +351,72 @@ def fit(rows: list[Row], hosts: list[float]) -> tuple[float, float]:
     return min(every, key=lambda each: statistics.mean(map(abs, refitted(rows, *each))))
 
 
-def spread(errors: list[float]) -> str:
-    """Median and p90 of absolute errors, and the median of signed ones."""
+def shares(errors: list[float]) -> tuple[str, str, str]:
+    """Median and 90th percentile of absolute errors, and the median of signed ones."""
     ordered = sorted(map(abs, errors))
     p90 = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
-    median = statistics.median(ordered)
-    bias = statistics.median(errors)
-    return f"{len(errors)} rows: median {median:.1%}, p90 {p90:.1%}, bias {bias:+.1%}"
+    return f"{statistics.median(ordered):.1%}", f"{p90:.1%}", f"{statistics.median(errors):+.1%}"
+
+
+def spread(errors: list[float]) -> str:
+    """The same in words."""
+    median, p90, bias = shares(errors)
+    return f"{len(errors)} rows: median {median}, p90 {p90}, bias {bias}"
+
+
+SOURCES = {
+    "meta-llama3": "Meta: Table 4 of the Llama 3 paper, rows 1 and 2",
+    "mlperf": "NVIDIA for MLPerf",
+    "torchtitan": "torchtitan",
+    "nemo": "NVIDIA NeMo",
+    "mbridge": "NVIDIA Megatron-Bridge",
+    "korth22": "Megatron-LM, Korthikanti et al., 2022",
+    "sc21": "Megatron-LM, SC21",
+}
+"""Beginning of a published row's name → whose it is."""
+
+WORST = 10
+"""Rows that the page names."""
+
+
+def tables() -> dict[str, list[str]]:
+    """Those of docs/measured/cost_accuracy.md."""
+    rows = [row for row in published("both") if row.cost]
+    later = [row for row in fresh() if row.cost]
+    groups = {
+        "all published steps": rows,
+        "the half of them that was held back": [row for row in rows if row.half == "unseen"],
+        "llm-foundry: bfloat16 on H100, up to 4,096 tokens": [row for row in foundry() if fair(row)],
+        "predicted once, at first sight: NVIDIA's DGX Cloud recipes, fms-fsdp, torchtitan on H200": later,
+    }
+    for prefix, title in SOURCES.items():
+        groups[title] = [row for row in rows if row.name.startswith(prefix)]
+    every = [(title, len(own), *shares([row.error for row in own])) for title, own in groups.items()]
+    worst = []
+    for row in sorted([*rows, *later], key=lambda row: -abs(row.error))[:WORST]:
+        assert row.cost is not None
+        worst.append((row.name, f"{row.cost.step_seconds:.3f}", f"{row.measured:.3f}", f"{row.error:+.1%}"))
+    fitted = []
+    for trainer, made in PROFILES.items():
+        own = rows_of(trainer, "unseen")
+        both = [shares(refitted(own, *constants)) for constants in ((1.0, 0.0), (made.slower, made.host))]
+        without, with_it = (f"{median} (p90 {p90})" for median, p90, _ in both)
+        fitted.append(
+            (f"`{trainer}`", f"× {made.slower}", f"{made.host * 1e3} ms", len(own), without, with_it)
+        )
+    head = (
+        "trainer",
+        "a layer takes",
+        "the host needs, a layer's forward",
+        "other rows",
+        "without",
+        "with it",
+    )
+    return {
+        "steps": _page.table(("rows", "n", "median error", "90th percentile", "median, signed"), every),
+        "worst": _page.table(("row", "predicted, s", "measured, s", "error"), worst),
+        "profiles": _page.table(head, fitted),
+    }
 
 
 def main() -> None:
@@ -368,7 +430,11 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="the rows of steps_fresh.json instead")
     parser.add_argument("--fit", action="store_true", help="what a profile of each trainer would be")
     parser.add_argument("--course", action="store_true", help=f"write {COURSE.name} for notebook 09")
+    parser.add_argument("--page", action="store_true", help="write docs/measured/cost_accuracy.md")
     args = parser.parse_args()
+    if args.page:
+        _page.write(__file__, tables())
+        return
     if args.course:
         rows_of_course = ",\n".join(json.dumps(row) for row in course())
         COURSE.write_text(f"[\n{rows_of_course}\n]\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
     python benchmarks/flight.py [--ranks 1024] [--entries 2000] [--form pickle]
     python benchmarks/flight.py --hangs [--ranks 1024] [--seed 0]
+    python benchmarks/flight.py --page    # writes docs/measured/flight.md
 
 The dumps have NCCL's form and are made by `multiplied`; both sides use one process. "alone" is Python's own
 json or pickle over the same files, which keeps nothing. With --hangs: each genuine hang of tests/oracles on
@@ -18,14 +19,43 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import _page
 import llamapar as lp
+from flights import folder as dumps_of
 from flights import hangs, many, multiplied, spare, torchs_pickle
 from llamapar.flight.verdict import standing
 from test_flight import PASSED, UNSEEN, culprits
 
+SETS = {
+    "": "faults the analysis was written with, and as many it was not",
+    "again": "the same kinds, raised afterwards",
+    "fresh": "other kinds of mistakes",
+    "later": "kinds not met before",
+}
+"""Beginning of a hang's name → the set it belongs to."""
 
-def rate(ranks: int, seed: int) -> None:
-    """Right, and wrong though likely, of the hangs that can be made larger; 1 below what is promised."""
+
+def tables(ranks: int, seed: int) -> dict[str, list[str]]:
+    """Those of docs/measured/flight.md."""
+    found: dict[str, list[tuple[bool, bool]]] = {}
+    for row in hangs():
+        said = standing(dumps_of(row))
+        truth = set() if row["name"] in PASSED | UNSEEN else culprits(row)
+        first, _, rest = row["name"].partition("-")
+        own = first if first in SETS and "-" in rest else ""
+        wrong = said.level is lp.Level.LIKELY and not set(said.ranks) <= truth
+        found.setdefault(own, []).append((set(said.ranks) == truth, wrong))
+    found["all"] = [both for own in found.values() for both in own]
+    rows = [
+        (SETS.get(name, name), len(own), sum(right for right, _ in own), sum(wrong for _, wrong in own))
+        for name, own in found.items()
+    ]
+    rows.append((f"on {ranks:,} ranks, where a replica is without fault", *large(ranks, seed)))
+    return {"hangs": _page.table(("hangs", "n", "right", "wrong and likely"), rows)}
+
+
+def large(ranks: int, seed: int) -> tuple[int, int, int]:
+    """How many hangs can be made larger; of these right, and wrong though likely."""
     rows = [row for row in hangs() if row["name"] not in PASSED | UNSEEN and spare(row)]
     right, wrong = 0, 0
     for row in rows:
@@ -33,8 +63,14 @@ def rate(ranks: int, seed: int) -> None:
         found, truth = standing(large), moved if culprits(row) else set()
         right += set(found.ranks) == truth
         wrong += found.level is lp.Level.LIKELY and not set(found.ranks) <= truth
-    print(f"{len(rows)} hangs on {ranks} ranks: {right} right, {wrong} wrong and likely")
-    if wrong or right < 0.95 * len(rows):
+    return len(rows), right, wrong
+
+
+def rate(ranks: int, seed: int) -> None:
+    """Print them; 1 below what is promised."""
+    n, right, wrong = large(ranks, seed)
+    print(f"{n} hangs on {ranks} ranks: {right} right, {wrong} wrong and likely")
+    if wrong or right < 0.95 * n:
         raise SystemExit(1)
 
 
@@ -47,7 +83,11 @@ def main() -> None:
     parser.add_argument("--form", choices=("json", "pickle"), default="json")
     parser.add_argument("--hangs", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--page", action="store_true", help="write docs/measured/flight.md")
     args = parser.parse_args()
+    if args.page:
+        _page.write(__file__, tables(args.ranks, args.seed))
+        return
     if args.hangs:
         rate(args.ranks, args.seed)
         return

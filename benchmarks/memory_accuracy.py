@@ -1,6 +1,7 @@
 """Predicted against measured peak memory, for every row of a file that says enough.
 
     .venv/bin/python benchmarks/memory_accuracy.py [FILE.json ...] [--rows] [--unknown]
+    .venv/bin/python benchmarks/memory_accuracy.py --page    # writes docs/measured/memory_accuracy.md
 
 A file is a list of rows, or holds one under any name; rows as in tests/oracles/peaks_*.json: either with
 `dims`, `tp`, `cp`, `pp`, `dp`, `seq_len`, `micro_batch` or `global_batch_seqs`, `peak_mem` and its
@@ -27,7 +28,7 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, product
 from pathlib import Path
@@ -35,6 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import _page
 import llamapar as lp
 from llamapar.count.terms import COUNTERS
 from llamapar.describe.hardware import GPUS
@@ -564,45 +566,107 @@ def scores(path: Path, unknown: bool = False) -> Iterator[Score | str]:
             yield reason
 
 
+def found_in(name: str, unknown: bool = False) -> list[Score]:
+    """The rows of tests/oracles/peaks_NAME.json that say enough, scored."""
+    path = ORACLES / f"peaks_{name}.json"
+    return [s for s in scores(path, unknown) if isinstance(s, Score)]
+
+
 def quantile(values: list[float], share: float) -> float:
     """The smallest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * round(share * 100) // 100) - 1)]
 
 
+def error_of(values: Iterable[float]) -> str:
+    """Median and 90th percentile of the sizes of errors."""
+    sizes = [abs(value) for value in values]
+    return f"{statistics.median(sizes):.1%} (p90 {quantile(sizes, 0.9):.1%})"
+
+
+def figures(found: list[Score]) -> tuple[str, str, str, str, str]:
+    """How often the range holds, its width, and the errors of the nearer, the lower and the upper end."""
+    return (
+        f"{sum(s.held for s in found) / len(found):.1%}",
+        f"{statistics.median(s.high / s.low - 1 for s in found):.0%}",
+        error_of(s.nearer for s in found),
+        error_of(s.least / s.measured - 1 for s in found),
+        error_of(s.error for s in found),
+    )
+
+
 def summary(found: list[Score]) -> str:
     """The whole in one line."""
-
-    def errors(values: list[float]) -> str:
-        sizes = [abs(value) for value in values]
-        return f"{statistics.median(sizes):.1%} (p90 {quantile(sizes, 0.9):.1%})"
-
-    held = sum(s.held for s in found) / len(found)
-    wide = statistics.median(s.high / s.low - 1 for s in found)
+    held, wide, nearer, lower, upper = figures(found)
     return (
-        f"{len(found)} rows: range holds {held:.1%}, is {wide:.0%} wide; "
-        f"median |error| nearer end {errors([s.nearer for s in found])}, "
-        f"lower {errors([s.least / s.measured - 1 for s in found])}, "
-        f"upper {errors([s.error for s in found])}"
+        f"{len(found)} rows: range holds {held}, is {wide} wide; "
+        f"median |error| nearer end {nearer}, lower {lower}, upper {upper}"
     )
+
+
+ACCOUNTS = {"shown": "the account shown", "upper": "the upper bound, which decides"}
+"""Field of a Score → what it is."""
+
+
+def fits(found: list[Score], name: str, own: bool) -> tuple[int, int, int, int]:
+    """(cases, said to fit, wrong, with a peak above the account) by one of ACCOUNTS.
+
+    own: each row on the GPU that it ran on; else on every known GPU.
+    """
+    sizes = [size / 2**30 for size in GPUS.values()]
+    cases = [(s, s.room) for s in found if s.room] if own else [(s, room) for s in found for room in sizes]
+    said = [(s, room) for s, room in cases if getattr(s, name) <= room]
+    wrong = sum(s.measured > room for s, room in said)
+    return len(cases), len(said), wrong, sum(s.measured > getattr(s, name) for s, _ in said)
 
 
 def said_to_fit(found: list[Score]) -> list[str]:
     """How often a peak is above each account; what they say fits, on every GPU and on a row's own."""
-    sizes = [size / 2**30 for size in GPUS.values()]
-    above = [sum(s.measured > getattr(s, name) for s in found) / len(found) for name in ("shown", "upper")]
-    every = [(s, room) for s in found for room in sizes]
-    own = [(s, s.room) for s in found if s.room]
+    above = [sum(s.measured > getattr(s, name) for s in found) / len(found) for name in ACCOUNTS]
     lines = [f"{len(found)} rows: peaks above the account shown {above[0]:.1%}, upper {above[1]:.1%}"]
-    for where, cases in ((f"{len(sizes)} GPUs", every), ("its own GPU", own)):
+    for own, where in ((False, f"{len(GPUS)} GPUs"), (True, "its own GPU")):
         told = []
-        for name in ("shown", "upper"):
-            fits = [(s, room) for s, room in cases if getattr(s, name) <= room]
-            short = sum(s.measured > getattr(s, name) for s, _ in fits)
-            wrong = sum(s.measured > room for s, room in fits)
-            told.append(f"{name} {len(fits)}, {wrong} wrong, {short} with a peak above the account")
-        lines.append(f"said to fit, of {len(cases)} rows on {where}: {'; '.join(told)}")
+        for name in ACCOUNTS:
+            cases, said, wrong, short = fits(found, name, own)
+            told.append(f"{name} {said}, {wrong} wrong, {short} with a peak above the account")
+        lines.append(f"said to fit, of {cases} rows on {where}: {'; '.join(told)}")
     return lines
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+SETS = {
+    "ultrascale": "nanotron: the Ultra-Scale Playbook's figure",
+    "published": "torchtitan: its publications",
+    "measured": "a dozen trainers: logs and reports",
+    "gathered": "public repositories",
+    "fresh": "five sources",
+    "later": "five sources, collected later",
+    "unseen": "six sources, collected after those",
+    "sixth": "nine sources, collected last",
+}
+"""Name of tests/oracles/peaks_NAME.json → what it holds, in the order in which they were collected."""
+
+
+def tables(scored: Mapping[str, list[Score]], unknown: list[Score]) -> dict[str, list[str]]:
+    """Those of its page. unknown: the rows of all but the first set, as if none told its trainer."""
+    errors = ("range holds it", "width of the range", "nearer end", "lower end", "upper end")
+    sets = [(len(scored[name]), what, *figures(scored[name])) for name, what in SETS.items()]
+    named = [s for name, found in scored.items() if name != "ultrascale" for s in found]
+    trainers = []
+    for mark in sorted({mark for s in named for mark in s.marks if mark.startswith("trainer ")}):
+        found = [s for s in named if mark in s.marks]
+        trainers.append((mark.removeprefix("trainer "), len(found), *figures(found)[:3]))
+    verdicts = []
+    for who, found in (("with its trainer", named), ("without", unknown)):
+        for name, what in ACCOUNTS.items():
+            cases, said, wrong, _ = fits(found, name, own=False)
+            verdicts.append((who, what, f"{said:,} of {cases:,}", wrong, f"{wrong / said:.1%}"))
+    return {
+        "sets": _page.table(("rows", "measured by", *errors), sets),
+        "trainers": _page.table(("trainer", "rows", *errors[:3]), trainers),
+        "verdicts": _page.table(("the run is judged", "by", "said to fit", "wrong", "share"), verdicts),
+    }
 
 
 def main() -> None:
@@ -612,7 +676,13 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, default=sorted(ORACLES.glob("peaks_*.json")))
     parser.add_argument("--rows", action="store_true", help="every row")
     parser.add_argument("--unknown", action="store_true", help="as if no row told its trainer")
+    parser.add_argument("--page", action="store_true", help="write docs/measured/memory_accuracy.md")
     args = parser.parse_args()
+    if args.page:
+        scored = {name: found_in(name) for name in SETS}
+        unknown = [s for name in SETS if name != "ultrascale" for s in found_in(name, unknown=True)]
+        _page.write(__file__, tables(scored, unknown))
+        return
     if args.rows:
         print(f"{'low':>9} {'high':>9} {'measured':>9} {'error':>7}  GiB")
     together = []

@@ -1,6 +1,7 @@
 """Layouts that others chose, beside the fastest that `lp.plan` finds for the same job.
 
     .venv/bin/python benchmarks/plans.py [--speed] [--small]
+    .venv/bin/python benchmarks/plans.py --page    # writes docs/measured/plans.md, in some two minutes
 
 --speed instead says how long plans of 16,384 GPUs take, schedule by schedule, in processor time.
 
@@ -24,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+import _page
 import llamapar as lp
 from llamapar.count.terms import FITS
 from llamapar.describe.jobs import JOBS
@@ -130,7 +132,40 @@ def speed() -> None:
         print(f"{name:24}{said.stdout.strip()}")
 
 
+def tables() -> dict[str, list[str]]:
+    """Those of docs/measured/plans.md."""
+    found: dict[str, list[Choice]] = {}
+    for row in optimizer():
+        found.setdefault(row.name.partition(" from ")[0], []).append(row)
+    others = []
+    for job, rows in found.items():
+        behind = sorted(row.over for row in rows)
+        span = (
+            f"{behind[0]:.0%}"
+            if f"{behind[0]:.0%}" == f"{behind[-1]:.0%}"
+            else f"{behind[0]:.0%} to {behind[-1]:.0%}"
+        )
+        others.append((job, len(rows), span, f"`{rows[0].plan.best.layout}`"))
+    published = [(row.name, f"{row.over:.1%}", f"`{row.plan.best.layout}`", row.why) for row in paper()]
+    configs = []
+    for row in sorted(configured(), key=lambda row: -row.over):
+        best = row.plan.best
+        chosen = f"`{best.layout}` micro_batch={best.job.micro_batch} zero={best.layout.zero}"
+        chosen += f" recompute={best.job.recompute}"
+        configs.append((row.name, row.plan.gpus, f"{row.over:.1%}", chosen, row.why))
+    return {
+        "optimizer": _page.table(("job", "answers", "behind the plan", "the plan's fastest"), others),
+        "paper": _page.table(("job", "behind the plan", "the plan's fastest", "why"), published),
+        "configurations": _page.table(
+            ("configuration", "GPUs", "behind the plan", "the plan's fastest", "why"), configs
+        ),
+    }
+
+
 def main() -> None:
+    if "--page" in sys.argv:
+        _page.write(__file__, tables())
+        return
     most = 2 if "--small" in sys.argv else None
     if "--speed" in sys.argv:
         speed()

@@ -1,6 +1,6 @@
 """Table 4 of the Llama 3 paper by what its sources leave open, in MFU.
 
-    .venv/bin/python benchmarks/table4.py
+    .venv/bin/python benchmarks/table4.py [--page]    # --page writes docs/measured/table4.md
 
 Settings are `cost_accuracy`'s, whole sequences without document masks. The papers do not say whether MFU
 counts half of attention's square (causal) or all of it (full), so both are printed beside what was measured:
@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import _page
 import cost_accuracy
 import llamapar as lp
 from llamapar.describe.hardware import HARDWARE
@@ -81,7 +82,20 @@ def readings() -> Iterator[Reading]:
                 yield read(row, says, imbalance=attention / seconds["attention"])
 
 
+def tables() -> dict[str, list[str]]:
+    """Those of docs/measured/table4.md."""
+    rows = []
+    for one in readings():
+        mfu = f"{one.measured:.1%}", f"{one.causal:.1%}", f"{one.full:.1%}"
+        rows.append((one.name[-1], one.says, f"{one.cost.step_seconds:.2f}", *mfu))
+    head = ("row", "read", "step, s", "MFU that was published", "MFU, half of attention", "MFU, all of it")
+    return {"readings": _page.table(head, rows)}
+
+
 def main() -> None:
+    if "--page" in sys.argv:
+        _page.write(__file__, tables())
+        return
     for one in readings():
         mfu = f"{one.causal:.1%} causal, {one.full:.1%} full, {one.measured:.1%} measured"
         print(f"{one.name}: {one.cost.step_seconds:5.2f} s, {mfu}: {one.says}")

@@ -78,17 +78,23 @@ def written(code: str) -> str:
     return f'<pre class="cell" tabindex="0"><code>{inner}</code></pre>'
 
 
+GUIDE = {path.name: path for where in ("", "measured") for path in (PROJECT / "docs" / where).glob("*.md")}
+"""Name of a page that is written beside the notebooks → its file; a name stands once."""
+
+
 def titled(body: str) -> tuple[str, str]:
     """(title, body) of HTML, whose links lead to the site's own pages, or out of it; others are none."""
 
     def lead(link: re.Match[str]) -> str:
         path, _, place = link[1].partition("#")
-        own = PROJECT / ("docs" if path.endswith(".md") else "notebooks") / Path(path).name
         if not path or path.startswith("https:"):
             return link[0]
+        name, notebooks = Path(path).name, PROJECT / "notebooks"
+        own = GUIDE.get(name, notebooks / name)
         if not own.is_file():
             return link[2]
-        return f'<a href="../{own.parent.name}/{own.stem}.html{"#" * bool(place)}{place}">{link[2]}</a>'
+        folder = "docs" if name in GUIDE else "notebooks"
+        return f'<a href="../{folder}/{own.stem}.html{"#" * bool(place)}{place}">{link[2]}</a>'
 
     body = re.sub(r'<a href="([^"]*)">(.*?)</a>', lead, body, flags=re.DOTALL)
     title = re.search(r"<h1>(.*?)</h1>", body)
@@ -124,7 +130,7 @@ def write_course(site: Path, notebooks: Sequence[Path], alive: Alive) -> None:
     """The start page, and a page for each notebook and for what is written beside them."""
     for folder in ("notebooks", "docs"):
         (site / folder).mkdir()
-    for path in (PROJECT / "docs").glob("*.md"):
+    for path in GUIDE.values():
         title, body = titled(MARKDOWN.render(path.read_text()))
         (site / "docs" / f"{path.stem}.html").write_text(page(title, body, STATIC, root="../"))
     made = {path.stem: chapter(path.stem, path.read_text(), alive) for path in notebooks}

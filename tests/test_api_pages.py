@@ -1,16 +1,29 @@
-"""docs/api: what is committed is what the docstrings say now."""
+"""docs/api lists what the docstrings say now, and `make docs` makes a site of it."""
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import griffe
+import pytest
 
 import llamapar as lp
 
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "docs" / "api"
+LISTED = {
+    name: about
+    for page in FOLDER.glob("*.md")
+    for name, about in re.findall(r"^\| \[`lp\.([\w.]+)`\]\(.*?\) \| (.*) \|$", page.read_text("utf-8"), re.M)
+}
 
 
 def test_the_pages_are_those_that_the_tool_writes() -> None:
@@ -20,17 +33,64 @@ def test_the_pages_are_those_that_the_tool_writes() -> None:
 
 
 def test_every_public_name_is_listed_with_what_it_is() -> None:
-    contents = (FOLDER / "README.md").read_text(encoding="utf-8")
-    listed = dict(re.findall(r"^\| \[`lp\.([\w.]+)`\]\(.*?\) \| (.*) \|$", contents, re.MULTILINE))
     names = {name for name in lp.__all__ if name not in ("checkpoint", "programs")}
     inner = {f"checkpoint.{name}" for name in ("inspect", "shard", "gather", "reshard", "verify")}
-    assert names | inner <= set(listed)
-    assert [name for name, about in listed.items() if not about] == []
+    assert names | inner <= set(LISTED)
+    assert [name for name, about in LISTED.items() if not about] == []
+
+
+def test_the_site_has_every_page_of_the_reference() -> None:
+    nav = re.findall(r"- docs/api/(.*)$", (PROJECT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert nav == sorted(path.name for path in FOLDER.glob("*.md"))
+
+
+TOOL = runpy.run_path(str(PROJECT / "tools" / "api.py"), run_name="api")
 
 
 def test_signatures_are_those_that_shift_tab_shows() -> None:
     """`check` takes the facts of a Job by name, which its source does not spell."""
-    page = (FOLDER / "rules.md").read_text(encoding="utf-8")
-    (call,) = re.findall(r"^lp\.check\((.*?)^\) -> Report$", page, re.MULTILINE | re.DOTALL)
-    assert "    kv_replication: bool = False,\n" in call
+    path = PROJECT / "llamapar" / "rules" / "report.py"
+    room = griffe.visit("llamapar.rules.report", path, path.read_text("utf-8"))
+    shown = TOOL["Shown"]()
+    for name in ("check", "require"):
+        shown.on_function(func=room[name])
+        shown.on_object(obj=room[name])
+        own = inspect.signature(getattr(lp, name)).parameters
+        assert [p.name for p in room[name].parameters] == list(own), name
+    assert str(room["check"].parameters["kv_replication"]).endswith("kv_replication: bool = False")
+    about = room["check"].docstring.value
+    assert about.startswith("Judge `layout` for `model`")
+    assert "\n\n- `model`: a preset's name" in about
+
+
+def test_a_name_of_the_reference_leads_to_its_entry_on_the_site() -> None:
+    row = "| [`lp.check`](../../llamapar/rules/report.py) | Judge. |\n"
+    shown = TOOL["on_page_markdown"](row, SimpleNamespace(file=SimpleNamespace(src_uri="docs/api/rules.md")))
+    assert shown == "| [`lp.check`][llamapar.check] | Judge. |\n\n::: llamapar.check\n"
+    other = SimpleNamespace(file=SimpleNamespace(src_uri="docs/memory.md"))
+    assert TOOL["on_page_markdown"](row, other) == row
+
+
+@pytest.mark.soak
+def test_make_docs_makes_a_site_that_asks_no_other_host() -> None:
+    """`--strict` refuses a link, a heading and a name of the reference that are not there."""
+    pytest.importorskip("mkdocs", reason="no mkdocs here: make docs installs it")
+    command = ["make", "docs", f"PY={sys.executable}", "-o", ".venv/.docs-installed"]
+    own = os.environ | {"PYTHONWARNINGS": ""}
+    done = subprocess.run(
+        command, cwd=PROJECT, env=own, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = PROJECT / "build" / "docs"
+    found = {row["location"] for row in json.loads((site / "search/search_index.json").read_text())["docs"]}
+    assert {"docs/api/rules.html#llamapar.check", "docs/memory.html"} <= found
+    assert {f"llamapar.{name}" for name in LISTED} <= {place.partition("#")[2] for place in found}
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)\b[^>]*\ssrc=\"?(https?:[^\" >]*)", text)
+        loaded += re.findall(r"<link\b[^>]*rel=\"?stylesheet[^>]*href=\"?(https?:[^\" >]*)", text)
+        assert loaded == [], page
+    check = re.sub("<[^>]+>", "", (site / "docs/api/rules.html").read_text("utf-8"))
+    (call,) = re.findall(r"^check\((.*?)^\) -&gt; Report$", check, re.MULTILINE | re.DOTALL)
+    assert "kv_replication: bool = False" in call  # as Shift-Tab shows it; the source has `**known`
     assert "**" not in call

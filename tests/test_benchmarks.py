@@ -24,6 +24,7 @@ SMALLEST = {
     "flight": "--ranks 8 --entries 50",
     "gpu": "--device cpu --small",
     "memory_accuracy": "",
+    "paper_memory": "",
     "page": "--profiles 1 --moves 1 --tabs heads",
     "pipeline": "--repeats 1",
     "plans": "--small",

@@ -256,7 +256,7 @@ OPTIONS = {
 def test_each_action_has_a_help_of_its_own_options(run: Any) -> None:
     status, out, err = run("--help")
     assert (status, err) == (0, "")
-    assert list(OPTIONS) == list(resharding.CHECKPOINT.commands)
+    assert list(OPTIONS) == list(resharding.COMMAND.commands)
     for action, options in OPTIONS.items():
         assert re.search(rf"^    {action} +\S", out, re.MULTILINE)
         status, own, err = run(f"{action} --help")

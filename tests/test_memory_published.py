@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import _page
 import llamapar as lp
 import memory_accuracy as accuracy
 from llamapar.count.reconciliation import PEERS, groups
@@ -119,11 +120,7 @@ def test_ultrascales_closed_forms(case: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def scored() -> dict[str, list[Any]]:
     """File → its rows scored, those that say too little left out."""
-    names = ("ultrascale", "published", "measured", "gathered", "fresh", "later", "unseen", "sixth")
-    return {
-        name: [s for s in accuracy.scores(ORACLES / f"peaks_{name}.json") if isinstance(s, accuracy.Score)]
-        for name in names
-    }
+    return {name: accuracy.found_in(name) for name in accuracy.SETS}
 
 
 @pytest.mark.parametrize(
@@ -157,40 +154,15 @@ def test_measured_peaks(
     assert accuracy.quantile(errors, 0.9) <= p90
 
 
-def test_a_trainer_that_is_not_known_may_be_any(scored: dict[str, list[Any]]) -> None:
-    """The rows of trainers that are known too, judged as if they were not."""
-    files = [ORACLES / f"peaks_{name}.json" for name in scored if name != "ultrascale"]
-    found = [
-        s for file in files for s in accuracy.scores(file, unknown=True) if isinstance(s, accuracy.Score)
-    ]
-    assert len(found) == 308
-    assert sum(s.held for s in found) / len(found) >= 0.91
-    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| (?:the account that|what any trainer).*", page, re.M)
-    cells = zip(*(re.findall(r"`([\d.]+)(?: %)?`", line) for line in table), strict=True)
-    above, every, own = accuracy.said_to_fit(found)
-    said = re.findall(r"([\d.]+)%", above), re.findall(r"\w+ (\d+), (\d+) wrong", every)
-    told = re.findall(r"\w+ (\d+), 0 wrong, (\d+) with", own)
-    assert [*cells] == [tuple(said[0]), *zip(*said[1], strict=True), *zip(*told, strict=True)]
-    (shown, wrong), (sure, still) = ([int(n) for n in pair] for pair in said[1])
-    assert f"`{still / sure:.1%}` where it was in `{wrong / shown:.1%}`".replace("%", " %") in page
-    assert f"`{shown - sure}` that became undecided, `{wrong - still}` of them rightly" in page
-    named = accuracy.said_to_fit([s for name, rows in scored.items() if name != "ultrascale" for s in rows])
-    known = re.search(r"upper (\d+), (\d+) wrong", named[1])
-    assert known is not None
-    assert f"`{known[2]}` of `{known[1]}` are wrong" in page
-
-
-def test_the_page_says_what_the_script_prints(scored: dict[str, list[Any]]) -> None:
-    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
-    told = re.findall(
-        r"^\| `(\d+)` .*? \| `([\d.]+) %` \| `(\d+) %` \| `([\d.]+) % \(([\d.]+) %\)`", page, re.M
-    )
-    said = [
-        re.search(r"^(\d+) rows: .* holds ([\d.]+)%, is (\d+)% .* end ([\d.]+)% \(p90 ([\d.]+)%\), l", line)
-        for line in map(accuracy.summary, scored.values())
-    ]
-    assert told == [line.groups() for line in said if line]
+def test_the_page_has_what_the_script_computes(scored: dict[str, list[Any]]) -> None:
+    """The rows of trainers that are known too, judged as if they were not: any trainer may have run them."""
+    unknown = [s for name in scored if name != "ultrascale" for s in accuracy.found_in(name, unknown=True)]
+    assert len(unknown) == 308
+    assert sum(s.held for s in unknown) / len(unknown) >= 0.91
+    said = {name: accuracy.fits(unknown, name, own=False) for name in accuracy.ACCOUNTS}
+    assert said["upper"][2] < said["shown"][2] / 4  # wrong verdicts, which the upper bound is for
+    page = _page.page("memory_accuracy").read_text("utf-8")
+    assert page == _page.filled("memory_accuracy", accuracy.tables(scored, unknown)), "--page"
 
 
 def test_how_far_an_account_may_be_off_is_what_the_first_half_says(scored: dict[str, list[Any]]) -> None:

@@ -146,7 +146,9 @@ def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stal
     building.build(site, npm=False)
     assert not building.is_stale(site)
     pages = sorted(path.relative_to(site) for path in site.rglob("*.html"))
-    written = [*(PROJECT / "notebooks").glob("*.ipynb"), *(PROJECT / "docs").glob("*.md")]
+    written = [path for where in ("", "measured") for path in (PROJECT / "docs" / where).glob("*.md")]
+    assert len({path.name for path in written}) == len(written)
+    written += (PROJECT / "notebooks").glob("*.ipynb")
     assert len(pages) == 5 + len(written)
     for path in pages:
         text = (site / path).read_text()

@@ -1,0 +1,148 @@
+"""Memory of the Llama 3 paper's runs, and of figures in "Scaling Llama 3 Training ..." (ISCA 2025), counted.
+
+    .venv/bin/python benchmarks/paper_memory.py [--page]    # --page writes docs/measured/paper_memory.md
+
+The figures show differences between ranks and between schedules in GB. They print neither dp nor, of the
+second, layers and batch, so only differences can be compared; ours are those of the lower bound.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import _page
+import llamapar as lp
+from llamapar.describe.jobs import JOBS
+from llamapar.describe.options import Values
+from llamapar.rules.capacity import memory_of
+
+GIB, GB = 2**30, 10**9
+PAPER = {
+    "Fig. 9(b), flexible (`nc=6`) over 1F1B: 12 chunks": 4.0,
+    "Fig. 10(a), a rank over the next: 2 chunks": 0.7,
+    "Fig. 9(b), all forwards first (ZeRO 2) over 1F1B (ZeRO 1)": 6.7,
+    "Fig. 10(a), first rank over the second, as many layers each": 5.5,
+    "Fig. 10(a), the same with a layer less at both ends": -7.0,
+    "Fig. 10(a), last rank over the one before, as many layers each": 5.5,
+    "Fig. 10(a), the last rank with a layer less at both ends": -2.7,
+}
+"""What the figures compare → GB, read off them."""
+
+KEPT: dict[str, dict[str, Any]] = {
+    "gathered inputs of matmuls": {"regather": False},
+    "outputs of norms, SwiGLU's product": {"elementwise_kept": True},
+    "SiLU's output": {"silu_kept": True},
+}
+"""What a layer may keep → how a job says that it does."""
+
+
+@cache
+def fig9(schedule: str, zero: int, nc: int | None = None, **open_: Any) -> lp.Memory:
+    """26 layers on pp=4, so seven stages a rank less one at both ends; dp is not printed."""
+    model = lp.model("llama3.1-405b").replace(n_layers=26, name="26 layers")
+    layout = lp.Layout(tp=8, pp=4, virtual_stages=7, dp=16, zero=zero)
+    return lp.memory(
+        model,
+        layout,
+        seq_len=8192,
+        global_batch=12 * layout.dp,
+        recompute="none",
+        schedule=schedule,
+        nc=nc,
+        **open_,
+    )
+
+
+@cache
+def fig10(balanced: bool) -> list[float]:
+    """GB by rank at the lower bound: pp=8 with a layer a stage; layers and batch are not printed."""
+    layers = [0, *[1] * 14, 0] if balanced else [1] * 16
+    model = lp.model("llama3.1-405b").replace(n_layers=sum(layers), name="")
+    layout = lp.Layout(tp=8, pp=8, virtual_stages=2, dp=16)
+    found = lp.memory(
+        model,
+        layout,
+        seq_len=8192,
+        global_batch=32 * layout.dp,
+        recompute="none",
+        schedule="interleaved-1f1b",
+        layer_split=layers,
+    )
+    assert found.lighter is not None
+    return [stage.total_bytes / GB for stage in found.lighter()]
+
+
+def differences() -> dict[str, float]:
+    """Ours of each of PAPER, at the lower bound in GB."""
+    early = fig9("interleaved-1f1b", 1).low_bytes
+    equal, balanced = fig10(False), fig10(True)
+    found = (
+        (fig9("flexible", 1, 6).low_bytes - early) / GB,
+        equal[1] - equal[2],
+        (fig9("looped-bfs", 2).low_bytes - early) / GB,
+        equal[0] - equal[1],
+        balanced[0] - balanced[1],
+        equal[-1] - equal[-2],
+        balanced[-1] - balanced[-2],
+    )
+    return dict(zip(PAPER, found, strict=True))
+
+
+def chunk() -> tuple[float, float]:
+    """GB of a chunk, one layer of one micro-batch: with as little kept as possible, and with everything."""
+    everything = {name: value for facts in KEPT.values() for name, value in facts.items()}
+    ends = [fig9(*one, **everything).high_bytes for one in (("flexible", 1, 6), ("interleaved-1f1b", 1))]
+    return next(iter(differences().values())) / 12, (ends[0] - ends[1]) / GB / 12
+
+
+def if_kept(facts: dict[str, Any]) -> dict[str, lp.Memory]:
+    """Every job of the paper if its layers had kept more, and the least of all else."""
+    found = {}
+    for name, published in JOBS.items():
+        job = published.job
+        if "regather" in facts:
+            found[name] = memory_of(job.replace(**facts))
+        else:
+            found[name] = memory_of(job.replace(silu_kept=None, elementwise_kept=None), **Values(facts))
+    return found
+
+
+def tables() -> dict[str, list[str]]:
+    """Those of docs/measured/paper_memory.md."""
+    jobs = []
+    for name, published in JOBS.items():
+        found = memory_of(published.job)
+        jobs.append(
+            (f"`{name}`", f"{found.low_bytes / GIB:.2f} to {found.high_bytes / GIB:.2f}", found.outcome)
+        )
+    kept = []
+    for what, facts in KEPT.items():
+        every = if_kept(facts)
+        kept.append((what, *(f"{every[name].low_bytes / GIB:.2f}, {every[name].outcome}" for name in JOBS)))
+    figures = [(what, f"{PAPER[what]:.1f}", f"{own:.1f}") for what, own in differences().items()]
+    least, most = chunk()
+    return {
+        "jobs": _page.table(("job", "a rank of the worst stage, GiB", "on H100 of 80 GB"), jobs),
+        "kept": _page.table(("if a layer kept", *(f"`{name}`, GiB at least" for name in JOBS)), kept),
+        "differences": _page.table(("GB", "published", "lower bound"), figures),
+        "chunk": _page.table(
+            ("a chunk", "GB"), [("as little kept as possible", f"{least:.2f}"), ("everything", f"{most:.2f}")]
+        ),
+    }
+
+
+def main() -> None:
+    if "--page" in sys.argv:
+        _page.write(__file__, tables())
+        return
+    for name, lines in tables().items():
+        print(name, *lines, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
