@@ -17,6 +17,7 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import jobs
+from llamapar.cli import check_command
 from llamapar.cli import main as cli
 from llamapar.configs import export
 from llamapar.configs.export import EXPORTS
@@ -49,7 +50,7 @@ def from_cli(text: str) -> lp.Report:
     seen: list[lp.Report] = []
     words = shlex.split(text, comments=True)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
-        patch.setattr(cli, "check", lambda *a, **k: seen.append(lp.check(*a, **k)) or seen[-1])
+        patch.setattr(check_command, "check", lambda *a, **k: seen.append(lp.check(*a, **k)) or seen[-1])
         assert words[0] == "llamapar"
         assert cli.main(words[1:]) == (0 if seen[0].ok else 1)
     return seen[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import llamapar as lp
 from llamapar.describe.counts import number
-from llamapar.errors import shown
+from llamapar.errors import Choice, shown
 
 JUDGED = (bool, int, float, str, list, tuple, range, Mapping)
 """What a truth can be for a guess to be held against it."""
@@ -74,7 +74,9 @@ def read_layout(text: str) -> lp.Layout:
     """What somebody typed as a layout: "tp=8 dp=4", "TP 8, DP 4". Raises LlamaparError."""
     axes: dict[str, Any] = {axis: int(degree) for axis, degree in _DEGREE.findall(text.casefold())}
     if not axes or _DEGREE.sub("", text.casefold()).strip(" ,()") not in ("", "lp.layout", "layout"):
-        raise lp.LlamaparError(f"{shown(text)} is not a layout", "nothing was kept", ["tp=8 pp=2 dp=4"])
+        raise lp.LlamaparError(
+            f"{shown(text)} is not a layout", "nothing was kept", [Choice.of(tp=8, pp=2, dp=4)]
+        )
     return lp.Layout(**axes)
 
 
