@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
@@ -59,9 +59,11 @@ def settle(notebook: Notebook) -> None:
     wait_until(agree, what="every panel agrees with its kernel")
 
 
-def test_one_hand_over_two_of_each(notebook: Notebook, counts: Callable[[int, int, int], int]) -> None:
+@pytest.mark.soak
+def test_one_hand_over_two_of_each(notebook: Notebook, deep: bool) -> None:
+    """In `make test` each kind has a hand of its own: in test_live, test_watch and test_boxes."""
     draw = random.Random(1000)
-    for step in range(counts(20, 150, 1000)):
+    for step in range(1000 if deep else 100):
         cell = draw.randrange(1, len(CELLS))
         if cell in LIVE:
             move_live(notebook, notebook.cell(cell).locator(".lp-live"), LIVE[cell], draw)

@@ -161,7 +161,7 @@ def test_a_hand_that_moves_at_random_is_followed(
     notebook: Notebook, counts: Callable[[int, int, int], int]
 ) -> None:
     draw = random.Random(32)
-    for _ in range(counts(25, 25, 250)):
+    for _ in range(counts(10, 25, 250)):
         cell = draw.randrange(len(NAMES))
         move_live(notebook, live(notebook, cell), NAMES[cell], draw)
         settle(notebook)
