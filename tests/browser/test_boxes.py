@@ -49,7 +49,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 
 def box(notebook: Notebook, cell: int) -> Locator:
-    return notebook.cell(cell).locator(".lp-quiz")
+    return notebook.standing(cell).locator(".lp-quiz")
 
 
 def says(notebook: Notebook, cell: int) -> Locator:

@@ -40,7 +40,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 
 def live(notebook: Notebook, cell: int) -> Locator:
-    return notebook.cell(cell).locator(".lp-live")
+    return notebook.standing(cell).locator(".lp-live")
 
 
 def rung(panel: Locator, value: int) -> Locator:

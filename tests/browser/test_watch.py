@@ -43,7 +43,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 
 def panel(notebook: Notebook, cell: int) -> Locator:
-    return notebook.cell(cell).locator(".lp-watch")
+    return notebook.standing(cell).locator(".lp-watch")
 
 
 def step(watched: Locator) -> int:
