@@ -259,6 +259,7 @@ def test_a_fault_of_ours_is_told_and_the_page_goes_on(explorer: Panel) -> None:
     expect(explorer.answer).to_be_empty()
 
 
+@pytest.mark.soak
 def test_the_clinic_answers_after_any_change_of_the_kernel(notebook: Notebook) -> None:
     notebook.run(2)
     clinic = Panel(notebook, 2, "visit")
