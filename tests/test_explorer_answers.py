@@ -171,7 +171,7 @@ def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:
     draw = random.Random(17)
     names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] in ("axis", "bool")]
     panel = lp.explorer()
-    for _ in range(200 if soak else 16):
+    for _ in range(200 if soak else 26):
         kind = draw.choice(["set", "set", "set", "undo", "redo", "pin", "swap", "reset"])
         name = draw.choice(names)
         value = 2 ** draw.randrange(8) if name in ("tp", "cp", "pp", "dp") else draw.random() < 0.5
