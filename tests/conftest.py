@@ -10,14 +10,16 @@ A test that only makes sense at full length is marked `soak`. What takes too lon
 `counts`, which keep some of it in the soak and all of it in `make deep`, or is marked `deep`:
 
     def test_a_rank_is_killed(counts):
-        for _ in range(counts(1, 5, 20)):  # in `make test`, `make soak` and `make deep`
+        for _ in range(counts(1, 3, 20)):  # in `make test`, `make soak` and `make deep`
+
+    def test_every_layout(counts):
+        for layout in drawn(LAYOUTS, counts(3, 20, 75)):  # `drawn` of inputs.py is what `sample` draws
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import runpy
 import shlex
 import shutil
@@ -33,6 +35,7 @@ try:
     import hypothesis
 
     from browser.lab import NAMES, find_chromium
+    from inputs import drawn
 except ImportError:  # a bare GPU machine: torch, numpy and pytest
     hypothesis = None  # type: ignore[assignment]
 
@@ -106,7 +109,7 @@ def _set_profiles(config: pytest.Config) -> None:
         derandomize="CI" in os.environ,  # elsewhere every soak looks at new examples
         database=None,
         deadline=None,
-        max_examples=2000 if config.getoption("deep") else 1000,
+        max_examples=2000 if config.getoption("deep") else 400,
         print_blob=True,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
@@ -179,10 +182,7 @@ def sample(soak: bool) -> Callable[[Iterable[Any], int], list[Any]]:
     """`sample(cases, n)`: all cases under --soak, else `n` of them, seeded and in their order."""
 
     def choose(cases: Iterable[Any], n: int) -> list[Any]:
-        every = list(cases)
-        if soak or len(every) <= n:
-            return every
-        return [every[i] for i in sorted(random.Random(0).sample(range(len(every)), n))]
+        return list(cases) if soak else drawn(cases, n)
 
     return choose
 

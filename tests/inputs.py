@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+from collections.abc import Iterable
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +18,12 @@ from llamapar import FRAMEWORKS, PRESETS, Layout, ModelConfig, Padding
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.layout import MAX_WORLD, ORDERS
 from llamapar.describe.splits import LAYER_SPLITS
+
+
+def drawn(cases: Iterable[Any], n: int) -> list[Any]:
+    """`n` of the cases, or all where there are no more: seeded, and in their order."""
+    every = list(cases)
+    return [every[i] for i in sorted(random.Random(0).sample(range(len(every)), min(n, len(every))))]
 
 
 class Hostile:

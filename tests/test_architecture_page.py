@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from test_architecture import ROOMS
 
@@ -17,6 +16,7 @@ NAMED = sorted({(path, name) for path, name in MARKED if name})
 FILES = sorted({path for path, _ in MARKED})
 
 
+@cache
 def names(path: Path) -> set[str]:
     """What a file defines: functions, classes with their members, and module-level values."""
     text = path.read_text(encoding="utf-8")
@@ -47,14 +47,9 @@ def test_the_page_lists_the_rooms_in_their_order() -> None:
     assert [name for name, _, _ in rows] == list(ROOMS)
 
 
-@pytest.mark.parametrize(("path", "name"), NAMED)
-def test_a_function_that_the_page_names_is_there(path: str, name: str) -> None:
-    assert name in names(PROJECT / path)
-
-
-@pytest.mark.parametrize("path", FILES)
-def test_a_file_that_the_page_names_is_there(path: str) -> None:
-    assert (PROJECT / path).exists()
+def test_every_file_and_function_that_the_page_names_is_there() -> None:
+    assert [path for path in FILES if not (PROJECT / path).exists()] == []
+    assert [f"{path}:{name}" for path, name in NAMED if name not in names(PROJECT / path)] == []
 
 
 def test_both_walks_are_walked() -> None:
@@ -78,12 +73,9 @@ def test_a_name_that_is_gone_would_be_noticed() -> None:
 RECIPES = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "path", sorted(set(re.findall(r"`((?:llamapar|tests|tools|docs|notebooks)/\w[\w/]*\.\w+)`", RECIPES)))
-)
-def test_a_file_of_a_recipe_is_there(path: str) -> None:
-    if "NAME" not in path:
-        assert (PROJECT / path).is_file()
+def test_every_file_of_a_recipe_is_there() -> None:
+    named = re.findall(r"`((?:llamapar|tests|tools|docs|notebooks)/\w[\w/]*\.\w+)`", RECIPES)
+    assert [path for path in named if "NAME" not in path and not (PROJECT / path).is_file()] == []
 
 
 def test_what_the_recipes_name_is_in_the_file_beside_it() -> None:

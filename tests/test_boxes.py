@@ -6,6 +6,7 @@ import json
 import random
 import re
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,15 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@cache
+def item_of(name: str) -> Item:
+    """A row of the tables, made once: some truths are a run of real ranks."""
+    return ITEMS[name]()
+
+
 def asked(name: str) -> Box:
     kind = "predictions" if name in PREDICTIONS else "exercises"
-    return box(ITEMS[name](), kind, name, tells=name in PREDICTIONS)
+    return box(item_of(name), kind, name, tells=name in PREDICTIONS)
 
 
 # -- the course's tables ---------------------------------------------------------------------------
@@ -63,7 +70,7 @@ def asked(name: str) -> Box:
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_a_truth_is_what_a_hand_works_out_and_each_slip_is_told_what_is_wrong(name: str) -> None:
-    item, panel = ITEMS[name](), asked(name)
+    item, panel = item_of(name), asked(name)
     assert item.text == name or name in EXERCISES
     assert item.truth == TRUTHS[name]
     assert item.hints
@@ -80,7 +87,7 @@ def test_a_truth_is_what_a_hand_works_out_and_each_slip_is_told_what_is_wrong(na
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_nothing_that_gives_the_answer_away_reaches_the_page_before_a_guess(name: str) -> None:
-    item, panel = ITEMS[name](), asked(name)
+    item, panel = item_of(name), asked(name)
     sent = json.dumps(panel.get_state())
     assert panel.payload["verdict"] is None
     assert all(note == "" for *_, note in panel.payload["choices"])
@@ -208,7 +215,7 @@ def test_a_wrong_prediction_is_drawn_beside_the_truth_and_the_first_guess_stands
     panel = asked(FIRST)
     before = panel.payload
     assert receive(panel, kind="hint", value=True) is None
-    assert panel.payload["hints"] == list(ITEMS[FIRST]().hints[:1])
+    assert panel.payload["hints"] == list(item_of(FIRST).hints[:1])
     assert receive(panel, kind="guess", value="40, 55") is None
     assert panel.payload["verdict"]["value"] == [40, 55]
     assert panel.payload["verdict"]["answer"] == [48, 63]

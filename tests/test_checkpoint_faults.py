@@ -617,19 +617,21 @@ def same_json(a: bytes, b: bytes) -> bool:
         return False
 
 
-def test_a_flipped_bit_is_found_wherever_it_is(kind: tuple[str, Path], tmp_path: Path, soak: bool) -> None:
+def test_a_flipped_bit_is_found_wherever_it_is(
+    kind: tuple[str, Path], tmp_path: Path, counts: Callable[[int, int, int], int]
+) -> None:
     """Refused by gather or by verify, or without any meaning: then the result is right all the same."""
     name, folder = kind
     checkpoint.gather(folder, tmp_path / "reference")
     reference = contents(tmp_path / "reference")
-    places = random.Random(name)
+    places, times = random.Random(name), counts(5, 60, 300)
     found = {"gather": 0, "verify": 0, "harmless": 0}
     files = [p for p in sorted(folder.iterdir()) if name.startswith("own") or p in tensor_files(folder)]
     for file in files:
         data, header = file.read_bytes(), len(file.read_bytes()) // 8
-        spots = [places.randrange(len(data)) for _ in range(300 if soak else 5)]
-        spots += [places.randrange(min(header, 1500)) for _ in range(300 if soak else 5)]
-        spots += [len(data) - 1 - places.randrange(min(header, 1500)) for _ in range(300 if soak else 5)]
+        spots = [places.randrange(len(data)) for _ in range(times)]
+        spots += [places.randrange(min(header, 1500)) for _ in range(times)]
+        spots += [len(data) - 1 - places.randrange(min(header, 1500)) for _ in range(times)]
         for at in spots:
             bad = bytearray(data)
             bad[at] ^= 1 << places.randrange(8)

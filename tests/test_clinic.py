@@ -347,7 +347,7 @@ def test_random_use_never_raises(soak: bool) -> None:
     panel = lp.clinic()
     names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] == "int"]
     pictures = 0
-    moves = 5000 if soak else 400
+    moves = 2000 if soak else 400
     for _move in range(moves):
         roll = draw.random()
         text = draw.choice(CASES)["message"]

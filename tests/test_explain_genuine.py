@@ -115,7 +115,7 @@ def fair(told: lp.diagnosis.Explanation, category: str) -> bool:
 
 def test_wrong_layouts_at_true_sizes(soak: bool) -> None:
     """The injected cause comes first with the layout given; from the traceback, or its last line, mostly."""
-    errors = genuine(2000 if soak else 200)
+    errors = genuine(1000 if soak else 200)
     n = len(errors)
     assert {e.model for e in errors} == set(lp.PRESETS)
     assert {e.code for e in errors} >= {HEADS, KV, "LP202", "LP201"}

@@ -386,6 +386,18 @@ WRITTEN = [
     ("meta", "LP203", {"seq_len": 9000}, "max_seq_len must be between 1 and 8192, got 9000."),
     ("distributed-llama", "LP104", {"tp": 5}, "Assertion `kvDim % nNodes == 0' failed."),
     (
+        "distributed-llama",
+        "LP104",
+        {"tp": 16},
+        "This version does not support more nodes than the number of KV heads in the model",
+    ),
+    (
+        "transformers",
+        "LP104",
+        {"tp": 16, "seq_len": 8192},
+        "shape '[1, 8192, -1, 128]' is invalid for input of size 524288",
+    ),
+    (
         "megatron",
         "LP307",
         {"virtual_stages": 2},

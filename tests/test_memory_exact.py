@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import llamapar as lp
+from inputs import drawn
 from llamapar.count.exact import layer_terms
 from llamapar.count.saved import end
 from llamapar.count.sizes import Sizes
@@ -119,8 +120,8 @@ CASES = [
 ]
 
 
-def test_a_block_keeps_what_the_formulas_say(sample: Any) -> None:
-    for layout, dtype, each, chunking, cp_method in sample(CASES, 10):
+def test_a_block_keeps_what_the_formulas_say(counts: Any) -> None:
+    for layout, dtype, each, chunking, cp_method in drawn(CASES, counts(10, 80, len(CASES))):
         seq_len = 4 * layout["cp"] * layout["tp"]
         options = {"dtype": dtype, "chunking": chunking, "cp_method": cp_method, "kv_replication": True}
         options |= {"seq_len": seq_len, "global_batch": each * layout["dp"]}

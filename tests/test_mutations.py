@@ -21,15 +21,18 @@ def test_there_are_sixty_and_few_that_nobody_can_notice() -> None:
     assert [name for name, n in Counter(m.id for m in MUTATIONS).items() if n > 1] == []
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.id)
-def test_a_slip_can_be_made_and_its_tests_are_there(mutation: Any) -> None:
+def test_every_slip_can_be_made_and_its_tests_are_there() -> None:
     """A text that moved or changed is put right in tools/mutations.toml; its room says where it stands."""
-    assert mutation.file(PROJECT).suffix == ".py"
-    assert mutation.old != mutation.new
-    assert mutation.why
-    files = [word for word in mutation.arguments if word.startswith("tests/")]
-    assert files
-    assert [name for name in files if not (PROJECT / name).is_file()] == []
+    wrong = []
+    for mutation in MUTATIONS:
+        try:
+            assert mutation.file(PROJECT).suffix == ".py", mutation.id
+        except ValueError as moved:
+            wrong.append(str(moved))
+        files = [PROJECT / word for word in mutation.arguments if word.startswith("tests/")]
+        if not files or not all(map(Path.is_file, files)) or mutation.old == mutation.new or not mutation.why:
+            wrong.append(f"{mutation.id}: no such tests, no change, or no reason")
+    assert wrong == []
 
 
 def test_a_text_that_does_not_stand_once_is_an_error() -> None:

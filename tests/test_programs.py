@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import llamapar as lp
+from inputs import drawn
 from llamapar import Layout, ModelConfig, Padding
 from llamapar.describe.rope import RopeScaling
 from llamapar.execution.result import RunResult
@@ -108,8 +109,8 @@ def test_the_grid_has_every_kind_of_layout() -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_float64_equals_the_reference(program: str, sample: Callable[[list[Case], int], list[Case]]) -> None:
-    for case in sample(of_program(program), 3):
+def test_float64_equals_the_reference(program: str, counts: Callable[[int, int, int], int]) -> None:
+    for case in drawn(of_program(program), counts(3, 20, len(GRID))):
         result = case.run(program)
         assert result.ok, f"{case}\n{result}"
         assert result.tolerance == 1e-12
@@ -145,11 +146,9 @@ def test_degrees_that_are_no_powers_of_two(case: Case) -> None:
 
 
 @pytest.mark.parametrize("program", ["attention", "block", "llama"])
-def test_biases_on_q_k_and_v_are_cut_by_heads(
-    program: str, sample: Callable[[list[Case], int], list[Case]]
-) -> None:
+def test_biases_on_q_k_and_v_are_cut_by_heads(program: str, counts: Callable[[int, int, int], int]) -> None:
     """As in Qwen2. Zeros change nothing, to the bit."""
-    for case in sample(of_program("attention"), 3):
+    for case in drawn(of_program("attention"), counts(3, 15, len(GRID))):
         plain = small(case.model.n_kv_heads)
         biased = Case(plain.replace(qkv_bias=True), case.layout, case.options)
         result = biased.run(program)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from inputs import drawn
 from llamapar.count.wire import PARTS, WHOLE, Traffic
 from llamapar.errors import LayoutError
 from llamapar.records.trace import PHASES, Trace
@@ -62,8 +63,8 @@ CASES = [
 ]
 
 
-def test_every_rank_sends_what_the_formulas_say(sample: Any) -> None:
-    for program, layout, cp_method, dtype in sample(CASES, 20):
+def test_every_rank_sends_what_the_formulas_say(counts: Any) -> None:
+    for program, layout, cp_method, dtype in drawn(CASES, counts(20, 120, len(CASES))):
         options = {"cp_method": cp_method, "dtype": dtype, "global_batch": 2 * layout["dp"]}
         result, said = both(program, layout, kv_replication=True, **options)
         assert not result.errors
@@ -140,10 +141,10 @@ ZERO = [
 ]
 
 
-def test_what_zero_sends(sample: Any) -> None:
+def test_what_zero_sends(counts: Any) -> None:
     """Every rank's, for slices may be uneven; tied and not; parameters kept, and gathered again."""
     cases = list(product(ZERO, (True, False), (True, False)))
-    for (layout, options), tied, again in sample(cases, 8):
+    for (layout, options), tied, again in drawn(cases, counts(8, 24, len(cases))):
         model = SMALL.replace(
             n_layers=6 if "pp" in layout else 1, tied=tied, qkv_bias="kv_replication" in options
         )

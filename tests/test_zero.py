@@ -15,6 +15,7 @@ from torch import Tensor
 import llamapar as lp
 import torch_fsdp
 from by_torch import check_gradients
+from inputs import drawn
 from llamapar import Layout
 from llamapar.describe.models import model as find_model
 from llamapar.execution.body import Task, as_shared, inputs
@@ -145,9 +146,9 @@ def _run(layout: Layout, options: dict[str, Any], tied: bool, engine: str) -> No
     check_bytes(result)
 
 
-def test_runs_of_every_stage(sample: Any) -> None:
+def test_runs_of_every_stage(counts: Callable[[int, int, int], int]) -> None:
     """Gradients are one process's, every parameter has one, and the bytes are those that are foretold."""
-    for layout, options, tied in sample(RUNS, 4):
+    for layout, options, tied in drawn(RUNS, counts(4, 25, 4)):  # `make deep` has all of them below
         _run(layout, options, tied, "local")
 
 

@@ -63,6 +63,14 @@ def in_time(compare: Callable[[], Told]) -> Told:
 # -- live pictures -----------------------------------------------------------------------------
 
 
+LIVE = """panel => {
+    const text = name => panel.querySelector(name)?.innerText ?? null;
+    const title = panel.querySelector(".lp-name");
+    return [text(".lp-code code"), [...panel.querySelectorAll(".lp-rung")].map(rung => rung.dataset.value),
+        text(".lp-rung[aria-checked=true] b"), title?.getClientRects().length ? title.innerText : null];
+}"""
+
+
 def live_agrees(notebook: Notebook, panel: Locator, name: str) -> bool:
     """The code, the rungs, the chosen one, and the picture's title. name: of the panel, in the kernel."""
     layout = f"{name}.snapshot().spec['layout']"
@@ -71,14 +79,7 @@ def live_agrees(notebook: Notebook, panel: Locator, name: str) -> bool:
         f"[{name}.code, [str(r['value']) for r in {name}.ladder], {name}._state.rung.name, "
         f"{layout}.get('title', {{}}).get('text')]",
     )
-    title = panel.locator(".lp-name")
-    shown = [
-        panel.locator(".lp-code code").inner_text(),
-        panel.locator(".lp-rung").evaluate_all("all => all.map(n => n.dataset.value)"),
-        panel.locator(".lp-rung[aria-checked=true] b").inner_text(),
-        title.inner_text() if title.is_visible() else None,
-    ]
-    return shown == [code, values, chosen, said and plain(said)]
+    return bool(panel.evaluate(LIVE) == [code, values, chosen, said and plain(said)])
 
 
 def move_live(notebook: Notebook, panel: Locator, name: str, draw: random.Random) -> None:
@@ -132,19 +133,19 @@ def live_anew(notebook: Notebook, panel: Locator, name: str) -> None:
 # -- watched ranks -----------------------------------------------------------------------------
 
 
+WATCHED = """panel => {
+    const one = name => panel.querySelector(name);
+    return [panel.dataset.step ?? "0", one(".lp-caption > p")?.innerText,
+        Number(one(".lp-copy-of-source > [data-runs]")?.dataset.line ?? 0), one(".lp-code code")?.innerText,
+        one("textarea")?.value, Boolean(one(".lp-problem")), panel.querySelectorAll(".lp-tile").length];
+}"""
+
+
 def watch_agrees(notebook: Notebook, watched: Locator, name: str) -> bool:
     """Caption, line, code, source, ranks. name: of the panel, in the kernel."""
-    told = TOLD.replace("PANEL", name).replace("AT", watched.get_attribute("data-step") or "0")
+    step, *shown = watched.evaluate(WATCHED)
+    told = TOLD.replace("PANEL", name).replace("AT", step)
     caption, line, depth, call, source, problem, ranks = kernel(notebook, told)
-    runs = watched.locator(".lp-copy-of-source > [data-runs]")
-    shown = [
-        watched.locator(".lp-caption > p").first.inner_text(),
-        int(str(runs.get_attribute("data-line"))) if runs.count() else 0,
-        watched.locator(".lp-code code").inner_text(),
-        watched.locator("textarea").input_value(),
-        bool(watched.locator(".lp-problem").count()),
-        watched.locator(".lp-tile").count(),
-    ]
     if depth:  # the line that called the helper is marked
         shown[1] = line
     return shown == [caption.replace("`", ""), line, call, source, problem, ranks]

@@ -24,7 +24,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -113,13 +113,16 @@ class Lab:
         self.url = ""
         self.token = ""
         self._chromium = chromium() if browser is None else nullcontext(browser)
+        self._opened = ExitStack()
         self.server: subprocess.Popen[bytes] | None = None
         self._seen: dict[int, psutil.Process] = {}
 
     def __enter__(self) -> Lab:
         self._folder = Path(tempfile.mkdtemp(prefix="llamapar-lab-"))
         try:
-            self.browser = self._chromium.__enter__()
+            self.browser = self._opened.enter_context(self._chromium)
+            self._context = self.browser.new_context()  # of all pages: JupyterLab's scripts are fetched once
+            self._opened.callback(self._context.close)
             self.server = self._start_server()
             self._wait_for(self.server)
         except BaseException:
@@ -151,7 +154,8 @@ class Lab:
         source = PROJECT / notebook
         folder = Path(tempfile.mkdtemp(prefix="", dir=self._folder / "served"))
         shutil.copytree(source.parent, folder, dirs_exist_ok=True)
-        page = self.browser.new_page(viewport={"width": width, "height": height})
+        page = self._context.new_page()
+        page.set_viewport_size({"width": width, "height": height})
         try:
             # A workspace of its own: JupyterLab would bring back the tabs of the last one.
             path = f"{folder.name}/{source.name}"
@@ -219,7 +223,7 @@ class Lab:
             except subprocess.TimeoutExpired:
                 self.server.kill()
                 self.server.wait()
-        self._chromium.__exit__(None, None, None)
+        self._opened.close()
         _, alive = psutil.wait_procs(list(self._seen.values()), timeout=10)
         survivors = []
         for process in alive:
@@ -285,6 +289,10 @@ class Notebook:
         """The cell on the page, scrolled into view (JupyterLab takes far cells off the page)."""
         index = self.index(cell)
         self._ask("await content.scrollToItem(given);", index)
+        return self.standing(index)
+
+    def standing(self, index: int) -> Locator:
+        """The same where the page is high enough for all cells: nothing is asked and nothing scrolls."""
         return self.page.locator(f".jp-Cell[data-windowed-list-index='{index}']")
 
     def run(self, cell: int | str, *, seconds: float = RUN_SECONDS) -> float:

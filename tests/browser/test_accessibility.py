@@ -49,10 +49,11 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -
     notebook.run(0)
     notebook.cell(0).locator(".main-svg").first.wait_for()
     assert serious(notebook) == []
-    notebook.page.set_viewport_size({"width": 390, "height": 844})
-    notebook.page.wait_for_timeout(300)
-    assert serious(notebook) == [], "narrow"
-    notebook.page.set_viewport_size(wide)
+    if theme == "light" or soak:  # what a width changes is the same in both
+        notebook.page.set_viewport_size({"width": 390, "height": 844})
+        notebook.page.wait_for_timeout(300)
+        assert serious(notebook) == [], "narrow"
+        notebook.page.set_viewport_size(wide)
     notebook.run(2)
     names = ["time", "plan"]
     if soak:

@@ -14,7 +14,6 @@ from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import RESTART, Panel
 from browser.walk import OPENED, Walk
 from inputs import TEN_KV_HEADS
-from llamapar.panels.controls import EXPLORER as SCHEMA
 from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
@@ -166,22 +165,13 @@ Change = Callable[[Panel], None]
 Act = tuple[Callable[[Panel, str], None], str]
 
 HANDS: list[Act] = [
-    *((slide, "tp"), (type_in, "pp"), (type_in, "seq_len"), (type_in, "gpus"), (choose, "framework")),
-    *((choose, "preset"), (tick, "kv_replication"), (click_tab, ""), (load, "config"), (copy, "")),
-    *((bring, ""), (step, ""), (answer, "")),
+    *((slide, "tp"), (type_in, "pp"), (choose, "framework"), (tick, "kv_replication"), (click_tab, "")),
+    *((load, "config"), (copy, ""), (bring, ""), (step, ""), (answer, "")),
 ]
 """One of each kind of control."""
 
-KINDS: dict[str, list[Callable[[Panel, str], None]]] = {
-    "axis": [slide, type_in], "int": [type_in], "choice": [choose], "bool": [tick], "file": [load],
-}  # fmt: skip
-EVERY = [
-    (act, control["name"])
-    for group in SCHEMA
-    if not group.get("tab")
-    for control in group["controls"]
-    for act in KINDS[control["kind"]]
-]
+ALIKE: list[Act] = [(type_in, "seq_len"), (type_in, "gpus"), (choose, "preset")]
+"""More of kinds that are above, for the soak."""
 
 
 def answers_after(explorer: Panel, pairs: Iterable[tuple[Change, Act]]) -> None:
@@ -193,7 +183,8 @@ def answers_after(explorer: Panel, pairs: Iterable[tuple[Change, Act]]) -> None:
 
 def test_any_control_answers_after_any_change_of_the_kernel(explorer: Panel, soak: bool) -> None:
     """One of each kind of control, in turn after one change of each kind, or after all of them."""
-    answers_after(explorer, product(KERNEL, HANDS) if soak else zip(cycle(KERNEL), HANDS, strict=False))
+    every = product(KERNEL, [*HANDS, *ALIKE])
+    answers_after(explorer, every if soak else zip(cycle(KERNEL), HANDS, strict=False))
 
 
 def test_a_hand_that_moves_at_random_is_followed(
@@ -270,6 +261,7 @@ def test_a_fault_of_ours_is_told_and_the_page_goes_on(explorer: Panel) -> None:
     expect(explorer.answer).to_be_empty()
 
 
+@pytest.mark.soak
 def test_the_clinic_answers_after_any_change_of_the_kernel(notebook: Notebook) -> None:
     notebook.run(2)
     clinic = Panel(notebook, 2, "visit")

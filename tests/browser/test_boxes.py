@@ -49,7 +49,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 
 def box(notebook: Notebook, cell: int) -> Locator:
-    return notebook.cell(cell).locator(".lp-quiz")
+    return notebook.standing(cell).locator(".lp-quiz")
 
 
 def says(notebook: Notebook, cell: int) -> Locator:
@@ -186,8 +186,17 @@ def test_a_number_is_marked_on_a_line_and_words_stay_words(notebook: Notebook) -
     assert text.locator("img").count() == 0
 
 
-@pytest.mark.parametrize("width", [1280, 820, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        (1280, "light"),
+        (390, "dark"),
+        *(
+            pytest.param(*both, marks=pytest.mark.soak)
+            for both in ((820, "light"), (390, "light"), (1280, "dark"), (820, "dark"))
+        ),
+    ],
+)
 def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, width: int, theme: Any) -> None:
     notebook.set_theme(theme)
     notebook.page.set_viewport_size({"width": width, "height": 5200})
@@ -226,7 +235,7 @@ def test_a_hand_that_answers_at_random_is_followed(
     notebook: Notebook, counts: Callable[[int, int, int], int]
 ) -> None:
     draw = random.Random(32)
-    for step in range(counts(30, 30, 250)):
+    for step in range(counts(15, 30, 250)):
         move_box(box(notebook, draw.randrange(1, len(CELLS))), draw)
         if step % 5 == 4:
             settle_boxes(notebook)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,15 +21,23 @@ SLOW = 120_000
 """Milliseconds: the first run imports torch, on a machine that may be busy."""
 
 
+@pytest.fixture(scope="module")
+def opened(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    path = tmp_path_factory.mktemp("run") / "run.ipynb"
+    with lab.open(
+        scratch_notebook(path, CREATE, KV, LONG, "panel.running['state']"), height=1700
+    ) as notebook:
+        yield notebook
+
+
 @pytest.fixture
-def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
-    path = scratch_notebook(tmp_path / "run.ipynb", CREATE, KV, LONG, "panel.running['state']")
-    with lab.open(path, height=1700) as opened:
-        opened.run(0)
-        opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
-        open_tab(opened.page.locator(".llamapar"), "run")
-        yield opened
-        assert opened.console_errors() == []
+def notebook(opened: Notebook) -> Iterator[Notebook]:
+    """The notebook with a new panel in it, on its Run tab; the kernel has imported torch once."""
+    opened.run(0)
+    opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+    open_tab(opened.page.locator(".llamapar"), "run")
+    yield opened
+    assert opened.console_errors() == []
 
 
 def panel_of(notebook: Notebook) -> Locator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
@@ -48,27 +48,27 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 def settle(notebook: Notebook) -> None:
     """Wait until every panel shows what its kernel has."""
+    at = notebook.standing
 
     def agree() -> bool:
-        live = (live_agrees(notebook, notebook.cell(n).locator(".lp-live"), name) for n, name in LIVE.items())
-        watched = (
-            watch_agrees(notebook, notebook.cell(n).locator(".lp-watch"), name) for n, name in WATCH.items()
-        )
+        live = (live_agrees(notebook, at(n).locator(".lp-live"), name) for n, name in LIVE.items())
+        watched = (watch_agrees(notebook, at(n).locator(".lp-watch"), name) for n, name in WATCH.items())
         return all(live) and all(watched) and boxes_agree(notebook)
 
     wait_until(agree, what="every panel agrees with its kernel")
 
 
-def test_one_hand_over_two_of_each(notebook: Notebook, counts: Callable[[int, int, int], int]) -> None:
+def test_one_hand_over_two_of_each(notebook: Notebook, deep: bool) -> None:
+    """In `make test` each kind has a hand of its own: in test_live, test_watch and test_boxes."""
     draw = random.Random(1000)
-    for step in range(counts(20, 150, 1000)):
+    for step in range(1000 if deep else 100):
         cell = draw.randrange(1, len(CELLS))
         if cell in LIVE:
-            move_live(notebook, notebook.cell(cell).locator(".lp-live"), LIVE[cell], draw)
+            move_live(notebook, notebook.standing(cell).locator(".lp-live"), LIVE[cell], draw)
         elif cell in WATCH:
-            move_watch(notebook, notebook.cell(cell).locator(".lp-watch"), draw)
+            move_watch(notebook, notebook.standing(cell).locator(".lp-watch"), draw)
         else:
-            move_box(notebook.cell(cell).locator(".lp-quiz"), draw)
+            move_box(notebook.standing(cell).locator(".lp-quiz"), draw)
         if step % 3 == 2:  # two moves of any panels before an answer
             settle(notebook)
     settle(notebook)

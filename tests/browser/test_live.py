@@ -40,7 +40,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 
 def live(notebook: Notebook, cell: int) -> Locator:
-    return notebook.cell(cell).locator(".lp-live")
+    return notebook.standing(cell).locator(".lp-live")
 
 
 def rung(panel: Locator, value: int) -> Locator:
@@ -161,7 +161,7 @@ def test_a_hand_that_moves_at_random_is_followed(
     notebook: Notebook, counts: Callable[[int, int, int], int]
 ) -> None:
     draw = random.Random(32)
-    for _ in range(counts(25, 25, 250)):
+    for _ in range(counts(10, 25, 250)):
         cell = draw.randrange(len(NAMES))
         move_live(notebook, live(notebook, cell), NAMES[cell], draw)
         settle(notebook)

@@ -57,6 +57,7 @@ def test_lab_listens_on_loopback_asks_for_its_token_and_leaves_nothing(
     assert not folder.exists()
 
 
+@pytest.mark.soak
 def test_widgets_show_and_answer(lab: Lab, tmp_path: Path) -> None:
     path = scratch_notebook(tmp_path / "widgets.ipynb", SLIDER, ANYWIDGET, READ_BACK)
     with lab.open(path) as notebook:

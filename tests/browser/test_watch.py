@@ -43,7 +43,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 
 def panel(notebook: Notebook, cell: int) -> Locator:
-    return notebook.cell(cell).locator(".lp-watch")
+    return notebook.standing(cell).locator(".lp-watch")
 
 
 def step(watched: Locator) -> int:
@@ -362,7 +362,7 @@ def test_a_hand_that_moves_at_random_is_followed(
 ) -> None:
     draw = random.Random(33)
     notebook.page.set_viewport_size({"width": 1280, "height": 2600})
-    for _ in range(counts(20, 20, 250)):
+    for _ in range(counts(10, 20, 250)):
         cell = draw.randrange(len(NAMES))
         move_watch(notebook, panel(notebook, cell), draw)
         settle(notebook, cell)

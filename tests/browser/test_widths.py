@@ -93,7 +93,13 @@ def apart(one: dict[str, float], other: dict[str, float]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("width", "files", "least"), [(1280, True, 500), (820, True, 330), (820, False, 550), (390, False, 250)]
+    ("width", "files", "least"),
+    [
+        (1280, True, 500),
+        pytest.param(820, True, 330, marks=pytest.mark.soak),
+        pytest.param(820, False, 550, marks=pytest.mark.soak),
+        (390, False, 250),
+    ],
 )
 def test_a_panel_lays_itself_out_by_its_own_width(
     notebook: Notebook, tmp_path: Path, width: int, files: bool, least: int
@@ -119,7 +125,9 @@ def test_a_panel_lays_itself_out_by_its_own_width(
     panel.locator(".lp-settings > summary").click()
 
 
-@pytest.mark.parametrize("code", ["lp.explorer()", "lp.explorer(tp=16)"])
+@pytest.mark.parametrize(
+    "code", [pytest.param("lp.explorer()", marks=pytest.mark.soak), "lp.explorer(tp=16)"]
+)
 def test_the_picture_is_in_sight_after_the_first_shift_enter(lab: Lab, tmp_path: Path, code: str) -> None:
     """At 1280 by 800, with the file browser open: all of it, below four answers side by side."""
     path = scratch_notebook(tmp_path / "first.ipynb", f"import llamapar as lp\n{code}")
