@@ -131,7 +131,7 @@ def test_a_hand_over_a_lesson_shows_what_its_code_gives(lab: Lab, path: Path, ru
         for index in range(len(notebook.cells())):
             notebook.run(index)
         lesson = Lesson(notebook, run, path.stem)
-        for _ in range(63 if deep else 12):
+        for _ in range(67 if deep else 12):
             lesson.move()
         assert notebook.page.locator(".lp-problem", has_text="not done").count() == 0
         assert notebook.console_errors() == []
