@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from llamapar.frameworks import ADAPTS, CLEAR, FORWARD, FRAMEWORKS, INIT, NA, SAVE, SILENT, UNKNOWN, WORKS
 
-_ROWS: dict[str, dict[str, str]] = {
+ROWS: dict[str, dict[str, str]] = {
     "llama-models": {
         NA: "LP001 LP106 LP201 LP202 LP301 LP302 LP303 LP304 LP501",
         INIT: "LP101 LP103 LP104 LP105",
@@ -67,7 +67,7 @@ _ROWS: dict[str, dict[str, str]] = {
 
 TABLE: dict[str, dict[str, str]] = {
     name: {code: verdict for verdict, codes in row.items() for code in codes.split()}
-    for name, row in _ROWS.items()
+    for name, row in ROWS.items()
 }
 """Framework → rule → verdict."""
 

@@ -58,6 +58,7 @@ def settle(notebook: Notebook) -> None:
     wait_until(agree, what="every panel agrees with its kernel")
 
 
+@pytest.mark.soak
 def test_one_hand_over_two_of_each(notebook: Notebook, deep: bool) -> None:
     """In `make test` each kind has a hand of its own: in test_live, test_watch and test_boxes."""
     draw = random.Random(1000)
