@@ -175,7 +175,7 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
 
     Real shapes, no memory. block(x) is the program with all else given.
     """
-    task, _, _ = execute.prepare("block", name, RunOptions(layout, seq_len=seq_len, dtype=dtype))
+    task, _, _ = execute.prepare("block", name, RunOptions.of(layout, seq_len=seq_len, dtype=dtype))
     sizes = sized(name, layout, seq_len=seq_len, dtype=dtype)
     setting, every = task.setting, shapes(task)
     shape_of = {n: s for n, s in every.items() if n.endswith("_norm")}
