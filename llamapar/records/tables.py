@@ -27,8 +27,7 @@ _SLIVER = 12
 """The fewest characters of a cell that stay together when it is folded; "dim 1 by tp" just fits."""
 
 _LABEL = re.compile(r" +(?:\w{2,4} +)?")
-"""The start of a line that its continuation lines are indented by: spaces, and a label like "why" or "try".
-"""
+"""The start of a line, by which its continuations are indented: spaces, and a label like "why" or "try"."""
 
 
 def cut(n: int, most: int = SHOWN) -> list[int]:
