@@ -28,8 +28,7 @@ def _compiled(formula: str) -> CodeType:
 
 @dataclass(frozen=True)
 class Term:
-    """One named part of a whole: the value of `formula`, a Python expression of `inputs`; bytes or seconds.
-    """
+    """One named part of a whole: the value of `formula`, Python arithmetic on `inputs`; bytes or seconds."""
 
     name: str
     formula: str
