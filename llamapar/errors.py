@@ -206,6 +206,7 @@ def one_of(
         return value
     near: list[str] = []
     if isinstance(value, str):
+        # Compared without case, and only 100 characters of the input: difflib takes quadratic time.
         folded = {name.lower(): name for name in names}
         close = difflib.get_close_matches(value.lower()[:100], list(folded), n=3, cutoff=0.4)
         near = [folded[name] for name in close]

@@ -178,6 +178,7 @@ def activations(
     layout = sizes.layout
     inputs: dict[str, float] = dict(sizes.activations)
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
+    # The embedding is on the rank's first stage and the head on its last, each with its own chunks in flight.
     inputs["first"], inputs["last"] = flying[0], flying[-1]
     kernels, recompute, normed = account.kernels, account.recompute, sizes.model.qk_norm
     # Gate, up and their product, and SiLU's output if it is kept.
@@ -185,6 +186,7 @@ def activations(
     again_cheaply = recompute == "none" and not habits.elementwise_kept
     if again_cheaply:
         inputs["kept"] -= 1
+        # Without a gather the matmul's input is the norm's output itself, which is computed again.
         if inputs["column"] == inputs["residual"]:
             inputs["column"] = 0
     if sizes.model.n_kv_heads == sizes.model.n_heads:
@@ -246,6 +248,7 @@ def breakdown(
     every = [term for term in every if term.bytes]
     if together:
         return Breakdown(rank, (*every, *assumed))
+    # From the second micro-batch on, sums of gradients exist before the backward begins.
     stays = bool(habits.gradients_stay) or account.micro_batches > 1
     # The peak is one moment: adding up the maxima of all terms would count memory that is reused.
     worst = max(moments(every, hold.head, stays), key=lambda terms: sum(t.bytes for t in terms))

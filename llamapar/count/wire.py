@@ -276,6 +276,7 @@ def traffic(
         for part, times in work.parts.items():
             for phase, axis, kind, count, size in rows[part]:
                 if lay.size(axis) > 1:
+                    # A trace sees a gather that runs once a step in the forward, so it is shown there.
                     shown = "forward" if phase == ONCE else phase
                     found[part, shown, axis, kind, size] += times * work.passes.get(phase, 0) * count
     terms = [
@@ -336,6 +337,7 @@ def _works(cut: Cut, table: Schedule, pp_rank: int, trains: bool) -> list[_Work]
                 )
     ends = {table.rank_of(0), table.rank_of(table.stages - 1)}
     if cut.model.tied and pp_rank in ends:
+        # Embedding and tied head on one rank are one tensor, which must not be reduced twice.
         if len(ends) == 1:
             parameters["output"] = 0  # the same tensor
         else:

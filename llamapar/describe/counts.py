@@ -83,6 +83,7 @@ def _near(field: str, text: str) -> list[int]:
     found = _FIRST.search(text[:40])
     if not found:
         return [1]
+    # Seven digits are enough for a suggestion; what was typed beyond them is left out.
     digits = int(re.sub(r"\D", "", found[1])[:7])
     parts = re.match(r"\d{1,7}(?:[.,]\d{1,6})?", found[1])
     amount = float(parts[0].replace(",", ".")) if parts else 1.0

@@ -186,6 +186,7 @@ def _unread(raw: Mapping[str, object], where: str) -> Values:
     Raises ModelError for a mixture of experts or a quantised model.
     """
     plain = (bool, int, float, str, list, dict, tuple, type(None))
+    # An empty value says nothing, so a key with null, false, 0 or "" needs no cover.
     says = {str(key)[:60]: v for key, v in raw.items() if v or not isinstance(v, plain)}
     unread = {name: value for name, value in says.items() if not _covered(where).fullmatch(name)}
     for name, value in unread.items():

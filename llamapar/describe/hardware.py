@@ -198,6 +198,7 @@ def hardware(gpu: str | Gpu | Mapping[str, object]) -> Gpu:
         return HARDWARE[one_of("gpu", gpu, HARDWARE, LlamaparError)]
     if not isinstance(gpu, Mapping):
         raise LlamaparError(f"gpu={shown(gpu)}: a name or a dict is needed", "", list(HARDWARE), "gpu")
+    # A copy: the keys are popped below, and the dict belongs to the caller.
     given = dict(gpu)
     base = hardware(str(given.pop("base", DEFAULT_GPU)))
     text = given.pop("nccl_tests", None)

@@ -201,6 +201,7 @@ class Layout(Fields, word="layout field"):
         """
         names = _axes(axis)
         place = self.coord_of(rank)
+        # The group's first rank has index 0 on the group's axes and shares all other indexes.
         first = rank - sum(getattr(place, name) * self.stride(name) for name in names)
         return self._group_from(names, first)
 
@@ -272,6 +273,7 @@ def _axes(axis: object) -> tuple[str, ...]:
 
 def divisors(n: int) -> list[int]:
     """The divisors of n, ascending."""
+    # Divisors come in pairs around the root, so the search ends there even for 2**24 ranks.
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
 

@@ -243,6 +243,7 @@ def model(source: ModelLike) -> ModelConfig:
         raise ModelError(
             f"model={shown(source)}: a preset's name, a path or a dict is needed", "", [*PRESETS][:3], "model"
         )
+    # A file wins over a public name, so a folder called like a model is read as the folder.
     if is_json(source) or exists(source):
         raw, _ = read_object(source, "config.json", "params.json")
         return _from_any(raw, source)

@@ -340,6 +340,7 @@ class Framework:
         numbers = job.numbers(self.padding)
         message, note = case.message.format_map(numbers), case.note.format_map(numbers)
         verdict = Verdict(self.name, case.verdict, message, note, self.source(case), self.part(case))
+        # The version in use certainly has this change, so earlier behaviour does not matter.
         if case.since is None or (self.since and case.since <= self.since):
             return verdict
         return replace(verdict, since=case.since, before=self._verdict(older, job))

@@ -152,6 +152,7 @@ class Settings(Record):
             )
         preset, given = self.model.get("preset"), {f: self.model.get(f) for f in DIMS}
         missing = [name for name, value in given.items() if value is None]
+        # A named preset supplies the dimensions; the files may change some of them.
         if isinstance(preset, str) and (not missing or preset in PRESETS):
             base = PRESETS[preset]
             fields = {

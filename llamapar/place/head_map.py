@@ -55,6 +55,7 @@ class HeadMap(Record):
         m = self.model
         q_rows = Split(m.q_dim, self.tp)[r]
         if self.replicas > 1:
+            # Query heads are dealt out in order, so ranks next to each other read the same KV head.
             head = r // self.replicas if self.interleave else r % m.n_kv_heads
             kv_rows = range(head * m.head_dim, (head + 1) * m.head_dim)
         else:

@@ -70,6 +70,7 @@ def _gpipe(plan: Plan, rank: int) -> Row:
 def _looped_bfs(plan: Plan, rank: int) -> Row:
     """Breadth first: a stage takes all micro-batches before the rank's next stage does (arXiv:2211.05953)."""
     forward = [("F", stage, n) for stage in plan.stages(rank) for n in range(plan.micro_batches)]
+    # The last forward's activations are the first to be needed, so the backward mirrors the forward.
     return forward + [("B", stage, n) for _, stage, n in reversed(forward)]
 
 
@@ -138,6 +139,7 @@ def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int)
         else:
             continue
         row.append((kind, *one))
+    # ZBV is made for at least a full pipeline; micro-batches beyond the real ones are dropped here.
     return [each for each in row if each[2] < micro_batches]
 
 

@@ -27,6 +27,7 @@ PLACEMENTS = ("loop", "v")
 def rank_of(stage: int, pp: int, placement: str = "loop") -> int:
     """The PP rank that holds a stage: a loop starts again at rank 0, a V goes back the way it came."""
     lap, place = divmod(stage, pp)
+    # Every second lap of a V runs from the last rank to the first.
     return pp - 1 - place if placement == "v" and lap % 2 else place
 
 
@@ -310,6 +311,7 @@ class Timeline(Record):
 
     def _drawn(self, rank: int) -> str:
         """A rank's row: labels with dashes while an operation runs, dots while the rank waits."""
+        # Scaled so that even the shortest operation has room for its label.
         column = self._cell / min((d for d in self.durations.values() if d), default=1.0)
         line = ""
         for action, start, end in self.runs(rank):

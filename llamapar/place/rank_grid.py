@@ -129,5 +129,7 @@ def _columns(layout: Layout, block: int, cells: int) -> int:
     square = math.isqrt(cells - 1) + 1
     ends = [layout.stride(axis) * layout.size(axis) for axis in layout.axes]
     bounds = [end // block for end in ends if end % block == 0]
+    # A row that ends at an axis boundary puts peers in straight columns; beyond a factor of 4 from the square
+    # the grid becomes a strip.
     near = [b for b in bounds if square / 4 <= b <= square * 4 and b <= cells]
     return min(near, key=lambda b: abs(math.log(b / square)), default=square)

@@ -56,6 +56,7 @@ def schedule(
     rows = tuple(tuple(starmap(Action, order.row(plan, rank))) for rank in range(plan.pp))
     own = plan.round if name == "flexible" else None
     made = Schedule(name, plan.pp, plan.virtual_stages, plan.micro_batches, order.placement, rows, own)
+    # Only this case can fail, and checking every table would walk all of it.
     if _last_round_is_short(name, plan) and made.problem:
         raise _short_last_round(order, plan)
     return made

@@ -53,6 +53,7 @@ class Shards:
         layout = self.layout
         coord = layout.coord_of(rank)
         cp, shard = divmod(place, layout.dp_shard) if self._cp_slower else divmod(place, layout.cp)[::-1]
+        # dp_shard is the faster part of dp, so the sharing ranks are a block of dp_shard neighbours.
         first = coord.dp - coord.dp % layout.dp_shard
         return layout.rank_of(**coord._replace(dp=first + shard, cp=cp)._asdict())
 

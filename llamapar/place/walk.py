@@ -39,6 +39,7 @@ def needs(action: Action, last: int) -> tuple[Result, ...]:
     if kind == "W":
         return ((False, stage, number),)
     own = (True, stage, number)
+    # A backward needs its own forward's activations and the gradient from the stage after it.
     return (own,) if stage == last else (own, (False, stage + 1, number))
 
 
@@ -137,6 +138,8 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
                 work = 4 * stage + (1 if kind == "B" else 2)
             if other < 0:
                 waiting.setdefault(need, []).append(rank)
+                # Back from the integer to a Result: a complement is negative, so its sign says which pass it
+                # is.
                 missing[rank] = (need >= 0, *divmod(max(need, ~need), micro_batches))
                 break
             befores.append(before)

@@ -103,6 +103,7 @@ def account(job: Job, judge: Framework | None = None) -> Load:
 def _constant(job: Job, judge: Framework | None) -> Memory:
     """The terms that are the same for two sequence lengths."""
     unit = job.token_unit
+    # Two real counts and not a formula: whatever does not change between them needs no length.
     short, long = (memory_of(job.replace(seq_len=n * unit), judge) for n in (1, 2))
     return replace(
         short,

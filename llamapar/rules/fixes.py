@@ -85,6 +85,7 @@ def _fitted(job: Job, rule: Rule, judge: Framework | None, buys: bool) -> Iterat
 
     buys: look for larger GPUs or another number of them, instead of staying with the present ones.
     """
+    # A dict keeps the order and drops repeats.
     made = dict.fromkeys((_mend(job, judge), *_candidates(job, rule, judge)))
     passing = (
         one

@@ -37,7 +37,7 @@ offer("format", BLOCKS)
 
 FRAMEWORK = {"f32": "distributed-llama", "q40": "distributed-llama", "q80": "distributed-llama"}
 FRAMEWORK |= {"bf16": "meta", "fp16": "meta", "fp8": "meta"}
-"""Format → whose file it is, and whose limits hold for the number of nodes."""
+"""Format → the framework that writes it, which also limits the number of nodes."""
 
 COUNTERS = {"int32": (32, True), "uint32": (32, False), "int64": (64, True)}
 """Counter → (bits, signed)."""
@@ -54,6 +54,7 @@ _F32 = ("tok_embeddings", "norm", "q_norm", "k_norm")
 def counted(value: int, counter: str) -> int:
     """What a counter ("int32", "uint32" or "int64") holds after counting to `value`."""
     bits, signed = COUNTERS[one_of("counter", counter, COUNTERS)]
+    # Two's complement, computed instead of cast, so that any number of bits works.
     value %= 2**bits
     return value - 2**bits if signed and value >= 2 ** (bits - 1) else value
 
@@ -144,6 +145,7 @@ class Loading(Record):
         """(weights in a block, bytes of a block) with which the file stores this tensor."""
         if self.framework == "distributed-llama":
             return BLOCKS["f32"] if p.key in _F32 else BLOCKS[self.format]
+        # Meta left the first and the last layer in 16 bits when it quantised 405B.
         inner = p.layer is not None and 0 < p.layer < self.model.n_layers - 1
         if self.format == "fp8" and not (p.key in ("w1", "w2", "w3") and inner):
             return BLOCKS["bf16"]

@@ -85,6 +85,7 @@ def _single(job: Job, judge: Framework | None) -> Iterator[Changes]:
         yield from ({"zero": stage} for stage in stages if stage > lay.zero)
     if batch > 1 and job.micro_batches is None:
         yield {"micro_batch": batch // 2}
+    # Modes are ordered by what they recompute; a mode that keeps more cannot help.
     now = RECOMPUTE.index(job.recompute)
     yield from ({"recompute": mode} for mode in RECOMPUTE[now + 1 :])
     for ways in (2, 4, 8):

@@ -62,6 +62,7 @@ def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) ->
 def copied_kv_heads(job: Job) -> Iterator[Changes]:
     """Each KV head on several ranks: a preset whose checkpoint stores it so, or the trainer's copies."""
     m = job.model
+    # Some checkpoints store each KV head several times, so the same model exists with more KV heads.
     for stored in PRESETS.values() if job.kv_replicas > 1 else ():
         if stored.n_kv_heads == job.layout.tp and stored.replace(name=m.name, n_kv_heads=m.n_kv_heads) == m:
             yield {"model": stored, "kv_replication": False}

@@ -126,6 +126,7 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
         return own
     if case.verdict in FAILS:
         return ERROR
+    # It works there, but a reader should still learn of replication or padding, or of the paper's objection.
     if case.verdict in (WORKS, ADAPTS):
         return NOTE if own or case.verdict == ADAPTS else None
     if case.verdict == NA:
@@ -180,6 +181,7 @@ def search(
     refused = {ERROR} if undecided else {ERROR, WARNING}  # of memory, if that is judged
     if ends != capacity.OPEN and job.gpu and capacity.judged(job, judge) == (capacity.OPEN, WARNING):
         refused.discard(WARNING)
+    # The job itself is no fix of its own finding.
     seen = {Fix(job, ())}
     stages = STAGES
     for fix in tries:

@@ -295,6 +295,7 @@ def cost(
         schedule=schedule,
         kv_replication=flag("kv_replication", kv_replication),
     )
+    # The same words as `check` uses for this error, with its fixes.
     if gpus is not None and job.gpus != job.layout.world:
         refused = next(finding for finding in check_job(job).arithmetic if finding.code == "LP001")
         raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")

@@ -128,6 +128,7 @@ def kept_bytes(
         ).lower[0]
         for n in (2, 1)
     )
+    # The difference of two and one layers leaves out the embedding, the head and the loss.
     return (two.bytes("activations") - one.bytes("activations")) / LONG
 
 

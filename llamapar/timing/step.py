@@ -266,6 +266,7 @@ def _fullest(sizes: Sizes) -> tuple[int, int]:
     The busiest rank would not do: which one it is depends on the GPU's speed, and a faster link would then
     slow a step.
     """
+    # The negative number of layers makes max prefer the rank with fewer of them among equals.
     numel, fewer = max((sizes.params(hold, by_row=False), -sum(hold.layers)) for hold in sizes.stages)
     return numel, -fewer
 
@@ -305,5 +306,6 @@ def _ends(
 
     Cached, because ZeRO stages differ only in other terms.
     """
+    # A split backward is taken as two equal halves: matmuls compute as much for inputs as for weights.
     kinds = [{"F": forward, "B": back, "I": back / 2, "W": back / 2} for forward, back in durations]
     return walked(name, pp, virtual_stages, many, nc)[1].ends(kinds, p2p)
