@@ -1,7 +1,8 @@
-"""What a person sees when something they gave cannot work.
+"""Errors that a person sees when their input cannot work, and the checks of single values that raise them.
 
-Every error says *what* is wrong with both numbers, *why* it cannot work, and the nearest valid
-choices. The checks of plain values live here too, so that every layer refuses bad input alike.
+Every error says *what* is wrong with both numbers, *why* it cannot work, and the nearest valid choices.
+The checks of plain values (`whole`, `real`, `flag`, `one_of`) are here so that every room refuses bad input
+in the same words. The checks that relate two values to each other are in `rules`.
 """
 
 from __future__ import annotations
@@ -14,23 +15,24 @@ from dataclasses import Field, dataclass
 from typing import Any, ClassVar, Self
 
 MAX_DEGREE = 2**20
-"""Largest degree of one mesh axis that the workbook lays out."""
+"""Largest accepted degree of one mesh axis."""
 
 MAX_SIZE = 2**31 - 1
-"""Largest model dimension, sequence length or batch that the workbook accepts."""
+"""Largest accepted model dimension, sequence length or batch."""
 
 
 def install(extra: str, how: str = "") -> str:
-    """The command that installs what an extra of the package brings; there is no release yet."""
+    """The command that installs an extra of the package, from a checkout because there is no release yet."""
     return f"pip install {how}-e '.[{extra}]' in a checkout of llamapar"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What fields could be instead, as data; every door makes its own words of it, `str` those of Python.
+    """A suggestion: the values that fields could have instead, as data.
 
-    values: names with plain values. bare: a name among names, which a message gives alone.
-    when: in which case, in words.
+    `str` gives it in Python's form, tp=8; the command and the panels print it in their own.
+    values: pairs of a field's name and a plain value. bare: only the value is printed, for a suggested name.
+    when: the condition under which it helps, in words.
     """
 
     values: tuple[tuple[str, object], ...]
@@ -39,7 +41,7 @@ class Choice:
 
     @classmethod
     def of(cls, when: str = "", /, **values: object) -> Choice:
-        """The choice of one value, or of several at once."""
+        """A suggestion of one field's value, or of several fields at once."""
         return cls(tuple(values.items()), when=when)
 
     def __str__(self) -> str:
@@ -50,15 +52,15 @@ class Choice:
 
 
 def _written(value: object) -> str:
-    """A plain value as Python writes it, a float without digits that say nothing."""
+    """A plain value as Python writes it; a float has at most 12 significant digits."""
     return f"{value:.12g}" if isinstance(value, float) else repr(value)
 
 
 class LlamaparError(ValueError):
-    """Bad input from a person: `what` (with the numbers), `why`, and what to `choose` instead.
+    """Invalid input from a person: `what` is wrong (with the numbers), `why`, and what to `choose` instead.
 
-    choices: what was given as `choose`: a Choice where it is a field's value, a fix, or a text.
-    choose: the same as texts.
+    choices: the suggestions as they were passed in: a Choice, a fix, or a text.
+    choose: the same suggestions as texts.
     """
 
     def __init__(self, what: str, why: str = "", choose: Iterable[object] = (), field: str = ""):
@@ -76,24 +78,25 @@ class LlamaparError(ValueError):
 
 
 class LayoutError(LlamaparError):
-    """A layout, or the job it is asked to do, cannot work.
+    """A layout, or a job under it, that cannot work.
 
-    Raised by `lp.require` it carries the whole `report`.
+    When `lp.require` raises it, `report` is the whole Report.
     """
 
     report: Any = None
 
 
 class ModelError(LlamaparError):
-    """A model's dimensions, name or file cannot be used."""
+    """A model that cannot be used: its dimensions, its name or its file is wrong."""
 
 
 class CheckpointError(LlamaparError):
-    """A checkpoint that cannot be read, or not be made; the file or tensor is named."""
+    """A checkpoint that cannot be read or written; the message names the file or tensor."""
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`repr(value)`, one line, cut to `limit` characters, safe for values of any size."""
+    """`repr(value)` on one line, cut to `limit` characters; safe for values of any size."""
+    # Python refuses to print integers of more than 4,300 digits, so a huge one is described instead.
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**18:
         return f"an integer of {value.bit_length()} bits"
     try:
@@ -105,7 +108,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` for a terminal: what one would obey is written as an escape, ends of lines apart."""
+    """`text` with control characters, newlines apart, escaped so that a terminal does not obey them."""
     return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
 
 
@@ -114,7 +117,7 @@ def _escaped(line: str) -> str:
 
 
 def encoding(head: bytes) -> str:
-    """The encoding of a text by its first bytes: a byte order mark, as Windows writes it, or UTF-8."""
+    """The encoding of a text file by its first bytes: UTF-16 with a byte order mark, else UTF-8."""
     return "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
 
 
@@ -125,7 +128,10 @@ def whole(
     high: int = MAX_SIZE,
     error: type[LlamaparError] = LayoutError,
 ) -> int:
-    """`value` as an int within [low, high], or an `error` that names `field` and the nearest choice."""
+    """`value` as an int within [low, high].
+
+    Else raises `error`, which names `field` and the nearest valid choice.
+    """
     need = f"{field} must be a whole number from {low} to {high}"
 
     def refuse(choices: Iterable[int], why: str = "") -> LlamaparError:
@@ -166,7 +172,7 @@ def real(
     high: float,
     error: type[LlamaparError] = LayoutError,
 ) -> float:
-    """`value` as a finite float within [low, high], or an `error` that names `field`."""
+    """`value` as a finite float within [low, high]; else raises `error`, naming `field`."""
     need = f"{field} must be a number from {low:g} to {high:g}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise error(f"{field}={shown(value)}: {need}", field=field)
@@ -177,7 +183,7 @@ def real(
 
 
 def flag(field: str, value: object, error: type[LlamaparError] = LayoutError) -> bool:
-    """`value` if it is True or False, else an `error` that names `field`."""
+    """`value` if it is True or False; else raises `error`, naming `field`."""
     if isinstance(value, bool):
         return value
     raise error(
@@ -194,12 +200,13 @@ def one_of(
     names: Iterable[str],
     error: type[LlamaparError] = LayoutError,
 ) -> str:
-    """`value` if it is one of `names`, else an `error` with the nearest names first."""
+    """`value` if it is one of `names`; else raises `error`, listing the nearest names first."""
     names = list(names)
     if isinstance(value, str) and value in names:
         return value
     near: list[str] = []
     if isinstance(value, str):
+        # Compared without case, and only 100 characters of the input: difflib takes quadratic time.
         folded = {name.lower(): name for name in names}
         close = difflib.get_close_matches(value.lower()[:100], list(folded), n=3, cutoff=0.4)
         near = [folded[name] for name in close]
@@ -212,9 +219,9 @@ def one_of(
 
 
 class Fields:
-    """A dataclass below it refuses unknown fields with the nearest names, however it is made.
+    """Base of dataclasses that refuse unknown field names and suggest the nearest ones.
 
-    word: what its fields are called. error: what is raised.
+    word: what its fields are called in the message. error: the exception to raise.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
@@ -224,6 +231,8 @@ class Fields:
     def __init_subclass__(cls, word: str, error: type[LlamaparError] = LayoutError) -> None:
         cls._word, cls._error = word, error
 
+    # The check is in __new__ because the __init__ that a dataclass generates would raise a bare TypeError
+    # first.
     def __new__(cls, *_: object, **named: object) -> Self:
         if not named.keys() <= cls.__dataclass_fields__.keys():
             cls._refuse_unknown(named)
@@ -231,19 +240,22 @@ class Fields:
 
     @classmethod
     def _refuse_unknown(cls, names: Iterable[object]) -> None:
-        """Raises the error for the first of the names that no field has."""
+        """Raises the error for the first name that is not a field."""
         for name in names:
             one_of(cls._word, name, cls.__dataclass_fields__, cls._error)
 
 
 def _alike(word: str, other: str) -> int:
-    """Letters that two words begin with alike."""
+    """How many letters two words share at their start."""
     pairs = enumerate(zip(word, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(word), len(other)))
 
 
 def is_slip(word: str, other: str) -> bool:
-    """Whether two words of at least five letters differ by one letter, or by two that changed places."""
+    """Whether two words look like a typo of each other.
+
+    Both have at least five letters, and differ by one letter or by two letters that changed places.
+    """
     most, least = max(len(word), len(other)), min(len(word), len(other))
     if word == other or least < 5 or most - least > 1:
         return False

@@ -1,8 +1,9 @@
-"""Names that are imported when they are first used: public ones, and those that a room needs of a later one.
+"""The table of names imported at first use: the public ones, and those a room needs of a later one.
 
-A room imports only rooms above it, and no core room imports a satellite. Where it needs one while it runs
-(`explain` a hang's records, a panel the settings to copy) it asks here by name. So `import llamapar` reads
-next to nothing, and the exceptions to the order of the house stand in one place: a test allows exactly these.
+A room imports only rooms above it, and no core room imports a satellite. Sometimes it needs a later room
+while it runs: `explain` reads a hang's records, a panel writes settings to copy. Then it asks here by name.
+So `import llamapar` reads almost nothing, and all exceptions to the import order are in one table. A test
+allows exactly these.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ PUBLIC: Mapping[str, str] = {
     "watch": "panels.watch_panel",
     "zero": "count.zero_map",
 }
-"""Public names → their module under llamapar, "" for one that is a module itself."""
+"""Public name → its module under llamapar; "" for a name that is itself a module."""
 
 INSIDE: Mapping[str, str] = {
     "StartUp": "configs.log",
@@ -127,11 +128,11 @@ INSIDE: Mapping[str, str] = {
     "read_dumps": "flight.dumps:read",
     "settings_of_texts": "configs.reading",
 }
-"""What rooms look up of later rooms → its module, and after a colon its name there where that is shorter."""
+"""Name that a room looks up in a later room → its module; after a colon its name there, if that differs."""
 
 
 def late(name: str) -> Any:
-    """The object of that name, imported now if it was not before. Raises KeyError for a name of no table."""
+    """The object of that name, imported at its first use. Raises KeyError for a name that is in no table."""
     module, _, inside = (INSIDE.get(name) or PUBLIC[name]).partition(":")
     if not module:
         return import_module(f"llamapar.{name}")

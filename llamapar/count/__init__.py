@@ -1,4 +1,8 @@
-"""Memory per rank: named terms with formula, inputs and source, exact or by a published rule."""
+"""Bytes by formulas: memory of a rank, traffic of a rank, and who holds which shard.
+
+Memory is a list of named terms, each with formula, inputs and source; it is counted exactly, or by a
+published rule.
+"""
 
 from .account import ACCOUNTINGS, memory
 from .reconciliation import Reconciliation, reconcile

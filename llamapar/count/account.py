@@ -1,4 +1,4 @@
-"""`memory`: the arguments, checked, and the account that was asked for."""
+"""`memory`: checks the arguments and counts by the accounting that was asked for."""
 
 from __future__ import annotations
 
@@ -66,38 +66,38 @@ def memory(
 ) -> Memory:
     """Bytes of memory on the worst rank of every pipeline stage, term by term, beside a GPU's HBM.
 
-    A mode that neither is said nor follows from `framework` makes the answer a range, `low_bytes` to
-    `high_bytes`; the terms are those of its upper end, or without a framework of the modes alone: the upper
-    end is then what any trainer may do, and only where that fits is the outcome "fits".
+    A choice that neither an argument nor `framework` decides makes the answer a range, `low_bytes` to
+    `high_bytes`. The terms shown are those of its upper end. Without a framework, the terms follow the open
+    choices alone; the upper end is then what any trainer may do, and the outcome is "fits" only if that fits.
 
     seq_len: tokens of a sequence. micro_batch: sequences of a micro-batch. global_batch: sequences of a step
-        over all dp ways; without it there are two micro-batches for each pipeline rank.
+        over all dp ways; by default two micro-batches for each pipeline rank.
     recompute: "none", "selective" or "full". schedule: "1f1b" (interleaved with virtual_stages), "gpipe", or
-        another of `schedule`'s; nc is the flexible one's. Chunks in flight are counted in its table.
+        another of `schedule`'s; nc belongs to the flexible one. Chunks in flight are counted in its table.
     accounting: "exact", or a published rule: "megatron", "korthikanti" (activations alone), "ultrascale";
-        those know one stage, the most loaded. gpu: a name of `GPUS`.
-    dtype: of parameters and activations; grad_dtype: of the sums of gradients over micro-batches, float32
-        unless it is said or the framework's.
+        the rules know one stage, the most loaded. gpu: a name of `GPUS`.
+    dtype: of parameters and activations. grad_dtype: of the sums of gradients over micro-batches; by default
+        the framework's, else float32.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
-    loss: of `llamapar.frameworks.losses.LOSSES`: "vocab_parallel", "in_place", "torch" for
-        torch.nn.functional.cross_entropy, "shifted" for that of older transformers, "held" where a script
-        keeps the logits through the backward, "narrow" where they stay in dtype, "loss_parallel" for
+    loss: a key of `llamapar.frameworks.losses.LOSSES`: "vocab_parallel", "in_place", "torch" for
+        torch.nn.functional.cross_entropy, "shifted" for that of older transformers, "held" if a script
+        keeps the logits through the backward, "narrow" if they stay in dtype, "loss_parallel" for
         DTensor's, "compiled" or "chunked".
     grad_buckets: gradients of a micro-batch are kept in dtype beside their sums, as in torch's DDP.
-    master_weights: float32 ones and float32 states, beside parameters of fewer bits; True unless the
-        framework's habit is another.
+    master_weights: float32 weights and states beside narrower parameters; by default the framework's habit,
+        else True.
     float8_all_gather: ZeRO 3 gathers the weights of layers in float8, as torchao's FSDP2 extension does.
-    regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
-        backward rather than kept, as Megatron-LM does (arXiv:2205.05198 section 4.2.2). None: not known.
-    silu_kept: the backward of SwiGLU keeps SiLU's output, rather than computing it again. None: not known.
+    regather: under sequence parallelism, the backward gathers the inputs of column-parallel matmuls again
+        instead of keeping them, as Megatron-LM does (arXiv:2205.05198 section 4.2.2). None: unknown.
+    silu_kept: the backward of SwiGLU keeps SiLU's output instead of computing it again. None: unknown.
     elementwise_kept: without recomputation, outputs of norms and SwiGLU's product are kept for the matmuls
-        that read them, rather than computed again. None: not known.
-    framework: whose habits (`llamapar.frameworks.habits`), padding and layer split there are, unless said.
-    padding, kv_replication, cp_method: as in `run`. layer_split: as `split` in `stages`, or layers per stage;
-        "balanced ends" unless it is said or the framework's.
+        that read them, instead of being computed again. None: unknown.
+    framework: supplies habits (`llamapar.frameworks.habits`), padding and layer split as defaults.
+    padding, kv_replication, cp_method: as in `run`.
+    layer_split: as in `stages`, or layers of each stage; by default the framework's, else "balanced ends".
 
-    ZeRO and sequence parallelism are the layout's: by default ZeRO 1, and on where tp > 1.
-    Raises LayoutError for bad input, where tp cuts through a head, and for a layer split that refuses.
+    ZeRO and sequence parallelism come from the layout: by default ZeRO 1, and on if tp > 1.
+    Raises LayoutError for bad input, if tp cuts through a head, and if the layer split refuses.
     """
     for name, value, known in (
         ("recompute", recompute, RECOMPUTE),
@@ -181,9 +181,10 @@ def memory(
 def _heaviest(
     sizes: Callable[..., Sizes], layouts: Sequence[Layout], account: Account, habits: Habits
 ) -> list[Breakdown]:
-    """What any trainer may do: DTensor's loss, gradients in buckets beside their sums and whole until the
-    last micro-batch, and for every stage the layout that takes more. Recomputation is as said; copies that
-    a few trainers' steps make are left out.
+    """The upper bound for any trainer: for each stage, the layout that takes more.
+
+    It assumes DTensor's loss, gradients in buckets beside their sums, and gradients whole until the last
+    micro-batch. Recomputation is as given. Copies that only a few trainers' steps make are left out.
     """
     loss = "loss_parallel" if habits.loss == MOST["loss"] else habits.loss
     habits = replace(habits, loss=loss, reduces=LAST)
@@ -193,11 +194,11 @@ def _heaviest(
 
 
 _SAID = ("regather", "silu_kept", "elementwise_kept", "loss")
-"""Choices of a trainer that are arguments of `memory` too."""
+"""A trainer's choices that are also arguments of `memory`."""
 
 
 def _trainer(name: str | Framework | None) -> tuple[Framework | None, Habits]:
-    """The framework of a name, None for a trainer that is none of ours, and its habits."""
+    """The framework of a name (None for a trainer that is not a framework here), and its habits."""
     if name is None or (name in HABITS and name not in FRAMEWORKS):
         return None, habits_of(name)
     judge = find_framework(name)
@@ -205,7 +206,7 @@ def _trainer(name: str | Framework | None) -> tuple[Framework | None, Habits]:
 
 
 def micro_batches_of(job: Job) -> int:
-    """Micro-batches of a step; without a global batch as many as fill the pipeline. LayoutError for none."""
+    """Micro-batches of a step; by default as many as fill the pipeline. Raises LayoutError for none."""
     if job.global_batch is None:
         return job.layout.usual_micro_batches
     if job.n_micro_batches:

@@ -1,4 +1,4 @@
-"""The exact account: every tensor of the step that is known, counted; the rest stated as an assumption."""
+"""The exact accounting: every known tensor of the step is counted; the rest is a stated assumption."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .sizes import Sizes, StageHold
 from .terms import ALLOCATOR_TERM, CONTEXT_TERM, GIB, Breakdown, Term
 
 ALLOCATOR = GIB // 2
-"""Assumed: workspaces of cuBLAS and NCCL and the allocator's slack, within torch's own peak."""
+"""Assumed: workspaces of cuBLAS and NCCL and the allocator's slack, inside torch's own peak."""
 
 CONTEXT = GIB // 2
 """Assumed: CUDA's context and the driver's share, which torch's counters do not see."""
@@ -43,7 +43,7 @@ _WAITING = (
 
 @dataclass(frozen=True)
 class Account:
-    """The settings of an exact account besides model and layout: see `memory`."""
+    """The settings of an exact accounting, besides model and layout: see `memory`."""
 
     grad_dtype: str
     recompute: str
@@ -107,9 +107,10 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
 
 
 def unreduced(sizes: Sizes, hold: StageHold, schedule: str) -> int:
-    """Parameters whose gradients a rank has beside its own shard of them, before a stage's last micro-batch.
+    """Parameters with whole gradients on a rank before a stage's last micro-batch, beyond its own shard.
 
-    Where all forwards come first, the backwards of one stage end before those of the next begin.
+    If all forwards come first, the backwards of one stage end before those of the next begin; then one stage
+    counts at a time.
     """
     shard, last = sizes.layout.dp_shard * sizes.layout.cp, len(hold.layers) - 1
     stages = [hold]
@@ -122,7 +123,7 @@ def unreduced(sizes: Sizes, hold: StageHold, schedule: str) -> int:
 
 
 def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
-    """Buffers of communication: ZeRO 3's gathered parameters, gradients on their way, the pipeline's."""
+    """Communication buffers: ZeRO 3's gathered parameters, gradients in flight, and the pipeline's."""
     layout = sizes.layout
     inputs: dict[str, float] = dict(sizes.activations)
     for name, parts in sizes.parts.items():
@@ -159,7 +160,7 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
 def layer_terms(
     inputs: Mapping[str, float], kernels: str, recompute: str, times: str = "", qk_norm: bool = False
 ) -> list[Term]:
-    """What autograd keeps of `times` layers and micro-batches (an input's name; one by default)."""
+    """What autograd keeps of one layer and micro-batch, or of as many as the input `times` says."""
     front = f"{times} * " if times else ""
     return [
         Term(f"activations: {row.part}", f"{front}({row.formula})", inputs, row.source)
@@ -170,19 +171,22 @@ def layer_terms(
 def activations(
     sizes: Sizes, hold: StageHold, flying: tuple[int, ...], account: Account, habits: Habits
 ) -> list[Term]:
-    """What autograd keeps at the peak of a PP rank, the logits, and what the backward needs besides.
+    """What autograd keeps at the peak of a PP rank, the logits, and the backward's workspace.
 
-    flying: micro-batches in flight then, of each of its stages.
+    flying: micro-batches in flight at the peak, for each of its stages.
     """
     layout = sizes.layout
     inputs: dict[str, float] = dict(sizes.activations)
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
+    # The embedding is on the rank's first stage and the head on its last, each with its own chunks in flight.
     inputs["first"], inputs["last"] = flying[0], flying[-1]
     kernels, recompute, normed = account.kernels, account.recompute, sizes.model.qk_norm
+    # Gate, up and their product, and SiLU's output if it is kept.
     inputs["kept"] = 4 if habits.silu_kept else 3
     again_cheaply = recompute == "none" and not habits.elementwise_kept
     if again_cheaply:
         inputs["kept"] -= 1
+        # Without a gather the matmul's input is the norm's output itself, which is computed again.
         if inputs["column"] == inputs["residual"]:
             inputs["column"] = 0
     if sizes.model.n_kv_heads == sizes.model.n_heads:
@@ -222,9 +226,9 @@ def breakdown(
     habits: Habits,
     together: bool,
 ) -> Breakdown:
-    """The terms of a PP rank at its worst moment, or all of them `together`; those of no bytes are left out.
+    """The terms of a PP rank at its worst moment, or of all moments `together`; empty terms are left out.
 
-    constant: states and buffers, the same for all that hold the same. habits: without open choices.
+    constant: states and buffers, which ranks with the same stages share. habits: without open choices.
     """
     assumed = [
         Term(
@@ -244,16 +248,18 @@ def breakdown(
     every = [term for term in every if term.bytes]
     if together:
         return Breakdown(rank, (*every, *assumed))
+    # From the second micro-batch on, sums of gradients exist before the backward begins.
     stays = bool(habits.gradients_stay) or account.micro_batches > 1
+    # The peak is one moment: adding up the maxima of all terms would count memory that is reused.
     worst = max(moments(every, hold.head, stays), key=lambda terms: sum(t.bytes for t in terms))
     names = {term.name for term in worst}
     return Breakdown(rank, (*worst, *assumed), tuple(term for term in every if term.name not in names))
 
 
 def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Term]]:
-    """The terms that are there as the backward begins, as it ends, and in the optimizer's step.
+    """The terms at three moments: when the backward begins, when it ends, and in the optimizer's step.
 
-    gradients_stay: whether gradients are there before the backward makes them.
+    gradients_stay: gradients already exist before the backward makes them.
     """
     kept = ("activations", "logits and loss")
     passing = ("gathered parameters", "gradients in flight", "pipeline buffers", "backward workspace")
@@ -275,14 +281,17 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
 
 
 def _of_the_last_layer(term: Term) -> Term:
-    """Beside the logits the last layer alone is gathered: the one before is prefetched for its backward."""
+    """The term with one gathered layer instead of two.
+
+    Beside the logits only the last layer is gathered: the one before is prefetched for its own backward.
+    """
     if "gathered_layers" not in term.used:
         return term
     return replace(term, inputs={**term.inputs, "gathered_layers": 1})
 
 
 def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True) -> list[Breakdown]:
-    """Every PP rank's breakdown; of ranks that hold the same with as much in flight it is the same."""
+    """The breakdown of every PP rank. Ranks with the same stages and chunks in flight share one result."""
     layout, many = sizes.layout, account.micro_batches
     constant = {
         hold: [*states(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]

@@ -1,6 +1,6 @@
 """What autograd keeps of one layer: by this project's programs, by fused kernels, and the steps between.
 
-Both ends are `lp.memory`'s own terms (`saved.layer`), so that a run is reconciled with its account.
+Both ends are `lp.memory`'s own terms (`saved.layer`). So a run can be compared with the estimate to the byte.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .exact import layer_terms
 from .sizes import Sizes
 
 STEPS = ("one kernel each for RMSNorm and RoPE", "SiLU again", "inputs gathered again")
-"""From the unfused programs to what the fused formula says: each is a setting of `lp.memory` changed."""
+"""The steps from the unfused programs to the fused formula; each changes one setting of `lp.memory`."""
 
 
 @dataclass(frozen=True)
 class KeptPart:
-    """A part of a layer, in bytes: what a run kept, the account of these programs, after each of STEPS."""
+    """A part of a layer, in bytes: kept by the run, by the programs' formula, and after each of STEPS."""
 
     part: str
     found: int
@@ -33,7 +33,7 @@ class KeptPart:
 class Kept(Record):
     """What a layer keeps for the backward of one micro-batch, part by part.
 
-    unit: numbers of the residual stream over tp, tokens·dim/tp, against which bytes are given.
+    unit: the numbers of the residual stream over tp, tokens·dim/tp; figures are bytes per such number.
     """
 
     title: str
@@ -42,39 +42,39 @@ class Kept(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether the run kept what the account says, to the byte."""
+        """Whether the run kept exactly what the formula says, to the byte."""
         return all(part.found == part.unfused for part in self.parts)
 
     @property
     def found(self) -> float:
-        """Bytes that the run kept of a layer, for a token·dim/tp."""
+        """Bytes that the run kept of a layer, per token·dim/tp."""
         return sum(part.found for part in self.parts) / self.unit
 
     @property
     def unfused(self) -> float:
-        """The same by the account of these programs."""
+        """The same figure by the formula of these programs."""
         return self.totals[0]
 
     @property
     def fused(self) -> float:
-        """The same by fused kernels that gather and compute again."""
+        """The same figure with fused kernels, inputs gathered again and outputs recomputed."""
         return self.totals[-1]
 
     @property
     def totals(self) -> list[float]:
-        """The same by the account of these programs, and after each of STEPS."""
+        """The same figure by the formula of these programs, then after each of STEPS."""
         columns = zip(*((part.unfused, *part.steps) for part in self.parts), strict=True)
         return [sum(column) / self.unit for column in columns]
 
     @property
     def steps(self) -> dict[str, float]:
-        """Step → by how many bytes for a token·dim/tp it leads from the one to the other."""
+        """Step → the change in bytes per token·dim/tp."""
         changes = (after - before for before, after in pairwise(self.totals))
         return dict(zip(STEPS, changes, strict=True))
 
     @property
     def sentence(self) -> str:
-        """Both lines in one sentence."""
+        """Both ends in one sentence."""
         steps = ", ".join(f"{name} {change:+.2f}" for name, change in self.steps.items())
         return (
             f"a layer keeps {self.found:.2f} B a token·dim/tp (lp.memory, kernels='eager': "
@@ -82,7 +82,7 @@ class Kept(Record):
         )
 
     def as_dict(self) -> Plain:
-        """Plain values for JSON, in bytes for a token·dim/tp."""
+        """Plain values for JSON, in bytes per token·dim/tp."""
         return {"found": self.found, "unfused": self.unfused, "fused": self.fused, "steps": self.steps}
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
@@ -96,7 +96,10 @@ class Kept(Record):
 
 
 def kept(cut: Cut, found: Mapping[str, int], *, micro_batch: int, dtype: str, cp_method: str) -> Kept:
-    """The account of a layer beside what a run kept of one. found: part → bytes; cut.seq_len is known."""
+    """The formula for a layer beside what a run kept of one.
+
+    found: part → bytes. cut: its seq_len must be known.
+    """
     assert cut.seq_len is not None
 
     def terms(kernels: str, silu_kept: bool, regather: bool) -> dict[str, int]:

@@ -1,10 +1,11 @@
-"""The order of what a rank sends: each collective of a Llama step with the layer and the part it belongs to.
+"""The order of what a rank sends: each collective of a Llama step with its layer and its part of the layer.
 
-Sizes and kinds are those of `wire`, the passes those of the schedule. The order holds along each axis: what
-the same layer sends over another axis may come before or after, so that each group is compared by itself.
-After the passes the layers are not told apart, for nothing but habit orders their gradients. Left out: sends
-between stages. Not in the programs' order: gradients that are reduced in the middle of a backward (ZeRO 3
-without a pipeline).
+Sizes and kinds come from `wire`, the passes from the schedule. The order holds along each axis. What the same
+layer sends over another axis may come before or after, so each group is compared by itself. After the passes
+layers are not distinguished, because only convention orders their gradients.
+
+Left out: sends between stages. Not in the programs' order: gradients that are reduced in the middle of a
+backward (ZeRO 3 without a pipeline).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from llamapar.records.trace import PHASES
 from .wire import PARTS, Sending
 
 ATTENTION = PARTS["block"].index("row output") + 1
-"""Parts of a block up to the end of its attention."""
+"""The number of parts of a block up to the end of its attention."""
 
 FORWARD, BACKWARD, GRADIENTS, UPDATE = PHASES
 
@@ -32,7 +33,10 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class Sent:
-    """A collective and what it belongs to. layer, micro_batch: None outside of any; bytes as in a trace."""
+    """A collective and where in the program it belongs.
+
+    layer, micro_batch: None outside of any. bytes: as in a trace.
+    """
 
     axis: str
     kind: str
@@ -79,7 +83,7 @@ def order(sent: Sending) -> tuple[Sent, ...]:
 
 
 def _scattered(sent: Sending, one: Sent) -> bool:
-    """Whether it makes shards of a gradient after every micro-batch, rather than after the last one."""
+    """Whether it reduces gradients to shards after every micro-batch, rather than after the last one."""
     return sent.reductions > 1 and one.kind == "reduce_scatter"
 
 
@@ -94,7 +98,7 @@ def _rows(sent: Sending, key: str, phase: str, part: str, layer: int | None = No
 
 
 def _pass(sent: Sending, stage: Stage, forward: bool) -> list[Sent]:
-    """One micro-batch through a stage; backward everything comes in the opposite order."""
+    """One micro-batch through a stage. The backward reverses the order of the forward."""
     same = sent.cut.model.tied and stage.embedding
     head = ("norm", "column input", "the same as head" if same else "output", "loss")
     keys: list[tuple[str, str, int | None]] = []
@@ -111,7 +115,7 @@ def _pass(sent: Sending, stage: Stage, forward: bool) -> list[Sent]:
 
 
 def _of_parameters(sent: Sending, stages: Sequence[Stage], phase: str = GRADIENTS) -> list[Sent]:
-    """What the parameters of the stages send after the passes, of each in the order of the model's."""
+    """What the parameters of the stages send after the passes, in the model's order of parameters."""
     what = "the gradients" if phase == GRADIENTS else "the weights"
     found = list[Sent]()
     for stage in stages:

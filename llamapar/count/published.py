@@ -27,10 +27,10 @@ def _inputs(m: ModelConfig, lay: Layout, seq_len: int, micro_batch: int, padded:
 def megatron(
     m: ModelConfig, lay: Layout, seq_len: int, micro_batch: int, micro_batches: int, recompute: str
 ) -> Breakdown:
-    """Megatron-LM's theoretical report, of its most loaded shard. It knows neither cp nor uneven stages.
+    """Megatron-LM's theoretical report, for its most loaded shard. It knows neither cp nor uneven stages.
 
-    Under sequence parallelism with selective recomputation (at tp=1 too) the activations are table 2's; in
-    every other case those "without SP", and its factor 1.05. zero=0: without its distributed optimizer.
+    Under sequence parallelism with selective recomputation (at tp=1 too) activations are table 2's. In every
+    other case they are those "without SP", with its factor 1.05. zero=0: without its distributed optimizer.
     """
     inputs = _inputs(m, lay, seq_len, micro_batch, padding_rule("megatron").padded(m.vocab_size, lay.tp))
     inputs["m"] = micro_batches
@@ -82,9 +82,9 @@ def korthikanti(m: ModelConfig, lay: Layout, seq_len: int, micro_batch: int, rec
 
 
 def ultrascale(m: ModelConfig, lay: Layout, seq_len: int, micro_batch: int, recompute: str) -> Breakdown:
-    """The Ultra-Scale Playbook's plots: 34·s·b·h a layer, 2, 2 and 8 bytes a weight, none for norms.
+    """The Ultra-Scale Playbook's plots: 34·s·b·h a layer; 2, 2 and 8 bytes a weight; nothing for norms.
 
-    Activations over tp and cp; the rest over tp and pp, and over dp by ZeRO.
+    Activations are divided by tp and cp; the rest by tp and pp, and by dp according to ZeRO.
     """
     inputs = _inputs(m, lay, seq_len, micro_batch, m.vocab_size) | {"shard": lay.dp_shard * lay.cp}
     inputs["matrices"] = m.n_params - (2 * m.n_layers + 1) * m.dim

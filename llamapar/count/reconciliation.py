@@ -1,4 +1,4 @@
-"""One configuration, every tool's total, and the steps that lead from our account to each of theirs."""
+"""One configuration, every tool's total, and the steps that lead from our estimate to each of theirs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUPS = {
     ),
     "assumed": ("allocator (assumed)", "CUDA context (assumed)"),
 }
-"""Steps of a waterfall → the terms of a breakdown that belong to each."""
+"""Step of a waterfall → the terms of a breakdown that it adds up."""
 
 FINE = {
     "parameters": ("parameters",),
@@ -36,18 +36,18 @@ FINE = {
     "optimizer": ("master weights", "optimizer states"),
     **{name: terms for name, terms in GROUPS.items() if name != "states"},
 }
-"""The same for a rule that tells the states apart."""
+"""The same steps for a rule that separates the states."""
 
 
 RULES = {
     "megatron": "equal stages, vocabulary padded to 128·tp; selective recomputation of attention alone",
     "ultrascale": "bfloat16 gradients and no sum of them, 34·s·b·h a layer on the first stage",
 }
-"""Published rule → where it departs from our account."""
+"""Published rule → where it departs from our estimate."""
 
 
 class Peer(NamedTuple):
-    """What a tool said, in GiB a GPU, run on the inputs of its row: None where it gives no such part."""
+    """A tool's result for the inputs of its row, in GiB a GPU; None for a part that it does not report."""
 
     tool: str
     states: float | None
@@ -89,12 +89,12 @@ PEERS: dict[tuple[str, int, int, int, int, int], tuple[Peer, ...]] = {
         Peer("zhebrak planner", None, None, 40.49, "full recomputation"),
     ),
 }
-"""(model, tp, cp, pp, dp, seq_len) → what other tools say; each was run on CPU, micro_batch 1, ZeRO 1."""
+"""(model, tp, cp, pp, dp, seq_len) → other tools' results; each ran on CPU with micro_batch 1, ZeRO 1."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool's total, and the steps (what differs, bytes) whose sum leads from ours to it."""
+    """One tool's total. steps: (what differs, bytes); their sum leads from our total to it."""
 
     name: str
     total_bytes: int
@@ -104,7 +104,7 @@ class Tool:
 
 @dataclass(frozen=True, repr=False)
 class Reconciliation(Record):
-    """Our worst stage's total, and every tool's beside it, least first."""
+    """The total of our worst stage, and every tool's beside it, smallest first."""
 
     title: str
     ours: Breakdown
@@ -129,7 +129,7 @@ def groups(found: Breakdown, steps: Mapping[str, tuple[str, ...]] = GROUPS) -> d
 
 
 def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tuple[tuple[str, int], ...]:
-    """From ours to theirs: a step a group that they tell apart, and one for the rest."""
+    """From ours to theirs: one step for each group that they separate, and one for the rest."""
     known = [(name, theirs[name] - ours[name]) for name in ours if name in theirs]
     rest = total - sum(ours.values()) - sum(n for _, n in known)
     together = ", ".join(name for name in ours if name not in theirs)
@@ -179,9 +179,9 @@ MemoryKeywords = TypedDict(
 def reconcile(
     model: ModelLike, layout: LayoutLike | None = None, *, seq_len: int, **options: Unpack[MemoryKeywords]
 ) -> Reconciliation:
-    """Our exact account of the worst stage beside the published rules, and the tools run on the same inputs.
+    """Our exact estimate of the worst stage, beside published rules and tools run on the same inputs.
 
-    Arguments as in `memory`, accounting apart. Tools are those of `PEERS`, for its configurations.
+    Arguments: as in `memory`, without accounting. Tools are listed for the configurations in `PEERS`.
     """
     exact = memory(model, layout, seq_len=seq_len, **options)
     m, lay = exact.model, exact.layout

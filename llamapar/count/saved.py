@@ -1,11 +1,11 @@
 """What autograd keeps of a Llama block for the backward, tensor by tensor.
 
-kernels="eager" is this project's own programs (llamapar/programs), operation by operation: what is
-said of them is what torch keeps, to the byte. kernels="fused" is the same block with RMSNorm and RoPE as one
-kernel each, as GPU training frameworks have them: RMSNorm keeps its input and one number a row, RoPE nothing.
+kernels="eager" is this project's own programs (llamapar/programs), operation by operation; torch keeps
+exactly these bytes. kernels="fused" is the same block with RMSNorm and RoPE as one kernel each, as in GPU
+training frameworks: RMSNorm keeps its input and one number a row, RoPE keeps nothing.
 
 Names in formulas are those of `Sizes.activations`. Selective recomputation is counted with one call of
-attention: a CP rank of ours makes three (two squares and a rectangle), each of which would be kept.
+attention. A CP rank of ours makes three (two squares and a rectangle), and each would be kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FULL_SOURCE = "arXiv:2205.05198 section 5: a recomputed layer keeps its input"
 
 
 class Saved(NamedTuple):
-    """One part's saved tensors: the bytes of a layer's, or of an end's, for one micro-batch."""
+    """The saved tensors of one part of a layer, or of one end of the model, in bytes for one micro-batch."""
 
     part: str
     formula: str
@@ -37,7 +37,7 @@ class Saved(NamedTuple):
 
 
 _NORM = {"eager": "residual * wide + residual * item + rows * wide", "fused": "residual * item + rows * 4"}
-"""RMSNorm. eager: x in float32 (x itself where it is), the normalised x, and 1/rms; fused: x and 1/rms."""
+"""RMSNorm. eager: x in float32 (x itself if it is), the normalised x, and 1/rms. fused: x and 1/rms."""
 
 _COLUMN = {
     # matmuls of a gathered batch of several sequences fold it by a copy each
@@ -46,7 +46,7 @@ _COLUMN = {
 }
 
 _SWIGLU = {"eager": " + 4 * ffn * item", "fused": " + kept * ffn * item"}
-"""Gate, up, their product, and SiLU's output where it is not computed again."""
+"""Gate, up and their product; and SiLU's output unless it is computed again."""
 
 _SAVED: dict[str, tuple[Saved, ...]] = {
     kernels: (
@@ -68,7 +68,7 @@ _QK_NORMS = {
     "eager": Saved("QK norms", "(q + k) * (wide + item) + (lse + lse * k / q) * wide", _OWN),
     "fused": Saved("QK norms", "(q + k) * item + (lse + lse * k / q) * 4", _FUSED),
 }
-"""The same of the norms over each head of Q and of K, which Qwen3 has; k / q: KV heads to a query head."""
+"""The norms over each head of Q and of K, which Qwen3 has. k / q: KV heads per query head."""
 
 _SELECTIVE = (
     Saved("layer inputs", "residual * item", FULL_SOURCE),
@@ -81,7 +81,7 @@ _ENDS = {
     "head": {kernels: f"{_NORM[kernels]} + column * item" for kernels in KERNELS},
     "loss": {"eager": "2 * logits * wide + columns + tokens * (wide + 9)", "fused": "logits * wide"},
 }
-"""eager loss: float32 logits, their exponentials, a mask of pad columns; by token the sum and whose row."""
+"""eager loss: float32 logits, their exponentials, a mask of pad columns; per token the sum and whose row."""
 
 
 @cache

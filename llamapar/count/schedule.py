@@ -1,4 +1,4 @@
-"""How many micro-batches a pipeline rank has in flight, by schedule: each keeps its activations."""
+"""How many micro-batches a pipeline rank has in flight under a schedule; each keeps its activations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llamapar.place.schedule import own_name, row_of
 from llamapar.place.walk import flying_at_peak
 
 SCHEDULES = tuple(ORDERS)
-"""Those of `lp.schedule`. Over several stages a rank 1f1b is interleaved, and gpipe looped breadth-first."""
+"""The names of `lp.schedule`. Over several stages a rank, 1f1b is interleaved and gpipe looped."""
 
 offer("schedule", SCHEDULES)
 
@@ -18,18 +18,20 @@ offer("schedule", SCHEDULES)
 def in_flight(
     schedule: str, rank: int, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
 ) -> tuple[int, ...]:
-    """The most micro-batches in flight on each virtual stage of PP rank `rank` at its peak.
+    """The most micro-batches in flight on each virtual stage of PP rank `rank`, at the rank's peak.
 
-    They are what the schedule's table has, but tables may be long, so that formulas say the same: all
-    forwards of schedules that begin with them; of 1F1B min(pp - rank, micro-batches); interleaved, the first
-    (v - 1)·round + 2(pp - rank - 1) + 1 forwards, which walk through the rank's stages in rounds of pp
-    micro-batches, or of a few more where that makes rounds equal (torch/distributed/pipelining/schedules.py;
-    arXiv:2104.04473 section 2.2). Of split backwards a rank frees nothing before its first W, which comes as
-    many backwards later as the rank's number: each has (v - 1)·round + pp forwards. On a V rank 0 keeps
-    2·pp - 1 micro-batches of its first stage and one of its last, every further rank one less and one more;
-    DualPipeV one more of the first.
+    They equal what the schedule's table has. Tables may be long, so formulas say the same:
+    - schedules that begin with all forwards: all of them;
+    - 1F1B: min(pp - rank, micro-batches);
+    - interleaved: the first (v - 1)·round + 2(pp - rank - 1) + 1 forwards. They walk through the rank's
+    stages in rounds of pp micro-batches, or of a few more if that makes rounds equal
+    (torch/distributed/pipelining/schedules.py; arXiv:2104.04473 section 2.2);
+    - split backwards: (v - 1)·round + pp forwards on each rank. A rank frees nothing before its first W,
+    which lags by as many backwards as the rank's number;
+    - a V: rank 0 keeps 2·pp - 1 micro-batches of its first stage and one of its last; every further rank
+    keeps one less and one more. DualPipeV keeps one more of the first.
 
-    Raises LayoutError where the schedule is not defined.
+    Raises LayoutError if the schedule is not defined.
     """
     v, m = virtual_stages, micro_batches
     name = own_name(schedule, v)
@@ -54,9 +56,9 @@ def in_flight(
 
 
 def of_first_forwards(pp: int, virtual_stages: int, micro_batches: int, hops: int) -> tuple[int, ...]:
-    """By stage of a rank, its first (v - 1)·round + hops + 1 forwards of an interleaved schedule.
+    """A rank's first (v - 1)·round + hops + 1 forwards of an interleaved schedule, counted by stage.
 
-    hops: 2(pp - rank - 1), or on rank 0 with split backwards, which follow one another there, pp - 1.
+    hops: 2(pp - rank - 1). On rank 0 with split backwards, which follow one another there, pp - 1.
     """
     v, m = virtual_stages, micro_batches
     rounds = max(1, m // pp)
@@ -78,5 +80,5 @@ def of_first_forwards(pp: int, virtual_stages: int, micro_batches: int, hops: in
 def _peak(
     name: str, rank: int, pp: int, virtual_stages: int, micro_batches: int, nc: int | None
 ) -> tuple[int, ...]:
-    """Counted in the rank's row: the chunks of each of its stages when it first has the most of them."""
+    """The chunks of each of the rank's stages at the first peak, counted in the rank's row."""
     return flying_at_peak(*row_of(name, rank, pp, virtual_stages, micro_batches, nc))

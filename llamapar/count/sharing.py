@@ -1,4 +1,4 @@
-"""What a parameter sends over the ranks that hold copies of it, or share one: its gradient, and itself."""
+"""What a parameter sends among ranks that hold copies of it or share one: its gradient, and itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llamapar.describe.placement import Replicate
 from llamapar.place.cut import Cut
 
 ONCE = "once"
-"""In place of a phase: once in a step, however many micro-batches pass."""
+"""Used as a phase: once in a step, however many micro-batches pass."""
 
 Row = tuple[str, str, str, int, int]
 """(phase, axis, kind, count, bytes of each)."""
@@ -19,10 +19,10 @@ Row = tuple[str, str, str, int, int]
 
 @dataclass(frozen=True)
 class ParameterTraffic:
-    """What the parameters of the rank at `coord` send: gradients, and under ZeRO 1 to 3 themselves.
+    """What the parameters of the rank at `coord` send: gradients, and under ZeRO 1 to 3 the parameters too.
 
-    item, gradient_item: bytes of a number of a parameter, and of its gradient. reductions: times in a step
-    that whole gradients become shards, see `Habits.reduces_once`.
+    item, gradient_item: bytes of a number of a parameter, and of its gradient. reductions: how often in a
+    step whole gradients become shards; see `Habits.reduces_once`.
     """
 
     cut: Cut
@@ -33,10 +33,12 @@ class ParameterTraffic:
     reductions: int = 1
 
     def rows(self, p: Parameter, late: bool, head: bool = False) -> list[Row]:
-        """late: gradients are reduced after the last micro-batch. head: an embedding that makes logits.
+        """The collectives of one parameter in a step.
 
-        The backward of an embedding and of a bias does not read them, so they are not gathered for it. From
-        ZeRO 1 to 2 a rank updates its shard, and the weights are gathered after that.
+        late: gradients are reduced after the last micro-batch. head: an embedding that also makes logits.
+
+        The backward of an embedding and of a bias does not read them, so they are not gathered for it. Under
+        ZeRO 1 and 2 a rank updates its shard, and the weights are gathered afterwards.
         """
         layout, shards, key = self.cut.layout, self.cut.shards, p.key
         over_tp = layout.sp if isinstance(self.cut.placement(key), Replicate) else self.cut.copies(key) > 1

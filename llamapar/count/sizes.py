@@ -30,17 +30,17 @@ class Part:
 
     @property
     def matrix(self) -> bool:
-        """Whether it is a linear layer's weight."""
+        """Whether it is the weight of a linear layer."""
         return self.numel > self.rows
 
     def sharded(self, shard: int) -> int:
-        """torch's fully_shard: dim 0 by torch.chunk, the first rank's piece."""
+        """The first rank's piece by torch's fully_shard, which cuts dim 0 with torch.chunk."""
         return Split(self.rows, shard).size * (self.numel // self.rows) if self.rows else 0
 
 
 @dataclass(frozen=True)
 class StageHold:
-    """What one PP rank holds: layers of each of its virtual stages, and the ends of the model."""
+    """What one PP rank holds: the layers of each of its virtual stages, and the ends of the model."""
 
     layers: tuple[int, ...]
     embedding: bool
@@ -50,7 +50,7 @@ class StageHold:
 class Sizes:
     """Sizes on the rank that holds most: TP rank 0, and the CP rank with most tokens.
 
-    Raises LayoutError where tp cuts through a head: no rank could compute.
+    Raises LayoutError if tp cuts through a head, because no rank could compute.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Sizes:
 
     @cached_property
     def parts(self) -> dict[str, list[Part]]:
-        """ "layer", "embedding", "head" (with the final norm) → the parameters there, on TP rank 0."""
+        """Parameters on TP rank 0 by place: "layer", "embedding", or "head" (with the final norm)."""
         found: dict[str, list[Part]] = {"layer": [], "embedding": [], "head": []}
         for p in self.model.replace(n_layers=1).parameters():
             shape = self.cut.local_shape(p)
@@ -111,7 +111,7 @@ class Sizes:
 
     @lru_cache(maxsize=64)  # noqa: B019  most stages hold the same, and 64 Sizes are few
     def params(self, hold: StageHold, shard: int = 1, by_row: bool = True) -> int:
-        """Parameters of a PP rank, or its piece of them: per tensor by rows, or all as one flat buffer."""
+        """Parameters of a PP rank, or its shard of them: each tensor by rows, or all as one flat buffer."""
         layers = sum(hold.layers)
         parts = [(part, layers) for part in self.parts["layer"]]
         tied = self.model.tied and hold.head and not hold.embedding  # the head's own copy of the embedding
@@ -125,7 +125,7 @@ class Sizes:
 
     @cached_property
     def stages(self) -> list[StageHold]:
-        """What each PP rank holds. LayoutError where the layer split refuses."""
+        """What each PP rank holds. Raises LayoutError if the layer split refuses."""
         pp, problem = self.layout.pp, self.cut.stages.problem
         if problem is not None and problem.field == "layer_split":
             raise problem
@@ -140,7 +140,7 @@ class Sizes:
 
     @cached_property
     def tokens_seq(self) -> int:
-        """Tokens of a sequence on a CP rank, the most that any has."""
+        """The most tokens of a sequence that any CP rank has."""
         return max(self.cut.sequence.rank(r).tokens for r in (0, self.layout.cp - 1))  # chunks never grow
 
     def _local(self, key: str, gathered: bool = False) -> int:
@@ -156,14 +156,15 @@ class Sizes:
 
     @cached_property
     def activations(self) -> dict[str, int]:
-        """The names that formulas of activations use → numbers on a rank for one micro-batch.
+        """The names used in formulas of activations → numbers on a rank for one micro-batch.
 
-        tokens, residual (cut over tp under sequence parallelism), gathered (as column-parallel matmuls
-        read it), column (as it is kept for their gradient), q, k (own), keys (as attention holds them: of
-        the whole sequence after the all-gather over cp), ffn, logits; rows and lse (a number a row of a norm,
-        of a head); item and wide (bytes of dtype, and of float32 at least). Of this project's programs:
-        rope (a table), reordered (tokens), columns (of the loss's mask), folds (1 where a matmul copies).
-        kept: tensors of ffn that SwiGLU and w2 keep; copies: of Q, K, V and attention's output.
+        tokens; residual (cut over tp under sequence parallelism); gathered (as column-parallel matmuls read
+        it); column (as it is kept for their gradient); q, k (the rank's own); keys (as attention has them: of
+        the whole sequence after the all-gather over cp); ffn; logits; rows and lse (a number for each row of
+        a norm, of a head); item and wide (bytes of dtype, and of float32 at least).
+        Of this project's programs: rope (a table), reordered (tokens), columns (of the loss's mask), folds (1
+        where a matmul copies).
+        kept: tensors of ffn that SwiGLU and w2 keep. copies: of Q, K, V and attention's output.
         """
         lay, m = self.layout, self.model
         found = {key: self._local(key) for key in ("tokens", "residual", "q", "k", "ffn", "logits")}

@@ -1,6 +1,6 @@
 """A breakdown of memory: named terms, each the value of a formula of its inputs, with its source.
 
-The formula that is shown is the one that is evaluated, so the two cannot part ways.
+The formula that is shown is the one that is evaluated, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _compiled(formula: str) -> CodeType:
 
 @dataclass(frozen=True)
 class Term:
-    """One named part of a whole: `formula`, in Python's arithmetic, of `inputs`, in bytes or seconds."""
+    """One named part of a whole: the value of `formula`, Python arithmetic on `inputs`; bytes or seconds."""
 
     name: str
     formula: str
@@ -37,12 +37,13 @@ class Term:
 
     @cached_property
     def value(self) -> float:
-        """What the formula comes to."""
+        """The value of the formula."""
+        # Formulas are literals of this library, never input; the empty __builtins__ keeps them to arithmetic.
         return eval(_compiled(self.formula), _NAMES, self.inputs)
 
     @cached_property
     def bytes(self) -> int:
-        """The same, rounded where a published formula has fractions."""
+        """The value, rounded because published formulas may give fractions."""
         return round(self.value)
 
     @property
@@ -56,7 +57,7 @@ class Term:
 class Breakdown(Record):
     """The memory of the worst rank of one pipeline stage, by terms.
 
-    apart: terms of other moments of the step than the worst, where moments are told apart.
+    apart: terms that exist only at other moments than the worst one, if moments are distinguished.
     """
 
     stage: int
@@ -68,7 +69,7 @@ class Breakdown(Record):
         return sum(term.bytes for term in self.terms)
 
     def bytes(self, *names: str) -> int:
-        """Bytes of the terms of these names, or whose names start with one of them and a colon."""
+        """Bytes of the terms with these names, or with names that start with one of them and a colon."""
         return sum(t.bytes for t in self.terms if t.name in names or t.name.partition(":")[0] in names)
 
     def as_dict(self) -> Plain:
@@ -88,33 +89,38 @@ class Breakdown(Record):
 ALLOCATOR_TERM, CONTEXT_TERM = "allocator (assumed)", "CUDA context (assumed)"
 
 CUBLAS = 32 * 2**20
-"""cuBLAS's workspace on an H100, the least that is allocated past tensors (CUBLAS_WORKSPACE_CONFIG)."""
+"""cuBLAS's workspace on an H100: the least that is allocated besides tensors (CUBLAS_WORKSPACE_CONFIG)."""
 
 MARGIN = 0.08
-"""How far an account may be off: nine of ten of the runs it was made with, whose trainer and counter are told
-(tests/oracles/peaks_measured.json, its first half), are nearer. No other row was looked at for it."""
+"""How far an estimate may be off, as a share.
+
+Nine of ten runs of the first half of tests/oracles/peaks_measured.json, with known trainer and counter, are
+nearer. The formulas were made with these runs; no other row was used for this number.
+"""
 
 RESERVED = 1.3
-"""What torch's allocator has reserved, over what was allocated at the peak: nine of ten of the runs of
-tests/oracles/reserved.json have less."""
+"""What torch's allocator has reserved, over what was allocated at the peak.
+
+Nine of ten runs of tests/oracles/reserved.json have less.
+"""
 
 OUTSIDE = (0.4 * GIB, 2 * GIB)
 """Assumed: CUDA's context and NCCL's buffers, which torch's counters do not see."""
 
 COUNTERS = ("allocated", "reserved", "device")
-"""What a measurement may have counted: torch's tensors, its allocator, or all of a GPU."""
+"""What a measurement may have counted: torch's tensors, its allocator, or the whole GPU."""
 
 FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"
-"""Outcomes: both ends of the range within the GPU's HBM, one of them, neither."""
+"""Outcomes: both ends of the range fit the GPU's HBM, only the lower one, or neither."""
 
 
 @dataclass(frozen=True, repr=False)
 class Memory(Record):
     """Every pipeline stage's breakdown beside the HBM of one GPU. how: the step and the accounting.
 
-    stages: by PP rank, where a mode is not known as it takes more. lighter: the same at the lower end.
-    open_facts: what would decide between the ends, as arguments of `memory`; empty where there is one.
-    heaviest: of a trainer that is not known the upper end, by what any trainer may do; else that is `stages`.
+    stages: by PP rank, with every open choice at its upper end. lighter: the same at the lower end.
+    open_facts: arguments of `memory` that would decide between the ends; empty if there is no range.
+    heaviest: for an unknown trainer, the upper bound over all trainers; else the same as `stages`.
     """
 
     model: ModelConfig
@@ -132,7 +138,7 @@ class Memory(Record):
 
     @property
     def verdict(self) -> str:
-        """The worst stage's total against the GPU's HBM, in words; both ends where they differ."""
+        """The worst stage's total against the GPU's HBM, in words; both ends if they differ."""
         total = self.worst.total_bytes
         sign = "≤" if total <= self.hbm_bytes else ">"
         told = (
@@ -146,7 +152,7 @@ class Memory(Record):
 
     @property
     def until(self) -> str:
-        """What would decide between the ends, in words."""
+        """The facts that would decide between the ends, in words."""
         return f"until {' or '.join(self.open_facts)} is known"
 
     @property
@@ -155,35 +161,35 @@ class Memory(Record):
 
     @cached_property
     def worst(self) -> Breakdown:
-        """The stage that needs most, the first of such."""
+        """The stage that needs most; the first one of several."""
         return max(self.stages, key=lambda stage: stage.total_bytes)
 
     @property
     def lower(self) -> Sequence[Breakdown]:
-        """Every stage at the lower end of what is not known."""
+        """Lower bound for each stage."""
         return self.lighter() if self.lighter else self.stages
 
     @property
     def upper(self) -> Sequence[Breakdown]:
-        """The same at the upper end: of a trainer that is not known the heaviest, above `stages`."""
+        """Upper bound for each stage; for an unknown trainer, the heaviest known one."""
         return self.heaviest() if self.heaviest else self.stages
 
     @cached_property
     def low_bytes(self) -> int:
-        """The worst stage's bytes at the lower end of what is not known."""
+        """Lower bound on the bytes of the worst stage."""
         return max(stage.total_bytes for stage in self.lower)
 
     @cached_property
     def high_bytes(self) -> int:
-        """The same at the upper end."""
+        """Upper bound on the bytes of the worst stage."""
         return max(stage.total_bytes for stage in self.upper)
 
     def ends(self, counter: str | None = None, stage: int | None = None) -> tuple[int, int]:
-        """Bytes of the accounts at both ends of what is not known, as a counter of COUNTERS has them.
+        """Lower and upper bound in bytes, as one of COUNTERS would count them.
 
-        None: which counter is not known. stage: whose PP rank; by default the one that needs most. torch's
-        allocator may keep what every moment of a step took; other counters see the worst moment. A counter of
-        the whole GPU sees OUTSIDE too.
+        counter: None if unknown. stage: a PP rank; by default the one that needs most. torch's allocator may
+        keep what every moment of a step took; other counters see only the worst moment. A counter of the
+        whole GPU also sees OUTSIDE.
         """
         found = []
         for stages in (self.lower, self.upper):
@@ -198,7 +204,7 @@ class Memory(Record):
         return least, most
 
     def counted(self, counter: str | None = None, stage: int | None = None) -> tuple[int, int]:
-        """What a measurement may show, in bytes, at least and at most: `ends` and how far they may be off."""
+        """The least and most bytes that a measurement may show: `ends`, widened by their possible error."""
         low, high = self.ends("reserved" if counter == "device" else counter, stage)
         least, most = low * (1 - MARGIN), high * (1 + MARGIN)
         if counter != "allocated":
@@ -215,14 +221,14 @@ class Memory(Record):
         return self.within(self.hbm_bytes)
 
     def within(self, room: int) -> str:
-        """The same against so many bytes; the heaviest account is only made where it decides."""
+        """The outcome for a memory of `room` bytes. The heaviest estimate is made only if it decides."""
         if self.worst.total_bytes <= room and self.high_bytes <= room:
             return FITS
         return UNDECIDED if self.low_bytes <= room else TOO_MUCH
 
     @property
     def fits(self) -> bool:
-        """Whether the worst stage surely stays within the GPU's HBM."""
+        """Whether the worst stage certainly stays within the GPU's HBM."""
         return self.outcome == FITS
 
     @property

@@ -1,13 +1,14 @@
-"""The communication volume of a program: what the collectives of a rank carry, by closed formulas.
+"""The communication volume of a program: what a rank's collectives carry, by closed formulas.
 
-Nothing is run, so true sizes cost as little as small ones; the traces of runs are the witness. Sources: the
-ways into and out of tensor parallelism are f and g of Megatron-LM (arXiv:1909.08053, section 3), under
-sequence parallelism their two halves (arXiv:2205.05198, section 4.2.2); the loss over vocabulary rows is
-Megatron-LM's too. Context parallelism all-gathers K and V (The Llama 3 Herd of Models, arXiv:2407.21783,
+Nothing runs, so true sizes cost as little as small ones. Tests compare the formulas with traces of runs.
+
+Sources: the ways into and out of tensor parallelism are f and g of Megatron-LM (arXiv:1909.08053, section 3),
+under sequence parallelism their two halves (arXiv:2205.05198, section 4.2.2); the loss over vocabulary rows
+is Megatron-LM's too. Context parallelism all-gathers K and V (The Llama 3 Herd of Models, arXiv:2407.21783,
 section 3.3.2) or passes them around a ring (arXiv:2310.01889).
 
-Bytes are those of `CollectiveEvent`: of the output for an all-gather, of the input otherwise. A ring
-of n ranks moves (n - 1)/n of that over each link, and twice as much for an all-reduce.
+Bytes are those of `CollectiveEvent`: of the output for an all-gather, else of the input. A ring of n ranks
+moves (n - 1)/n of that over each link, and twice as much for an all-reduce.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _ATTENTION = ("column input", "wq", "wk", "wv", "K and V", "wo", "row output")
 _MLP = ("column input", "w1", "w3", "w2", "row output")
 
 WHOLE = ("llama", "step")
-"""Programs of the whole model, which run in the stages of a pipeline; the others are part of one."""
+"""Programs of the whole model, which run in the stages of a pipeline; the others are parts of one."""
 
 PARTS = {
     "attention": _ATTENTION,
@@ -53,13 +54,13 @@ PARTS = {
     **dict.fromkeys(WHOLE, ("tok_embeddings", "row output", "norm", "column input", "output", "loss")),
     "mlp_unfused": ("column input", *_MLP),
 }
-"""Program → what it is made of: parameters by `model.Parameter.key`, and parts that communicate.
+"""Program → its parts: parameters by `model.Parameter.key`, and parts that communicate.
 
-Those of the whole model have blocks besides, between the first two and the others.
+Programs of the whole model also have blocks, between the first two parts and the others.
 """
 
 BESIDE = {"wq": ("bq", "q_norm"), "wk": ("bk", "k_norm"), "wv": ("bv",), "wo": ("bo",)}
-"""Parameter → those that stand beside it in a model that has them."""
+"""Parameter → the parameters beside it, in a model that has them."""
 
 _AXES = (*AXES, SHARDING)
 
@@ -70,17 +71,17 @@ TENSOR_PARALLEL: dict[bool, dict[str, tuple[tuple[str, str], ...]]] = {
         "row output": (("forward", "reduce_scatter"), ("backward", "all_gather")),
     },
 }
-"""Whether under sequence parallelism → part → its collectives over tp, of [batch/dp, seq/cp, dim] each."""
+"""With sequence parallelism or not → part → its collectives over tp, each of [batch/dp, seq/cp, dim]."""
 
 KEYS_GATHERED = (("forward", "all_gather"), ("backward", "reduce_scatter"))
-"""Collectives over cp of K, and of V, where they are gathered."""
+"""Collectives over cp of K, and of V, if they are gathered."""
 
 
 @cache
 def block_rounds(sequence_parallel: bool, recomputed: bool) -> dict[str, int]:
-    """Axis → times that what a block sends goes around a ring: over tp the residual stream, over cp K.
+    """Axis → how often a block's traffic goes around a ring: over tp the residual stream, over cp K.
 
-    An all-reduce goes around twice. recomputed: the forward is done again in the backward.
+    An all-reduce goes around twice. recomputed: the backward runs the forward again.
     """
     found = {"tp": 0, "cp": 0}
     tensor = TENSOR_PARALLEL[sequence_parallel]
@@ -95,7 +96,7 @@ def block_rounds(sequence_parallel: bool, recomputed: bool) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Term:
-    """`count` collectives of `bytes` bytes each, which `part` of the program causes."""
+    """`count` collectives of `bytes` bytes each, caused by `part` of the program."""
 
     part: str
     phase: str
@@ -107,7 +108,7 @@ class Term:
 
 @dataclass(frozen=True, repr=False)
 class Traffic(Record):
-    """What a rank sends, term by term. Reads like a `Trace`: the same `bytes` and `by_axis`."""
+    """What a rank sends, term by term; it has the same `bytes` and `by_axis` as a `Trace`."""
 
     title: str
     terms: tuple[Term, ...]
@@ -120,12 +121,12 @@ class Traffic(Record):
 
     @property
     def by_axis(self) -> dict[str, int]:
-        """Axis → bytes, for the axes that carry any."""
+        """Axis → bytes, for each axis with traffic."""
         return {axis: self.bytes(axis) for axis in _AXES if any(t.axis == axis for t in self.terms)}
 
     @property
     def by_phase(self) -> dict[tuple[str, str], int]:
-        """(phase, axis) → bytes, where there are any."""
+        """(phase, axis) → bytes, for each pair with traffic."""
         pairs = dict.fromkeys((t.phase, t.axis) for t in self.terms)
         return {(phase, axis): self.bytes(axis, phase) for phase, axis in pairs}
 
@@ -142,7 +143,7 @@ class Traffic(Record):
 class Sending:
     """What each part of a program sends on a rank: part → (phase, axis, kind, count, bytes of each).
 
-    table: the pipeline's schedule, None where the whole model is one stage. reductions: of ParameterTraffic.
+    table: the pipeline's schedule; None if the whole model is one stage. reductions: as in ParameterTraffic.
     """
 
     program: str
@@ -169,7 +170,7 @@ def sending(
     reshard_after_forward: bool = True,
     rank: int = 0,
 ) -> Sending:
-    """What the parts of a program send; arguments and errors of `traffic`."""
+    """What the parts of a program send. Arguments and errors: as in `traffic`."""
     m, lay, rule = find_model(model), Layout.of(layout), padding_rule(padding)
     one_of("program", program, PARTS)
     table = None
@@ -250,14 +251,16 @@ def traffic(
     rank: int = 0,
     **degrees: Unpack[Degrees],
 ) -> Traffic:
-    """What a rank sends in a forward and backward of `program`, one of PARTS; arguments as in `run`.
+    """What a rank sends in a forward and backward of `program`, one of PARTS. Arguments: as in `run`.
 
-    global_batch: sequences over all dp ways, by default one each and micro-batch. Where shards are even every
-    rank of a stage sends as much. micro_batches: "llama" is then the pipeline of `schedule`, of which `rank`
-    has its own stages; without them it is all stages, one after another, and pp sends nothing. "step" always
-    is a pipeline, with the norm and the update after it, and its gradients are in float32 at least. Under
-    ZeRO 2 and 3 gradients are reduced once in a pipeline, and with pp=1 after every micro-batch.
-    LayoutError for bad input, and where heads, batch or seq_len do not divide.
+    global_batch: sequences over all dp ways; by default one for each dp way and micro-batch. If shards are
+    even, every rank of a stage sends as much. micro_batches: makes "llama" the pipeline of `schedule`, of
+    which `rank` has its own stages; without it, the rank has all stages one after another, and pp sends
+    nothing. "step" is always a pipeline, followed by the gradient norm and the update, with gradients in
+    float32 at least. Under ZeRO 2 and 3 gradients are reduced once in a pipeline, and with pp=1 after every
+    micro-batch.
+
+    Raises LayoutError for bad input, and if heads, batch or seq_len do not divide.
     """
     lay = Layout.of(layout, **degrees)
     sent = sending(
@@ -273,6 +276,7 @@ def traffic(
         for part, times in work.parts.items():
             for phase, axis, kind, count, size in rows[part]:
                 if lay.size(axis) > 1:
+                    # A trace sees a gather that runs once a step in the forward, so it is shown there.
                     shown = "forward" if phase == ONCE else phase
                     found[part, shown, axis, kind, size] += times * work.passes.get(phase, 0) * count
     terms = [
@@ -287,14 +291,14 @@ def traffic(
 
 @dataclass(frozen=True)
 class _Work:
-    """What a rank has of a program, and how often it passes through in each phase."""
+    """Parts of a program on a rank, and how often they run in each phase."""
 
     parts: Counter[str]
     passes: Mapping[str, int]
 
 
 def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
-    """What a program is made of, or one stage of the whole model."""
+    """The parts of a program, or of one stage of the whole model."""
     m = cut.model
     parts = Counter(PARTS[program])
     if program in WHOLE:
@@ -311,10 +315,10 @@ def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
 
 
 def _works(cut: Cut, table: Schedule, pp_rank: int, trains: bool) -> list[_Work]:
-    """What a PP rank does of a pipeline: each stage's passes, what it sends to others, and its gradients.
+    """What a PP rank does in a pipeline: each stage's passes, its sends to other ranks, and its gradients.
 
-    Input gradients (I) and weight gradients (W) are a pass each through all that communicates, but for the
-    stage with the embedding, whose tokens have no gradient. trains: the update follows.
+    Input gradients (I) and weight gradients (W) each pass through everything that communicates, except the
+    stage with the embedding, because tokens have no gradient. trains: the update follows.
     """
     found = list[_Work]()
     parameters = Counter[str]()
@@ -325,6 +329,7 @@ def _works(cut: Cut, table: Schedule, pp_rank: int, trains: bool) -> list[_Work]
         parts = _parts("llama", cut, stage)
         found.append(_Work(parts, passes))
         parameters += parts
+        # Stages that are neighbours on one rank, as at the turn of a V, pass tensors without sending.
         for phase, other in (("forward", stage.stage + 1), ("backward", stage.stage - 1)):
             if 0 <= other < table.stages and table.rank_of(other) != pp_rank:
                 found.append(
@@ -332,6 +337,7 @@ def _works(cut: Cut, table: Schedule, pp_rank: int, trains: bool) -> list[_Work]
                 )
     ends = {table.rank_of(0), table.rank_of(table.stages - 1)}
     if cut.model.tied and pp_rank in ends:
+        # Embedding and tied head on one rank are one tensor, which must not be reduced twice.
         if len(ends) == 1:
             parameters["output"] = 0  # the same tensor
         else:
@@ -343,7 +349,7 @@ def _works(cut: Cut, table: Schedule, pp_rank: int, trains: bool) -> list[_Work]
 
 
 def _share(name: str, n: int, ranks: int) -> int:
-    """n / ranks, or a LayoutError with the nearest that divide."""
+    """n / ranks; else a LayoutError with the nearest values that divide."""
     if whole(name, n) % ranks:
         near = [f"{name}={k * ranks}" for k in (n // ranks, n // ranks + 1) if k]
         raise LayoutError(

@@ -1,4 +1,4 @@
-"""`zero`: who holds what of the parameters, gradients and optimizer state, and what travels when."""
+"""`zero`: who holds which parameters, gradients and optimizer states, and what travels when."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from llamapar.records.trace import PHASES
 from .sharing import ONCE, ParameterTraffic
 
 _split = lru_cache(maxsize=256)(Split)
-"""A split is checked as it is made, and a picture asks for the same few hundreds of times."""
+"""Cached because checking a split takes time, and a picture asks for the same few hundreds of times."""
 
 
 class Move(NamedTuple):
-    """`times` collectives of one kind in a step, of `bytes` bytes in all. when: a phase, or "update"."""
+    """`times` collectives of one kind in a step, of `bytes` bytes in total. when: a phase, or "update"."""
 
     when: str
     axis: str
@@ -43,9 +43,9 @@ class Move(NamedTuple):
 class ZeroMap(Record):
     """The ranks that share one copy of a stage's parameters, and what each of them holds.
 
-    rank: one of them. parameter: the one whose rows are listed and drawn. dtype: of parameters; gradients and
-    the two moments of Adam are in float32 at least, and master weights, which `memory` counts, are left out.
-    Bytes are of all parameters of the rank's stage.
+    rank: one of them. parameter: the one whose rows are listed and drawn. dtype: of parameters. Gradients and
+    the two moments of Adam are in float32 at least; master weights are left out, `memory` counts them. Bytes
+    are of all parameters of the rank's stage.
     """
 
     cut: Cut
@@ -64,7 +64,7 @@ class ZeroMap(Record):
 
     @property
     def ways(self) -> int:
-        """How many ranks share, each in a place of its own from 0."""
+        """How many ranks share the copy; their places are numbered from 0."""
         return self.cut.shards.ranks
 
     def rank_at(self, place: int) -> int:
@@ -73,7 +73,7 @@ class ZeroMap(Record):
 
     @cached_property
     def parameters(self) -> list[Parameter]:
-        """Those of the rank's stages; a tied head has a copy of the embedding."""
+        """The parameters of the rank's stages; a tied head has a copy of the embedding."""
         layout, model, own = self.layout, self.cut.model, self.coord.pp
         held = [p for p in model.parameters() if self.cut.stage(p) % layout.pp == own]
         tied = model.tied and layout.pp > 1 and own == (layout.stages - 1) % layout.pp
@@ -81,7 +81,7 @@ class ZeroMap(Record):
 
     @cached_property
     def _sizes(self) -> Counter[int]:
-        """Rows of the rank's pieces of `parameters` → numbers of all rows of pieces of so many."""
+        """Number of rows of a piece → numbers of all rows in pieces of that size, over `parameters`."""
         sizes, own = Counter[int](), self.coord.tp
         for p in self.parameters:
             count, *columns = self.cut.local_shape(p, own)
@@ -94,14 +94,17 @@ class ZeroMap(Record):
         return self.cut.local_shape(self.parameter, self.coord.tp)[0]
 
     def rows(self, what: str, place: int) -> range:
-        """Which rows of `parameter`, of its gradient or its state the rank at a place of the group holds."""
+        """The rows of `parameter`, its gradient or its state that the rank at a place of the group holds."""
         return self._rows(what, self.count, place)
 
     def _rows(self, what: str, count: int, place: int) -> range:
         return _split(count, self.ways)[place] if self.cut.shards.cuts(what) else range(count)
 
     def held(self, what: str, place: int) -> int:
-        """Bytes of a key of SHARED_FROM that the rank at a place of the group holds through the step."""
+        """Bytes of `what` that the rank at a place of the group holds throughout the step.
+
+        what: a key of SHARED_FROM.
+        """
         item = BYTES[self.dtype]
         each = {"parameters": item, "gradients": max(item, 4), "optimizer state": 2 * max(item, 4)}[what]
         numbers = sum(len(self._rows(what, count, place)) * wide for count, wide in self._sizes.items())
@@ -109,11 +112,11 @@ class ZeroMap(Record):
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
-        """What a step of one micro-batch sends between ranks that hold or share copies, in its order.
+        """What a step of one micro-batch sends between ranks that hold or share copies, in order.
 
-        Gradients are summed in float32 at least. From ZeRO 1 to 2 the updated parameters are gathered after
-        the optimizer's step; those of ZeRO 3 are gathered when they are used. A ring of n ranks moves
-        (n - 1)/n of an all-gather's or reduce-scatter's bytes over each link, and twice as much of an
+        Gradients are summed in float32 at least. Under ZeRO 1 and 2 the updated parameters are gathered after
+        the optimizer's step; under ZeRO 3 they are gathered when they are used. A ring of n ranks moves (n -
+        1)/n of an all-gather's or reduce-scatter's bytes over each link, and twice as much of an
         all-reduce's.
         """
         item = BYTES[self.dtype]
@@ -173,11 +176,11 @@ def zero(
     reshard_after_forward: bool = True,
     **degrees: Unpack[Degrees],
 ) -> ZeroMap:
-    """What the ranks that share a copy of the parameters hold by the layout's ZeRO stage, and what they send.
+    """What each rank that shares a copy of the parameters holds under the layout's ZeRO stage, and sends.
 
-    rank: one of them, whose stage and TP rank it is. parameter: a row of the placement table, whose first one
-    of the stage is listed and drawn. Others as in `run`. Raises LayoutError for bad input, and for a stage
-    that has no such parameter.
+    rank: one of the sharing ranks; it selects the stage and the TP rank. parameter: a row of the placement
+    table; the stage's first such parameter is listed and drawn. Other arguments: as in `run`. Raises
+    LayoutError for bad input, and for a stage without such a parameter.
     """
     found, lay = find_model(model), Layout.of(layout, **degrees)
     rank = whole("rank", rank, 0, lay.world - 1)

@@ -1,1 +1,1 @@
-"""What there is: models and their files, layouts, jobs, where tensors are cut, and how a person says so."""
+"""What a person describes: models and their files, layouts, jobs, GPUs; and which tensor each axis cuts."""

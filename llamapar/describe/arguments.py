@@ -1,8 +1,8 @@
-"""The arguments of public functions: what Shift-Tab shows of them, and what is said of a wrong name.
+"""The arguments of public functions: what Shift-Tab shows, and the error for a wrong name.
 
 A function names its options in its own annotations: as keyword arguments, or as `**options: Unpack[…]` of a
-TypedDict. Type checkers read them there, and so does `named`, which makes completion, refusals and the calls
-of records from them. Left out are the types of values: the function itself checks what it was given.
+TypedDict. Type checkers read the annotations, and so does `named`: it makes completion, error messages and
+the calls stored on records from them. It does not check the types of values; each function does that itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def named(function: Function) -> Function:
-    """A public function whose wrong names are refused, and whose signature names each option of its `**`.
+    """Decorator of public functions: refuse wrong names, and list each option of a `**` in the signature.
 
-    The decorated function raises LayoutError with the nearest names for an argument that it does not have,
-    and with the names of those that it needs and did not get. A record that it returns knows its call.
+    The decorated function raises LayoutError for an unknown argument, with the nearest names, and for missing
+    arguments, with their names. A record that it returns stores its call.
     """
     signature = inspect.signature(function)
     *own, last = signature.parameters.values()
@@ -64,9 +64,9 @@ def named(function: Function) -> Function:
 
 
 def call_of(function: Callable[..., object], given: Mapping[str, object]) -> Call:
-    """The call of a public function, or of a record's method, with arguments by name.
+    """The call of a public function or of a record's method, with its arguments by name.
 
-    The fields of a layout are named like any other argument, unless they are at their defaults.
+    Fields of a layout become arguments of their own (tp=8), except those at their defaults.
     """
     known, said = inspect.signature(function).parameters, dict(given)
     owner = getattr(said.pop("self", None), "call", None)

@@ -1,9 +1,9 @@
-"""The table of public models, models.csv: presets, what `lp.model` reads by name, and what explain knows.
+"""The table of public models, models.csv: presets, names that `lp.model` reads, and names that explain knows.
 
-Dimensions are those of the config.json that each was published with (Hugging Face, 2025; Llama's from
-llama-models, sku_list.py @8c88b8c0). kind: the model_type of a model that is counted whole; "mixture" or
-"other" for one of which the dimensions alone are known. others: further names of models with these
-dimensions, which explain reads. An empty cell is ModelConfig's default.
+Dimensions come from the config.json that each model was published with (Hugging Face, 2025); Llama's come
+from llama-models, sku_list.py @8c88b8c0. Columns: kind is the model_type if all parameters are counted, else
+"mixture" or "other": then only the dimensions are known. others: further names of models with the same
+dimensions, for explain. An empty cell means ModelConfig's default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .rope import RopeScaling
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table. fields: those of its ModelConfig. counted: whether its parameters are known too."""
+    """A row of the table. fields: of its ModelConfig. counted: whether its parameters can be counted too."""
 
     name: str
     others: tuple[str, ...]
@@ -30,7 +30,7 @@ class Entry:
 
     @classmethod
     def of(cls, cells: dict[str, str]) -> Entry:
-        """From the cells of a row by the names of their columns."""
+        """An Entry from the cells of a row, by column name."""
         name, others, kind, preset, factor = (cells.pop(key) for key in _NOT_FIELDS)
         fields: Values = {"name": name, "tied": cells.pop("tied") == "yes"}
         for key, cell in cells.items():
@@ -48,6 +48,6 @@ _NOT_FIELDS = ("name", "others", "kind", "preset", "rope_factor")
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """The rows of models.csv, in its order."""
+    """The rows of models.csv, in order."""
     head, *rows = Path(__file__).with_name("models.csv").read_text(encoding="utf-8").splitlines()
     return tuple(Entry.of(dict(zip(head.split(","), row.split(","), strict=True))) for row in rows)

@@ -1,4 +1,4 @@
-"""Reading somebody's JSON config as data: bounded in size, never a traceback from inside."""
+"""Reading an untrusted JSON config as data: size is bounded, and every failure is a ModelError."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, TypeGuard
 from llamapar.errors import ModelError, encoding, shown
 
 Values = dict[str, Any]
-"""Values by name, as a person or a file gave them: their types are what is checked next."""
+"""Values by name, as a person or a file gave them; their types are not checked yet."""
 
 MAX_CONFIG_BYTES = 2**20
-"""A config.json is a page of numbers; a file larger than this is something else."""
+"""Largest config file that is read: a real config.json is a page of numbers."""
 
 
 def is_json(source: object) -> TypeGuard[str]:
@@ -28,7 +28,7 @@ def exists(source: str | Path) -> bool:
 
 
 def read_object(source: object, *names: str) -> tuple[Mapping[str, object], str]:
-    """The JSON object at `source` and a name for it; ModelError for whatever is not one."""
+    """The JSON object at `source`, and a name for it. Raises ModelError for anything else."""
     if isinstance(source, Mapping):
         return source, ""
     if is_json(source):
@@ -65,7 +65,7 @@ def read_object(source: object, *names: str) -> tuple[Mapping[str, object], str]
 
 
 def parse_object(text: str, where: str, limit: int = MAX_CONFIG_BYTES) -> Values:
-    """The JSON object that a text of at most `limit` characters holds; no object in it says a key twice."""
+    """The JSON object in a text of at most `limit` characters. Raises ModelError; also for a repeated key."""
     if len(text) > limit:
         raise ModelError(f"{where} has {len(text)} characters; a config is smaller", field="model")
 

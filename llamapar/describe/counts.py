@@ -1,7 +1,7 @@
-"""Numbers as people write them where they type: 16384, 16,384, 16_384, 16k.
+"""Numbers as people type them: 16384, 16,384, 16_384, 16k.
 
-For command lines and boxes alone: a text that reaches a function of the library is refused there. A form
-that could mean two numbers is refused, with both offered.
+Only command lines and input boxes use this. Library functions refuse texts in place of numbers. A text that
+could mean two numbers is refused, and the message offers both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llamapar.errors import Choice, LayoutError, shown
 from .options import OPTIONS
 
 _OF_1024 = ("ranks", "GPUs", "tokens")
-"""Units of which people mean 1,024 by k."""
+"""Units for which k means 1,024."""
 
 _UNITS = {"k": (2**10, 10**3), "m": (2**20, 10**6)}
 _GROUPED = re.compile(r"[+-]?\d{1,3}([,_])\d{3}(?:\1\d{3})*")
@@ -26,19 +26,22 @@ _FIRST = re.compile(r"(\d[\d.,_' \u00a0\u202f]*)([kKmM]?)")
 
 
 class Number(NamedTuple):
-    """note: what was understood, where the text leaves that open; else ""."""
+    """A number read from a text. note: how an ambiguous text was understood, else ""."""
 
     value: int | float
     note: str = ""
 
 
 def number(field: str, text: str) -> Number:
-    """What a text says for `field`. A fraction is read as one, for the library to judge.
+    """The number that a text gives for the option `field`.
 
-    Raises LayoutError with the nearest forms that are read.
+    A fraction is returned as a float, for the library to judge. Raises LayoutError with the nearest readable
+    forms.
     """
     text, option = text.strip(), OPTIONS.get(field)
     if re.fullmatch(r"[+-]?\d+", text):
+        # Python's int refuses texts of more than 4,300 digits; as a float the number is infinite, which is
+        # refused later.
         return Number(int(text) if len(text) < 1000 else float(text))
     if _GROUPED.fullmatch(text):
         return Number(int(re.sub("[,_]", "", text)))
@@ -57,13 +60,14 @@ def number(field: str, text: str) -> Number:
 
 
 def typed(field: str, value: object) -> object:
-    """A text as the count that it says; whatever cannot be read stays, for its refusal to show it."""
+    """A text as the number it gives; an unreadable text stays a text, for the library's error to show."""
     if not isinstance(value, str):
         return value
     try:
         read = number(field, value).value
     except LayoutError:
         return value
+    # Above 2**53 a JavaScript panel would round the number before showing it.
     return read if isinstance(read, int) and abs(read) < 2**53 else value
 
 
@@ -72,13 +76,14 @@ def _is_of_1024(field: str) -> bool:
 
 
 def _near(field: str, text: str) -> list[int]:
-    """Counts that a text may mean, 1 where it says none."""
+    """Numbers that an unreadable text may have meant; [1] if it contains no digit."""
     with suppress(ValueError):
         if (whole := float(text)).is_integer() and 1 <= whole < 2**20 and not _TWO_WAYS.fullmatch(text):
             return [int(whole)]
     found = _FIRST.search(text[:40])
     if not found:
         return [1]
+    # Seven digits are enough for a suggestion; what was typed beyond them is left out.
     digits = int(re.sub(r"\D", "", found[1])[:7])
     parts = re.match(r"\d{1,7}(?:[.,]\d{1,6})?", found[1])
     amount = float(parts[0].replace(",", ".")) if parts else 1.0

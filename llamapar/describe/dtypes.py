@@ -1,4 +1,4 @@
-"""Dtypes: torch's names, safetensors' names, and the bytes of a number."""
+"""Dtypes: torch's names, safetensors' names, and the bytes of one number."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SAFETENSORS = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""torch's name → safetensors' (huggingface/safetensors, README, "Format")."""
+"""torch's name → safetensors' name (huggingface/safetensors, README, "Format")."""
 
 _ONE_BYTE = ("F8_E4M3", "F8_E5M2", "BOOL")
 
 STORED_BYTES = {
     name: 1 if name in _ONE_BYTE else int(name.lstrip("BFIU")) // 8 for name in SAFETENSORS.values()
 }
-"""safetensors' name → bytes of a number."""
+"""safetensors' name → bytes of one number."""
 
 BYTES = {name: STORED_BYTES[stored] for name, stored in SAFETENSORS.items()}
-"""torch's name → bytes of a number."""
+"""torch's name → bytes of one number."""
 
 TRAINED = ("float64", "float32", "bfloat16", "float16")
-"""What parameters, gradients and activations may be in."""
+"""Dtypes that parameters, gradients and activations may have."""

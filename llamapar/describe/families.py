@@ -1,7 +1,7 @@
-"""What a config.json or a params.json says of a model, read whole: what the count does not cover is refused.
+"""Reading a config.json or params.json completely: keys that the parameter count does not cover are refused.
 
-A key that is not in keys.txt stands for something that is not counted, unless it says nothing: null, false, 0
-or empty.
+keys.txt lists the covered keys. Any other key may stand for tensors that are not counted, so it raises an
+error, unless its value is null, false, 0 or empty.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_DIM = 2**24
 
 @dataclass(frozen=True)
 class Family:
-    """A class of huggingface/transformers (v5.23.0): what it takes unless said, and what it adds to Llama.
+    """A model class of huggingface/transformers (v5.23.0): its defaults, and what it adds to Llama.
 
-    n_kv_heads: None for as many as query heads. head_dim: 0 for dim / n_heads. biases: whether
-    attention_bias adds biases to all four projections; qkv_bias: Q, K and V always have them.
+    n_kv_heads: None means as many as query heads. head_dim: 0 means dim / n_heads. biases:
+    attention_bias=true adds biases to all four projections. qkv_bias: Q, K and V always have biases.
     """
 
     name: str
@@ -48,7 +48,7 @@ FAMILIES = {
         Family("qwen3", "Qwen3ForCausalLM", 32, 128, 32768, biases=True, qk_norm=True),
     )
 }
-"""model_type → the class that transformers makes for it."""
+"""model_type → its class in transformers."""
 
 HF_SIZES = {
     "dim": "hidden_size",
@@ -60,7 +60,7 @@ HF_SIZES = {
     "vocab_size": "vocab_size",
     "max_seq_len": "max_position_embeddings",
 }
-"""Field of a ModelConfig → the key of a config.json for it."""
+"""Field of a ModelConfig → its key in a config.json."""
 
 MIXTURE = "a mixture of experts, and only dense models are counted here"
 _EXPERTS = re.compile(r"(^|_)(moe|experts?|router)(_|$)")
@@ -68,7 +68,7 @@ _QUANTISED = re.compile(r"quant.*|compression_config")
 
 
 def from_config_json(raw: Mapping[str, object]) -> Values:
-    """The fields of a ModelConfig that a config.json says, `name` the model_type. Raises ModelError."""
+    """Fields of a ModelConfig from a config.json; `name` is the model_type. Raises ModelError."""
     unread = _unread(raw, "config.json")
     kind = _model_type(raw)
     family = FAMILIES[kind]
@@ -105,7 +105,7 @@ def from_config_json(raw: Mapping[str, object]) -> Values:
 
 
 def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Values:
-    """The fields of a ModelConfig that Meta's or Mistral's params.json says. Raises ModelError."""
+    """Fields of a ModelConfig from Meta's or Mistral's params.json. Raises ModelError."""
     _refuse(_unread(raw, "params.json"), "params.json")
     sizes = {key: need(raw, key, "params.json") for key in ("dim", "n_layers", "n_heads")}
     dim = whole("dim", sizes["dim"], 1, MAX_DIM, ModelError)
@@ -138,11 +138,12 @@ def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Value
 
 
 def ffn_dim_from(dim: int, multiplier: object, multiple_of: object) -> int:
-    """FFN width from Meta's params.json, with both of its integer truncations.
+    """The FFN width from Meta's params.json, with both of its integer truncations.
 
-    llama-models, models/llama3/model.py:214-218 @a9c89c471f793423afd4cc3ca8671d6e56fe64cb.
+    Source: llama-models, models/llama3/model.py:214-218 @a9c89c471f793423afd4cc3ca8671d6e56fe64cb.
     """
     multiple = whole("multiple_of", multiple_of, 1, MAX_DIM, ModelError)
+    # Meta truncates here and again after the multiplier: rounding once at the end gives another width.
     width = int(2 * (4 * dim) / 3)
     if multiplier is not None:
         width = int(real("ffn_dim_multiplier", multiplier, 1e-6, 1e6, ModelError) * width)
@@ -150,7 +151,7 @@ def ffn_dim_from(dim: int, multiplier: object, multiple_of: object) -> int:
 
 
 def _model_type(raw: Mapping[str, object]) -> str:
-    """The family that model_type and architectures name; "llama" where neither is said."""
+    """The family named by model_type and architectures; "llama" if neither is given."""
     kind, classes = raw.get("model_type"), raw.get("architectures")
     if not classes:
         return one_of("model_type", "llama" if kind is None else kind, FAMILIES, ModelError)
@@ -172,7 +173,7 @@ def _model_type(raw: Mapping[str, object]) -> str:
 
 @cache
 def _covered(where: str) -> re.Pattern[str]:
-    """The keys of a config.json or a params.json that keys.txt lists."""
+    """A pattern of the keys that keys.txt lists for a config.json or params.json."""
     text = Path(__file__).with_name("keys.txt").read_text(encoding="utf-8")
     rows = text.partition(f"[{where}]")[2].partition("[")[0].splitlines()
     words = [word for row in rows if not row.startswith("#") for word in row.split()]
@@ -180,8 +181,12 @@ def _covered(where: str) -> re.Pattern[str]:
 
 
 def _unread(raw: Mapping[str, object], where: str) -> Values:
-    """What the keys that are not covered say. ModelError for a mixture of experts or a quantised model."""
+    """The keys that are not covered, with their values.
+
+    Raises ModelError for a mixture of experts or a quantised model.
+    """
     plain = (bool, int, float, str, list, dict, tuple, type(None))
+    # An empty value says nothing, so a key with null, false, 0 or "" needs no cover.
     says = {str(key)[:60]: v for key, v in raw.items() if v or not isinstance(v, plain)}
     unread = {name: value for name, value in says.items() if not _covered(where).fullmatch(name)}
     for name, value in unread.items():
@@ -200,7 +205,10 @@ def _unread(raw: Mapping[str, object], where: str) -> Values:
 
 
 def _refuse(unread: Values, where: str) -> None:
-    """ModelError for the first key that is not covered. An object of texts alone is a note."""
+    """Raises ModelError for the first key that is not covered.
+
+    An object that holds nothing but texts passes: it is a comment.
+    """
     for name, value in unread.items():
         if isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values()):
             continue

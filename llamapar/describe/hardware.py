@@ -1,4 +1,8 @@
-"""GPUs, by the names that people type: their memory, their peaks, and the links between them."""
+"""GPUs by the names that people type: memory, peak rates, and the links between them.
+
+Peaks are the makers'. What kernels and collectives really reach of them is a share from published
+measurements; the source of each is named, and a share without a source is marked as assumed.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +20,29 @@ GPUS = {
     "h200-141gb": 143771 * 2**20,
     "b200-180gb": 183359 * 2**20,
 }
-"""GPU → bytes of HBM, the total that nvidia-smi prints; what the driver keeps is part of CUDA's context.
+"""GPU → bytes of HBM, as nvidia-smi's total; the driver's share counts as part of CUDA's context.
 
-A100 and H100 80 GB: modal-labs/modal-client pull request 2797. H200, B200: nvidia-smi's listings in many
-repositories; torch counts some 0.4 % less (178.35 GiB of a B200: pytorch/ao pull request 4002). H100 96 GB:
-as listed for the same 96 GB in an H20 and a GH200; no listing of the H100 itself was found.
+Sources. A100 and H100 80 GB: modal-labs/modal-client pull request 2797. H200, B200: nvidia-smi's listings in
+many repositories; torch counts some 0.4 % less (178.35 GiB of a B200: pytorch/ao pull request 4002). H100 96
+GB: as listed for the same 96 GB in an H20 and a GH200; no listing of the H100 itself was found.
 """
 
 DEFAULT_GPU = "h100-80gb"
-"""Where nobody says which: the paper's (arXiv:2407.21783, section 3.3.1)."""
+"""The default GPU: the paper's (arXiv:2407.21783, section 3.3.1)."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a GPU can do, and what it is connected by; rates are a second, and of one direction.
+    """What a GPU can do, and what connects it. Rates are per second and in one direction.
 
-    hbm_bytes: bytes of memory. bfloat16, float8: dense peak, FLOP/s; float8 is 0 where there is none.
+    hbm_bytes: bytes of memory. bfloat16, float8: dense peak in FLOP/s; float8 is 0 on a GPU without it.
     hbm_rate, link_rate, net_rate: bytes/s of memory, to GPUs of its domain (NVLink), to others (its NIC).
-    domain: GPUs that the fast link joins. watts: its power limit. full_watts: the one its peaks are for.
-    gemm, gemm_float8: share of the peak that the best shapes of a matmul reach at full_watts.
-    sustained, sustained_float8: share of that which the matmuls of a training step keep up.
+    domain: how many GPUs the fast link joins. watts: its power limit. full_watts: the limit at which it
+    reaches its peaks.
+    gemm, gemm_float8: share of the peak that the best matmul shapes reach at full_watts.
+    sustained, sustained_float8: share of that rate that the matmuls of a training step sustain.
     attention, attention_backward: share of the bfloat16 peak that fused attention reaches.
-    link, net: share of the links' rate that large collectives reach. source: where they stand.
+    link, net: share of the link rates that large collectives reach. source: of these numbers.
     """
 
     name: str
@@ -62,25 +67,27 @@ class Gpu:
 
     @property
     def throttle(self) -> float:
-        """What is left of a float8 matmul's rate under its power limit: assumed to be in proportion."""
+        """Share of a float8 matmul's rate left by the power limit; assumed proportional to watts."""
         return min(1.0, self.watts / self.full_watts)
 
     @property
     def capped(self) -> float:
-        """What is left of a bfloat16 matmul's rate under its power limit."""
+        """Share of a bfloat16 matmul's rate left by the power limit."""
         return self.throttle**POWER
 
     def sustains(self, dtype: str) -> float:
-        """FLOP/s that the matmuls of a training step keep up."""
+        """FLOP/s that the matmuls of a training step sustain in a dtype."""
         if dtype == "float8":
             return self.float8 * self.gemm_float8 * self.sustained_float8 * self.throttle
         return self.bfloat16 * self.gemm * self.sustained * self.capped
 
 
 POWER = 0.63
-"""Share p of the power limit leaves p ** POWER of bfloat16's rate: an H100's peak is 989 TFLOP/s at 700 W and
-800 at 500 W (arXiv:2411.01783 appendix A). For float8 nobody says: in proportion, which NVIDIA's runs at
-700 W bear out."""
+"""A share p of the full power limit leaves p ** POWER of the bfloat16 rate.
+
+An H100's peak is 989 TFLOP/s at 700 W and 800 at 500 W (arXiv:2411.01783 appendix A). For float8 no source
+was found; it is taken as proportional, which agrees with NVIDIA's runs at 700 W.
+"""
 
 _MAMF = "matmuls: stas00/ml-engineering, compute/accelerator/README.md, maximum achievable matmul FLOPS"
 _FA3 = "attention: arXiv:2407.08608 figures 5 and 6, head_dim 128"
@@ -101,7 +108,7 @@ def _gpu(
     hbm: int = 0,
     sustained: float = 0.79,
 ) -> Gpu:
-    """A row in TFLOP/s, TB/s of memory, GB/s of links."""
+    """A Gpu from TFLOP/s, TB/s of memory, and GB/s of links."""
     bfloat16, float8 = (peak * 1e12 for peak in peaks)
     hbm_rate, link_rate, net_rate = rates[0] * 1e12, rates[1] * 1e9, rates[2] * 1e9
     held = GPUS.get(name, hbm)
@@ -153,14 +160,16 @@ _ROWS = (
 HARDWARE: dict[str, Gpu] = {gpu.name: gpu for gpu in _ROWS}
 """GPU → what it can do.
 
-sustained: 70B with TP 8 on H100 of 500 W (torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md)
-makes 597 tokens/s a GPU in bfloat16, which `cost` gives with 0.79; 652 with TP's collectives beside matmuls,
-0.78; 810 in float8, 0.91. Those runs are not among the rows that predictions are held against. Others are
-taken for an H100, which is bound by its power; but not the A100: a layer of 22B (arXiv:2205.05198 table 4, TP
-8 without sequence parallelism) took 19.6 ms, for which `cost` gives 20.3 with 0.89, and 21.7 with 0.79.
+sustained: torchtitan measured 70B with TP 8 on H100 of 500 W
+(benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md). In bfloat16 it makes 597 tokens/s a GPU, which `cost`
+gives with 0.79; with TP's collectives beside matmuls 652, for 0.78; in float8 810, for 0.91. Those runs are
+not among the rows that score the predictions. Other GPUs get the H100's share, which is limited by power. The
+A100 is not: a layer of 22B (arXiv:2205.05198 table 4, TP 8 without sequence parallelism) took 19.6 ms, for
+which `cost` gives 20.3 with 0.89, and 21.7 with 0.79.
 
 link and net: nccl-tests, 366 GB/s of bus bandwidth of 450 in a node of H100, 386 GB/s of 8·50 over eight
-nodes (coreweave/nccl-tests). Only those of GPUS have a memory that was read."""
+nodes (coreweave/nccl-tests). Memory sizes were read from nvidia-smi only for the names in GPUS.
+"""
 
 _MOST = {"hbm_bytes": 2.0**50, "domain": 2.0**16, "watts": 1e5, "full_watts": 1e5}
 _SHARES = [
@@ -177,10 +186,11 @@ _MOST_RATE = 1e20
 
 
 def hardware(gpu: str | Gpu | Mapping[str, object]) -> Gpu:
-    """A GPU by name, or one's own: {"base": a name, any field of Gpu: its value, "nccl_tests": text}.
+    """A GPU by name, or a custom one from a dict of changes to a named GPU.
 
-    nccl_tests: the output of an nccl-tests program as it was printed; the bus bandwidth of its largest
-    message becomes `link_rate` where it ran on one machine, else `net_rate`. Raises LlamaparError by field.
+    The dict is {"base": a name, any field of Gpu: its value, "nccl_tests": text}. nccl_tests is the printed
+    output of an nccl-tests program: the bus bandwidth of its largest message becomes `link_rate` if it ran on
+    one machine, else `net_rate`. Raises LlamaparError, naming the field.
     """
     if isinstance(gpu, Gpu):
         return gpu
@@ -188,6 +198,7 @@ def hardware(gpu: str | Gpu | Mapping[str, object]) -> Gpu:
         return HARDWARE[one_of("gpu", gpu, HARDWARE, LlamaparError)]
     if not isinstance(gpu, Mapping):
         raise LlamaparError(f"gpu={shown(gpu)}: a name or a dict is needed", "", list(HARDWARE), "gpu")
+    # A copy: the keys are popped below, and the dict belongs to the caller.
     given = dict(gpu)
     base = hardware(str(given.pop("base", DEFAULT_GPU)))
     text = given.pop("nccl_tests", None)
@@ -202,7 +213,7 @@ def hardware(gpu: str | Gpu | Mapping[str, object]) -> Gpu:
 
 
 def _rate(name: str, value: object, usual: float) -> float | int:
-    """A rate, a share or a count of a GPU, refused by field where it cannot be. usual: what it may be."""
+    """A checked rate, share or count of a GPU. usual: the value that the error suggests."""
     if name in ("domain", "hbm_bytes"):
         return whole(name, value, 1, int(_MOST[name]))
     most = 1.0 if name in _SHARES else _MOST.get(name, _MOST_RATE)
@@ -218,7 +229,7 @@ _NCCL_HOST = re.compile(r"^# +Rank +\d+ .*? on +(\S+) +device", re.MULTILINE)
 
 
 def measured(gpu: Gpu, text: str) -> Gpu:
-    """The GPU with the bus bandwidth of an nccl-tests output. Raises LlamaparError where there is none."""
+    """The GPU with the bus bandwidth from nccl-tests output. Raises LlamaparError if the text has none."""
     rows = [(int(size), float(busbw)) for size, busbw in _NCCL_ROW.findall(text)]
     if not rows or max(rows)[1] <= 0:
         why = "its lines are size, count, type, redop, root, time, algbw, busbw"
@@ -231,4 +242,5 @@ def measured(gpu: Gpu, text: str) -> Gpu:
     source = "; ".join(filter(None, [gpu.source, ran]))
     if len(set(hosts)) > 1:  # each host's NICs carry the ring of all its GPUs
         return replace(gpu, net_rate=rate / (len(hosts) / len(set(hosts))), net=1.0, source=source)
+    # A measured rate already is what collectives reach, so its share is 1.
     return replace(gpu, link_rate=rate, link=1.0, source=source)

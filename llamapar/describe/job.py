@@ -1,4 +1,8 @@
-"""What a person wants to run: a model, a layout, and the facts around them."""
+"""What a person wants to run: a model, a layout, and the facts around them.
+
+A Job is a frozen value, and most facts may be unknown (None). Whether the job can work is for `lp.check` to
+say.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +25,19 @@ _CHOICES = {"layer_split", "gpu", "recompute", "schedule"}
 
 @dataclass(frozen=True)
 class Job(Fields, word="job field"):
-    """A model under a layout, with whatever else is known; None is not known.
+    """A model under a layout, with all other known facts; None means unknown.
 
-    gpus: GPUs there are. gpus_per_node: GPUs that share NVLink.
+    gpus: available GPUs. gpus_per_node: GPUs that share NVLink.
     seq_len: tokens of a sequence. batch_tokens: tokens of a global batch.
     batch_per_dp: sequences per DP group and step. micro_batch: sequences of a micro-batch.
-    global_batch: sequences of a step, all DP groups together.
-    micro_batches: micro-batches per step and DP group; derived where the batch sizes say it.
+    global_batch: sequences of a step, over all DP groups.
+    micro_batches: micro-batches per step and DP group; derived from the batch sizes if they determine it.
     kv_replication: hold a KV head on several TP ranks when tp > n_kv_heads.
     padding: vocabulary padding; None means the chosen framework's own, or none.
     quant_group: weights that share a quantisation scale along the input dim.
     layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
-    gpu: a name of `hardware.GPUS`, whose memory must hold it. recompute, schedule, nc, regather, silu_kept,
-        elementwise_kept: as in `memory`.
+    gpu: a name of `hardware.GPUS`; the job must fit its memory.
+    recompute, schedule, nc, regather, silu_kept, elementwise_kept: as in `memory`.
     """
 
     model: ModelConfig
@@ -60,7 +64,7 @@ class Job(Fields, word="job field"):
 
     @classmethod
     def of(cls, model: ModelLike, layout: LayoutLike | None = None, **known: object) -> Job:
-        """A Job from what a person gives; LayoutError or ModelError names the field that is off.
+        """A checked Job from a person's input. LayoutError or ModelError names the invalid field.
 
         known: fields of Job, and fields of Layout, which replace those of `layout`.
         """
@@ -91,14 +95,14 @@ class Job(Fields, word="job field"):
         return cls(find_model(model), layout, **Values(known))
 
     def replace(self, **changes: object) -> Job:
-        """A copy with fields changed; unlike `of` it trusts the values."""
+        """A copy with some fields changed. The values are not checked again; `of` checks them."""
         return replace(self, **Values(changes))
 
     # -- numbers that rules and messages speak of ----------------------------------------------
 
     @property
     def sequences(self) -> int | None:
-        """Sequences of a step, from whichever facts say it; None where none does."""
+        """Sequences of a step, from whichever facts determine it; None if none does."""
         dp, tokens, seq = self.layout.dp, self.batch_tokens, self.seq_len
         if self.global_batch or self.batch_per_dp:
             return self.global_batch or (self.batch_per_dp or 0) * dp
@@ -107,13 +111,13 @@ class Job(Fields, word="job field"):
         return tokens // seq if tokens and seq and tokens % seq == 0 else None
 
     def leaves_node(self, axis: str) -> bool:
-        """Whether a group of the axis has ranks on several nodes, which hold ranks one after the other."""
+        """Whether some group of the axis spans several nodes. Nodes hold consecutive ranks."""
         lay, node = self.layout, self.gpus_per_node
         return lay.size(axis) > 1 and lay.world > node and node % (lay.stride(axis) * lay.size(axis)) != 0
 
     @property
     def n_micro_batches(self) -> int | None:
-        """Micro-batches per step and DP group, given or derived; None where it is not known."""
+        """Micro-batches per step and DP group, given or derived; None if unknown."""
         if self.micro_batches is not None:
             return self.micro_batches
         if self.micro_batch is None:
@@ -127,23 +131,23 @@ class Job(Fields, word="job field"):
 
     @property
     def kv_replicas(self) -> int:
-        """TP ranks that would hold the same KV head (`splits.kv_copies`)."""
+        """How many TP ranks would hold the same KV head (`splits.kv_copies`)."""
         return kv_copies(self.model.n_kv_heads, self.layout.tp)
 
     @property
     def node_span(self) -> int:
-        """Consecutive ranks from the first to the last of a TP group, both counted."""
+        """How many consecutive ranks a TP group spans, from its first rank to its last."""
         return (self.layout.tp - 1) * self.layout.stride("tp") + 1
 
     @property
     def token_unit(self) -> int:
-        """What TP with sequence parallel and head-tail CP need the tokens of a sequence to divide by."""
+        """What must divide the tokens of a sequence under TP with sequence parallelism and head-tail CP."""
         lay = self.layout
         return (lay.tp if lay.sp else 1) * (2 * lay.cp if lay.cp > 1 else 1)
 
     @lru_cache(maxsize=256)  # noqa: B019  a Job is a small value, and 256 of them are few
     def numbers(self, padding: Padding | None = None) -> dict[str, object]:
-        """Every number by the name that message templates use."""
+        """Every number that message templates use, by name."""
         m, lay = self.model, self.layout
         padding = self.padding or padding or NO_PADDING
         padded = padding.padded(m.vocab_size, lay.tp)
@@ -235,7 +239,7 @@ class Job(Fields, word="job field"):
 
 
 def only_flexible(nc: object, schedule: str) -> LayoutError:
-    """The refusal of nc for a schedule that takes its rounds as they come."""
+    """The error for nc with a schedule that does not use it."""
     why = "nc is of the flexible schedule; the others choose their rounds themselves"
     flexible = Choice((("schedule", "flexible"),), bare=True)
     return LayoutError(f"nc={shown(nc)} with {schedule}", why, [flexible], "nc")
@@ -245,7 +249,7 @@ _FACTS = [name for name in Job.__dataclass_fields__ if name not in ("model", "la
 
 
 def _decimal(value: float) -> str:
-    """Short, with no digit of the whole part lost."""
+    """A short decimal that keeps every digit of the whole part."""
     return f"{value:g}" if value < 1e5 else f"{value:.10g}"
 
 

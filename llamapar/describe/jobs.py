@@ -1,10 +1,10 @@
-"""Jobs that ran, as they were published: the three rows of Table 4 of "The Llama 3 Herd of Models".
+"""Jobs that ran, as published: the three rows of Table 4 of "The Llama 3 Herd of Models".
 
-That paper (arXiv:2407.21783, section 3.3.2) prints GPUs, degrees, sequence length and sequences of a step,
-and that sequences of 8,192 tokens needed no activation checkpointing. "Scaling Llama 3 Training with
-Efficient Parallelism Strategies" (ISCA 2025) has one layer for each virtual stage, and 126 rather than 128 of
-them, so that both ends have one less (section 3.1.2); ZeRO 1 with 1F1B where a step has 2·pp micro-batches or
-more, else ZeRO 2 and all forwards before all backwards (section 3.1.3).
+That paper (arXiv:2407.21783, section 3.3.2) prints GPUs, degrees, sequence length and sequences of a step. It
+also says that sequences of 8,192 tokens needed no activation checkpointing. "Scaling Llama 3 Training with
+Efficient Parallelism Strategies" (ISCA 2025) adds the rest. Each virtual stage has one layer, and the model
+126 layers rather than 128, so that both ends have one less (section 3.1.2). A step with 2·pp micro-batches or
+more uses ZeRO 1 with 1F1B; else it uses ZeRO 2 with all forwards before all backwards (section 3.1.3).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .options import offer
 
 @dataclass(frozen=True)
 class PublishedJob:
-    """A job that ran. open: what its sources do not say of its memory, as arguments of `lp.memory`."""
+    """A published job that ran. open: the arguments of `lp.memory` that its sources leave unknown."""
 
     job: Job
     source: str
@@ -32,12 +32,12 @@ class PublishedJob:
 
     @property
     def note(self) -> str:
-        """What is known of it, and what is not, in two lines."""
+        """What its sources state and what they leave open, in two lines."""
         return f"Llama 3 405B on {self.short} ({self.source}): it ran\nnot published: {', '.join(self.open)}"
 
 
 def _row(cp: int, dp: int, sequences: int) -> Job:
-    """A row of the table, with micro-batches of one sequence. sequences: of a step for each dp way."""
+    """A row of the table, with micro-batches of one sequence. sequences: per step and DP way."""
     early = sequences >= 2 * 16
     layout = Layout(tp=8, cp=cp, pp=16, dp=dp, virtual_stages=8, zero=1 if early else 2)
     return Job(
@@ -76,6 +76,6 @@ JOBS = {
         ("recompute", "loss"),
     ),
 }
-"""Name → a job of the paper's."""
+"""Name → a published job of the paper."""
 
 offer("job", JOBS)

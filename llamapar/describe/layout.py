@@ -1,7 +1,8 @@
 """The Layout: how many ways each mesh axis cuts the model, and which rank sits where.
 
-A frozen value. Nothing here needs a process group, so 2**20 ranks cost as little as eight: a group
-of ranks along one axis is an arithmetic progression, kept as a `range`.
+A Layout is a frozen value and needs no process group. A group of ranks along one axis is an arithmetic
+progression, kept as a `range`, so 2**20 ranks cost as little as eight. Whether a layout can cut a given model
+is for `lp.check` to say.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ AXES = ("tp", "cp", "pp", "dp")
 """Mesh axes: tensor, context, pipeline and data parallelism."""
 
 SHARDING = "dp-cp"
-"""The joint axes over which ZeRO shares (arXiv:2407.21783, section 3.3.2), where both have several ranks."""
+"""The joint axes that share ZeRO's states (arXiv:2407.21783, section 3.3.2), if both have several ranks."""
 
 AXIS_TITLES = {
     "tp": "tensor parallel",
@@ -37,7 +38,7 @@ PAPER_ORDER = "tp-cp-pp-dp"
 
 
 class Coord(NamedTuple):
-    """A rank's place in the mesh, one index per axis."""
+    """The place of a rank in the mesh: one index for each axis."""
 
     tp: int
     cp: int
@@ -65,9 +66,9 @@ Degrees = TypedDict(
 
 @dataclass(frozen=True)
 class Layout(Fields, word="layout field"):
-    """Degrees of the four mesh axes and the order in which global ranks walk through them.
+    """Degrees of the four mesh axes, and the order in which global ranks walk through them.
 
-    tp, cp, pp, dp: degrees, each >= 1; the product is the number of ranks (`world`).
+    tp, cp, pp, dp: degrees, each >= 1; their product is the number of ranks (`world`).
     dp_replicate: how many of the dp ways hold full copies; the other `dp_shard` = dp / dp_replicate
         ways share the ZeRO/FSDP shards (HSDP). dp_shard is the faster of the two.
     sequence_parallel: Megatron's sequence parallelism over the TP group; None means "on when tp > 1".
@@ -75,7 +76,7 @@ class Layout(Fields, word="layout field"):
     zero: ZeRO stage, 0 to 3: what the sharding group (dp_shard x cp) shares.
     order: axis names joined by "-", fastest first; the default is the paper's.
 
-    Raises LayoutError, naming the field, for anything that is not such a number.
+    Raises LayoutError, naming the field, for an invalid value.
     """
 
     tp: int = 1
@@ -89,6 +90,7 @@ class Layout(Fields, word="layout field"):
     order: str = PAPER_ORDER
 
     def __post_init__(self) -> None:
+        # A frozen dataclass refuses plain assignment, even of the checked value in place of the given one.
         put = object.__setattr__
         for name in (*AXES, "virtual_stages"):
             put(self, name, whole(name, getattr(self, name), 1, MAX_DEGREE))
@@ -114,12 +116,12 @@ class Layout(Fields, word="layout field"):
             raise self._replicas_refused(what, "dp = dp_replicate x dp_shard", self.dp_replicate)
 
     def _replicas_refused(self, what: str, why: str, near: object) -> LayoutError:
-        """The refusal of dp_replicate, with the divisors of dp on either side of `near`."""
+        """The error for an invalid dp_replicate; it offers the divisors of dp on either side of `near`."""
         nearest = nearest_divisors(self.dp, near if isinstance(near, int) else 1)
         return LayoutError(what, why, [Choice.of(dp_replicate=n) for n in nearest], "dp_replicate")
 
     def _within_reach(self) -> Choice:
-        """The change that leaves at most MAX_WORLD ranks: of the largest degree, or of the largest ones."""
+        """A suggestion of at most MAX_WORLD ranks that lowers as few of the largest degrees as it can."""
         lowered, world = dict[str, int](), self.world
         for axis in sorted(AXES, key=lambda axis: -getattr(self, axis)):
             least = min(self.dp, self.dp_replicate) if axis == "dp" else 1
@@ -139,26 +141,26 @@ class Layout(Fields, word="layout field"):
 
     @property
     def dp_shard(self) -> int:
-        """Ways of dp that share ZeRO/FSDP shards: dp / dp_replicate."""
+        """How many dp ways share the ZeRO/FSDP shards: dp / dp_replicate."""
         return self.dp // self.dp_replicate
 
     @property
     def sp(self) -> bool:
-        """Whether sequence parallelism is in effect: it needs a TP group of more than one rank."""
+        """Whether sequence parallelism is in effect; it needs a TP group of more than one rank."""
         return self.tp > 1 and self.sequence_parallel is not False
 
     @property
     def stages(self) -> int:
-        """Pipeline stages in all: pp x virtual_stages."""
+        """Number of pipeline stages: pp x virtual_stages."""
         return self.pp * self.virtual_stages
 
     @property
     def usual_micro_batches(self) -> int:
-        """Micro-batches of a step where nobody says: two for each PP rank suit every schedule."""
+        """Default number of micro-batches in a step: two for each PP rank, which suits every schedule."""
         return 2 * self.pp
 
     def size(self, axis: str) -> int:
-        """Degree of `axis`, or of joint axes such as "dp-cp"."""
+        """Degree of `axis`, or the product of joint axes such as "dp-cp"."""
         return math.prod(getattr(self, name) for name in _axes(axis))
 
     @property
@@ -178,31 +180,33 @@ class Layout(Fields, word="layout field"):
     # -- ranks and groups ----------------------------------------------------------------------
 
     def coord_of(self, rank: int) -> Coord:
-        """The (tp, cp, pp, dp) of a global rank."""
+        """The (tp, cp, pp, dp) of a global rank. Raises LayoutError for a rank outside the layout."""
         rank = whole("rank", rank, 0, self.world - 1)
         place = {}
         for axis in self.axes:
+            # The axes are the digits of the rank in a mixed base, the fastest axis being the last digit.
             rank, place[axis] = divmod(rank, getattr(self, axis))
         return Coord(**place)
 
     def rank_of(self, tp: int = 0, cp: int = 0, pp: int = 0, dp: int = 0) -> int:
-        """The global rank at (tp, cp, pp, dp)."""
+        """The global rank at (tp, cp, pp, dp). Raises LayoutError for an index outside its axis."""
         place = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
         return sum(whole(axis, place[axis], 0, getattr(self, axis) - 1) * self.stride(axis) for axis in AXES)
 
     def group(self, axis: str, rank: int) -> range | tuple[int, ...]:
-        """The ranks that `rank` communicates with along `axis`, itself included, ascending.
+        """The ranks that `rank` communicates with along `axis`, itself included, in ascending order.
 
-        `axis` is one axis ("tp"), which gives a range, or several joined by "-" ("dp-cp", the
-        sharding group of ZeRO and FSDP in Llama 3), which gives a tuple.
+        axis: one axis ("tp"), which gives a range; or several joined by "-", which give a tuple. "dp-cp" is
+        the sharding group of ZeRO and FSDP in Llama 3.
         """
         names = _axes(axis)
         place = self.coord_of(rank)
+        # The group's first rank has index 0 on the group's axes and shares all other indexes.
         first = rank - sum(getattr(place, name) * self.stride(name) for name in names)
         return self._group_from(names, first)
 
     def groups(self, axis: str) -> Iterator[range | tuple[int, ...]]:
-        """All groups along `axis` (or joint axes), by first rank, made one at a time."""
+        """All groups along `axis` (or joint axes), ordered by first rank and made one at a time."""
         names = _axes(axis)
         others = [name for name in reversed(self.axes) if name not in names]
         steps = [range(0, getattr(self, n) * self.stride(n), self.stride(n)) for n in others]
@@ -220,7 +224,7 @@ class Layout(Fields, word="layout field"):
     # -- words ---------------------------------------------------------------------------------
 
     def replace(self, **changes: object) -> Layout:
-        """A copy with some fields changed."""
+        """A copy with some fields changed. Raises LayoutError as Layout does."""
         return replace(self, **Values(changes))
 
     def __str__(self) -> str:
@@ -230,8 +234,8 @@ class Layout(Fields, word="layout field"):
     def of(cls, value: LayoutLike | None = None, **degrees: object) -> Layout:
         """A Layout from a Layout, from a mapping of its fields, or from fields given by name.
 
-        Fields given by name replace those of `value`; a field that nobody gives has its default.
-        Raises LayoutError for anything else, and where nothing is given.
+        Fields given by name replace those of `value`; any other field has its default. Raises LayoutError for
+        anything else, and if nothing is given.
         """
         if isinstance(value, Mapping) or (value is None and degrees):
             degrees = {**(value or {}), **degrees}
@@ -248,10 +252,10 @@ class Layout(Fields, word="layout field"):
 
 
 LayoutLike = Layout | Mapping[str, object]
-"""What a public function takes for a layout; `Layout.of` reads it: a Layout, or a mapping of its fields."""
+"""What a public function accepts as a layout: a Layout, or a mapping of its fields; `Layout.of` reads it."""
 
 ORDERS: tuple[str, ...] = tuple("-".join(names) for names in itertools.permutations(AXES))
-"""Every order of the four axes, fastest first."""
+"""All orders of the four axes, each with its fastest axis first."""
 
 
 def _axes(axis: object) -> tuple[str, ...]:
@@ -269,12 +273,13 @@ def _axes(axis: object) -> tuple[str, ...]:
 
 def divisors(n: int) -> list[int]:
     """The divisors of n, ascending."""
+    # Divisors come in pairs around the root, so the search ends there even for 2**24 ranks.
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
 
 
 def nearest_divisors(n: int, value: int) -> list[int]:
-    """The divisors of n on either side of value: the nearest valid choices."""
+    """The divisors of n on either side of value, which an error offers as the nearest valid choices."""
     all_of = divisors(n)
     below = [d for d in all_of if d <= value][-1:]
     above = [d for d in all_of if d > value][:1]

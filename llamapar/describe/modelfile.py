@@ -1,4 +1,4 @@
-"""A model's dimensions as Hugging Face's config.json and Meta's params.json say them."""
+"""A model's dimensions written as Hugging Face's config.json and as Meta's params.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rope import RopeScaling
 
 
 def as_hf(model: ModelConfig) -> dict[str, object]:
-    """The object of a config.json (huggingface/transformers v5.23.0, configuration_llama.py)."""
+    """The dimensions as keys of a config.json (huggingface/transformers v5.23.0, configuration_llama.py)."""
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": model.rope_theta}
     if s := model.rope_scaling:
         rope |= {"rope_type": s.kind, "original_max_position_embeddings": s.original_max_seq_len}
@@ -27,23 +27,23 @@ def as_hf(model: ModelConfig) -> dict[str, object]:
 
 
 def family(model: ModelConfig) -> Family:
-    """The class of transformers that has the model's tensors; biases on some projections are Qwen2's form."""
+    """The transformers class that has the model's tensors; biases on some projections only mean Qwen2."""
     if model.qk_norm:
         return FAMILIES["qwen3"]
     return FAMILIES["qwen2" if model.qkv_bias and not model.o_bias else "llama"]
 
 
 def config_json(model: ModelConfig) -> dict[str, object]:
-    """A whole config.json, class and all."""
+    """A complete config.json, including its class."""
     made = family(model)
     dims = {key: value for key, value in as_hf(model).items() if value is not None}
     return {"architectures": [made.architecture], "model_type": made.name, **dims}
 
 
 def params_json(model: ModelConfig) -> dict[str, object]:
-    """The object of a params.json: `ModelConfig.from_meta` reads the same dimensions from it.
+    """The object of a params.json, from which `ModelConfig.from_meta` reads the same dimensions.
 
-    Raises ModelError for what Meta's format has no words for: another head_dim, biases, QK norms.
+    Raises ModelError for what Meta's format cannot express: another head_dim, biases, QK norms.
     """
     checks = {
         "head_dim": model.head_dim * model.n_heads != model.dim,
@@ -70,7 +70,7 @@ def params_json(model: ModelConfig) -> dict[str, object]:
 
 
 def _ffn(dim: int, ffn_dim: int) -> tuple[float | None, int]:
-    """A multiplier and multiple_of that give the width: published ones where they do, else made for it."""
+    """A multiplier and multiple_of that give the FFN width: published ones if possible, else constructed."""
     for multiplier, multiple in product((None, 1.3, 1.2, 1.4, 1.5, 1.0), (256, 1024, 4096)):
         if ffn_dim_from(dim, multiplier, multiple) == ffn_dim:
             return multiplier, multiple

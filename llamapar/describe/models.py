@@ -1,7 +1,8 @@
 """A Llama-style model as numbers: dimensions, presets, readers and the parameter inventory.
 
-Field names are Meta's and torchtitan's (`dim`, `n_kv_heads`, …). A ModelConfig is always consistent
-in itself; whether a layout can cut it is for `lp.check` to say.
+Field names are Meta's and torchtitan's (`dim`, `n_kv_heads`, …). A ModelConfig is always consistent in
+itself; whether a layout can cut it is for `lp.check` to say. Mixtures of experts and quantised models are not
+covered.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Parameter:
     """One tensor of the model, unsharded.
 
     key: the row of the placement table (`placement.PARAMETERS`) that says how it is cut.
-    layer: index of its transformer layer, or None for the embedding, the final norm and the head.
+    layer: index of its transformer layer; None for the embedding, the final norm and the head.
     """
 
     name: str
@@ -135,7 +136,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     # -- the inventory -------------------------------------------------------------------------
 
     def _layer_tensors(self) -> list[tuple[str, str, str, tuple[int, ...]]]:
-        """(key, Meta name, HF name, shape) of the tensors of one layer."""
+        """(key, Meta name, HF name, shape) of every tensor in one layer."""
         d, f, q, kv = self.dim, self.ffn_dim, self.q_dim, self.kv_dim
         rows: list[tuple[str, str, str, tuple[int, ...]]] = [
             ("norm", "attention_norm.weight", "input_layernorm.weight", (d,)),
@@ -167,7 +168,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         return rows
 
     def parameters(self) -> Iterator[Parameter]:
-        """Every tensor, in the order of the forward pass; a tied head is not stored twice."""
+        """Every tensor, in the order of the forward pass; a tied head is not listed again."""
         vocab = (self.vocab_size, self.dim)
         yield Parameter("tok_embeddings.weight", "model.embed_tokens.weight", vocab, "tok_embeddings")
         for i in range(self.n_layers):
@@ -184,12 +185,13 @@ class ModelConfig(Fields, word="model field", error=ModelError):
 
     @cached_property
     def n_params(self) -> int:
-        """Parameters of the whole model, a tied embedding counted once."""
+        """Parameters of the whole model; a tied embedding counts once."""
         ends = self.vocab_size * self.dim * (1 if self.tied else 2)
         return self.n_layers * self.layer_params + self.dim + ends
 
     def replace(self, **changes: object) -> ModelConfig:
         """A copy with some fields changed; head_dim follows dim and n_heads unless it is given."""
+        # The stored head_dim belongs to the old sizes; 0 derives it anew.
         if {"dim", "n_heads"} & changes.keys() and "head_dim" not in changes:
             changes["head_dim"] = 0
         return replace(self, **Values(changes))
@@ -198,10 +200,10 @@ class ModelConfig(Fields, word="model field", error=ModelError):
 
     @classmethod
     def from_hf(cls, source: str | Path | Mapping[str, object], name: str = "") -> ModelConfig:
-        """From a Hugging Face `config.json`: a path, a folder that holds one, or its dict.
+        """A model from a Hugging Face `config.json`: a path, a folder that holds one, or its dict.
 
-        A text that starts with "{" is read as JSON. Raises ModelError for a broken file, a missing
-        or impossible field, or a model that is not a dense Llama-style one.
+        A text that starts with "{" is read as JSON. Raises ModelError for a broken file, a missing or
+        impossible field, or a model that is not a dense Llama-style one.
         """
         raw, found = read_object(source, "config.json")
         fields = from_config_json(raw)
@@ -211,9 +213,9 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     def from_meta(
         cls, source: str | Path | Mapping[str, object], name: str = "", vocab_size: int | None = None
     ) -> ModelConfig:
-        """From Meta's `params.json`: a path, a folder that holds one, or its dict.
+        """A model from Meta's `params.json`: a path, a folder that holds one, or its dict.
 
-        vocab_size: for Llama 2, whose params.json says -1 and leaves it to the tokenizer.
+        vocab_size: needed for Llama 2, whose params.json says -1 and leaves it to the tokenizer.
         The FFN width follows llama-models (`ffn_dim_from`). Raises ModelError.
         """
         raw, found = read_object(source, "params.json")
@@ -222,14 +224,14 @@ class ModelConfig(Fields, word="model field", error=ModelError):
 
 
 ModelLike = str | Path | Mapping[str, object] | ModelConfig
-"""What a public function takes for a model; `model` reads it: a name, a file or folder, a dict, or itself."""
+"""What a public function accepts as a model: a name, a file or folder, a dict, or a ModelConfig."""
 
 
 def model(source: ModelLike) -> ModelConfig:
-    """The model named by `source`: a preset's name or its publisher's, a JSON file or its folder, or a dict.
+    """The model that `source` names: a preset's or publisher's name, a JSON file or its folder, or a dict.
 
-    Meta's params.json and Hugging Face's config.json are told apart by their keys.
-    Raises ModelError with the nearest preset names when nothing fits.
+    The keys tell Meta's params.json from Hugging Face's config.json. Raises ModelError with the nearest
+    preset names if nothing matches.
     """
     if isinstance(source, ModelConfig):
         return source
@@ -241,6 +243,7 @@ def model(source: ModelLike) -> ModelConfig:
         raise ModelError(
             f"model={shown(source)}: a preset's name, a path or a dict is needed", "", [*PRESETS][:3], "model"
         )
+    # A file wins over a public name, so a folder called like a model is read as the folder.
     if is_json(source) or exists(source):
         raw, _ = read_object(source, "config.json", "params.json")
         return _from_any(raw, source)
@@ -276,12 +279,12 @@ def _from_any(raw: Mapping[str, object], source: str | Path | Mapping[str, objec
 # -- public models -----------------------------------------------------------------------------
 
 PRESETS: dict[str, ModelConfig] = {e.name: ModelConfig(**e.fields) for e in entries() if e.preset}
-"""Models by name; `tiny` is ours, small enough to run on any machine."""
+"""Preset models by name; `tiny` is this project's own, small enough to run on any machine."""
 
 
 @cache
 def public_models() -> dict[str, ModelConfig]:
-    """Every model of the table but `tiny`, by each of its names: of some the dimensions alone are right."""
+    """Every model of the table except `tiny`, by each of its names; of some only the dimensions are right."""
     found: dict[str, ModelConfig] = {}
     for entry in entries():
         config = PRESETS.get(entry.name) or ModelConfig(**entry.fields)
@@ -290,7 +293,7 @@ def public_models() -> dict[str, ModelConfig]:
 
 
 def _public(name: str) -> ModelConfig | None:
-    """The model that the table has under exactly this name; ModelError for one that is not counted."""
+    """The table's model of exactly this name, or None. ModelError if its parameters cannot be counted."""
     entry = next((entry for entry in entries() if entry.name == name), None)
     if entry is None:
         return None

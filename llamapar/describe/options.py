@@ -1,10 +1,10 @@
-"""The table of options: what each is called, what it may be, what it is unless said, and what it means.
+"""The table of options: the name, type, default, choices, help and unit of everything a person may set.
 
-Whatever a person may set by name stands here once. The command's flags and their help, the panels'
-controls, exported settings and the numbers that people type are made from it; a test holds it equal to the
-signatures of the public functions. Choices that another room owns (frameworks, schedules, file formats) are
-handed in by that room with `offer` as it is imported. Those of satellites, and of rooms that need torch, are
-written here, for asking them would import them; a test compares.
+The command's flags and help, the panels' controls, exported settings and the reading of typed numbers are
+made from it. A test compares it with the signatures of the public functions. Some choices belong to another
+room (frameworks, schedules, file formats): that room hands them in with `offer` when it is imported. Choices
+of satellites and of rooms that need torch are written out here, because asking those rooms would import them;
+a test compares them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .splits import LAYER_SPLITS, Padding
 class Option:
     """One option.
 
-    kind: the type of its value. default: its value unless said, None where nothing is known.
-    help: one line, where {choices} stands for them with the default marked, {names} for them alone.
+    kind: the type of its value. default: its default value; None means unknown.
+    help: one line; {choices} expands to the choices with the default marked, {names} to the choices alone.
     unit: what it counts. most: the largest value of a count.
     """
 
@@ -39,7 +39,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Its name on a command line."""
+        """Its flag on a command line."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
@@ -48,17 +48,20 @@ class Option:
         return self.kind in (int, float)
 
     def words(self, value: object) -> list[str]:
-        """The flag with a value, as a command line takes them."""
+        """The flag with a value, as a command line takes it."""
         if self.kind is bool:
             return [self.flag if value else f"--no-{self.flag[2:]}"]
         return [self.flag, written(value)]
 
     def chosen(self, value: object) -> str:
-        """`value` if it is one of the choices; LayoutError with the nearest else."""
+        """`value` if it is one of the choices; else raises LayoutError with the nearest ones."""
         return one_of(self.name, value, self.choices)
 
     def about(self, default: object, text: str = "") -> str:
-        """Its help where it is `default` unless said. text: where it means something else there."""
+        """Its help text, for a function in which it has the default `default`.
+
+        text: replaces the help where the option means something else.
+        """
         text = text or self.help
         if self.is_count and default is not None and "(default" not in text:
             return f"{text} (default {written(default)})"
@@ -78,7 +81,7 @@ def written(value: object) -> str:
 
 _EXPORTED = ("Python", "CLI", "torchtitan", "Megatron-LM", "Hugging Face")
 EXPORTS = {title.lower().replace(" ", "-"): title for title in _EXPORTED}
-"""What settings of a job can be copied as → its title on a button; `configs` writes them."""
+"""Export format → its title on a button; `configs` writes these settings."""
 
 _FAULTS = """drop_all_reduce drop_backward_all_reduce sum_twice no_kv_grad_sum tile_kv no_norm_grad_sum
 contiguous_positions no_context_grad_sum no_data_grad_sum shards_not_summed replicas_not_summed
@@ -247,7 +250,7 @@ OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "ranks": {"layer_split": "balanced ends"},
     "stages": {"layer_split": "balanced ends"},
 }
-"""Public function → the defaults that are its own."""
+"""Public function → the defaults in which it differs from the table."""
 
 LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_parallel")
 FACTS = (
@@ -255,15 +258,15 @@ FACTS = (
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
     *("gpu", "recompute", "schedule", "nc", "regather", "silu_kept", "elementwise_kept"),
 )
-"""The options that are fields of a Layout, and of a Job beside its model and layout."""
+"""Options that are fields of a Layout, and of a Job beside its model and layout."""
 
 
 def default(name: str, function: str = "") -> object:
-    """What an option is unless said, for one of the public functions; None for one of no table."""
+    """The default of an option in one public function; None for a name that is not in the table."""
     usual = OPTIONS[name].default if name in OPTIONS else None
     return OTHER_DEFAULTS.get(function, {}).get(name, usual)
 
 
 def offer(name: str, choices: Iterable[str]) -> None:
-    """Hand in the choices of an option, for the room that owns them."""
+    """Set the choices of an option; called by the room that owns them."""
     OPTIONS[name] = replace(OPTIONS[name], choices=tuple(choices))

@@ -1,11 +1,11 @@
-"""A pickle read as data: what it would build, with nothing in it looked up, called or executed.
+"""Reading a pickle as data: what it would build, with nothing looked up, called or executed.
 
-Python's own unpickler imports and calls what a file names; torch's `weights_only` one still calls what is
-on its list (`UntypedStorage(2**40)` allocates) and hashes any tuple a file gives it (nested ones never end).
-Here a first pass lets only the opcodes through that `torch.save` and torch.distributed.checkpoint write
-(protocols 2 to 5), each within the file. Then Python's unpickler builds the value, with names instead of
-classes and functions, and records instead of calls. A pickle cannot make it allocate more than a fixed
-multiple of the bytes that the file really holds.
+Python's own unpickler imports and calls what a file names. torch's `weights_only` still calls what is on its
+list (`UntypedStorage(2**40)` allocates) and hashes any tuple that a file gives it (nested ones never end).
+Here a first pass accepts only the opcodes that `torch.save` and torch.distributed.checkpoint write (protocols
+2 to 5), each within the file. Then Python's unpickler builds the value, with names instead of classes and
+functions, and records instead of calls. A pickle cannot make it allocate more than a fixed multiple of the
+bytes that the file really holds.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import Any
 from llamapar.errors import CheckpointError, shown
 
 MAX_DIMS = 8
-"""Most dims of a tensor."""
+"""Most dims that a tensor may have."""
 
 MAX_PICKLE = 2**28
-"""Bytes of the largest pickle that is read; a tensor of a state dict takes about 150."""
+"""Largest pickle that is read, in bytes; a tensor of a state dict takes about 150."""
 
 MAX_STEPS = 2**23
-"""Opcodes of the longest pickle that is read; a tensor takes about 50, a few seconds are the most."""
+"""Most opcodes that are read, a few seconds of work; a tensor takes about 50."""
 
 MAX_KEY = 2**32
-"""What a number stays below that is a key of a dict: so none have the same hash."""
+"""Integer keys of a dict must be smaller than this, so that no two have the same hash."""
 
 STORAGE = "a storage"
-"""The name of what stands for a persistent id; its args are the id's."""
+"""The name of a `Made` that stands for a persistent id; its args are the id's."""
 
 # -- what is built ---------------------------------------------------------------------------------
 
 
 class Made:
-    """What a pickle would get by calling `name` with `args`, and the state it would then set."""
+    """A call that the pickle asks for: `name`, `args`, and the state that it would set afterwards."""
 
     __slots__ = ("args", "name", "state")
 
@@ -53,11 +53,11 @@ class Made:
 
 
 class BadKey(Exception):
-    """A key that could take for ever to hash, by its type."""
+    """A dict key that could take unbounded time to hash; the message is its type."""
 
 
 class Dict(dict[Any, Any]):
-    """A dict of a pickle, which takes only keys that hash in constant time and without collisions."""
+    """A dict that accepts only keys that hash in constant time and without collisions."""
 
     __slots__ = ()
 
@@ -67,11 +67,11 @@ class Dict(dict[Any, Any]):
         super().__setitem__(key, value)
 
     def __setstate__(self, state: object) -> None:
-        """Attributes of an OrderedDict are no part of it."""
+        """Ignores attributes of an OrderedDict, which are not part of its items."""
 
 
 class Name:
-    """A class or function that a pickle names."""
+    """A class or function that a pickle names; calling it makes a `Made`."""
 
     __slots__ = ("name",)
 
@@ -93,7 +93,7 @@ class Name:
 
 
 class _Reader(pickle.Unpickler):
-    """Python's unpickler, which gets a `Name` for whatever it asks for."""
+    """Python's unpickler, which receives a `Name` for whatever it looks up."""
 
     def __init__(self, data: bytes, allowed: Collection[str], where: str, storages: bool):
         super().__init__(io.BytesIO(data))
@@ -119,12 +119,11 @@ class _Reader(pickle.Unpickler):
 def load(
     data: bytes, allowed: Collection[str], where: str, storages: bool = False, tuples: bool = True
 ) -> Any:
-    """The value that the pickle `data` holds; classes and functions come as `Name`, calls as `Made`.
+    """The value of the pickle `data`, with classes and functions as `Name` and calls as `Made`.
 
-    allowed: full names that may occur. where: what to call the file in messages. storages: whether
-    persistent ids may occur. tuples: whether they stay tuples; without storages they can come as lists, which
-    nobody hashes by mistake. An OrderedDict comes as a dict, a torch.Size as a tuple.
-    Raises CheckpointError.
+    allowed: full names that may occur. where: what to call the file in messages. storages: whether persistent
+    ids may occur. tuples: keep tuples; without storages False gives lists, which cannot be hashed by mistake.
+    An OrderedDict becomes a dict, a torch.Size a tuple. Raises CheckpointError.
     """
     damaged = pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError
     try:
@@ -143,7 +142,7 @@ def load(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection inside: many small objects and no garbage are made, a third faster."""
+    """No garbage collection inside: many small objects are made a third faster, and none is garbage."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -163,7 +162,7 @@ _WRITTEN = """
 """
 _OPCODES = [op for op in pickletools.opcodes if op.name in _WRITTEN.split()]
 _SIZES = {ord(op.code): op.arg.n if op.arg else 0 for op in _OPCODES}
-"""Bytes of the argument of each opcode that torch writes; less than 0 where it tells them itself."""
+"""Opcode that torch writes → bytes of its argument; negative if the argument states its own length."""
 
 _STOP, _GLOBAL, _LONG, _PERSISTENT = pickle.STOP[0], pickle.GLOBAL[0], pickle.LONG1[0], pickle.BINPERSID[0]
 _PUTS = {pickle.BINPUT[0], pickle.LONG_BINPUT[0]}
@@ -178,7 +177,7 @@ _LISTS = {
 
 
 def _plain(data: bytes, where: str, storages: bool, instead: Mapping[int, bytes]) -> bytes:
-    """The pickle as opcodes that Python's unpickler can be trusted with."""
+    """The pickle rewritten with only opcodes that are safe for Python's unpickler."""
     body = bytearray()
     start = at = 0
     for _ in range(MAX_STEPS):
@@ -206,7 +205,7 @@ def _plain(data: bytes, where: str, storages: bool, instead: Mapping[int, bytes]
 
 
 def _told_size(data: bytes, at: int, where: str) -> int:
-    """Bytes of the argument of an opcode at `at` that names something, or tells the length of a text."""
+    """Bytes of the argument of an opcode at `at` that names something or states the length of a text."""
     code, first = data[at], at + 1
     if code == _GLOBAL:
         return data.index(b"\n", data.index(b"\n", first) + 1) + 1 - first

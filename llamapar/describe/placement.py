@@ -1,6 +1,6 @@
-"""THE placement table: which tensor is cut on which dim by which axis.
+"""THE placement table: which axis cuts which tensor on which dim.
 
-It is said here once; checking, memory, execution, checkpoints and pictures read it.
+This is the only place that says so. Checks, memory, execution, checkpoints and pictures read it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shard:
-    """Cut along tensor dim `dim`, in units of `unit`."""
+    """The tensor is cut along dim `dim`, in units of `unit`."""
 
     dim: int
     unit: str
@@ -67,7 +67,7 @@ Megatron-LM, arXiv:1909.08053, section 3, for the column and row split).
 """
 
 KV_PARAMETERS = tuple(key for key, placed in PARAMETERS.items() if placed == Shard(0, "KV head"))
-"""Keys of the parameters whose rows are KV heads, which ranks may hold in copies."""
+"""Keys of the parameters with KV heads as rows; several ranks may hold copies of these."""
 
 COUNTED_IN = {
     "query head": "q_dim",
@@ -76,12 +76,12 @@ COUNTED_IN = {
     "vocabulary row": "vocab_size",
     "embedding column": "dim",
 }
-"""Unit → the model's number of rows or columns along the dim of a parameter that is cut in such units."""
+"""Unit of a cut → the model's number of rows or columns along that dim."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation's dims and how each axis places it; `tp_sp` is TP's under sequence parallel."""
+    """An activation's dims, and its placement on each axis; `tp_sp` is TP's under sequence parallelism."""
 
     dims: tuple[str, ...]
     tp: Placement

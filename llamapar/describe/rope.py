@@ -1,4 +1,4 @@
-"""How RoPE is stretched past the context that was trained first, and how a config.json says so."""
+"""RoPE scaling: how frequencies are stretched past the trained context, and how a config.json says so."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .configfile import given
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How RoPE frequencies are stretched past the context that was trained first.
+    """How RoPE frequencies are stretched past the context of the first training.
 
-    Llama 3.1's rule ("llama3"): llama-models, models/llama3/model.py `apply_scaling`,
+    Source of Llama 3.1's rule ("llama3"): llama-models, models/llama3/model.py `apply_scaling`,
     @a9c89c471f793423afd4cc3ca8671d6e56fe64cb.
     """
 
@@ -26,7 +26,7 @@ class RopeScaling:
 
     @classmethod
     def from_hf(cls, rope: Mapping[str, object]) -> RopeScaling | None:
-        """From a config.json's "rope_scaling" or "rope_parameters"; None where nothing is stretched."""
+        """The scaling in a config.json's "rope_scaling" or "rope_parameters"; None without one."""
         kind = rope.get("rope_type", rope.get("type"))
         if kind in (None, "default"):
             return None

@@ -16,9 +16,9 @@ from llamapar.errors import LayoutError, whole
 class Split(Sequence[range]):
     """`n` units over `k` ranks by torch's chunk rule: rank r owns the units of `split[r]`.
 
-    Every shard has ceil(n / k) units until they run out: then a shorter one, then empty ones
-    (torch.chunk; torch/distributed/tensor/placement_types.py `Shard.local_shard_size_and_offset`,
-    torch 2.13.0). When k divides n all shards are equal.
+    Every shard has ceil(n / k) units until they run out; then comes a shorter one, then empty ones. Source:
+    torch.chunk; torch/distributed/tensor/placement_types.py `Shard.local_shard_size_and_offset`, torch
+    2.13.0. If k divides n, all shards are equal.
     """
 
     n: int
@@ -30,7 +30,7 @@ class Split(Sequence[range]):
 
     @property
     def size(self) -> int:
-        """Units of a full shard."""
+        """Units of a full shard: ceil(n / k)."""
         return -(-self.n // self.k)
 
     @property
@@ -60,7 +60,7 @@ class Split(Sequence[range]):
 
 @dataclass(frozen=True)
 class Padding:
-    """A vocabulary padded up to a multiple of `multiple`, times tp when `per_tp`."""
+    """A rule that pads the vocabulary up to a multiple of `multiple`, or of multiple·tp with `per_tp`."""
 
     multiple: int = 1
     per_tp: bool = False
@@ -78,7 +78,7 @@ class Padding:
 
     @property
     def text(self) -> str:
-        """As `padding=` takes it: "64", "128*tp"."""
+        """The rule as `padding=` accepts it: "64", "128*tp"."""
         return f"{self.multiple}{'*tp' if self.per_tp else ''}"
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ NO_PADDING = Padding()
 
 
 def _ends(layers: int, stages: int) -> list[int]:
-    """Embedding and head each count as a layer; the first stages take the remainder."""
+    """Counts embedding and head as one layer each; the first stages take the remainder."""
     if stages == 1:
         return [layers]
     each, extra = divmod(layers + 2, stages)
@@ -132,14 +132,14 @@ def _last(layers: int, stages: int) -> list[int]:
 
 
 def _middle(layers: int, stages: int) -> list[int]:
-    """ColossalAI's remainder: the middle stages."""
+    """ColossalAI's rule: the middle stages take the remainder."""
     each, extra = divmod(layers, stages)
     start = stages // 2 - extra // 2
     return [each + (start <= stage < start + extra) for stage in range(stages)]
 
 
 def _before_last(layers: int, stages: int) -> list[int]:
-    """vLLM's remainder: the stages before the last, from the back."""
+    """vLLM's rule: the stages before the last take the remainder, from the back."""
     each, extra = divmod(layers, stages)
     return [each + (stages - 1 - extra <= stage < stages - 1) for stage in range(stages)]
 
@@ -152,9 +152,9 @@ LAYER_SPLITS: dict[str, Callable[[int, int], list[int]]] = {
     "remainder middle": _middle,
     "remainder before last": _before_last,
 }
-"""Layers per stage, first stage first, from (layers, stages); LayoutError where a split refuses."""
+"""Name of a split → its function from (layers, stages) to layers per stage; LayoutError if it refuses."""
 
 
 def kv_copies(n_kv_heads: int, tp: int) -> int:
-    """TP ranks that would hold the same KV head: tp / n_kv_heads, or 1 where that is no such number."""
+    """TP ranks that hold the same KV head: tp / n_kv_heads, or 1 if that is no whole number above 1."""
     return tp // n_kv_heads if tp > n_kv_heads and tp % n_kv_heads == 0 else 1

@@ -1,7 +1,7 @@
-"""What real frameworks do, as data: one file each, read by `rules`, `explain` and the pictures.
+"""What real frameworks do, as data: one file for each, read by `rules`, `explain` and the pictures.
 
-Every case names repository, path and commit. Where there is no evidence there is no case, and the
-verdict is "not known".
+Every case names repository, path and commit. Without evidence there is no case, and the verdict is "not
+known". Reading a run's files is not done here, but in `configs`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FRAMEWORKS: dict[str, Framework] = {
         DTENSOR,
     )
 }
-"""Name → what is known of the framework."""
+"""Name → the framework's habits and evidence."""
 
 offer("framework", FRAMEWORKS)
 
@@ -63,7 +63,7 @@ _BY_ALIAS = {alias: f for f in FRAMEWORKS.values() for alias in (f.name, f.title
 
 
 def framework(name: str | Framework) -> Framework:
-    """The framework called `name`, by any of its usual spellings; LayoutError with the nearest."""
+    """The framework called `name`, in any usual spelling. Raises LayoutError with the nearest names."""
     if isinstance(name, Framework):
         return name
     if isinstance(name, str) and name.strip().lower() in _BY_ALIAS:
@@ -73,7 +73,7 @@ def framework(name: str | Framework) -> Framework:
 
 
 def padding_rule(value: str | Padding | None) -> Padding:
-    """A Padding from itself, None or "none", a text such as "64" or "32*tp", or a framework's name."""
+    """A Padding from a Padding, None or "none", a text such as "64" or "32*tp", or a framework's name."""
     if value is None or value == "none":
         return NO_PADDING
     if isinstance(value, Padding):

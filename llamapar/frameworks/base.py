@@ -1,4 +1,4 @@
-"""The form of what is known about a framework."""
+"""The form in which a framework's habits and evidence are recorded, and how a verdict follows from them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NA = "not applicable"
 UNKNOWN = "not known"
 
 VERDICTS = (WORKS, ADAPTS, CLEAR, INIT, FORWARD, SAVE, SILENT, NA, UNKNOWN)
-"""What a framework does with a layout that a rule speaks of, from best to worst, then the unknown."""
+"""All verdicts on a layout to which a rule applies, from best to worst; then the unknown."""
 
 FAILS = frozenset((CLEAR, INIT, FORWARD, SAVE, SILENT))
-"""Verdicts after which a run cannot be trusted or does not start."""
+"""Verdicts after which a run does not start or cannot be trusted."""
 
 _FILE = re.compile(r"(?P<path>[^\s:;]+)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?[^;]*")
 
@@ -37,7 +37,7 @@ GITHUB = "https://github.com/"
 
 @dataclass(frozen=True)
 class Source:
-    """Where evidence stands: files of a public repository, with lines, at a commit or version."""
+    """Where evidence can be read: files of a public repository, with lines, at a commit or version."""
 
     repo: str
     path: str
@@ -48,7 +48,7 @@ class Source:
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        """(text, permanent address below GITHUB) of each file; the texts together are the source as text."""
+        """(text, permanent address below GITHUB) of each file; the texts joined are the source as text."""
         found = list(_FILE.finditer(self.path))
         made = []
         for file in found:
@@ -67,7 +67,10 @@ class Source:
 
 @dataclass(frozen=True, order=True)
 class Change:
-    """A commit that changed what a framework does. day: its date in UTC; name: its request, or its hash."""
+    """A commit that changed a framework's behaviour.
+
+    day: its date in UTC. name: its pull request, or its hash.
+    """
 
     day: str
     name: str
@@ -80,11 +83,11 @@ class Change:
 class Case:
     """One piece of evidence: what the framework does where a rule applies and `when` holds.
 
-    message: what it says, word for word; {names} are filled from `Job.numbers`.
-    path: file and lines in the framework's repository at its commit. line: its own source that fails there.
-    note: what happens, in our words, where the message does not say it.
-    since: the change that brought it, where that is known. It replaces every case of its part that stands
-        behind those of the same change; a case without one that stands first holds in every version.
+    message: its own message, word for word; {names} are filled from `Job.numbers`.
+    path: file and lines in the framework's repository at its commit. line: its source line that fails there.
+    note: what happens, in our words, if the message does not say it.
+    since: the change that brought this behaviour, if known. It replaces all cases of the same part listed
+    after the cases of that change. A case without `since` that is listed first holds in every version.
     """
 
     verdict: str
@@ -94,60 +97,61 @@ class Case:
     when: Callable[[Job], bool] = lambda job: True
     repo: str = ""
     at: str = ""
-    """Repository and commit or version of `path` where they are not the framework's own."""
+    """Repository and commit or version of `path`, if they are not the framework's own."""
     since: Change | None = None
     line: str = ""
 
 
 def evidence(**cases: Case | tuple[Case, ...]) -> dict[str, tuple[Case, ...]]:
-    """Evidence by the rule's code; of several cases the first whose `when` holds counts."""
+    """Evidence by the code of a rule; of several cases, the first one with a true `when` counts."""
     return {code: (case,) if isinstance(case, Case) else case for code, case in cases.items()}
 
 
 def tp_alone(path: str) -> dict[str, Case]:
-    """Evidence of a framework whose ranks are all TP ranks: no rule of another axis is its own."""
+    """Evidence for a framework in which every rank is a TP rank: rules of other axes do not apply."""
     none = Case(NA, path=path, note="cuts by TP alone: cp, pp and dp do not exist there")
     return dict.fromkeys(("LP201", "LP202", "LP301", "LP302", "LP303", "LP304", "LP501"), none)
 
 
 def keywords(**own: str) -> tuple[tuple[None, dict[str, str]]]:
-    """A framework's own settings by our fields, of which no change is known."""
+    """Our field names → a framework's own settings, for a framework that never renamed them."""
     return ((None, own),)
 
 
 def uneven_vocab(job: Job) -> bool:
-    """Whether the vocabulary itself does not divide over tp."""
+    """Whether tp does not divide the unpadded vocabulary."""
     return job.model.vocab_size % job.layout.tp != 0
 
 
 def torn_heads(job: Job) -> bool:
-    """Whether Q cannot be viewed by heads: rank 0's columns end inside a head."""
+    """Whether Q cannot be viewed as heads, because rank 0's columns end inside a head."""
     return -(-job.model.q_dim // job.layout.tp) % job.model.head_dim != 0
 
 
 def torn_kv_heads(job: Job) -> bool:
-    """Whether Q can be viewed by heads and K cannot: rank 0's columns end inside a KV head."""
+    """Whether Q can be viewed as heads but K cannot, because rank 0's columns end inside a KV head."""
     m, tp = job.model, job.layout.tp
     return m.n_heads % tp == 0 and -(-m.kv_dim // tp) % m.head_dim != 0
 
 
 def takes_what_is_left(job: Job) -> Job:
-    """The job with the dp that a framework makes of the GPUs, gpus / (tp·cp·pp), where that is whole."""
+    """The job with the dp that a framework derives from the GPUs, gpus / (tp·cp·pp), if that is whole."""
     lay = job.layout
     dp, left = divmod(job.gpus or lay.world, lay.tp * lay.cp * lay.pp)
     if left or dp == lay.dp:
         return job
+    # dp_replicate must divide the new dp. Pure replication stays pure replication.
     copies = dp if 1 < lay.dp_replicate == lay.dp else gcd(dp, lay.dp_replicate)  # all copies stay so
     return job.replace(layout=lay.replace(dp=dp, dp_replicate=copies))
 
 
 def pads(own: Padding) -> Callable[[Job], bool]:
-    """Whether the padding that was asked for, or else the framework's `own`, adds a row."""
+    """A condition: the padding that the job asks for, or else the framework's `own`, adds a row."""
     return lambda j: (j.padding or own).padded(j.model.vocab_size, j.layout.tp) != j.model.vocab_size
 
 
 def torch_case(verdict: str, message: str, path: str, when: Callable[[Job], bool], note: str) -> Case:
-    """Evidence from torch itself, for the frameworks that stand on it."""
+    """Evidence from torch itself, for frameworks built on it."""
     return Case(verdict, message, path, note, when, "pytorch/pytorch", "v2.13.0")
 
 
@@ -186,7 +190,7 @@ TORCH_ROUNDS_FIT = torch_case(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one framework does with one finding, its message filled in."""
+    """What one framework does about one finding, with its message filled in."""
 
     framework: str
     verdict: str
@@ -194,13 +198,13 @@ class Verdict:
     note: str = ""
     source: Source | None = None
     part: str = ""
-    """Which part of the framework says it, where several look at a layout: its "arguments", its "core"."""
+    """The part of the framework that judges ("arguments", "core"), if several parts judge a layout."""
     others: tuple[Verdict, ...] = ()
-    """What its other parts do with the same finding."""
+    """The verdicts of its other parts on the same finding."""
     since: Change | None = None
-    """The change that brought it, where it is not known whether the version at work has it."""
+    """The change that brought this behaviour, if the version in use may or may not have it."""
     before: Verdict | None = None
-    """What it did before that change; UNKNOWN where there is no evidence."""
+    """The verdict before that change; UNKNOWN without evidence."""
 
     @property
     def fails(self) -> bool:
@@ -208,18 +212,18 @@ class Verdict:
 
     @property
     def versions(self) -> tuple[Verdict, ...]:
-        """This one, and what stood in its place before it, the newest first."""
+        """This verdict, and the earlier ones that it replaced, newest first."""
         return (self, *(self.before.versions if self.before else ()))
 
     @property
     def dated(self) -> str:
-        """ " (since 2026-03-15)" where older versions do otherwise, or may; "" where they do not."""
+        """The date, as " (since 2026-03-15)", if older versions do or may do otherwise; else ""."""
         differs = self.since and self.before and self.before.verdict != self.verdict
         return f" (since {self.since.day})" if self.since and differs else ""
 
     @property
     def words(self) -> str:
-        """What it says or does; of several parts each, by its name; and what older versions did."""
+        """The message or note; of several parts each with its name; then what older versions did."""
         own = self.message or self.note
         named = f"its {self.part}: {own}" if self.part and own else own
         earlier = self.before and ": ".join(filter(None, (self.before.verdict, self.before.words)))
@@ -227,8 +231,10 @@ class Verdict:
         return "; ".join([*filter(None, [named]), *dated, *(other.words for other in self.others)])
 
     def as_dict(self) -> Plain:
-        """Plain values for JSON; part and others only of a framework that has parts, since and before only
-        where versions differ."""
+        """Plain values for JSON.
+
+        part and others are present only for a framework with parts, since and before only if versions differ.
+        """
         plain: Plain = {
             "verdict": self.verdict,
             "message": self.message or self.note,
@@ -243,18 +249,18 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Framework:
-    """A framework's habits, and its evidence by rule code.
+    """A framework's habits, and its evidence by the code of a rule.
 
-    order: its rank order, fastest axis first. layer_split: a name of `splits.LAYER_SPLITS`, or None
-    where it has no pipeline or its rule is not one of those. chunking: how CP cuts the sequence.
-    layer_splits: others that it has a setting for. zero: its stages of ZeRO. interleaves: whether a rank of
-    its pipeline may have several stages. sources: where these three stand, by the field's name.
-    trains: whether it does; one that only serves needs none of what training keeps in memory.
-    parts: folder → the part of it that its code is, where each looks at a layout by itself.
-    runs: the job that it really runs, where it changes the layout without a word; LP001 tells of that.
-    keywords: the change since which they hold, and a job's or a layout's field → its own setting; "" where
-        the value follows from others. The newest come first.
-    since, before: the changes between which its version lies, as far as that is known (`of_version`).
+    order: its rank order, fastest axis first. chunking: how CP cuts the sequence.
+    layer_split: a name of `splits.LAYER_SPLITS`; None without a pipeline, or if its rule is not one of those.
+    layer_splits: further splits that a setting selects. zero: its ZeRO stages. interleaves: whether a
+    pipeline rank may have several stages. sources: of these three, by field name.
+    trains: False if it only serves, and so needs no memory for training.
+    parts: folder → the part of the framework whose code it holds, if parts judge a layout separately.
+    runs: the job that it really runs, if it silently changes the layout; LP001 reports that.
+    keywords: (the change since which they hold, our field → its setting), newest first; "" if the value
+        follows from other settings.
+    since, before: the changes between which its version lies, as far as known (`of_version`).
     """
 
     name: str
@@ -279,25 +285,31 @@ class Framework:
     before: Change | None = None
 
     def job_of(self, code: str, job: Job) -> Job:
-        """The job that rule `code` looks at: what is run, but for the rule that compares it with the GPUs."""
+        """The job that rule `code` judges: what really runs.
+
+        LP001 compares the given layout with the GPUs, so it judges the given one.
+        """
         return job if code == "LP001" else self.runs(job)
 
     def case(self, code: str, job: Job) -> Case | None:
-        """The evidence on rule `code` that fits `job`, or None; of several parts' the first that fails."""
+        """The evidence on rule `code` that fits `job`, or None. Of several parts, the first that fails."""
+        # A run stops at the first part that refuses it, whatever the others accept.
         newest = [cases[0] for cases in self._fitting(code, self.job_of(code, job))]
         return next((case for case in newest if case.verdict in FAILS), next(iter(newest), None))
 
     def _fitting(self, code: str, job: Job) -> list[list[Case]]:
-        """Of every part of the framework what fits, in the versions that it may be, the newest first."""
+        """For each part of the framework, its fitting cases in all versions that it may be, newest first."""
         cases = self.cases.get(code, ())
         parts = {part: [c for c in cases if self.part(c) == part] for part in map(self.part, cases)}
         found = [held for own in parts.values() if (held := self._by_version(own, job))]
         return sorted(found, key=lambda held: cases.index(held[0]))
 
     def _by_version(self, cases: list[Case], job: Job) -> list[Case]:
-        """Of one part's cases what fits in each version, the newest first, as far back as is known."""
+        """Of one part's cases, the fitting one of each version, newest first, as far back as is known."""
         found: list[Case] = []
         end = None
+        # Cases are listed newest change first, so one pass walks back in time: each group holds from its own
+        # change until `end`, the change of the group before it.
         for since, group in groupby(cases, key=lambda case: case.since):
             case = next((case for case in group if case.when(job)), None)
             if since is None and end is None and case is None:
@@ -313,7 +325,7 @@ class Framework:
         return found
 
     def judge(self, code: str, job: Job) -> Verdict:
-        """The verdict on rule `code` for `job`; "not known" where no evidence fits."""
+        """The verdict on rule `code` for `job`; "not known" if no evidence fits."""
         job = self.job_of(code, job)
         case = self.case(code, job)
         parts = sorted(self._fitting(code, job), key=lambda cases: cases[0] is not case)
@@ -321,21 +333,22 @@ class Framework:
         return replace(verdict, others=tuple(others))
 
     def _verdict(self, cases: list[Case], job: Job) -> Verdict:
-        """The verdict of the first, the newest, and behind it those of what it replaced."""
+        """The verdict of the first and newest case, followed by those of the cases that it replaced."""
         if not cases:
             return Verdict(self.name, UNKNOWN)
         case, *older = cases
         numbers = job.numbers(self.padding)
         message, note = case.message.format_map(numbers), case.note.format_map(numbers)
         verdict = Verdict(self.name, case.verdict, message, note, self.source(case), self.part(case))
+        # The version in use certainly has this change, so earlier behaviour does not matter.
         if case.since is None or (self.since and case.since <= self.since):
             return verdict
         return replace(verdict, since=case.since, before=self._verdict(older, job))
 
     def setting(self, name: str, value: object) -> str:
-        """A field of a job or a layout as its own setting, "tp_size=8"; as ours where none is known.
+        """A value as the framework's own setting, "tp_size=8"; with our field name if its own is not known.
 
-        "" where the value follows from other settings.
+        "" if the value follows from other settings.
         """
         end = self.before
         held = [names for since, names in self.keywords if not (end and since and since >= end)]
@@ -345,17 +358,17 @@ class Framework:
         return own and f"{own}={value}"
 
     def part(self, case: Case) -> str:
-        """The part of the framework whose code the evidence is; "" where it has no parts."""
+        """The part of the framework that the evidence comes from; "" for a framework without parts."""
         return next((part for folder, part in self.parts.items() if case.path.startswith(folder)), "")
 
     def source(self, case: Case) -> Source:
-        """Where a piece of its evidence stands."""
+        """Where a piece of evidence can be read."""
         return Source(case.repo or self.repo, case.path, case.at or self.commit)
 
 
 @cache
 def of_version(framework: Framework, since: Change | None, before: Change | None) -> Framework:
-    """A framework as it was from one change on and until another; None is open at that end."""
+    """A framework as it was from one change on and until another; None leaves that end open."""
     if not (since or before):
         return framework
     between = " ".join([f"since {since}"] * bool(since) + [f"before {before}"] * bool(before))

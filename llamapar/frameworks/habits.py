@@ -1,4 +1,4 @@
-"""How trainers use memory, as data: what each keeps, gathers and buffers, with the code that says so."""
+"""How each trainer uses memory, as data: what it keeps, gathers and buffers, with the code that shows it."""
 
 from __future__ import annotations
 
@@ -345,10 +345,10 @@ HABITS["graph_trainer"] = replace(
     },
 )
 HABITS["megatron-deepspeed"] = replace(HABITS["deepspeed"], loss="in_place", selective="attention")
-"""Trainer → its habits: a framework's name, or that of a library that trains on top of others."""
+"""Trainer → its habits; a trainer is a framework, or a library that trains on top of one."""
 
 
 def habits_of(framework: str | Framework | None) -> Habits:
-    """The habits of a framework; UNKNOWN_TRAINER where none are recorded."""
+    """The habits of a framework; UNKNOWN_TRAINER if none are recorded."""
     name = framework.name if isinstance(framework, Framework) else framework
     return HABITS.get(name or "", UNKNOWN_TRAINER)

@@ -1,4 +1,4 @@
-"""Ways to compute cross-entropy, as data: what the backward keeps of it and what there is at its peak."""
+"""Implementations of cross-entropy, as data: what the backward keeps, and the memory at the peak."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ LOSSES = {
     ),
     "chunked": ("- logits * wide", "0", "a fused or chunked loss, as Liger's: logits are never whole"),
 }
-"""Cross-entropy → what the backward keeps of it beyond float32 logits, what there is besides at its peak, and
-where that stands."""
+"""Cross-entropy → bytes that the backward keeps beyond float32 logits, bytes besides at its peak, source."""
 
 offer("loss", LOSSES)

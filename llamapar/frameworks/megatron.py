@@ -1,4 +1,4 @@
-"""Megatron-LM: validates most of it, pads the vocabulary to 128·TP, gathers K/V past the KV heads."""
+"""Megatron-LM: validates most of a layout, pads the vocabulary to 128·TP, gathers K/V past the KV heads."""
 
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
@@ -26,7 +26,7 @@ _ARGS = "megatron/training/arguments.py"
 _BLOCK = "megatron/core/transformer/transformer_block.py"
 _PADDING = Padding(128, per_tp=True)
 _GATHERS = Change("2025-12-07", "f7dfb99795")
-"""The activation of QKV is gathered where TP is larger than the KV heads."""
+"""The activation of QKV is gathered if TP exceeds the KV heads."""
 
 
 def _accounted(job: Job) -> bool:
@@ -34,7 +34,7 @@ def _accounted(job: Job) -> bool:
 
 
 def _uneven(job: Job, virtual: bool) -> bool:
-    """Whether the arguments count layers that do not divide over the ranks of a pipeline, virtual or not."""
+    """Whether the layers that the arguments count do not divide over the (virtual) ranks of a pipeline."""
     counted = job.model.n_layers + (2 if _accounted(job) else 0)
     return (job.layout.virtual_stages > 1) == virtual and counted % job.layout.pp != 0
 

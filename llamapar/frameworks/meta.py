@@ -1,4 +1,4 @@
-"""Meta's llama-models on fairscale: floor division without validation in the attention."""
+"""Meta's llama-models on fairscale: its attention divides heads by floor division, without validation."""
 
 from collections.abc import Callable
 
@@ -43,13 +43,13 @@ def _clamped(job: Job) -> bool:
 
 
 def _runs(job: Job) -> Job:
-    """The job with fairscale's tp, min(tp, world), and the dp that is left."""
+    """The job with fairscale's tp, min(tp, world), and the dp that remains."""
     job = job.replace(layout=job.layout.replace(tp=job.gpus)) if _clamped(job) else job
     return takes_what_is_left(job)
 
 
 def _world_by(ranks: Callable[[Layout], int], number: str) -> Case:
-    """fairscale's three checks of the world size, in their order; a clamped tp passes the first."""
+    """fairscale's three checks of the world size, in order; a clamped tp passes the first."""
     return _fairscale(
         CLEAR,
         f"{{gpus}} is not divisible by {{{number}}}",

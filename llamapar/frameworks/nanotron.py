@@ -1,4 +1,4 @@
-"""nanotron: clear checks of heads, none of its linear layers' texts; PP outside DP."""
+"""nanotron: clear checks of heads; its linear layers assert without a message; PP is outside DP."""
 
 from llamapar.describe.splits import Padding
 

@@ -1,7 +1,7 @@
-"""What a run's own settings say, as a record, and the public functions that take one in place of a model.
+"""The settings of a run as a record, and public functions that accept this record in place of a model.
 
-The satellite `configs` reads files into this record, and the core knows the record alone. So a job is checked
-by its files in the same call as by its arguments.
+The satellite `configs` reads files into the record; the core knows only the record. So one call checks a job
+from its files or from its arguments.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MODEL, LAYOUT, JOB = "model", "layout", "job"
 """Sections of the settings of a run."""
 
 DIMS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
-"""What makes a model, besides a head's width."""
+"""The dimensions that define a model, besides head_dim."""
 
 JOB_FACTS = ("gpus", "gpus_per_node", "seq_len", "micro_batch", "micro_batches", "global_batch")
-"""Fields of a job that files may say as they stand."""
+"""Fields of a Job that files give as they are."""
 
 
 _SHOWN = 12
-"""Settings that nobody reads, as far as a text names them."""
+"""The most unread settings that the text lists."""
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Numbers for one field that cannot all be true. values: each with where it stands."""
+    """Values of one field that cannot all be true. values: each with its source."""
 
     field: str
     values: tuple[object, ...]
@@ -68,17 +68,18 @@ _SCHEDULES = {
 
 
 def _choice(option: str, word: str) -> str | None:
-    """A word that is one of an option's choices; None for any other."""
+    """The word if it is one of an option's choices, else None."""
     return word if word in OPTIONS[option].choices else None
 
 
 @dataclass(frozen=True, repr=False)
 class Settings(Record):
-    """What files of settings say. model, layout, job: field → value; sources: field → where it stands.
+    """What a run's settings files say, with the source of every value.
 
-    unknown: field → what would say it. not_covered: what changes the model or the run and is not counted
-    here; covered: whether what is left may be judged at all. ignored: settings without effect. notes:
-    spellings of other versions. unread: settings that nothing here looks at.
+    model, layout, job: field → value. sources: field → file and line, or the framework whose default applies.
+    unknown: field → what would determine it. not_covered: settings that change the model or the run in a way
+    that is not counted here. covered: whether the rest can still be judged. ignored: settings without effect.
+    notes: spellings of other versions. unread: settings that nothing here reads.
     """
 
     format: str
@@ -100,7 +101,7 @@ class Settings(Record):
 
     @property
     def judge(self) -> Framework | None:
-        """The framework whose rules judge what they say, in the version that they are written for."""
+        """The framework, in the version that the settings are written for; None if the files name none."""
         return of_version(find_framework(self.framework), self.since, self.before) if self.framework else None
 
     def as_dict(self) -> Plain:
@@ -143,7 +144,7 @@ class Settings(Record):
         return title, ["field", "value", "from"], rows, printable("\n".join(notes))
 
     def model_config(self) -> ModelConfig:
-        """The model. LlamaparError names what is missing, or why it is not counted here."""
+        """The model. LlamaparError names what is missing, or why the model is not counted here."""
         if not self.covered:
             why = "; ".join(self.not_covered)
             raise LlamaparError(
@@ -151,6 +152,7 @@ class Settings(Record):
             )
         preset, given = self.model.get("preset"), {f: self.model.get(f) for f in DIMS}
         missing = [name for name, value in given.items() if value is None]
+        # A named preset supplies the dimensions; the files may change some of them.
         if isinstance(preset, str) and (not missing or preset in PRESETS):
             base = PRESETS[preset]
             fields = {
@@ -175,14 +177,14 @@ class Settings(Record):
         return Layout(**Values(fields))
 
     def facts(self) -> dict[str, object]:
-        """What is known besides model and layout, as `Job.of` takes it."""
+        """Known facts besides model and layout, as `Job.of` takes them."""
         found = {name: self.job.get(name) for name in (*JOB_FACTS, "padding", "layer_split")}
         found["recompute"] = _choice("recompute", str(self.job.get("recompute")).partition(" ")[0])
         found["schedule"] = _choice("schedule", _SCHEDULES.get(str(self.job.get("schedule")).lower(), ""))
         return {name: value for name, value in found.items() if value is not None}
 
     def known(self) -> dict[str, int]:
-        """Every number of model, layout and job by its field's name, as `explain` takes a context."""
+        """Every integer of model, layout and job by field name, as the context of `explain`."""
         held = {**self.model, **self.layout, **self.job}
         return {n: v for n, v in held.items() if isinstance(v, int) and not isinstance(v, bool)}
 
@@ -196,7 +198,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class TakesSettings(Protocol[Given, Otherwise, Result]):
-    """A function of a model, or of settings and of what is to be otherwise than they say."""
+    """Callable as f(model, layout, …) or f(settings, **overrides)."""
 
     @overload
     def __call__(self, settings: Settings, /, *_: Otherwise.args, **given: Otherwise.kwargs) -> Result: ...
@@ -207,10 +209,10 @@ class TakesSettings(Protocol[Given, Otherwise, Result]):
 def takes_settings(
     otherwise: Callable[Otherwise, object],
 ) -> Callable[[Callable[Given, Result]], TakesSettings[Given, Otherwise, Result]]:
-    """Settings in the place of `model` say it, the layout, the framework and every fact that is not given.
+    """Decorator: Settings in the place of `model` supply model, layout, framework and facts not given.
 
-    otherwise: the TypedDict of what may be given beside settings, which type checkers read.
-    The decorated function raises LlamaparError for what it needs, and neither settings nor caller say.
+    otherwise: the TypedDict of the overrides, for type checkers. The decorated function raises LlamaparError
+    for a required value that neither settings nor caller give.
     """
 
     def decorate(function: Callable[Given, Result]) -> TakesSettings[Given, Otherwise, Result]:
@@ -222,6 +224,7 @@ def takes_settings(
                 return cast("Callable[..., object]", function)(*args, **given)
             settings, said = args[0], dict(zip([*known][1:], args[1:], strict=False)) | given
             held = {name: value for name, value in settings.facts().items() if name in known}
+            # What the caller says wins over the files.
             held |= {"framework": settings.judge} | said
             if "layout" in known and held.get("layout") is None:
                 held["layout"] = settings.to_layout()

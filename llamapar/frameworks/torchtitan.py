@@ -1,6 +1,6 @@
-"""torchtitan: validates up front since March 2026; pads nothing, replicates nothing.
+"""torchtitan: validates up front since March 2026; pads nothing and replicates nothing.
 
-Older rows are of its last state with TOML files, 238fa9953e. Days of changes are in UTC.
+Older rows come from its last state with TOML files, 238fa9953e. Days of changes are in UTC.
 """
 
 from .base import (

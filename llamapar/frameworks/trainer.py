@@ -1,4 +1,4 @@
-"""What a trainer may do with memory, as a record: every choice that `memory` counts by, open or known."""
+"""A trainer's choices about memory, as a record: everything that `memory` counts by, known or open."""
 
 from __future__ import annotations
 
@@ -10,46 +10,49 @@ from llamapar.describe.configfile import Values
 from .base import Source
 
 EACH, LAST, LAST_IN_PIPELINE = "each", "last", "last in a pipeline"
-"""When gradients that ranks share become shards, where a step has several micro-batches: after each of them,
-after the last one of a stage, or in a pipeline after the last one and else after each."""
+"""When shared gradients are reduced to shards, in a step of several micro-batches.
+
+After each one; after a stage's last one; or in a pipeline after the last one, and else after each one.
+"""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """What a trainer does with memory; None where it is not known, or a run's own settings decide.
+    """A trainer's choices about memory; None if unknown, or if a run's own settings decide.
 
-    regather: under sequence parallelism the inputs of column-parallel matmuls are gathered again in the
-        backward, rather than kept.
-    silu_kept: the backward of SwiGLU keeps SiLU's output, rather than computing it again.
-    elementwise_kept: outputs of norms and SwiGLU's product are kept for the matmuls that read them, rather
-        than computed again.
-    gradients_stay: gradients are buffers that stay between steps; else the first micro-batch of a step finds
-        none, and they come as activations go.
-    step_copies: the optimizer's step makes so many copies of the size of its parameters, as torch's foreach
-        does one.
-    loss: one of `losses.LOSSES`; where tp > 1 `tp_loss`.
-    selective: what "selective" recomputation computes again: "matmuls", every second of them and norms,
-        "attention" alone, of which flash attention keeps nothing more anyway, or "elementwise", all but
-        matmuls and attention.
-    grads_in_dtype: sums of gradients are in the dtype of parameters, not in float32.
-    master_weights: float32 ones and states beside parameters of fewer bits; else all is in their dtype.
-    step_gradients: what the optimizer's step makes of a rank's own gradients, as a formula of own, item, wide
-        and zero; all others and the reduction's buffers are gone by then.
+    regather: under sequence parallelism, the backward gathers the inputs of column-parallel matmuls again
+        instead of keeping them.
+    silu_kept: the backward of SwiGLU keeps SiLU's output instead of computing it again.
+    elementwise_kept: outputs of norms and SwiGLU's product are kept for the matmuls that read them, instead
+        of being computed again.
+    gradients_stay: gradients are buffers that persist between steps; else the first micro-batch of a step
+        allocates them while activations are freed.
+    step_copies: how many copies of its parameters' size the optimizer's step makes; torch's foreach makes
+    one.
+    loss: one of `losses.LOSSES`; `tp_loss` replaces it if tp > 1.
+    selective: what "selective" recomputation recomputes: "matmuls", every second matmul and norms;
+        "attention" alone, of which flash attention keeps nothing anyway; or "elementwise", all but matmuls
+        and attention.
+    grads_in_dtype: sums of gradients have the dtype of parameters, not float32.
+    master_weights: float32 weights and states exist beside narrower parameters; else all have their dtype.
+    step_gradients: memory that the optimizer's step makes of a rank's own gradients, as a formula of own,
+        item, wide and zero; all other gradients and the reduction's buffers are freed by then.
     bucket: numbers in the buffers of a gradient reduction.
-    overlaps: whether those are two, of which one is reduced while the other fills, below ZeRO 3 too.
-    live: most parameters that ZeRO 3 keeps gathered; 0: those of two layers.
-    merged_qkv: without GQA Q stays a view of the merged Q, K and V, beside K and V of their own (flash-attn's
+    overlaps: whether there are two such buffers below ZeRO 3 too; one is reduced while the other fills.
+    live: most parameters that ZeRO 3 keeps gathered; 0 means those of two layers.
+    merged_qkv: without GQA, Q stays a view of the merged Q, K and V, beside separate K and V (flash-attn's
         rotary works in place on Q).
-    merged_v: without GQA V stays a view of the merged Q, K and V, beside Q and K of their own, unless a
-        compiler parts them.
-    transposes: of several sequences the output of attention is transposed by a copy.
-    repeats_kv: K and V are repeated for every query head before attention, which keeps them so.
-    reduces_after: under ZeRO 1 gradients are reduced whole, in one collective once the last backward has
-        ended, and parameters gathered in one before the next step, which is then copied apart: for every
-        tensor as many pieces as ranks share it. 0, or the tensors of a layer.
+    merged_v: without GQA, V stays a view of the merged Q, K and V, beside separate Q and K, unless a
+        compiler splits them.
+    transposes: with several sequences, the output of attention is transposed by a copy.
+    repeats_kv: K and V are repeated for every query head before attention, which keeps the repeated ones.
+    reduces_after: under ZeRO 1, one collective reduces whole gradients after the last backward, and one
+        gathers parameters before the next step. The result is then copied out: for every tensor as many
+        pieces
+        as ranks share it. The value is the number of tensors in a layer, or 0 if it does not do so.
     reduces: when gradients are reduced under ZeRO 2 and 3: EACH, LAST or LAST_IN_PIPELINE.
-    unreduced_in_dtype: until then they are in the dtype of parameters, not in that of the sums.
-    sources: where each of them stands, by the name of the field.
+    unreduced_in_dtype: until then they have the dtype of parameters, not that of the sums.
+    sources: of these choices, by field name.
     """
 
     regather: bool | None = None
@@ -76,25 +79,25 @@ class Habits:
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False)
 
     def source(self, name: str) -> str:
-        """Where a choice stands, as text."""
+        """The source of a choice, as text; "" without one."""
         return str(self.sources.get(name, ""))
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The choices that are not known."""
+        """The choices that are unknown."""
         return tuple(name for name in LEAST if getattr(self, name) is None)
 
     def reduces_once(self, pp: int) -> bool:
-        """Whether a stage's gradients under ZeRO 2 and 3 stay whole until its last micro-batch, and travel
-        once in a step; else each micro-batch's are reduced to shards at once, and as often.
+        """Whether a stage's gradients under ZeRO 2 and 3 are reduced once a step, after its last micro-batch.
 
-        Of a trainer that is not known as of MOST, torch's pipelining and torchtitan, and as `run` does.
+        Else each micro-batch's gradients are reduced to shards at once. An unknown trainer is taken as MOST
+        says: that is what torch's pipelining, torchtitan and `run` do.
         """
         reduces = self.reduces or MOST["reduces"]
         return reduces == LAST or (reduces == LAST_IN_PIPELINE and pp > 1)
 
     def reductions(self, pp: int, zero: int) -> str:
-        """The same in words, of a pipeline under ZeRO 2 or 3."""
+        """The same in words, for a pipeline under ZeRO 2 or 3."""
         whole = "whole until a stage's last micro-batch, so they take the memory of ZeRO 1's"
         if self.reduces is None:
             found = f"torch's pipelining keeps gradients {whole}; other trainers reduce each micro-batch's"
@@ -105,18 +108,18 @@ class Habits:
         return f"{found}; parameters are gathered for every micro-batch" if zero == 3 else found
 
     def under(self, recompute: str) -> tuple[Habits, str]:
-        """These, and a mode of recomputation, where "selective" is one of the others with its own choices."""
+        """These habits, with "selective" replaced by the mode that it really is for this trainer."""
         if recompute != "selective" or self.selective == "matmuls":
             return self, recompute
         again = {"regather": True, "silu_kept": False, "elementwise_kept": False}
         return (replace(self, **Values(again)) if self.selective == "elementwise" else self), "none"
 
     def least(self) -> Habits:
-        """With every open choice as it takes least memory."""
+        """These habits with every open choice at its least memory."""
         return replace(self, **Values({name: LEAST[name] for name in self.open}))
 
     def most(self) -> Habits:
-        """With every open choice as it takes most."""
+        """These habits with every open choice at its most memory."""
         return replace(self, **Values({name: MOST[name] for name in self.open}))
 
 
@@ -138,8 +141,11 @@ MOST: dict[str, bool | int | str] = {
     "loss": "vocab_parallel",
     "reduces": LAST_IN_PIPELINE,
 }
-"""Choice → how it takes least memory, and most. No trainer is taken to copy at the step unless it does, nor
-to keep a loss worse or better than the vocabulary-parallel ones."""
+"""Choice → its value with the most memory (MOST) or the least (LEAST).
+
+No trainer is assumed to copy at the step unless its source shows it, nor to use a loss better or worse than
+the vocabulary-parallel ones.
+"""
 
 UNKNOWN_TRAINER = Habits()
-"""Nothing is known: every choice is open."""
+"""An unknown trainer: every choice is open."""

@@ -1,4 +1,4 @@
-"""Hugging Face transformers' native TP: no head checks, uneven widths by design, no CP."""
+"""Hugging Face transformers' native TP: no checks of heads, uneven widths by design, no CP."""
 
 from .base import CLEAR, FORWARD, NA, WORKS, Case, Framework, evidence, torn_heads, torn_kv_heads
 

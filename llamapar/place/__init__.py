@@ -1,4 +1,8 @@
-"""The integer maps: who holds what, as records with a text form and an HTML form."""
+"""The integer maps: who holds which heads, rows, tokens, layers and shards, and in which order stages run.
+
+Each map is a record with a text form and an HTML form. None of it needs torch or a process group; bytes are
+counted in `count`.
+"""
 
 from .ffn_map import FfnMap, ffn
 from .head_map import HeadMap, heads

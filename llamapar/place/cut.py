@@ -21,12 +21,13 @@ from .vocab_map import VocabMap
 
 @dataclass(frozen=True)
 class Cut:
-    """`model` cut by `layout`, with all that decides which rank holds what.
+    """`model` cut by `layout`, with every choice that decides which rank holds what.
 
-    padding: of the vocabulary. kv_replication: past n_kv_heads, each KV head is held whole by
-        tp / n_kv_heads ranks. interleave: their copies lie side by side; False tiles them (wrong on purpose).
-    chunking: "head-tail" or "contiguous", of the sequence over cp. seq_len: its tokens; None means as many as
-        the model was made for.
+    padding: of the vocabulary.
+    kv_replication: past n_kv_heads, each KV head is held whole by tp / n_kv_heads ranks. interleave: the
+    copies of a head are on neighbouring ranks; False tiles them (wrong on purpose).
+    chunking: "head-tail" or "contiguous", of the sequence over cp. seq_len: tokens of a sequence; None means
+    the model's max_seq_len.
     layer_split: a name of `splits.LAYER_SPLITS`, or the layers of each stage.
     embedding_columns: the embedding is cut by columns, as in Meta's files of Llama 1 and 2.
     """
@@ -72,10 +73,10 @@ class Cut:
     # -- one dim over tp -----------------------------------------------------------------------
 
     def along(self, dim: str, rank: int) -> range:
-        """Which part of a dim TP rank `rank` holds: "q_dim", "n_kv_heads", "ffn_dim", "vocab_size", ….
+        """The part of a dim that TP rank `rank` holds: "q_dim", "n_kv_heads", "ffn_dim", "vocab_size", ….
 
-        Heads are counted as heads or as the rows of their projections, whichever the dim counts; rows of the
-        vocabulary are those of the padded one.
+        "n_heads" and "n_kv_heads" count heads, "q_dim" and "kv_dim" rows of their projections; "vocab_size"
+        counts rows of the padded vocabulary.
         """
         if dim == "vocab_size":
             return self.vocab.rank(rank).rows
@@ -97,24 +98,24 @@ class Cut:
         return Split(count, self.layout.tp)[rank]
 
     def sequences(self, global_batch: int, dp_rank: int) -> range:
-        """Which sequences of a batch a DP rank holds."""
+        """The sequences of a batch that a DP rank holds."""
         return Split(global_batch, self.layout.dp)[dp_rank]
 
     # -- parameters ----------------------------------------------------------------------------
 
     def placement(self, key: str) -> Placement:
-        """How TP places a parameter; key: its row of the placement table, `Parameter.key`."""
+        """How TP places a parameter. key: its row of the placement table, `Parameter.key`."""
         if self.embedding_columns and key == "tok_embeddings":
             return Shard(1, "embedding column")
         return PARAMETERS[key]
 
     def rows(self, key: str, rank: int) -> range | None:
-        """What TP rank `rank` holds along the dim on which a parameter is cut; None where it holds all."""
+        """What TP rank `rank` holds of the dim on which a parameter is cut; None if it is not cut."""
         placement = self.placement(key)
         return self.along(COUNTED_IN[placement.unit], rank) if isinstance(placement, Shard) else None
 
     def local_shape(self, parameter: Parameter, rank: int = 0) -> tuple[int, ...]:
-        """Shape of a parameter's piece on TP rank `rank`, pad rows and KV copies counted."""
+        """Shape of a parameter's piece on TP rank `rank`, with pad rows and KV copies included."""
         placement, shape = self.placement(parameter.key), list(parameter.shape)
         rows = self.rows(parameter.key, rank)
         if isinstance(placement, Shard) and rows is not None:
@@ -122,17 +123,17 @@ class Cut:
         return tuple(shape)
 
     def local_rows(self, key: str, rank: int) -> int:
-        """Rows, which are dim 0, of a parameter's piece on TP rank `rank`."""
+        """Rows (dim 0) of a parameter's piece on TP rank `rank`."""
         return self._shapes[key, rank][0]
 
     def copies(self, key: str) -> int:
-        """TP ranks that hold the same piece of a parameter: all, tp / n_kv_heads, or one."""
+        """How many TP ranks hold the same piece of a parameter: all, tp / n_kv_heads, or one."""
         if not isinstance(self.placement(key), Shard):
             return self.layout.tp
         return self.heads.replicas if key in KV_PARAMETERS else 1
 
     def holders(self, key: str) -> list[list[int]]:
-        """The TP ranks that hold each piece of a parameter, piece by piece; empty pieces are left out."""
+        """For each piece of a parameter, the TP ranks that hold it; empty pieces are left out."""
         found: dict[range | None, list[int]] = {}
         for rank in range(self.layout.tp):
             rows = self.rows(key, rank)
@@ -142,6 +143,7 @@ class Cut:
 
     @cached_property
     def _shapes(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        # All layers have the same shapes, so one layer stands for 126.
         one_layer = self.model.replace(n_layers=1).parameters()
         return {(p.key, r): self.local_shape(p, r) for p in one_layer for r in range(self.layout.tp)}
 
@@ -153,7 +155,7 @@ class Cut:
         return self.stages.stages
 
     def stages_of(self, schedule: Schedule, pp_rank: int) -> list[Stage]:
-        """The stages that a schedule gives a PP rank. LayoutError where the layer split refuses."""
+        """The stages that a schedule gives a PP rank. Raises LayoutError if the layer split refuses."""
         stages = self._all_stages()
         return [stages[number] for number in schedule.stages_of(pp_rank)]
 
@@ -162,7 +164,7 @@ class Cut:
         return [stage.stage for stage in self._all_stages() for _ in stage.layers]
 
     def stage(self, parameter: Parameter) -> int:
-        """The (virtual) pipeline stage of a parameter. LayoutError where the layer split refuses."""
+        """The (virtual) pipeline stage of a parameter. Raises LayoutError if the layer split refuses."""
         if parameter.layer is not None:
             return self._stage_of_layer[parameter.layer]
         return 0 if parameter.key == "tok_embeddings" else self.layout.stages - 1

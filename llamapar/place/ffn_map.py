@@ -31,7 +31,7 @@ class FfnMap(Record):
 
     @property
     def reason(self) -> str:
-        """Why not, in one line; empty where all shards are equal."""
+        """Why the shards are not equal, in one line; empty if they are."""
         return "" if self.ok else f"tp={self.tp} does not divide ffn_dim={self.model.ffn_dim}"
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
@@ -42,5 +42,5 @@ class FfnMap(Record):
 
 @named
 def ffn(model: ModelLike, layout: LayoutLike | None = None, **degrees: Unpack[Degrees]) -> FfnMap:
-    """FFN columns per TP rank. Never refuses a layout: uneven shards are shown as torch cuts them."""
+    """The FFN columns of each TP rank. Never refuses a layout: uneven shards are shown as torch cuts them."""
     return FfnMap(find_model(model), Layout.of(layout, **degrees).tp)

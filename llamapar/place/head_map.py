@@ -16,9 +16,10 @@ from llamapar.records.tables import Record, cut, span
 
 @dataclass(frozen=True)
 class RankHeads:
-    """What one TP rank holds. Rows are those of wq and of wk (or wv), the whole model counted.
+    """What one TP rank holds.
 
-    q_heads, kv_heads: heads of which the rank holds any row. q_whole, kv_whole: holds whole heads only.
+    q_rows, kv_rows: rows of the whole model's wq, and of its wk (or wv).
+    q_heads, kv_heads: heads of which the rank holds any row. q_whole, kv_whole: it holds whole heads only.
     """
 
     rank: int
@@ -32,11 +33,11 @@ class RankHeads:
 
 @dataclass(frozen=True, repr=False)
 class HeadMap(Record):
-    """Heads over TP: wq, wk and wv cut by rows, by torch's chunk rule, or KV heads held in copies.
+    """Heads over TP: wq, wk and wv cut by rows with torch's chunk rule, or KV heads held in copies.
 
     kv_replication: past n_kv_heads, each KV head is held whole by tp / n_kv_heads ranks.
-    interleave: copies lie side by side (0,0,1,1,…), as they must; False tiles them (0,1,…,0,1,…),
-        which passes every shape check and gives most ranks a KV head that is not theirs.
+    interleave: copies are on neighbouring ranks (0,0,1,1,…), as they must be; False tiles them
+        (0,1,…,0,1,…). That passes every shape check and gives most ranks a KV head that is not theirs.
     """
 
     model: ModelConfig
@@ -46,14 +47,15 @@ class HeadMap(Record):
 
     @property
     def replicas(self) -> int:
-        """TP ranks per KV head: more than 1 only where heads are replicated."""
+        """TP ranks that hold each KV head; more than 1 only if heads are replicated."""
         return kv_copies(self.model.n_kv_heads, self.tp) if self.kv_replication else 1
 
     def rank(self, r: int) -> RankHeads:
-        """What TP rank r holds."""
+        """The heads and rows of TP rank r."""
         m = self.model
         q_rows = Split(m.q_dim, self.tp)[r]
         if self.replicas > 1:
+            # Query heads are dealt out in order, so ranks next to each other read the same KV head.
             head = r // self.replicas if self.interleave else r % m.n_kv_heads
             kv_rows = range(head * m.head_dim, (head + 1) * m.head_dim)
         else:
@@ -80,7 +82,7 @@ class HeadMap(Record):
 
     @property
     def reason(self) -> str:
-        """Why not, in one line; empty where it works."""
+        """Why the cut does not work, in one line; empty if it does."""
         m, tp = self.model, self.tp
         if m.n_heads % tp:
             return f"tp={tp} does not divide n_heads={m.n_heads}"
@@ -98,7 +100,7 @@ class HeadMap(Record):
 
     @property
     def tiled(self) -> bool:
-        """Whether there are copies of KV heads that do not lie side by side."""
+        """Whether copies of KV heads are tiled, rather than on neighbouring ranks."""
         return self.replicas > 1 and not self.interleave
 
     def is_wrong(self, rank: RankHeads) -> bool:
@@ -107,11 +109,11 @@ class HeadMap(Record):
 
     @property
     def wrong_ranks(self) -> list[int]:
-        """Ranks with whole heads whose KV heads are not those that their query heads need."""
+        """Ranks that hold whole heads, but not the KV heads that their query heads need."""
         return [rank.rank for rank in self.ranks if self.is_wrong(rank)] if self.tiled else []
 
     def shared(self) -> dict[int, list[int]]:
-        """KV head → the TP ranks that hold a copy, whose gradients must be summed; {} without copies."""
+        """KV head → the TP ranks with a copy, over which gradients must be summed; {} without copies."""
         if self.replicas == 1:
             return {}
         holders: dict[int, list[int]] = {}
@@ -146,7 +148,10 @@ def heads(
     interleave: bool = True,
     **degrees: Unpack[Degrees],
 ) -> HeadMap:
-    """Query and KV heads per TP rank. Never refuses a layout: a cut head is shown as cut."""
+    """The query and KV heads of each TP rank. Never refuses a layout: a cut head is shown as cut.
+
+    kv_replication, interleave: as in HeadMap. Raises LayoutError only for bad input.
+    """
     flag("kv_replication", kv_replication)
     flag("interleave", interleave)
     return HeadMap(find_model(model), Layout.of(layout, **degrees).tp, kv_replication, interleave)

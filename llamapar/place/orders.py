@@ -1,7 +1,8 @@
-"""The pipeline schedules of the field: for each rank the order of its operations, as a table.
+"""The published pipeline schedules: for each rank, the order of its operations as a table.
 
-Each follows its paper in the form that torch 2.13 gives it (torch/distributed/pipelining/schedules.py), but
-for Llama 3's, which torch does not have. Pauses are left out: a rank waits for what its next operation needs.
+Each follows its paper in the form that torch 2.13 gives it (torch/distributed/pipelining/schedules.py),
+except Llama 3's, which torch does not have. Pauses are left out: a rank waits for what its next operation
+needs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 class Action(NamedTuple):
     """One operation of a rank on one micro-batch at one of its stages.
 
-    kind: F forward, B whole backward, or its halves I (gradients of the inputs) and W (of the weights).
+    kind: F forward, B whole backward, or its two halves: I (gradients of the inputs) and W (of the weights).
     """
 
     kind: str
@@ -29,7 +30,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a schedule is made for. round: micro-batches that a stage takes in a row, where one has rounds."""
+    """The numbers that a schedule is made for. round: micro-batches that a stage takes in a row."""
 
     pp: int
     virtual_stages: int
@@ -41,11 +42,11 @@ class Plan:
         return range(rank, self.pp * self.virtual_stages, self.pp)
 
     def hops(self, rank: int) -> int:
-        """Ranks from this one to the last."""
+        """How many ranks follow this one."""
         return self.pp - 1 - rank
 
     def in_rounds(self, kind: str, stages: Iterable[int]) -> Row:
-        """Operations round by round, within a round stage by stage."""
+        """Operations round by round; within a round, stage by stage."""
         many, held = self.micro_batches, list(stages)
         row: Row = []
         for first in range(0, many, self.round):
@@ -55,28 +56,29 @@ class Plan:
 
 
 Operation = tuple[str, int, int]
-"""An Action as a plain tuple, which is made and thrown away several times as fast."""
+"""An Action as a plain tuple, which is several times as fast to create."""
 
 Row = list[Operation]
 
 
 def _gpipe(plan: Plan, rank: int) -> Row:
-    """All forward, then all backward (arXiv:1811.06965)."""
+    """All forwards, then all backwards (arXiv:1811.06965)."""
     each = range(plan.micro_batches)
     return [(kind, rank, number) for kind in "FB" for number in each]
 
 
 def _looped_bfs(plan: Plan, rank: int) -> Row:
-    """Breadth first: a stage takes all micro-batches before the rank's next one does (arXiv:2211.05953)."""
+    """Breadth first: a stage takes all micro-batches before the rank's next stage does (arXiv:2211.05953)."""
     forward = [("F", stage, n) for stage in plan.stages(rank) for n in range(plan.micro_batches)]
+    # The last forward's activations are the first to be needed, so the backward mirrors the forward.
     return forward + [("B", stage, n) for _, stage, n in reversed(forward)]
 
 
 def _alternating(plan: Plan, rank: int, warm_up: int, kind: str = "B") -> Row:
-    """Some forwards, then one forward and one backward in turn, then the backwards that are left.
+    """`warm_up` forwards, then one forward and one backward in turn, then the remaining backwards.
 
-    kind: I for split backwards. Weight gradients then follow as many backwards later as the rank's number,
-    which fills the pauses at the end.
+    kind: "I" splits the backwards. Weight gradients then lag by as many backwards as the rank's number, which
+    fills the pauses at the end.
     """
     forward = plan.in_rounds("F", plan.stages(rank))
     backward = plan.in_rounds(kind, reversed(plan.stages(rank)))
@@ -97,15 +99,16 @@ def _interleaved(plan: Plan, rank: int) -> Row:
 
 
 def _interleaved_zero_bubble(plan: Plan, rank: int) -> Row:
-    """Interleaved, with backwards split in two halves: ZB-H1 (arXiv:2401.10241)."""
+    """Interleaved 1F1B with each backward split in two: ZB-H1 (arXiv:2401.10241)."""
     return _alternating(plan, rank, (plan.virtual_stages - 1) * plan.round + plan.hops(rank), "I")
 
 
 def _flexible(plan: Plan, rank: int) -> Row:
-    """Llama 3's: rounds of nc micro-batches ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1).
+    """Llama 3's schedule: rounds of nc micro-batches ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1).
 
-    Rounds shorter than the pipeline leave nothing to alternate: all forward, then all backward. The number of
-    forwards at first is Megatron-LM's; the paper prints (v-1)·nc + 2(pp - r·v - 1), negative for late ranks.
+    Rounds shorter than the pipeline leave nothing to alternate: all forwards, then all backwards. The number
+    of warm-up forwards is Megatron-LM's; the paper prints (v-1)·nc + 2(pp - r·v - 1), negative for late
+    ranks.
     """
     if plan.round < plan.pp:
         whole = Plan(plan.pp, plan.virtual_stages, plan.micro_batches, plan.micro_batches)
@@ -114,10 +117,10 @@ def _flexible(plan: Plan, rank: int) -> Row:
 
 
 def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int) -> Row:
-    """Operations from words such as "F0", the forward of a rank's first stage, each on its next micro-batch.
+    """Operations from words: "F0" is the forward of the rank's first stage on its next micro-batch.
 
-    W is the weights of the oldest input gradients that wait, W0 of the oldest of the first stage; a schedule
-    has words of the one kind or of the other.
+    "W" computes the weights of the oldest waiting input gradients, "W0" those of the oldest of the first
+    stage. A schedule uses one of the two forms.
     """
     row: Row = []
     numbers = {"F0": 0, "F1": 0, "0": 0, "1": 0}
@@ -136,13 +139,14 @@ def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int)
         else:
             continue
         row.append((kind, *one))
+    # ZBV is made for at least a full pipeline; micro-batches beyond the real ones are dropped here.
     return [each for each in row if each[2] < micro_batches]
 
 
 def _zbv(plan: Plan, rank: int) -> Row:
-    """Zero bubble on a V of two stages a rank (arXiv:2401.10241 section 6), made for a full pipeline.
+    """Zero bubble on a V of two stages a rank (arXiv:2401.10241 section 6), for a full pipeline.
 
-    With fewer micro-batches than fill it, those that there are not are left out.
+    With fewer micro-batches than fill it, operations on the missing ones are dropped.
     """
     left, many = plan.pp - rank, max(2 * plan.pp - 1, plan.micro_batches)
     words = ["F0"] * (2 * left - 1) + ["F1", "F0"] * rank + ["F1", "I1", "W1"] * left
@@ -154,9 +158,9 @@ def _zbv(plan: Plan, rank: int) -> Row:
 
 
 def _dualpipev(plan: Plan, rank: int) -> Row:
-    """DeepSeek's on a V of two stages a rank (arXiv:2412.19437; github.com/deepseek-ai/DualPipe).
+    """DeepSeek's schedule on a V of two stages a rank (arXiv:2412.19437; github.com/deepseek-ai/DualPipe).
 
-    A forward and a backward that it overlaps stand side by side as two entries.
+    A forward and a backward that overlap are two entries side by side.
     """
     hops, half = plan.hops(rank), rank + 1
     words = ["F0"] * (2 * hops) + ["F0", "F1"] * half + ["I1", "W", "F1"] * hops
@@ -170,9 +174,9 @@ def _dualpipev(plan: Plan, rank: int) -> Row:
 
 @dataclass(frozen=True)
 class Order:
-    """A schedule: how it orders a rank's operations, and what it is made for.
+    """A schedule's rule for one rank, and what it is made for.
 
-    virtual_stages: the stages of a rank that it asks for, None for any number.
+    virtual_stages: the stages of a rank that it requires; None for any number.
     """
 
     title: str
@@ -191,7 +195,7 @@ ORDERS = {
     "dualpipev": Order("DualPipeV", _dualpipev, 2, "v"),
     "flexible": Order("Llama 3's flexible schedule", _flexible),
 }
-"""Every schedule by the name that Python, the command and the panel call it."""
+"""Every schedule, by its name in Python, in the command and in the panels."""
 
 ALL_FORWARD_FIRST = ("gpipe", "looped-bfs")
-"""Schedules in which all micro-batches pass a stage forward, and then all of them backward."""
+"""Schedules in which all micro-batches pass forward through a stage before any passes backward."""

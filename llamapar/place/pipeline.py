@@ -1,4 +1,4 @@
-"""A pipeline schedule as a table, and in time: when each operation runs, and how much of it is bubble."""
+"""A pipeline schedule as a table and as a timeline: when each operation runs, and how much time is bubble."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from .orders import ORDERS, Action
 from .walk import WORDS, Result, Walk, flying, flying_at_peak, needs, problem_of, result_of, walk
 
 LONGEST = 1e9
-"""Most of a duration, in whatever unit."""
+"""The longest duration accepted, in any unit."""
 
 _WRITTEN = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 PLACEMENTS = ("loop", "v")
 
 
 def rank_of(stage: int, pp: int, placement: str = "loop") -> int:
-    """The PP rank that holds a stage: around again in a loop, or in a V back the way it came."""
+    """The PP rank that holds a stage: a loop starts again at rank 0, a V goes back the way it came."""
     lap, place = divmod(stage, pp)
+    # Every second lap of a V runs from the last rank to the first.
     return pp - 1 - place if placement == "v" and lap % 2 else place
 
 
@@ -36,7 +37,7 @@ class Schedule(Record):
 
     placement: "loop" puts stage s on rank s % pp; "v" goes up the ranks and down again.
     ranks: each rank's operations in order. An overlapped forward and backward are two entries.
-    nc: micro-batches that a stage takes in a row, of the flexible schedule.
+    nc: micro-batches that a stage takes in a row, in the flexible schedule.
 
     A table is not checked when it is made: `problem` says whether it can run.
     """
@@ -51,9 +52,9 @@ class Schedule(Record):
 
     @classmethod
     def read(cls, rows: Sequence[str], placement: str = "loop", name: str = "own") -> Schedule:
-        """A schedule of one's own, a text for each rank: "0F0 0F1 0B0 0B1", as stage, kind, micro-batch.
+        """A custom schedule from one text for each rank: "0F0 0F1 0B0 0B1" (stage, kind, micro-batch).
 
-        Raises LayoutError for an entry that is none; whether the table can run says `problem`.
+        Raises LayoutError for an entry that cannot be read; `problem` says whether the table can run.
         """
         if isinstance(rows, str) or not rows:
             raise LayoutError(f"rows={shown(rows)}: a text for each rank", field="ranks")
@@ -66,12 +67,12 @@ class Schedule(Record):
 
     @property
     def stages(self) -> int:
-        """How many stages the pipeline has: pp·virtual_stages."""
+        """Number of stages in the pipeline: pp·virtual_stages."""
         return self.pp * self.virtual_stages
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence."""
+        """Its name in a sentence."""
         return ORDERS[self.name].title if self.name in ORDERS else self.name
 
     def rank_of(self, stage: int) -> int:
@@ -79,14 +80,14 @@ class Schedule(Record):
         return rank_of(stage, self.pp, self.placement)
 
     def stages_of(self, rank: int) -> list[int]:
-        """The stages that a PP rank holds, in the order of the pipeline."""
+        """The stages that a PP rank holds, in pipeline order."""
         return [stage for stage in range(self.stages) if self.rank_of(stage) == rank]
 
     @cached_property
     def problem(self) -> LayoutError | None:
-        """Why the table cannot run, as an error to raise; None where it can.
+        """Why the table cannot run, as an error to raise; None if it can.
 
-        Every operation has to stand once, on the rank of its stage, after what it needs, and no ranks may
+        Every operation must be there once, on the rank of its stage, after what it needs, and no ranks may
         wait for one another.
         """
         found = (self.ranks, self.walked, self.rank_of, self.pp, self.stages, self.micro_batches)
@@ -94,7 +95,7 @@ class Schedule(Record):
 
     @cached_property
     def walked(self) -> Walk:
-        """An order in which its operations can run, whatever they take."""
+        """An order in which the operations can run, whatever their durations."""
         return walk(self.ranks, self.stages, self.micro_batches)
 
     @property
@@ -103,26 +104,26 @@ class Schedule(Record):
 
     @property
     def reason(self) -> str:
-        """Why it cannot run, in words; empty where it can."""
+        """Why the table cannot run, in words; empty if it can."""
         return str(self.problem or "")
 
     def check(self) -> Schedule:
-        """Itself if it can run; raises the LayoutError that says why not."""
+        """The schedule itself if it can run. Else raises the LayoutError in `problem`."""
         if self.problem:
             raise self.problem
         return self
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """The most chunks in flight on each rank: forwards whose backward, or whose W, has not run yet."""
+        """For each rank, the most chunks in flight: forwards whose backward, or whose W, has not run yet."""
         return tuple(max(self.flying(rank), default=0) for rank in range(self.pp))
 
     def flying_at_peak(self, rank: int) -> tuple[int, ...]:
-        """Chunks in flight of each of a rank's stages, when it first has the most of them."""
+        """Chunks in flight of each of a rank's stages, at the first moment with the most of them."""
         return flying_at_peak(self.ranks[rank], self.stages_of(rank))
 
     def flying(self, rank: int) -> list[int]:
-        """Chunks in flight on a rank while each of its operations runs."""
+        """Chunks in flight on a rank during each of its operations."""
         return flying(self.ranks[rank])
 
     @named
@@ -135,11 +136,11 @@ class Schedule(Record):
         weights: float = 1.0,
         p2p: float = 0.0,
     ) -> Timeline:
-        """When each operation runs, in forwards of one stage unless said in seconds.
+        """When each operation runs. Durations are in forwards of one stage, or in seconds if given so.
 
         inputs, weights: the halves of a split backward. Two calls of autograd.grad cost more than one
-        backward, for the second computes the gradients of inputs again. p2p: from the end of an operation to
-        its use on another rank; nobody is busy meanwhile. Overlapped pairs run one after the other.
+        backward, because the second computes the gradients of inputs again. p2p: from the end of an operation
+        to its use on another rank; no rank is busy meanwhile. Overlapped pairs run one after the other.
 
         Raises LayoutError for a table that cannot run.
         """
@@ -175,7 +176,7 @@ def _read(text: str) -> Action:
 
 @dataclass(frozen=True, repr=False)
 class Timeline(Record):
-    """When each operation of a schedule starts and ends: rows as in the schedule, times from 0."""
+    """Start and end of each operation of a schedule: rows as in the schedule, times from 0."""
 
     schedule: Schedule
     durations: dict[str, float]
@@ -190,27 +191,27 @@ class Timeline(Record):
 
     @cached_property
     def compute(self) -> tuple[float, ...]:
-        """The time that each rank computes."""
+        """How long each rank computes."""
         each = self.durations
         return tuple(sum(each[action.kind] for action in row) for row in self.schedule.ranks)
 
     @property
     def idle(self) -> tuple[float, ...]:
-        """The time that each rank waits, from the start of the step to its end."""
+        """How long each rank waits, from the start of the step to its end."""
         return tuple(self.end - busy for busy in self.compute)
 
     @property
     def bubble(self) -> float:
         """Idle time over compute time of all ranks: (pp - 1)/(v·m) for 1F1B and GPipe.
 
-        "Bubble" is this ratio wherever a percentage stands beside the word; what is a share of the whole time
-        is called idle ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1).
+        A percentage called "bubble" is always this ratio; a share of the whole time is called idle ("Scaling
+        Llama 3 Training", ISCA 2025, section 3.1.1).
         """
         return sum(self.idle) / (sum(self.compute) or 1.0)
 
     @property
     def idle_share(self) -> float:
-        """Idle time over all the time of all ranks: bubble/(1 + bubble)."""
+        """Idle time over the total time of all ranks: bubble/(1 + bubble)."""
         return sum(self.idle) / (self.end * len(self.ends) or 1.0)
 
     def runs(self, rank: int) -> Iterator[tuple[Action, float, float]]:
@@ -218,7 +219,7 @@ class Timeline(Record):
         return zip(self.schedule.ranks[rank], self.starts[rank], self.ends[rank], strict=True)
 
     def running(self, rank: int, time: float) -> int | None:
-        """The place in its row of what a rank runs at a time; None where it waits or is done."""
+        """Index of the operation that a rank runs at a time; None if it waits or is done."""
         place = bisect_right(self.starts[rank], time) - 1
         return place if place >= 0 and time < self.ends[rank][place] else None
 
@@ -233,7 +234,7 @@ class Timeline(Record):
 
     @cached_property
     def ended(self) -> dict[Result, tuple[float, int, Action]]:
-        """By what it leaves for others: when an operation ends, on which rank, and which it is."""
+        """Result of an operation → when it ends, on which rank, and the operation."""
         return {
             result_of(action): (end, rank, action)
             for rank in range(self.schedule.pp)
@@ -251,7 +252,7 @@ class Timeline(Record):
         return Moment(self, real("time", time, 0.0, self.end))
 
     def beside(self, *others: Timeline) -> Timelines:
-        """This one and others, to be seen one below the other on one time axis."""
+        """This timeline and others, drawn below one another on one time axis."""
         return Timelines((self, *others))
 
     @property
@@ -263,7 +264,7 @@ class Timeline(Record):
         return f"{s.title}, pp={s.pp}{v}, {many}{nc}: bubble {self.bubble:.2%} of compute"
 
     def as_dict(self) -> Plain:
-        """The table and what comes of it as plain values for JSON."""
+        """The table and its figures, as plain values for JSON."""
         s = self.schedule
         ranks = [[list(action) for action in row] for row in s.ranks]
         return {"bubble": self.bubble, "in_flight": list(s.in_flight), "ranks": ranks}
@@ -271,7 +272,7 @@ class Timeline(Record):
     # -- as text -------------------------------------------------------------------------------
 
     def text(self, width: int | None = None) -> str:
-        """A row a rank and time to the right, in blocks where `width` is less than all of it."""
+        """A row for each rank with time to the right, broken into blocks of `width` characters."""
         s = self.schedule
         heads = [f"rank {rank}" for rank in range(s.pp)]
         left = max(map(len, heads)) + 1
@@ -300,7 +301,7 @@ class Timeline(Record):
 
     @property
     def _cell(self) -> int:
-        """Characters of the shortest operation, its label and a space."""
+        """Characters for the shortest operation: its label and a space."""
         return len(str(self.schedule.micro_batches - 1)) + 2 + (self.schedule.virtual_stages > 1)
 
     def _label(self, action: Action) -> str:
@@ -309,7 +310,8 @@ class Timeline(Record):
         return f"{action.kind}{action.micro_batch}{letter}"
 
     def _drawn(self, rank: int) -> str:
-        """A rank's row: each operation's label and dashes as long as it runs, dots where it waits."""
+        """A rank's row: labels with dashes while an operation runs, dots while the rank waits."""
+        # Scaled so that even the shortest operation has room for its label.
         column = self._cell / min((d for d in self.durations.values() if d), default=1.0)
         line = ""
         for action, start, end in self.runs(rank):
@@ -323,24 +325,24 @@ class Timeline(Record):
 
 @dataclass(frozen=True, repr=False)
 class Timelines(Record):
-    """Timelines of several schedules, on one time axis. time: where the cursor stands, or None."""
+    """Timelines of several schedules on one time axis. time: where the cursor is, or None."""
 
     timelines: tuple[Timeline, ...]
     time: float | None = None
 
     @property
     def end(self) -> float:
-        """Of the longest."""
+        """When the longest of them ends."""
         return max(one.end for one in self.timelines)
 
     @named
     def at(self, time: float) -> Timelines:
-        """The same with a cursor. Raises LayoutError past the end of the longest."""
+        """The same timelines with a cursor at a time. Raises LayoutError past the end of the longest."""
         return replace(self, time=real("time", time, 0.0, self.end))
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """What each is at where the cursor stands, or at its end before that; () without a cursor."""
+        """Each timeline's Moment at the cursor, or at its own end if that is earlier; () without a cursor."""
         time = self.time
         return () if time is None else tuple(one.at(min(time, one.end)) for one in self.timelines)
 
@@ -351,13 +353,13 @@ class Timelines(Record):
 
 @dataclass(frozen=True, repr=False)
 class Moment(Record):
-    """What every rank does at one time of a timeline, and what those that wait are waiting for."""
+    """What every rank does at one time of a timeline, and what the waiting ranks wait for."""
 
     timeline: Timeline
     time: float
 
     def doing(self, rank: int) -> tuple[str, str]:
-        """What a rank runs, and what it waits for; empty where it does not."""
+        """The operation that a rank runs, and what it waits for; one of the two is empty."""
         line = self.timeline
         row = line.schedule.ranks[rank]
         place = line.running(rank, self.time)
@@ -369,7 +371,7 @@ class Moment(Record):
         return "", f"{row[later]} waits for {self._awaited(rank, row[later])}"
 
     def _awaited(self, rank: int, action: Action) -> str:
-        """The operation that comes last of those that `action` needs."""
+        """Of the operations that `action` needs, the one that ends last."""
         line = self.timeline
         found = [line.ended[need] for need in needs(action, line.schedule.stages - 1)]
         end, peer, other = max(found)

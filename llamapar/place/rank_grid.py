@@ -1,4 +1,4 @@
-"""Where a rank sits among all ranks, and who its peers are on each axis."""
+"""Where a rank is among all ranks, and who its peers are on each axis."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .share import BATCH_PART, Share, share_of
 from .stage_map import stages
 
 MAX_CELLS = 2**14
-"""Most cells of the grid; past it a cell stands for a block of consecutive ranks."""
+"""The most cells of the grid; with more ranks, a cell is a block of consecutive ranks."""
 
 
 @dataclass(frozen=True, repr=False)
 class RankGrid(Record):
     """All ranks in rows of consecutive ranks, one of them chosen.
 
-    block: ranks to a cell. cols, rows: cells of the grid; rank = (row·cols + col)·block + rest.
-    share: the chosen rank's part of a step, where a model is given.
+    block: ranks in a cell. cols, rows: cells of the grid; rank = (row·cols + col)·block + rest.
+    share: the chosen rank's part of a step, if a model is given.
     """
 
     layout: Layout
@@ -50,7 +50,7 @@ class RankGrid(Record):
         return {axis: self.layout.group(axis, self.rank) for axis in AXES}  # type: ignore[misc]
 
     def cell(self, rank: int) -> tuple[int, int]:
-        """(row, col) of the cell of a rank."""
+        """(row, col) of a rank's cell."""
         return divmod(rank // self.block, self.cols)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
@@ -95,9 +95,9 @@ def ranks(
 ) -> RankGrid:
     """The grid of all ranks with one of them chosen; instant at 2**20 ranks.
 
-    model: with one, the record also says what the rank holds of its layers, heads, tokens and batch, and its
-    picture is that block. seq_len: tokens of a sequence; the model's longest unless given. global_batch:
-    sequences of a step. chunking, layer_split, kv_replication: as in `sequence`, `stages` and `heads`.
+    model: with a model, the record also gives the rank's layers, heads, tokens and batch, and the picture is
+    that block. seq_len: tokens of a sequence; by default the model's longest. global_batch: sequences of a
+    step. chunking, layer_split, kv_replication: as in `sequence`, `stages` and `heads`.
     """
     layout = Layout.of(layout, **degrees)
     rank = whole("rank", rank, 0, layout.world - 1)
@@ -117,6 +117,7 @@ def ranks(
         if layout.world // block <= MAX_CELLS:
             break
         degree = getattr(layout, axis)
+        # Blocks grow along the fastest axes first, so that a cell holds consecutive ranks.
         block *= min(degree, -(-layout.world // block // MAX_CELLS))
     cells = -(-layout.world // block)
     cols = _columns(layout, block, cells)
@@ -124,9 +125,11 @@ def ranks(
 
 
 def _columns(layout: Layout, block: int, cells: int) -> int:
-    """Columns that follow an axis boundary where one is near the square, else the square itself."""
+    """Columns of the grid: an axis boundary if one is near the square, else the square root of the cells."""
     square = math.isqrt(cells - 1) + 1
     ends = [layout.stride(axis) * layout.size(axis) for axis in layout.axes]
     bounds = [end // block for end in ends if end % block == 0]
+    # A row that ends at an axis boundary puts peers in straight columns; beyond a factor of 4 from the square
+    # the grid becomes a strip.
     near = [b for b in bounds if square / 4 <= b <= square * 4 and b <= cells]
     return min(near, key=lambda b: abs(math.log(b / square)), default=square)

@@ -1,4 +1,4 @@
-"""`schedule`: the pipeline schedules of the field by name, and what is said where one is not defined."""
+"""`schedule`: the published pipeline schedules by name, and the errors where one is not defined."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from .walk import Walk, walk
 __all__ = ["MAX_ACTIONS", "Action", "Schedule", "schedule", "schedule_of"]
 
 MAX_ACTIONS = 2**20
-"""Operations in a table at most: a few hundred MB of Python objects."""
+"""The most operations in a table: a few hundred MB of Python objects."""
 
 SEVERAL = {"1f1b": "interleaved-1f1b", "gpipe": "looped-bfs"}
-"""What a schedule of one stage a rank is called where a rank has several."""
+"""Name of a one-stage schedule → its name with several stages a rank."""
 
 
 def schedule_of(
     name: str, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
 ) -> Schedule:
-    """The schedule that a layout with virtual stages means by a name: 1f1b over several is interleaved,
-    and gpipe looped breadth-first. Raises LayoutError as `schedule` does."""
+    """The schedule that a layout means by a name: over several stages 1f1b is interleaved, gpipe looped.
+
+    Raises LayoutError as `schedule` does.
+    """
     own = own_name(name, virtual_stages)
     return schedule(own, pp=pp, virtual_stages=virtual_stages, micro_batches=micro_batches, nc=nc)
 
 
 def own_name(name: str, virtual_stages: int) -> str:
-    """What a schedule that a layout names is called with so many stages a rank."""
+    """A layout's schedule name → the name of the schedule with that many stages a rank."""
     return SEVERAL.get(name, name) if virtual_stages > 1 else name
 
 
@@ -42,18 +44,19 @@ def own_name(name: str, virtual_stages: int) -> str:
 def schedule(
     name: str, *, pp: int = 1, virtual_stages: int | None = None, micro_batches: int, nc: int | None = None
 ) -> Schedule:
-    """A pipeline schedule of the field as a table: for each rank, its operations in order.
+    """A published pipeline schedule as a table: for each rank, its operations in order.
 
-    name: gpipe, 1f1b, interleaved-1f1b, looped-bfs, interleaved-zero-bubble, zbv, dualpipev, or flexible,
-    Llama 3's own. virtual_stages: stages of a rank; unless said, 1 for the first two and 2 for the others.
-    nc: micro-batches that a stage takes in a row in the flexible schedule; unless said, pp of them.
+    name: gpipe, 1f1b, interleaved-1f1b, looped-bfs, interleaved-zero-bubble, zbv, dualpipev, or flexible
+    (Llama 3's own). virtual_stages: stages of a rank; by default 1 for the first two and 2 for the others.
+    nc: micro-batches that a stage takes in a row in the flexible schedule; by default pp.
 
-    Raises LayoutError, with what would do, where the schedule is not defined.
+    Raises LayoutError, with what would work, if the schedule is not defined for these numbers.
     """
     order, plan = _planned(name, pp, virtual_stages, micro_batches, nc)
     rows = tuple(tuple(starmap(Action, order.row(plan, rank))) for rank in range(plan.pp))
     own = plan.round if name == "flexible" else None
     made = Schedule(name, plan.pp, plan.virtual_stages, plan.micro_batches, order.placement, rows, own)
+    # Only this case can fail, and checking every table would walk all of it.
     if _last_round_is_short(name, plan) and made.problem:
         raise _short_last_round(order, plan)
     return made
@@ -62,7 +65,7 @@ def schedule(
 def row_of(
     name: str, rank: int, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
 ) -> tuple[Sequence[Operation], list[int]]:
-    """A rank's row in the table of `schedule_of`, without the others', and the stages that it holds."""
+    """One rank's row in the table of `schedule_of`, made without the other rows, and the rank's stages."""
     own = own_name(name, virtual_stages)
     order, plan = _planned(own, pp, virtual_stages, micro_batches, nc)
     if _last_round_is_short(own, plan):  # all of the table says whether it can run
@@ -78,7 +81,7 @@ def walk_of(
 ) -> tuple[str, Walk]:
     """The title of `schedule_of`'s table, and an order in which its operations can run.
 
-    They are not made into records, which takes longer than the walk. Raises LayoutError.
+    No records are made, because that takes longer than the walk. Raises LayoutError.
     """
     own = own_name(name, virtual_stages)
     order, plan = _planned(own, pp, virtual_stages, micro_batches, nc)
@@ -91,13 +94,14 @@ def walk_of(
 def _planned(
     name: str, pp: int, virtual_stages: int | None, micro_batches: int, nc: int | None
 ) -> tuple[Order, Plan]:
-    """A schedule's order, and what it is made for. Raises LayoutError."""
+    """A schedule's order, and the numbers that it is made for. Raises LayoutError."""
     order = ORDERS[one_of("schedule", name, ORDERS)]
     pp = whole("pp", pp, 1, MAX_DEGREE)
     many = whole("micro_batches", micro_batches)
     v = order.virtual_stages or 2
     if virtual_stages is not None:
         v = whole("virtual_stages", virtual_stages, 1, MAX_DEGREE)
+    # At most three operations for each stage and micro-batch: F, I and W.
     if 3 * pp * v * many > MAX_ACTIONS:
         what = f"{plural(many, 'micro-batch')} over pp·virtual_stages = {pp * v:,} stages"
         raise LayoutError(what, f"a table has at most {MAX_ACTIONS:,} entries", field="micro_batches")
@@ -111,7 +115,7 @@ def _planned(
 
 
 def _named(name: str) -> Choice:
-    """The choice of another schedule: a name among names."""
+    """A suggestion of another schedule, as a bare name."""
     return Choice((("schedule", name),), bare=True)
 
 
@@ -135,7 +139,7 @@ def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> Non
 
 
 def _round(name: str, order: Order, pp: int, many: int) -> int:
-    """Micro-batches that a stage takes in a row: pp or a little more, so that rounds are equal."""
+    """Micro-batches that a stage takes in a row: pp, or slightly more so that rounds are equal."""
     rounds = max(1, many // pp)
     if name.startswith("interleaved") and many % rounds:
         near = [pp * (many // pp), pp * (many // pp + 1)]
@@ -149,7 +153,7 @@ def _round(name: str, order: Order, pp: int, many: int) -> int:
 
 
 def _last_round_is_short(name: str, plan: Plan) -> bool:
-    """Whether ranks may wait for one another, in the last round of Llama 3's schedule."""
+    """Whether a short last round of Llama 3's schedule may leave ranks waiting for one another."""
     return name == "flexible" and 0 < plan.micro_batches % plan.round < plan.pp
 
 
@@ -171,11 +175,11 @@ def of_layout(
     nc: int | None = None,
     global_batch: int | None = None,
 ) -> tuple[Schedule, Layout]:
-    """The table of a layout's pipeline, and the layout with as many stages a rank as that has.
+    """The table of a layout's pipeline, and the layout with the table's stages a rank.
 
-    A layout of one stage a rank leaves their number to the schedule. micro_batches: unless said the table's
-    own, or one of each sequence of global_batch, or the layout's usual number. Raises LayoutError where the
-    schedule is not defined, and for a table that is of another layout or cannot run.
+    A layout of one stage a rank leaves their number to the schedule. micro_batches: by default the table's
+    own, or one for each sequence of global_batch, or the layout's usual number. Raises LayoutError if the
+    schedule is not defined, or if a table belongs to another layout or cannot run.
     """
     v = layout.virtual_stages
     if micro_batches is not None:

@@ -18,21 +18,27 @@ from llamapar.records.tables import Record, cut, span
 from llamapar.records.trace import causal_pairs
 
 CHUNKINGS = ("head-tail", "contiguous")
-"""head-tail: 2·cp chunks, rank r takes r and 2·cp-1-r (The Llama 3 Herd of Models, section 3.3.2;
-Megatron-LM `_get_batch_on_this_cp_rank_per_sequence_balancing`). contiguous: cp chunks in order."""
+"""head-tail: 2·cp chunks, rank r takes chunks r and 2·cp-1-r. contiguous: cp chunks in order.
+
+Sources of head-tail: The Llama 3 Herd of Models, section 3.3.2; Megatron-LM
+`_get_batch_on_this_cp_rank_per_sequence_balancing`.
+"""
 
 offer("chunking", CHUNKINGS)
 
 MAX_CP = 2**16
-"""Most CP ranks that a sequence map lists."""
+"""The most CP ranks in a sequence map."""
 
 
 MAX_DOCUMENTS = 2**12
-"""Most documents of a sequence that a map tells apart."""
+"""The most documents that a sequence map distinguishes."""
 
 
 def lengths(documents: object, seq_len: int) -> tuple[int, ...] | None:
-    """Lengths of documents; LayoutError unless each is at least one token and they are the sequence."""
+    """Checked lengths of documents.
+
+    Raises LayoutError unless each document has a token and together they are the sequence.
+    """
     if documents is None:
         return None
     if isinstance(documents, str) or not isinstance(documents, Iterable):
@@ -49,10 +55,10 @@ def lengths(documents: object, seq_len: int) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class RankSequence:
-    """Tokens of one CP rank.
+    """The tokens of one CP rank, and its causal work.
 
-    chunks: positions, head chunk first. meets: (queries, keys) that it brings together, under the causal
-    mask. pairs: how many (query, key) pairs that makes; each layer and head attends that many.
+    chunks: positions, head chunk first. meets: (queries, keys) that the rank combines under the causal mask.
+    pairs: the number of (query, key) pairs, which each layer and head attends to.
     """
 
     rank: int
@@ -70,7 +76,7 @@ class RankSequence:
 
 @dataclass(frozen=True, repr=False)
 class SequenceMap(Record):
-    """A sequence over CP (and over TP inside it, under sequence parallelism)."""
+    """A sequence over CP, and over TP inside it under sequence parallelism."""
 
     seq_len: int
     cp: int
@@ -78,13 +84,13 @@ class SequenceMap(Record):
     sp: int = 1
     """TP ranks that share a CP rank's tokens of the residual stream: tp, or 1 without SP."""
     documents: tuple[int, ...] | None = None
-    """Tokens of each document, which attend to their own; None for one."""
+    """Tokens of each document, which attends only to itself; None for one document."""
     ring_step: int | None = None
-    """The step of a ring that is looked at, from 0: rank r then meets the keys of rank (r - step) mod cp."""
+    """The step of the ring shown, from 0: rank r then meets the keys of rank (r - step) mod cp."""
 
     @named
     def at(self, step: int) -> SequenceMap:
-        """What each rank does at one of a ring's cp steps. LayoutError for one that is not there."""
+        """The map at one of a ring's cp steps. Raises LayoutError for a step that does not exist."""
         return replace(self, ring_step=whole("step", step, 0, self.cp - 1))
 
     @cached_property
@@ -98,7 +104,7 @@ class SequenceMap(Record):
         return Split(self.seq_len, self.cp * (2 if self.chunking == "head-tail" else 1))
 
     def rank(self, r: int) -> RankSequence:
-        """What CP rank r holds, and the keys that its queries meet."""
+        """The tokens of CP rank r, and the keys that its queries meet."""
         r = whole("cp rank", r, 0, self.cp - 1)
         chunks = self._chunks(r)
         step = self.ring_step
@@ -118,7 +124,7 @@ class SequenceMap(Record):
         return (self.split[r],)
 
     def _by_document(self, chunk: range) -> Iterator[tuple[range, int]]:
-        """A chunk's positions in each document, and where that begins."""
+        """A chunk's positions in each document, with the document's first position."""
         at = bisect_right(self.ends, chunk.start)
         start = self.ends[at - 1] if at else 0
         for end in self.ends[at:]:
@@ -133,23 +139,25 @@ class SequenceMap(Record):
 
     @property
     def pairs(self) -> int:
-        """(query, key) pairs of the whole causal mask: S(S+1)/2 of each document."""
+        """(query, key) pairs of the whole causal mask: S(S+1)/2 for each document of S tokens."""
         return sum(causal_pairs(range(length)) for length in self.documents or (self.seq_len,))
 
     @cached_property
     def imbalance(self) -> float:
-        """Work of the busiest CP rank over the mean: 1 when all wait for nobody."""
+        """Work of the busiest CP rank over the mean: 1 if no rank waits for another."""
         plain = self.documents is None and self.ring_step is None
         busy: Iterable[RankSequence] = self.ranks
         if plain and self.chunking == "contiguous":  # the last full chunk, or what follows, has most work
             last = self.split.owner(self.seq_len - 1)
             busy = [self.rank(r) for r in (max(0, last - 1), last)]
+        # Equal head-tail chunks give all ranks the same work, so one of them stands for all.
         elif plain and self.split.even:
             busy = [self.rank(0)]
         return max(self.over_mean(one) for one in busy)
 
     def over_mean(self, rank: RankSequence) -> float:
-        """A rank's work over the mean of all; at a step of a ring, over the mean of ranks and steps."""
+        """A rank's work over the mean of all ranks; at a step of a ring, over the mean of ranks and steps."""
+        # A ring spreads each rank's work over cp steps, so one step's mean is a cp-th of the rank's.
         shares = self.cp if self.ring_step is None else self.cp**2
         return rank.pairs * shares / self.pairs
 
@@ -159,7 +167,7 @@ class SequenceMap(Record):
 
     @property
     def reason(self) -> str:
-        """Why the cut is not even, in one line; empty where it is."""
+        """Why the cut is not even, in one line; empty if it is."""
         if self.cp > 1 and not self.split.even:
             return f"seq_len={self.seq_len} does not divide into {self.split.k} chunks"
         if self.seq_len // self.cp % self.sp:
@@ -190,9 +198,10 @@ def sequence(
     documents: tuple[int, ...] | None = None,
     **degrees: Unpack[Degrees],
 ) -> SequenceMap:
-    """Tokens and causal work per CP rank. chunking: "head-tail" or "contiguous".
+    """The tokens and causal work of each CP rank. Raises LayoutError for bad input.
 
-    documents: tokens of each document of the sequence, which attend to their own; None for one.
+    seq_len: tokens of the sequence. chunking: "head-tail" or "contiguous".
+    documents: tokens of each document in the sequence, which attends only to itself; None for one document.
     """
     layout = Layout.of(layout, **degrees)
     if layout.cp > MAX_CP:

@@ -1,7 +1,7 @@
 """What one rank works on: its part of the layers, the heads, the tokens and the batch of a step.
 
 A step is a block of four dims, and each mesh axis cuts one of them: TP cuts heads, CP tokens, PP layers and
-DP the batch. A rank works on what the four cuts leave. Which units that are is asked of the axis's own map.
+DP the batch. A rank works on the intersection. The axis's own map says which units those are.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .sequence_map import SequenceMap
 from .stage_map import StageMap
 
 LISTED = 4
-"""Pieces of a part that are named one by one."""
+"""The most pieces of a part that are named one by one."""
 
 BATCH_PART = "batch part"
-"""The word for a unit of a batch whose sequences are not known: what DP leaves to one of its ranks."""
+"""The unit of a batch of unknown size: the part that one DP rank gets."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A rank's part of the dim that an axis cuts in `ways`.
+    """A rank's part of the dim that an axis cuts into `ways`.
 
-    splits: every stage, chunk or shard of the dim's `whole` rows. pieces: those of the rank, which may have
-    several; neighbours are joined. per: rows of a unit, head_dim for heads and else 1.
+    splits: every stage, chunk or shard of the dim's `whole` rows. pieces: those of the rank, with neighbours
+    joined. per: rows of a unit; head_dim for heads, else 1.
     """
 
     axis: str
@@ -50,7 +50,7 @@ class Part:
 
     @property
     def text(self) -> str:
-        """How much it is: "1/8 of the heads", "8 of 126 layers", "all tokens", "the whole batch"."""
+        """Its size in words: "1/8 of the heads", "8 of 126 layers", "all tokens", "the whole batch"."""
         part, batch = Fraction(sum(map(len, self.pieces)), self.whole), self.axis == "dp"
         if part == 1:
             return "the whole batch" if batch else f"all {self.word}s"
@@ -62,7 +62,7 @@ class Part:
 
     @property
     def held(self) -> str:
-        """Which units: "heads 80–95", "tokens 0–4095, 126976–131071"."""
+        """Its units in words: "heads 80–95", "tokens 0–4095, 126976–131071"."""
         cut = any(piece.start % self.per or piece.stop % self.per for piece in self.pieces)
         spans = [span(range(p.start // self.per, -(-p.stop // self.per))) for p in self.pieces[:LISTED]]
         if len(self.pieces) > LISTED:
@@ -73,9 +73,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's part of a step of `model`, by the axis that cuts it, in the order of the block's dims.
+    """A rank's part of a step of `model`, for each axis, in the order of the block's dims.
 
-    reason: why a cut is not even, or not possible; empty where all are.
+    reason: why a cut is not even or not possible; empty if all are even.
     """
 
     model: ModelConfig
@@ -87,7 +87,7 @@ class Share:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """By axis."""
+        """Axis → the rank's part of the dim that it cuts."""
         return {part.axis: part for part in (self.pp, self.tp, self.cp, self.dp)}
 
     @property
@@ -99,9 +99,9 @@ class Share:
 def share_of(
     at: Coord, heads: HeadMap, tokens: SequenceMap, layers: StageMap, batch: Split, word: str
 ) -> Share:
-    """The share of the rank at a place of the mesh, as the maps of the four axes cut the step.
+    """The share of the rank at a place of the mesh, from the maps of the four axes.
 
-    batch: the batch over DP, counted in what `word` says.
+    batch: the batch over DP. word: the unit in which the batch is counted.
     """
     model, stages = heads.model, [stage.layers for stage in layers.stages]
     chunks = tokens.split if tokens.cp > 1 else Split(tokens.seq_len, 1)
@@ -125,7 +125,7 @@ def share_of(
 
 
 def _joined(pieces: Iterable[range]) -> tuple[range, ...]:
-    """The pieces that hold anything, in the dim's order; those that are neighbours as one."""
+    """The pieces that are not empty, in the dim's order, with neighbours joined."""
     joined = list[range]()
     for piece in sorted(filter(len, pieces), key=attrgetter("start")):
         if joined and joined[-1].stop == piece.start:

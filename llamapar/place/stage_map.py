@@ -19,7 +19,7 @@ from llamapar.records.tables import Record, cut, span
 
 @dataclass(frozen=True)
 class Stage:
-    """One (virtual) pipeline stage: its layers and whether it holds the embedding or the head."""
+    """One (virtual) pipeline stage: its layers, and whether it holds the embedding or the head."""
 
     stage: int
     rank: int
@@ -30,7 +30,7 @@ class Stage:
 
 @dataclass(frozen=True, repr=False)
 class StageMap(Record):
-    """Layers over pp·virtual_stages stages; virtual stage s lives on rank s % pp."""
+    """Layers over pp·virtual_stages stages; virtual stage s is on rank s % pp."""
 
     model: ModelConfig
     pp: int
@@ -43,6 +43,8 @@ class StageMap(Record):
         n, stages = self.model.n_layers, self.pp * self.virtual_stages
         if not isinstance(self.layer_split, str):
             return _given(self.layer_split, n, stages)
+        # Splits that count the embedding and the head as layers have n + 2 to deal out; past that no split
+        # works.
         if stages > n + 2:
             return [], LayoutError(f"pp·virtual_stages = {stages} stages for {n} layers", field="pp")
         try:
@@ -52,12 +54,12 @@ class StageMap(Record):
 
     @property
     def counts(self) -> list[int]:
-        """Layers per stage, first stage first; empty where the split refuses."""
+        """Layers of each stage, first stage first; empty if the split refuses."""
         return self._made[0]
 
     @property
     def problem(self) -> LayoutError | None:
-        """Why the split refuses, as an error to raise."""
+        """Why the split refuses, as an error to raise; None if it does not."""
         return self._made[1]
 
     @property
@@ -66,12 +68,12 @@ class StageMap(Record):
 
     @property
     def reason(self) -> str:
-        """Why the split refuses, in one line; empty where it does not."""
+        """Why the split refuses, in one line; empty if it does not."""
         return self.problem.what if self.problem else ""
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """Every stage in pipeline order; empty where the split refuses."""
+        """Every stage in pipeline order; empty if the split refuses."""
         ends = list(itertools.accumulate(self.counts))
         last = len(ends) - 1
         return [
@@ -108,7 +110,7 @@ def _given(counts: tuple[int, ...], layers: int, stages: int) -> tuple[list[int]
 
 
 def split_named(layer_split: str) -> str:
-    """A name of `splits.LAYER_SPLITS`, or a framework's for its own rule; LayoutError for any other."""
+    """The name of a split, from such a name or a framework's name. Raises LayoutError for any other."""
     if not isinstance(layer_split, str) or layer_split in LAYER_SPLITS:
         return one_of("layer_split", layer_split, LAYER_SPLITS)
     try:
@@ -133,10 +135,10 @@ def stages(
     layer_split: str = "balanced ends",
     **degrees: Unpack[Degrees],
 ) -> StageMap:
-    """Layers per pipeline stage.
+    """The layers of each pipeline stage.
 
     layer_split: a name of `splits.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer
-    fewer on the first and on the last stage. Raises LayoutError for a framework without such a rule.
+    fewer on the first and on the last stage. Raises LayoutError for a framework without a known rule.
     """
     layout = Layout.of(layout, **degrees)
     return StageMap(find_model(model), layout.pp, layout.virtual_stages, split_named(layer_split))

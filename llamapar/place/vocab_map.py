@@ -1,4 +1,4 @@
-"""Which vocabulary rows each TP rank holds, and where the pad rows sit."""
+"""Which vocabulary rows each TP rank holds, and where the pad rows are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llamapar.records.tables import Record, cut, span
 class RankVocab:
     """Rows of the embedding (and of the head) on one TP rank.
 
-    rows: of the padded vocabulary. real: those that stand for a token. pads: how many do not.
+    rows: of the padded vocabulary. real: the rows that stand for a token. pads: how many do not.
     """
 
     rank: int
@@ -33,7 +33,7 @@ class RankVocab:
 
 @dataclass(frozen=True, repr=False)
 class VocabMap(Record):
-    """The vocabulary over TP under a padding rule; shards by torch's chunk rule."""
+    """The vocabulary over TP under a padding rule, cut by torch's chunk rule."""
 
     model: ModelConfig
     tp: int
@@ -53,7 +53,7 @@ class VocabMap(Record):
         return Split(self.padded, self.tp)
 
     def rank(self, r: int) -> RankVocab:
-        """What TP rank r holds."""
+        """The rows of TP rank r."""
         rows = self.split[r]
         vocab = self.model.vocab_size
         return RankVocab(r, rows, range(min(rows.start, vocab), min(rows.stop, vocab)))
@@ -69,11 +69,11 @@ class VocabMap(Record):
 
     @property
     def reason(self) -> str:
-        """Why not, in one line; empty where all shards are equal."""
+        """Why the shards are not equal, in one line; empty if they are."""
         return "" if self.ok else f"tp={self.tp} does not divide {self.padded} rows: shards are uneven"
 
     def owner(self, token: int) -> int:
-        """The TP rank whose shard holds a token's row."""
+        """The TP rank that holds a token's row."""
         return self.split.owner(whole("token", token, 0, self.model.vocab_size - 1))
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
@@ -96,7 +96,10 @@ def vocab(
     padding: str | Padding | None = None,
     **degrees: Unpack[Degrees],
 ) -> VocabMap:
-    """Vocabulary rows per TP rank. padding: a Padding, a framework's name for its own rule, or none."""
+    """The vocabulary rows of each TP rank. Raises LayoutError for bad input.
+
+    padding: a Padding, a text such as "64" or "32*tp", a framework's name for its own rule, or None.
+    """
     made = VocabMap(find_model(model), Layout.of(layout, **degrees).tp, padding_rule(padding))
     if made.padded > MAX_SIZE:
         raise LayoutError(

@@ -15,41 +15,42 @@ Rows = Sequence[Sequence[Action]]
 RankOf = Callable[[int], int]
 
 Result = tuple[bool, int, int]
-"""What an operation leaves for others: whether forward, stage, micro-batch. B and I leave the same."""
+"""What an operation produces for others: (whether forward, stage, micro-batch). B and I produce the same."""
 
 WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
-"""Kinds of operations, as a sentence names them."""
+"""Kind of an operation → its name in a sentence."""
 
 
 def called(action: Action) -> str:
-    """ "0F3, the forward of micro-batch 3 at stage 0"."""
+    """An operation in words: "0F3, the forward of micro-batch 3 at stage 0"."""
     return f"{action}, the {WORDS[action.kind]} of micro-batch {action.micro_batch} at stage {action.stage}"
 
 
 def result_of(action: Action) -> Result:
-    """What an operation leaves for others; W leaves nothing."""
+    """What an operation produces for others; W produces nothing."""
     return action.kind == "F", action.stage, action.micro_batch
 
 
 def needs(action: Action, last: int) -> tuple[Result, ...]:
-    """What an operation waits for, in a pipeline whose last stage is `last`."""
+    """The results that an operation waits for, in a pipeline whose last stage is `last`."""
     kind, stage, number = action
     if kind == "F":
         return ((True, stage - 1, number),) if stage else ()
     if kind == "W":
         return ((False, stage, number),)
     own = (True, stage, number)
+    # A backward needs its own forward's activations and the gradient from the stage after it.
     return (own,) if stage == last else (own, (False, stage + 1, number))
 
 
 @dataclass(frozen=True)
 class Walk:
-    """An order in which the ranks' operations can run, as far as they come.
+    """An order in which the ranks' operations can run, as far as they get.
 
-    Turns are numbered from 1; 0 is the start. before: of each the turn before on its rank. other: the one on
-    another rank that it waits for, 0 for none. works: 4 times its stage, and the place of its kind in WORDS.
-    rows: of each rank the numbers of its turns, fewer than its operations where it is stuck. missing: what a
-    stuck rank waits for.
+    Turns are numbered from 1; 0 is the start. before: for each turn, the turn before it on its rank. other:
+    the turn on another rank that it waits for, or 0. works: 4 times its stage plus the index of its kind in
+    WORDS. rows: for each rank, its turns; fewer than its operations if it is stuck. missing: stuck rank → the
+    result that it waits for.
     """
 
     before: list[int]
@@ -59,17 +60,17 @@ class Walk:
     missing: dict[int, Result] = field(default_factory=dict)
 
     def _takes(self, durations: Sequence[Mapping[str, float]]) -> Iterator[float]:
-        """Time of each turn."""
+        """The duration of each turn."""
         every = [of_stage[kind] for of_stage in durations for kind in WORDS]
         return map(every.__getitem__, self.works)
 
     def times(
         self, durations: Sequence[Mapping[str, float]], p2p: float = 0.0
     ) -> tuple[list[float], list[float]]:
-        """When each turn starts and ends, if an operation runs as soon as what it waits for is there.
+        """Start and end of each turn, if every operation runs as soon as what it waits for is there.
 
-        durations: of every stage of the pipeline, by kind. p2p: time from the end of an operation to its use
-        on another rank; nobody is busy meanwhile.
+        durations: for each stage of the pipeline, by kind. p2p: time from the end of an operation to its use
+        on another rank; no rank is busy meanwhile.
         """
         starts, ends = [0.0], [0.0]
         for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
@@ -81,7 +82,7 @@ class Walk:
         return starts, ends
 
     def ends(self, durations: Sequence[Mapping[str, float]], p2p: float) -> tuple[float, float]:
-        """When all is done, with transfers that take no time and with those that take p2p, as in `times`."""
+        """When everything is done: with instant transfers, and with transfers of p2p each, as in `times`."""
         bare, sent = [0.0], [0.0]
         for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
             at_once, later = bare[before], sent[before]
@@ -98,10 +99,10 @@ class Walk:
 
 
 def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -> Walk:
-    """Each rank runs its row in order, an operation as soon as what it needs is there (`needs`).
+    """Runs each rank's row in order; an operation runs as soon as its `needs` are there.
 
-    What a forward leaves is stage · micro_batches + micro_batch here, what its backward leaves is the
-    complement of that: integers are looked up faster than a Result.
+    Here a forward's result is stage · micro_batches + micro_batch, and its backward's is the complement of
+    that: integers are looked up faster than a Result.
     """
     last = stages - 1
     made: dict[int, int] = {}
@@ -137,9 +138,12 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
                 work = 4 * stage + (1 if kind == "B" else 2)
             if other < 0:
                 waiting.setdefault(need, []).append(rank)
+                # Back from the integer to a Result: a complement is negative, so its sign says which pass it
+                # is.
                 missing[rank] = (need >= 0, *divmod(max(need, ~need), micro_batches))
                 break
             befores.append(before)
+            # A result of the same rank needs no transfer, and `before` already orders the two.
             others.append(0 if ran_by[other] == rank else other)
             works.append(work)
             ran_by.append(rank)
@@ -155,9 +159,10 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
 def problem_of(
     rows: Rows, walked: Walk, rank_of: RankOf, pp: int, stages: int, micro_batches: int
 ) -> LayoutError | None:
-    """Why a table is no schedule, as an error to raise; None where it is one.
+    """Why a table is not a schedule, as an error to raise; None if it is one.
 
-    Every operation stands once and on the rank of its stage, and every rank comes to the end of its row.
+    Every operation must be there once, on the rank of its stage, and every rank must reach the end of its
+    row.
     """
     if len(rows) != pp:
         return _refusal(f"a table of {plural(len(rows), 'row')}", f"pp={pp} ranks have a row each")
@@ -181,7 +186,7 @@ def _misplaced(rows: Rows, rank_of: RankOf, stages: int, micro_batches: int) -> 
 
 
 def _uncounted(rows: Rows, stages: int, micro_batches: int) -> LayoutError | None:
-    """Operations that stand twice or not at all."""
+    """The error for an operation that is there twice or not at all; None if there is none."""
     found = Counter(action for row in rows for action in row)
     for stage in range(stages):
         for number in range(micro_batches):
@@ -196,7 +201,7 @@ def _uncounted(rows: Rows, stages: int, micro_batches: int) -> LayoutError | Non
 
 
 def _stuck(rows: Rows, walked: Walk) -> LayoutError | None:
-    """The ranks that wait for ever, and for what: a ring of them, or one whose own row has it later."""
+    """The error for ranks that wait for ever: a ring of them, or one that has the operation later itself."""
     if not walked.missing:
         return None
     holder = {
@@ -207,6 +212,7 @@ def _stuck(rows: Rows, walked: Walk) -> LayoutError | None:
     }
     rank = min(walked.missing)
     chain: list[int] = []
+    # Every stuck rank waits for another stuck rank or itself, so following them ends in a ring.
     while rank not in chain:
         chain.append(rank)
         rank = holder[walked.missing[rank]][0]
@@ -227,7 +233,7 @@ def _stuck(rows: Rows, walked: Walk) -> LayoutError | None:
 def _waits(
     rows: Rows, walked: Walk, holder: dict[Result, tuple[int, int]], rank: int
 ) -> tuple[Action, Action]:
-    """What a stuck rank would run next, and what that waits for."""
+    """What a stuck rank would run next, and the operation that it waits for."""
     peer, place = holder[walked.missing[rank]]
     return rows[rank][len(walked.rows[rank])], rows[peer][place]
 
@@ -237,7 +243,7 @@ def _refusal(what: str, why: str) -> LayoutError:
 
 
 def flying(row: Sequence[Operation]) -> list[int]:
-    """Chunks in flight on a rank while each operation of its row runs."""
+    """Chunks in flight on a rank during each operation of its row."""
     now, counts = 0, list[int]()
     for kind, _, _ in row:
         now += kind == "F"
@@ -247,7 +253,7 @@ def flying(row: Sequence[Operation]) -> list[int]:
 
 
 def flying_at_peak(row: Sequence[Operation], stages: Sequence[int]) -> tuple[int, ...]:
-    """Chunks in flight of each of a rank's stages, when its row first has the most of them."""
+    """Chunks in flight of each of a rank's stages, at the first moment when its row has the most."""
     counts = flying(row)
     past = counts.index(max(counts)) + 1
     now = dict.fromkeys(stages, 0)

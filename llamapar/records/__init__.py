@@ -1,1 +1,1 @@
-"""Pure records and their two forms: tables as text and as HTML, and what a run did."""
+"""Pure records, each with a text form and an HTML form: tables, equations, traces and memory curves."""

@@ -1,4 +1,4 @@
-"""The call that made a record: a line of code that can be copied, and arguments that can be changed."""
+"""The call that made a record: a line of code to copy, with arguments that a live picture can change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from llamapar.errors import LlamaparError, shown
 
 @dataclass(frozen=True)
 class Call:
-    """A public function, and what it was given by name.
+    """A call of a public function with its arguments by name; its text is a line of code.
 
-    function: how code names it, "lp.heads". needed: how many of the arguments, the first ones, stand without
-    their names. The text of a call is its line of code.
+    function: its name in code, "lp.heads".
+    needed: how many arguments, from the first on, the line of code passes by position.
     """
 
     function: str
@@ -30,21 +30,22 @@ class Call:
 
 
 def written(value: object) -> str:
-    """A value as Python reads it back, where `lp` is this library; fields at their defaults are left out."""
+    """A value as Python code, with `lp` for this library; fields at their defaults are left out."""
     if not is_dataclass(value):
         return getattr(value, "__name__", repr(value))  # a program of one's own
     if isinstance(call := getattr(value, "call", None), Call):
         return str(call)
+    # Only what differs from the defaults, so that the line stays as short as a person would write it.
     said = [f for f in fields(value) if f.repr and getattr(value, f.name) != f.default]
     words = [f"{f.name}={written(getattr(value, f.name))}" for f in said]
     return f"lp.{type(value).__name__}({', '.join(words)})"
 
 
 def read_call(text: str) -> tuple[str, list[object], dict[str, object]]:
-    """The function that a line of code calls, "lp.heads", and its arguments: by place, and by name.
+    """Function name ("lp.heads"), positional and named arguments of a line of code.
 
-    The line is read and never evaluated: an argument is a number, a text, True, False, None, a list, or
-    again a call, as such a tuple. Raises LlamaparError for anything else.
+    The line is parsed and never evaluated. An argument is a number, a text, True, False, None, a list, or
+    another call, which becomes such a tuple itself. Raises LlamaparError for anything else.
     """
     try:
         return _call(ast.parse(text.strip(), mode="eval").body)

@@ -1,6 +1,6 @@
-"""Memory over the operations of one rank: what is alive after each of torch's, and of whom. No torch here.
+"""Memory of one rank over its operations: how many bytes are alive after each, and what holds them. No torch.
 
-Operations of a kind are alike for every micro-batch, so that each kind is a profile which many share.
+Operations of one kind are alike for every micro-batch. So each kind is one profile, which many spans share.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .tables import Record, cut
 from .trace import CollectiveEvent
 
 SHOWN = 7
-"""Most holders that the sentence on the peak lists."""
+"""The most holders that the sentence about the peak lists."""
 
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
 
 
 def unit_of(most: int) -> tuple[str, int]:
-    """The largest unit of which there are some, and its bytes."""
+    """The largest unit of which `most` has at least one, and its bytes."""
     return next(((name, size) for name, size in UNITS.items() if most >= size), ("B", 1))
 
 
@@ -32,11 +32,12 @@ def sized(n: int) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """One kind of operation, in bytes against what was alive before it.
+    """The memory of one kind of operation, in bytes relative to what was alive before it.
 
-    points: after each tensor that came or went. events: (how many points before it, collective).
-    most: of points, and 0. peak_in: the torch operation that made the tensor there. at_peak, after: holder →
-    change of its bytes by then, and by the end.
+    points: the value after each tensor that was allocated or freed.
+    events: pairs (how many points precede it, collective). most: the largest of `points`, at least 0.
+    peak_in: the torch operation that allocated the tensor at the peak.
+    at_peak, after: holder → change of its bytes at the peak, and at the end.
     """
 
     points: tuple[int, ...] = ()
@@ -48,15 +49,16 @@ class Profile:
 
     @cached_property
     def change(self) -> int:
-        """Bytes that the operation leaves more than it found."""
+        """Bytes that are alive after the operation and were not before; negative if it frees more."""
         return sum(self.after.values())
 
 
 @dataclass(frozen=True)
 class Span:
-    """One operation of the rank. before: bytes alive as it begins. sends: to other stages, at its end.
+    """One operation of the rank.
 
-    measured: it was run, rather than known from another of its kind.
+    before: bytes alive when it begins. sends: to other stages, at its end.
+    measured: True if it ran; False if its profile comes from another operation of its kind.
     """
 
     name: str
@@ -67,7 +69,7 @@ class Span:
 
     @property
     def most(self) -> int:
-        """The most bytes that were alive in it."""
+        """Bytes alive at the peak of the operation."""
         return self.before + self.profile.most
 
     @property
@@ -83,11 +85,11 @@ class Span:
 
 @dataclass(frozen=True, repr=False)
 class MemoryCurve(Record):
-    """Bytes alive on a rank over its operations. start: holder → bytes before the first of them.
+    """Bytes alive on a rank over its operations. start: holder → bytes before the first operation.
 
-    Holders: "parameters", "inputs", "gradients", "activations: …" by the part of the model that autograd
-    keeps them for, "messages" between stages, "stage's input and output", and "workspace: …" by the torch
-    operation that made what nobody else is known to hold.
+    Holders: "parameters", "inputs", "gradients", "activations: …" (by the part of the model that autograd
+    keeps them for), "messages" between stages, "stage's input and output", and "workspace: …" (by torch
+    operation, for tensors with no other known holder).
     """
 
     title: str
@@ -96,7 +98,8 @@ class MemoryCurve(Record):
 
     @cached_property
     def peak_at(self) -> int:
-        """Which of the spans has the peak, the first of such; -1 where nothing was done."""
+        """Index of the first span that reaches the peak; -1 without spans."""
+        # The -i makes the first of equal peaks win.
         return max(range(len(self.spans)), key=lambda i: (self.spans[i].most, -i), default=-1)
 
     @property
@@ -105,7 +108,7 @@ class MemoryCurve(Record):
 
     @property
     def peak(self) -> str:
-        """Where the peak is, in words."""
+        """The place of the peak, in words."""
         if not self.spans:
             return "before the first operation"
         span = self.spans[self.peak_at]
@@ -114,9 +117,10 @@ class MemoryCurve(Record):
 
     @cached_property
     def holders(self) -> list[dict[str, int]]:
-        """Of each span holder → bytes at its most."""
+        """For each span: holder → bytes at the span's peak."""
         now, found = Counter(self.start), []
         for span in self.spans:
+            # Both are counted from the bytes before the operation: at_peak and after are changes from there.
             most = Counter(now)
             most.update(span.profile.at_peak)
             found.append({name: n for name, n in most.items() if n})
@@ -125,7 +129,7 @@ class MemoryCurve(Record):
 
     @property
     def alive(self) -> dict[str, int]:
-        """Holder → bytes at the peak, the most first."""
+        """Holder → bytes at the peak, the largest first."""
         found = self.holders[self.peak_at] if self.spans else self.start
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -147,6 +151,6 @@ class MemoryCurve(Record):
 
     @property
     def sentence(self) -> str:
-        """The peak, where it is, and the largest of what is alive there."""
+        """One sentence: the peak, where it is, and the largest holders there."""
         alive = ", ".join(f"{name} {sized(n)}" for name, n in list(self.alive.items())[:SHOWN])
         return f"peak {sized(self.peak_bytes)} at {self.peak}: {alive}"

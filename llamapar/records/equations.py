@@ -1,7 +1,7 @@
-"""Arithmetic that supports a cause: numbers for a picture, and one text that people read.
+"""Arithmetic that supports a cause: the numbers for a picture, and the text that people read.
 
-A text never leads back to its numbers: whoever draws an equation takes its fields. A false equation raises
-ValueError when it is made, so that "0 ≠ 0" is never printed.
+A text is never parsed back into numbers: code that draws an equation reads its fields. Making a false
+equation raises ValueError, so "0 ≠ 0" is never printed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Side = tuple[str, int]
 
 
 class Equation:
-    """Arithmetic that holds; `str` of it is how it reads."""
+    """A true statement of arithmetic; `str` gives it as text."""
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """The numbers that it holds against each other; none where it compares nothing."""
+        """The numbers that it compares; empty if it compares nothing."""
         return ()
 
     @property
@@ -39,7 +39,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Stated(Equation):
-    """Arithmetic of a form of its own, which no picture is made of: "64 = 8·128/16 = half a head"."""
+    """Arithmetic as free text, without a picture: "64 = 8·128/16 = half a head"."""
 
     text: str
 
@@ -49,7 +49,10 @@ class Stated(Equation):
 
 @dataclass(frozen=True)
 class Quotient(Equation):
-    """n cut into k ≠ 0: "52/3 = 17.3333"; floor drops the rest: "126//16 = 7". after: words behind it."""
+    """n divided by k ≠ 0: "52/3 = 17.3333".
+
+    floor: integer division, "126//16 = 7". after: words that follow.
+    """
 
     n: int
     k: int
@@ -75,13 +78,13 @@ class Quotient(Equation):
 
 
 def rest(n: int | None, k: int | None) -> Quotient | None:
-    """n/k where it leaves a rest; None where k divides n or a number is missing."""
+    """The quotient n/k if it leaves a remainder; None if k divides n or a number is missing."""
     return Quotient(n, k) if n and k and n % k else None
 
 
 @dataclass(frozen=True)
 class Product(Equation):
-    """Factors and what they make: "8·16·16·4 = 8192", "128256·16384·4 = 8405385216 B"."""
+    """Factors and their product: "8·16·16·4 = 8192", "128256·16384·4 = 8405385216 B"."""
 
     factors: tuple[int, ...]
     unit: str = ""
@@ -99,14 +102,14 @@ class Product(Equation):
 
 
 _TRUE = {"≠": operator.ne, "=": operator.eq, ">": operator.gt, "≥": operator.ge, "of": operator.lt}
-"""What has to be true of the two sides beside a sign; "≈" claims nothing exact."""
+"""Sign → the test that its two sides must pass; "≈" is not tested."""
 
 
 @dataclass(frozen=True)
 class Comparison(Equation):
-    """A number or a product held against another number: "8·16·16·4 = 8192 ≠ 16384", "n ≥ 2^31".
+    """A number or product compared with another number: "8·16·16·4 = 8192 ≠ 16384", "n ≥ 2^31".
 
-    label: how the right side reads, where not as its digits. before, after: words around it.
+    label: text of the right side, where it is not plain digits. before, after: words around it.
     """
 
     left: int | Product
@@ -139,7 +142,7 @@ class Comparison(Equation):
 
 @dataclass(frozen=True)
 class Padded(Equation):
-    """The rows of tp shards, and how many of them are padding: "16064·8 = 128512 = 128256 + 256 pad rows"."""
+    """The rows of tp shards, and how many are padding: "16064·8 = 128512 = 128256 + 256 pad rows"."""
 
     shard: int
     tp: int
@@ -178,7 +181,7 @@ class Multiples(Equation):
 
 @dataclass(frozen=True)
 class Sizes(Equation):
-    """Elements that there are, and those that were expected."""
+    """The number of elements found, and the number expected."""
 
     there: int
     expected: int

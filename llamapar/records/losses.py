@@ -1,4 +1,4 @@
-"""What became of the loss in several training steps: of a layout, and of one process beside it."""
+"""The loss over several training steps: of a layout, and of one unsharded process beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .tables import Record
 
 @dataclass(frozen=True, repr=False)
 class LossCurve(Record):
-    """Loss and norm of the gradients, step by step: of the layout, and of one process."""
+    """Loss and gradient norm of each training step: of the layout, and of one unsharded process."""
 
     title: str
     losses: tuple[float, ...]
@@ -19,7 +19,7 @@ class LossCurve(Record):
 
     @property
     def distance(self) -> float:
-        """The greatest |Δloss| / |loss| of a step."""
+        """The largest |Δloss| / |loss| of any step."""
         pairs = zip(self.losses, self.one_losses, strict=True)
         return max((abs(own - one) / abs(one) for own, one in pairs), default=0.0)
 

@@ -1,4 +1,4 @@
-"""Rows as aligned text and as HTML: the two forms in which a record shows itself."""
+"""Tables as aligned text and as HTML: the two forms that every record has."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Plain = dict[str, Any]
 """A record as plain values for JSON."""
 
 SHOWN = 32
-"""Ranks listed before a table is cut with a line that says so."""
+"""The most rows that a table lists before it is shortened."""
 
 _GAP = "  "
 _BREAKS = re.compile(r"(?<=\s)(?=\S)|(?<=[./_])(?=[A-Za-z])")
-"""Where a line may end: after spaces, and within a name or a path; never within a number."""
+"""Where a line may break: after spaces, and inside a name or path; never inside a number."""
 
 _SLIVER = 12
-"""Characters of a cell that are kept together where there is no room for all of it: "dim 1 by tp"."""
+"""The fewest characters of a cell that stay together when it is folded; "dim 1 by tp" just fits."""
 
 _LABEL = re.compile(r" +(?:\w{2,4} +)?")
-"""What the lines of a paragraph stand to the right of: its indent, and "why" or "try"."""
+"""The start of a line, by which its continuations are indented: spaces, and a label like "why" or "try"."""
 
 
 def cut(n: int, most: int = SHOWN) -> list[int]:
-    """Which of n rows are listed (or drawn): all, or the first ones and the last, `most` together."""
+    """Indexes of the rows to list or draw: all n, or the first ones and the last, `most` in total."""
     return list(range(n)) if n <= most else [*range(most - 1), n - 1]
 
 
@@ -45,7 +45,7 @@ def span(units: range) -> str:
 
 
 def plural(n: int, word: str) -> str:
-    """ "1 rank", "16,384 ranks", "8 micro-batches"."""
+    """A count with its noun: "1 rank", "16,384 ranks", "8 micro-batches"."""
     many = "es" if word.endswith("ch") else "s"
     return f"{n:,} {word}{'' if n == 1 else many}"
 
@@ -59,19 +59,20 @@ def human(n: int) -> str:
 
 
 def units(word: str, numbers: range) -> str:
-    """ "head 3", "heads 0–15", "no heads"."""
+    """Numbered units in words: "head 3", "heads 0–15", "no heads"."""
     if not len(numbers):
         return f"no {word}s"
     return f"{word}{'s' if len(numbers) > 1 else ''} {span(numbers)}"
 
 
 def fold(text: str, width: int | None) -> str:
-    """`text` with its lines folded to `width`, None for any; what goes on is set in."""
+    """`text` with lines folded to `width` characters (None: unlimited); continuation lines are indented."""
     if width is None:
         return text
     folded: list[str] = []
     for line in text.split("\n"):
         label = _LABEL.match(line)
+        # On a very narrow screen a long label would leave no room for words.
         indent = min(label.end() if label else len(_GAP), width // 2)
         first, *more = _folded(line, width, indent)
         folded += [first, *(" " * indent + part for part in more)]
@@ -79,13 +80,14 @@ def fold(text: str, width: int | None) -> str:
 
 
 def _folded(text: str, width: int, indent: int = 0) -> list[str]:
-    """The lines of a text, those after the first `indent` shorter; a word too long for one is broken."""
+    """The lines of a text, all but the first shorter by `indent`; a word longer than a line is broken."""
     lines, line, most = list[str](), "", width
     for piece in _BREAKS.split(text):
         if line and len(line) + len(piece.rstrip()) > most:
             lines.append(line.rstrip())
             line, most = "", width - indent
         line += piece
+        # One word can be longer than the whole line: it is broken at the edge.
         while len(line.rstrip()) > most:
             lines.append(line[:most])
             line, most = line[most:], width - indent
@@ -99,10 +101,10 @@ def text_table(
     foot: str = "",
     width: int | None = None,
 ) -> str:
-    """Title, aligned columns, foot.
+    """A table as text: title, aligned columns, foot.
 
-    width: the most characters of a line, None for any. Cells are folded to keep to it; columns whose words do
-    not stand side by side follow below, in blocks that begin with the first column again.
+    width: the most characters in a line; None for no limit. Cells are folded to fit. Columns that do not fit
+    side by side continue below, in blocks that repeat the first column.
     """
     columns = [list(column) for column in zip(head, *([str(c) for c in row] for row in rows), strict=True)]
     blocks = ["\n".join(_lines(block, width)) for block in _blocks(columns, width)]
@@ -110,7 +112,7 @@ def text_table(
 
 
 def _blocks(columns: list[list[str]], width: int | None) -> Iterator[list[list[str]]]:
-    """The columns that stand side by side."""
+    """The columns in groups that fit side by side."""
     first, *others = columns
     block = [first]
     for column in others:
@@ -122,22 +124,23 @@ def _blocks(columns: list[list[str]], width: int | None) -> Iterator[list[list[s
 
 
 def _least(column: list[str]) -> int:
-    """Characters that a column needs to be read: its longest word, and no cell in slivers."""
+    """The narrowest readable width of a column: its longest word, with no cell folded into slivers."""
     words = max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell))
     return max(words, *(min(len(cell), _SLIVER) for cell in column[1:]), 0)
 
 
 def _fit(columns: list[list[str]], width: int) -> bool:
-    """Whether columns stand side by side and can be read."""
+    """Whether the columns fit side by side and stay readable."""
     return sum(map(_least, columns)) + len(_GAP) * (len(columns) - 1) <= width
 
 
 def _widths(columns: list[list[str]], width: int | None) -> list[int]:
-    """Characters for each column: what it needs, or as much of it as there is room for, the widest less."""
+    """The width of each column: what its cells need; if that is too much, the widest columns shrink."""
     needed = [max(map(len, column)) for column in columns]
     if width is None:
         return needed
     least = list(map(_least, columns)) if _fit(columns, width) else [1] * len(columns)
+    # Lower the cap on all columns until the table fits: this shrinks the widest and leaves narrow ones whole.
     available = max(width - len(_GAP) * (len(columns) - 1), sum(least))
     for most in range(max(needed), 0, -1):
         widths = [max(low, min(want, most)) for low, want in zip(least, needed, strict=True)]
@@ -162,9 +165,9 @@ def html_table(
     left: bool = False,
     code: Collection[int] = (),
 ) -> str:
-    """The same as an HTML table; every text is escaped.
+    """The same table as HTML, with every text escaped.
 
-    left: cells of words, set to the left. code: columns of code and shapes, each kept on a line.
+    left: align cells to the left, for words. code: indexes of columns with code or shapes, which never wrap.
     """
     style = ' style="text-align:left"' if left else ""
 
@@ -181,39 +184,43 @@ def html_table(
 
 
 def paragraphs(text: str) -> str:
-    """Each line as a paragraph of HTML."""
+    """HTML with one paragraph for each line of `text`."""
     return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
 
 
 class Record:
-    """A record that shows itself as a table: `_table` gives title, head, rows and foot.
+    """Base of records that show themselves as a table: `_table` gives title, head, rows and foot.
 
-    _left: whether its cells are words, which HTML sets to the left.
+    _left: whether cells hold words, which HTML aligns to the left.
     """
 
     _left = False
 
     @property
     def call(self) -> Call | None:
-        """The call of a public function that made it; None for a record that was made otherwise.
+        """The public call that made the record; None if something else made it.
 
-        It is no field: records that say the same are equal, whoever made them.
+        It is not a field: two records with the same values are equal, whatever call made them.
         """
+        # Stored past the dataclass, since frozen records refuse assignment and `replace` must drop the call.
         return vars(self).get("_call")
 
     def note(self, call: Call) -> None:
-        """Keep the call that made it."""
+        """Store the call that made the record."""
         vars(self)["_call"] = call
 
     def live(self, **values: object) -> Any:
-        """Its picture with knobs: `lp.live(record, **values)`. Raises LlamaparError where there is none."""
+        """A live picture of the record with knobs: `lp.live(record, **values)`.
+
+        Raises LlamaparError for a record that has none.
+        """
         return late("live")(self, **values)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         raise NotImplementedError
 
     def text(self, width: int | None = None) -> str:
-        """The table as text, of lines of at most `width` characters where that is given."""
+        """The table as text, with lines of at most `width` characters if given."""
         return text_table(*self._table(), width=width)
 
     def __str__(self) -> str:
@@ -227,7 +234,7 @@ class Record:
 
 @dataclass(frozen=True, repr=False)
 class Table(Record):
-    """A table that no other record makes."""
+    """A table without a record type of its own."""
 
     title: str
     head: list[str]

@@ -1,6 +1,6 @@
-"""What a run did, as plain records: collectives, attention calls and the shape tape. No torch here.
+"""Records of what a run did: collectives, attention calls and the shape tape. No torch.
 
-Figures, panels and the command read these; `execution` writes them.
+`execution` writes them; figures, panels and the command read them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .tables import Record, html_table, paragraphs
 _T = TypeVar("_T")
 
 PHASES = ("forward", "backward", "gradients", "update")
-"""forward and backward of the program, then the sums of parameter gradients, then the weights' update."""
+"""In order: the program's forward and backward, the reduction of parameter gradients, the weight update."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class CollectiveEvent:
     """One collective in which a rank took part.
 
     kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", …. axis: the mesh axis of the group.
-    group: global ranks. shape: of the rank's input. bytes: of its output for an all-gather, of its
-    input otherwise.
+    group: global ranks. shape: of the rank's input.
+    bytes: of the rank's output for an all-gather, of its input for every other kind.
     """
 
     kind: str
@@ -42,9 +42,9 @@ class CollectiveEvent:
 
 
 def causal_pairs(positions: range, keys: range | None = None) -> int:
-    """(query, key) pairs of a causal mask for queries at `positions`: the sum of p + 1.
+    """The number of (query, key) pairs under a causal mask, for queries at `positions`: the sum of p + 1.
 
-    keys: those that are there; unless said, all from 0 on.
+    keys: positions of the keys present; by default all from 0 on.
     """
     there = range(positions.stop) if keys is None else keys
 
@@ -53,6 +53,7 @@ def causal_pairs(positions: range, keys: range | None = None) -> int:
         partly = min(queries_past, len(there))
         return math.comb(partly + 1, 2) + (queries_past - partly) * len(there)
 
+    # Prefix sums keep this exact and instant for a sequence of millions of tokens.
     return before(positions.stop) - before(positions.start)
 
 
@@ -69,22 +70,22 @@ class AttentionCall:
 
     @property
     def pairs(self) -> int:
-        """(query, key) pairs of one head of one sequence that the kernel was handed."""
+        """(query, key) pairs that the kernel received, for one head of one sequence."""
         return causal_pairs(range(self.queries)) if self.causal else self.queries * self.keys
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one rank did, in order."""
+    """The collectives and attention calls of one rank, in order."""
 
     rank: int
     events: tuple[CollectiveEvent, ...] = ()
     attention: tuple[AttentionCall, ...] = ()
     shapes: frozenset[tuple[int, ...]] = field(default=frozenset(), compare=False)
-    """Shapes of every tensor that the rank made, forward and backward; engines differ in theirs."""
+    """Shapes of all tensors that the rank made, forward and backward; they differ between engines."""
 
     def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
-        """Bytes of the events of an axis and a phase; None means all."""
+        """Bytes of the events on an axis in a phase; None means all."""
         return sum(
             e.bytes
             for e in self.events
@@ -97,7 +98,7 @@ class Trace:
         return {axis: self.bytes(axis) for axis in dict.fromkeys(e.axis for e in self.events)}
 
     def pairs(self, phase: str = "forward") -> int:
-        """(query, key) pairs handed to the attention kernels, for one head of one sequence."""
+        """(query, key) pairs that attention kernels received in a phase, for one head of one sequence."""
         return sum(c.pairs for c in self.attention if c.phase == phase)
 
     def __str__(self) -> str:
@@ -114,16 +115,16 @@ class Trace:
 
 
 def count(events: Sequence[CollectiveEvent]) -> str:
-    """ "1 collective", "12 collectives"."""
+    """How many collectives, in words: "1 collective", "12 collectives"."""
     return f"{len(events)} collective{'s' * (len(events) != 1)}"
 
 
 @dataclass(frozen=True)
 class Place:
-    """What the ranks of one axis hold of a tensor: pieces along `dim`, copies, or summands.
+    """How the ranks of one axis hold a tensor: as pieces along `dim`, as copies, or as summands.
 
-    kind: "piece", "copy", "summand"; a summand with a dim is one of a piece, which other ranks have as well.
-    "own" where every rank has numbers of its own and the whole tensor is none of these.
+    kind: "piece", "copy" or "summand". A summand with a dim is a summand of a piece.
+    "own": every rank has different numbers that do not make up the whole tensor in any of these ways.
     """
 
     kind: str
@@ -132,18 +133,19 @@ class Place:
 
 @dataclass(frozen=True)
 class TapeStep:
-    """One assignment of a program: what the tensor is globally, and what each rank holds of it.
+    """One assignment of a program: the tensor's global shape, and what each rank holds of it.
 
-    where: "function:line" counted from the function's first line. code: that line.
-    global_shape: None where only the cut program gets there. local: rank → shape.
-    places: axis → how its ranks hold the tensor; of shapes alone the pieces are known, and no more.
-    error: rank → the genuine error that the line raised. why: what `check` says of the layout, or what is
-    wrong with the tensor. cause: the error's cause and its arithmetic, by `lp.explain`.
+    where: "function:line", counted from the function's first line. code: that line.
+    global_shape: None if only the sharded program reaches the line. local: rank → shape.
+    places: axis → how its ranks hold the tensor. From shapes alone only pieces are known.
+    error: rank → the genuine error that the line raised. why: the verdict of `check` on the layout, or what
+    is wrong with the tensor. cause: the error's cause and its arithmetic, by `lp.explain`.
 
-    Where numbers were kept: values: rank → its tensor. at: rank → for each dim the ranges of the whole that
-    the rank holds. reads: indexes of the steps whose tensors the line read. events: rank → collectives of
-    the line. depth: 0 in the program itself, 1 in a helper that it calls. phase: one of PHASES.
-    fault: "begins" at the first tensor that is not what one process has, "spreads" at later ones.
+    If the run kept numbers: values: rank → its tensor. at: rank → for each dim, the ranges of the whole
+    tensor that the rank holds. reads: indexes of the steps whose tensors the line read. events: rank →
+    collectives of the line. depth: 0 in the program itself, 1 in a helper that it calls. phase: one of
+    PHASES.
+    fault: "begins" at the first tensor that differs from one process, "spreads" at later ones.
     """
 
     where: str
@@ -179,15 +181,15 @@ class TapeStep:
 
     @property
     def event(self) -> CollectiveEvent | None:
-        """The line's first collective, as the first rank that takes part has it."""
+        """The line's first collective, as the first participating rank recorded it; None without one."""
         return next((events[0] for events in self.events.values() if events), None)
 
 
 @dataclass(frozen=True, repr=False)
 class Tape(Record):
-    """Every assignment of a program, in order, with what each rank holds after it; the errors last.
+    """Every assignment of a program, in order, with what each rank holds after it; errors come last.
 
-    ranks: how many of the layout's `world` ranks were run. source: of the program, where numbers were kept.
+    ranks: how many of the layout's `world` ranks ran. source: the program's code, if the run kept numbers.
     coords: rank → its index on each axis. sizes: names of dims → sizes.
     """
 
@@ -207,11 +209,11 @@ class Tape(Record):
 
     @property
     def failed(self) -> TapeStep | None:
-        """The first step that raised."""
+        """The first step that raised; None if none did."""
         return next((step for step in self.steps if step.error), None)
 
     def step(self, name: str) -> TapeStep:
-        """The last step that made `name`."""
+        """The last step that assigned `name`. Raises LlamaparError if no step did."""
         found = [step for step in self.steps if step.name == name]
         if not found:
             names = dict.fromkeys(step.name for step in self.steps if step.name)
@@ -253,7 +255,7 @@ def _by_text(errors: Mapping[int, str]) -> str:
 
 
 def grouped(of_ranks: Mapping[int, _T]) -> Iterator[tuple[_T, list[int]]]:
-    """Each value once, in the order of its first rank, with the ranks that have it."""
+    """Each distinct value with the ranks that have it, in the order of its first rank."""
     groups: dict[_T, list[int]] = {}
     for rank, value in of_ranks.items():
         groups.setdefault(value, []).append(rank)

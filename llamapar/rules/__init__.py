@@ -1,1 +1,1 @@
-"""`lp.check`: rules, fixes, the report; `lp.loading` and what makes a layout fit."""
+"""`lp.check` and `lp.loading`: the rules, the report, and the search for fixes that pass the rules."""

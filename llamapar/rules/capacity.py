@@ -1,7 +1,7 @@
-"""Memory among the rules: what a job needs on its worst rank beside what a GPU has, as a finding.
+"""Memory as a rule: what a job needs on its worst rank beside what a GPU has, as a finding.
 
-It is judged after the table's own conditions, which need arithmetic alone, and only where somebody asks:
-an account takes a hundred times as long as they do.
+It is judged after the rules of arithmetic, and only when somebody asks, because counting memory takes a
+hundred times as long as all of them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from llamapar.records.tables import Plain, cut
 from .repairs import ERROR, NOTE, WARNING
 
 TOO_LITTLE_MEMORY, OPEN, NO_ACTIVATIONS = "LP511", "LP512", "LP513"
-"""The rules that are judged here."""
+"""The codes of the rules that are judged here."""
 
 _ARGUMENTS = {*FACTS, "framework"}
-"""Of what would decide between the ends of an account, what `check` can be told."""
+"""The open facts of an estimate that are also arguments of `check`."""
 
 LARGEST, SHOWN = 3, 3
-"""Terms that a finding names, and stages."""
+"""How many terms, and how many stages, a finding names."""
 
 
 def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Memory:
-    """`memory` of a Job as its judge would run it, and options that it does not hold.
+    """The `memory` of a Job as its judge would run it. options: arguments that a Job does not hold.
 
-    Without a sequence length the model's longest. Raises LayoutError.
+    Without a sequence length, the model's longest counts. Raises LayoutError.
     """
     job = judge.runs(job) if judge else job
     many, batch = job.n_micro_batches, job.micro_batch or 1
@@ -68,9 +68,9 @@ def copies_heads(job: Job, judge: Framework | None) -> bool:
 
 @dataclass(frozen=True)
 class Load:
-    """What a job needs on its worst rank. gpu: the one that was named.
+    """What a job needs on its worst rank. gpu: the GPU that the job names, or None.
 
-    whole: whether that counts activations; without a sequence length it is what does not grow with one.
+    whole: True if activations are counted; without a sequence length only terms that do not grow with it are.
     """
 
     memory: Memory
@@ -79,7 +79,7 @@ class Load:
 
     @property
     def matters(self) -> bool:
-        """Whether a GPU was named, or one that is known has too little for it."""
+        """Whether a GPU is named, or some known GPU has too little memory."""
         return self.gpu is not None or self.memory.high_bytes > min(GPUS.values())
 
     def outcome(self, gpu: str) -> str:
@@ -88,13 +88,13 @@ class Load:
 
     @property
     def gib(self) -> str:
-        """Both ends in words: "61.30", "58.20 to 61.30"."""
+        """The range in GiB: "61.30", "58.20 to 61.30"."""
         low, high = f"{self.memory.low_bytes / GIB:.2f}", f"{self.memory.high_bytes / GIB:.2f}"
         return high if low == high else f"{low} to {high}"
 
 
 def account(job: Job, judge: Framework | None = None) -> Load:
-    """The Load of a job, without a sequence length of what needs none. Raises LayoutError."""
+    """The Load of a job; without a sequence length, of the terms that need none. Raises LayoutError."""
     if job.seq_len is None:
         return Load(_constant(job, judge), whole=False, gpu=job.gpu)
     return Load(memory_of(job, judge), whole=True, gpu=job.gpu)
@@ -103,6 +103,7 @@ def account(job: Job, judge: Framework | None = None) -> Load:
 def _constant(job: Job, judge: Framework | None) -> Memory:
     """The terms that are the same for two sequence lengths."""
     unit = job.token_unit
+    # Two real counts and not a formula: whatever does not change between them needs no length.
     short, long = (memory_of(job.replace(seq_len=n * unit), judge) for n in (1, 2))
     return replace(
         short,
@@ -114,7 +115,7 @@ def _constant(job: Job, judge: Framework | None) -> Memory:
 
 
 def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdown]:
-    """Every stage's terms that have as many bytes in both."""
+    """Every stage's terms that have equal bytes in both."""
     found = []
     for one, other in zip(short, long, strict=True):
         longer = {term.name: term.bytes for term in other.terms}
@@ -125,7 +126,7 @@ def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdo
 
 @lru_cache(maxsize=512)
 def load(job: Job, judge: Framework | None = None) -> Load | None:
-    """The same, remembered; None where nothing can be counted."""
+    """The Load of a job, cached; None if nothing can be counted."""
     try:
         return account(job, judge)
     except LlamaparError:
@@ -133,16 +134,18 @@ def load(job: Job, judge: Framework | None = None) -> Load | None:
 
 
 WEIGHT, MOMENTS = 2, 4
-"""Bytes of a parameter in 16 bits, and of its two moments as wide; sums of gradients are of float32, and so
-are moments beside a master weight."""
+"""Bytes of a 16-bit parameter, and of its two moments in 16 bits.
+
+Sums of gradients are in float32, and so are moments beside a master weight.
+"""
 
 
 def least_bytes(
     numel: float, zero: int, shards: int, judge: Framework | None = None, reduced: bool = True
 ) -> float:
-    """What no rank with so many parameters can do without. shards: ranks that share its states.
+    """A lower bound on the bytes of a rank with `numel` parameters. shards: ranks that share its states.
 
-    reduced: after a backward; the first of a step finds no sums of gradients.
+    reduced: the bound after a backward; the first backward of a step finds no sums of gradients.
     """
     weights = WEIGHT * numel / (shards if zero == 3 else 1)
     sums = 2 * WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
@@ -157,7 +160,7 @@ def layers_numel(model: ModelConfig) -> int:
 
 
 def surely_exceeds(job: Job, judge: Framework | None) -> bool:
-    """Whether the states of its layers alone are more than its GPU has: known before anything is counted."""
+    """Whether the states of its layers alone exceed the GPU's memory; fast, because nothing is counted."""
     lay = job.layout
     if job.gpu is None or (judge is not None and not judge.trains):
         return False
@@ -166,7 +169,7 @@ def surely_exceeds(job: Job, judge: Framework | None) -> bool:
 
 
 def nothing_holds(job: Job, judge: Framework | None) -> str:
-    """Why no layout of its GPUs holds a job's model, in words; empty where one may."""
+    """Why no layout of its GPUs holds the job's model, in words; empty if some layout may."""
     if job.gpu is None or (judge is not None and not judge.trains):
         return ""
     gpus, room = job.gpus or job.layout.world, GPUS[job.gpu]
@@ -181,23 +184,25 @@ def nothing_holds(job: Job, judge: Framework | None) -> str:
 
 
 def holding(found: Load, *outcomes: str) -> list[str]:
-    """The known GPUs on which it has one of the outcomes, the smallest first."""
+    """The known GPUs with one of the given outcomes, smallest first."""
     return [gpu for gpu in sorted(GPUS, key=GPUS.__getitem__) if found.outcome(gpu) in outcomes]
 
 
 def has_room(job: Job, judge: Framework | None = None) -> bool:
-    """Whether its GPU holds the account that is shown, or without one some known GPU; so has what cannot be
-    counted."""
+    """Whether the shown estimate fits the job's GPU, or without one the largest known GPU.
+
+    True if nothing can be counted.
+    """
     found = load(job, judge)
     room = max(GPUS.values()) if job.gpu is None else GPUS[job.gpu]
     return found is None or found.memory.worst.total_bytes <= room
 
 
 def judged(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
-    """Code and severity of what there is to say about a job's memory; None where there is nothing.
+    """Code and severity of the finding about a job's memory; None if there is nothing to say.
 
-    With a GPU it is an error, a warning where the estimate straddles its memory, or a note that activations
-    are not counted. Without one it is a note, where the choice of the GPU matters.
+    With a GPU it is an error, a warning if the estimate straddles the GPU's memory, or a note that
+    activations are not counted. Without one it is a note, if the choice of the GPU matters.
     """
     found = load(job, judge)
     if found is None:
@@ -217,7 +222,7 @@ def judged(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
 
 
 def words(job: Job, judge: Framework | None = None) -> Plain:
-    """What the templates of these rules speak of, beside `Job.numbers`."""
+    """Values for the templates of these rules, beside `Job.numbers`."""
     found = load(job, judge)
     if found is None:
         return {}
@@ -242,7 +247,7 @@ def words(job: Job, judge: Framework | None = None) -> Plain:
 
 
 def _there(found: Load, gpu: str | None) -> str:
-    """What the GPU has, or which of the known ones would do."""
+    """What the named GPU has, or which known GPUs would do."""
     if gpu is not None:
         return f"{gpu} has {GPUS[gpu] / GIB:.2f}"
     fits, perhaps = (", ".join(holding(found, outcome)) for outcome in (FITS, UNDECIDED))

@@ -1,4 +1,4 @@
-"""Ways out of a finding: the nearest layouts or settings that themselves pass `check`."""
+"""Fixes of a finding: the nearest layouts or settings that themselves pass `check`."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from .search import STAGES, Fix, changed, codes, search, severities_again
 from .table import ERROR, MEMORY, RULE_BY_CODE, Rule
 
 MOST = 3
-"""Fixes offered for one finding."""
+"""The most fixes offered for one finding."""
 
 _IDLE = 8
-"""Most GPUs that a last resort leaves idle."""
+"""The most GPUs that a last resort leaves idle."""
 
 _MENDED = 40
-"""Other layouts that are tried with settings mended as well."""
+"""How many other layouts are also tried with repaired settings."""
 
 _FITTED = 2
-"""Candidates that do not fit for which a remedy is looked for."""
+"""How many candidates that do not fit get a search for a remedy."""
 
 _MENDS = 6
-"""Rounds of repairs that one job takes."""
+"""The most rounds of repairs on one job."""
 
 
 def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
-    """At most MOST fixes for `rule`, those that fit in memory first, then the nearest; of memory `remedies`.
+    """At most MOST fixes for `rule`, those that fit in memory first, then the nearest.
 
-    Each passes check without an error, ends this rule's finding, and brings no new warning. Larger GPUs, or
-    another number of them, are the last resort: only where nothing was found on those that are there, not
-    even what memory leaves undecided. Another number is one such fix, the nearest; none where memory is what
-    no layout of the GPUs has enough of.
+    For a rule of memory they are `remedies`. Each fix passes check without an error, ends this rule's
+    finding, and brings no new warning. Larger GPUs or another number of GPUs are the last resort: only if the
+    present GPUs offer nothing, not even a layout of undecided memory. Of other numbers only the nearest is
+    offered, and none if no layout of the GPUs can hold the model.
     """
     resort: list[Job] = []
 
@@ -66,7 +66,7 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
 
 
 def _ranked(passing: Iterator[Fix]) -> Iterator[Fix]:
-    """Those that fit the GPU first, or some known GPU where none is named; read as far as asked for."""
+    """First those that fit the GPU (or some known GPU, if none is named), then the others; lazily."""
     later = []
     stages = STAGES
     for fix in passing:
@@ -81,10 +81,11 @@ def _ranked(passing: Iterator[Fix]) -> Iterator[Fix]:
 
 
 def _fitted(job: Job, rule: Rule, judge: Framework | None, buys: bool) -> Iterator[Fix]:
-    """The nearest candidates that nothing but memory is against, each with its first remedy.
+    """The nearest candidates whose only problem is memory, each with its first remedy.
 
-    buys: whether larger GPUs, or another number of them, are wanted, and not those that are there.
+    buys: look for larger GPUs or another number of them, instead of staying with the present ones.
     """
+    # A dict keeps the order and drops repeats.
     made = dict.fromkeys((_mend(job, judge), *_candidates(job, rule, judge)))
     passing = (
         one
@@ -98,7 +99,7 @@ def _fitted(job: Job, rule: Rule, judge: Framework | None, buys: bool) -> Iterat
 
 
 def _world(job: Job) -> int:
-    """The GPUs that there are, or that the layout asks for."""
+    """The available GPUs, or as many as the layout needs."""
     return job.gpus or job.layout.world
 
 
@@ -111,14 +112,14 @@ def _fewer(job: Job) -> Iterator[Job]:
 
 
 def _repaired(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
-    """`job` with each of a rule's repairs, of what the judge really runs, that makes a layout."""
+    """`job` with each repair of a rule that gives a valid layout, judged on what the judge really runs."""
     seen = judge.job_of(rule.code, job) if judge else job
     made = (changed(job, changes) for changes in rule.repairs(seen))
     return (other for other in made if other is not None)
 
 
 def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
-    """Jobs that might pass, in the order in which they should be offered."""
+    """Jobs that might pass, in the order in which they are offered."""
     repaired = list(_repaired(job, rule, judge))
     if not rule.layouts_first:
         yield from repaired
@@ -131,7 +132,8 @@ def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
 
 
 def _mend(job: Job, judge: Framework | None) -> Job:
-    """`job` with the first repair of every rule that still fails, over and over while that helps."""
+    """`job` with the first repair of every rule that still fails, repeated while that helps."""
+    # One repair can break another rule, so a job is repaired in rounds, and the rounds have an end.
     for _ in range(_MENDS):
         failing = codes(severities_again(job, judge), ERROR)
         firsts = [

@@ -1,10 +1,12 @@
-"""Loading a model over machines: bytes of the file and of every node, and what narrow counters make of them.
+"""Loading a model over machines: bytes of the file and of every node, and which narrow counters overflow.
 
 distributed-llama (b4rtaz/distributed-llama @8d624a7b1f, converter/writer.py, src/llm.cpp, nn/nn-core.cpp):
-embedding and norms in F32, matrices in F32 or in blocks of 32 weights: Q40 of 18 bytes, Q80 of 34; a tied
-head is stored all the same. Nodes are TP ranks; the embedding stays whole on the root, norms are everywhere,
-the KV cache is F32. bf16 and fp16 are safetensors' and Meta's: two bytes a parameter, norms in every shard.
-fp8 is Meta's 405B: one byte for the FFN of all layers but the first and the last, two for the rest.
+embedding and norms are in F32, matrices in F32 or in blocks of 32 weights: Q40 of 18 bytes, Q80 of 34. A tied
+head is stored as well. Nodes are TP ranks. The embedding stays whole on the root, norms are on every node,
+the KV cache is F32.
+
+bf16 and fp16 are safetensors' and Meta's formats: two bytes a parameter, norms in every shard. fp8 is Meta's
+405B: one byte for the FFN of all layers except the first and the last, two for the rest.
 
 Sizes are Python integers. What a counter of 32 bits would have held is arithmetic modulo 2^32.
 """
@@ -29,13 +31,13 @@ from llamapar.records.tables import Plain, Record, cut
 from .report import check
 
 BLOCKS = {"f32": (1, 4), "q80": (32, 34), "q40": (32, 18), "bf16": (1, 2), "fp16": (1, 2), "fp8": (1, 1)}
-"""Format → (weights of a block, its bytes)."""
+"""Format → (weights in a block, bytes of the block)."""
 
 offer("format", BLOCKS)
 
 FRAMEWORK = {"f32": "distributed-llama", "q40": "distributed-llama", "q80": "distributed-llama"}
 FRAMEWORK |= {"bf16": "meta", "fp16": "meta", "fp8": "meta"}
-"""Format → whose file it is, and whose limits hold for the number of nodes."""
+"""Format → the framework that writes it, which also limits the number of nodes."""
 
 COUNTERS = {"int32": (32, True), "uint32": (32, False), "int64": (64, True)}
 """Counter → (bits, signed)."""
@@ -43,24 +45,25 @@ COUNTERS = {"int32": (32, True), "uint32": (32, False), "int64": (64, True)}
 MAX_NODES = 2**12
 
 _ORDER = ("wq", "wk", "wv", "wo", "w1", "w2", "w3", "q_norm", "k_norm", "norm", "bq", "bk", "bv", "bo")
-"""Tensors of a layer in distributed-llama's file."""
+"""The tensors of a layer, in the order of distributed-llama's file."""
 
 _F32 = ("tok_embeddings", "norm", "q_norm", "k_norm")
-"""Tensors that its file never quantises."""
+"""Tensors that distributed-llama's file never quantises."""
 
 
 def counted(value: int, counter: str) -> int:
     """What a counter ("int32", "uint32" or "int64") holds after counting to `value`."""
     bits, signed = COUNTERS[one_of("counter", counter, COUNTERS)]
+    # Two's complement, computed instead of cast, so that any number of bits works.
     value %= 2**bits
     return value - 2**bits if signed and value >= 2 ** (bits - 1) else value
 
 
 @dataclass(frozen=True)
 class Count:
-    """A number that a loader counts to: a product inside a tensor's size, or the total of the file so far.
+    """A number that a loader counts to: a product inside a tensor's size, or the file's total so far.
 
-    what: "128256 × 16384 × 4", or "total". tensor: at which one. value: the true number.
+    what: "128256 × 16384 × 4", or "total". tensor: where it is counted. value: the true number.
     """
 
     tensor: str
@@ -69,11 +72,11 @@ class Count:
 
     @property
     def wraps(self) -> list[str]:
-        """Counters that cannot hold the value."""
+        """The counters that cannot hold the value."""
         return [name for name in COUNTERS if counted(self.value, name) != self.value]
 
     def as_dict(self) -> Plain:
-        """Plain values for JSON: what each counter holds, and by how much it is off."""
+        """Plain values for JSON: what each counter holds, and its error."""
         holds = {name: counted(self.value, name) for name in COUNTERS}
         off_by = {name: self.value - holds[name] for name in self.wraps}
         return {**asdict(self), **holds, "wraps": self.wraps, "off_by": off_by}
@@ -139,9 +142,10 @@ class Loading(Record):
         return tuple(sorted(found, key=place))
 
     def block(self, p: Parameter) -> tuple[int, int]:
-        """(weights of a block, its bytes) as the file stores this tensor."""
+        """(weights in a block, bytes of a block) with which the file stores this tensor."""
         if self.framework == "distributed-llama":
             return BLOCKS["f32"] if p.key in _F32 else BLOCKS[self.format]
+        # Meta left the first and the last layer in 16 bits when it quantised 405B.
         inner = p.layer is not None and 0 < p.layer < self.model.n_layers - 1
         if self.format == "fp8" and not (p.key in ("w1", "w2", "w3") and inner):
             return BLOCKS["bf16"]
@@ -155,7 +159,7 @@ class Loading(Record):
 
     @cached_property
     def _kinds(self) -> list[tuple[Parameter, int]]:
-        """One tensor of each kind and how many there are of it."""
+        """One tensor of each kind, with the number of its kind."""
         alike: dict[object, list[Parameter]] = {}
         for p in self.tensors:
             alike.setdefault((p.key, self.block(p)), []).append(p)
@@ -169,7 +173,7 @@ class Loading(Record):
     # -- nodes ---------------------------------------------------------------------------------
 
     def nodes_of(self, n: int) -> tuple[Node, ...]:
-        """What each of `n` nodes holds. distributed-llama's root holds the whole embedding besides."""
+        """What each of `n` nodes holds; distributed-llama's root also holds the whole embedding."""
         root_only = self.framework == "distributed-llama"
         each = more = 0
         for p, times in self._kinds:
@@ -186,28 +190,28 @@ class Loading(Record):
         return self.nodes_of(self.n_nodes)
 
     def limit(self, n: int) -> str:
-        """Why the framework does not run on `n` nodes, in one line; empty where it does."""
+        """Why the framework does not run on `n` nodes, in one line; empty if it does."""
         report = check(self.model, Layout(tp=n), framework=self.framework)
         return "" if report.ok else report.errors[0].message
 
     def _fits_on(self, n: int) -> bool:
-        """Whether the framework runs on `n` nodes and the root, which holds most, has enough memory."""
+        """Whether the framework runs on `n` nodes, and the root, which holds most, has enough memory."""
         return self.nodes_of(n)[0].total_bytes <= self.memory_bytes and not self.limit(n)
 
     @cached_property
     def fits(self) -> bool:
-        """Whether it fits the nodes that there are."""
+        """Whether the model fits the given nodes."""
         return self._fits_on(self.n_nodes)
 
     @cached_property
     def smallest_nodes(self) -> int | None:
-        """The fewest nodes of this memory that the model fits; None where no number does."""
+        """The fewest nodes of this memory that hold the model; None if no number does."""
         return next(filter(self._fits_on, divisors(self.model.n_heads)), None)
 
     # -- counters ------------------------------------------------------------------------------
 
     def counts(self) -> Iterator[Count]:
-        """Every product inside each tensor's size, then the running total after it, in the file's order."""
+        """Every product in a tensor's size and the running total after it, in the file's order."""
         totals = accumulate(self.bytes(p) for p in self.tensors)
         for p, total in zip(self.tensors, totals, strict=True):
             weights, size = self.block(p)
@@ -220,7 +224,7 @@ class Loading(Record):
 
     @cached_property
     def overflows(self) -> tuple[Count, ...]:
-        """The counts that wrap a counter; of the totals the first that passes 2³¹, and 2³²."""
+        """The counts that overflow a counter; of the totals, only the first past 2³¹ and past 2³²."""
         found = []
         passed: set[int] = set()
         for count in self.counts():
@@ -235,7 +239,7 @@ class Loading(Record):
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, in words, with the framework's refusal where there is one."""
+        """Whether it fits, in words, with the framework's refusal if there is one."""
         why = self.limit(self.n_nodes)
         fit = f"{'fits' if self.fits else 'does not fit'}; smallest number of nodes: {self.smallest_nodes}"
         return f"{why}; {fit}" if why else fit
@@ -272,8 +276,9 @@ def loading(
     """What loading `model` takes: bytes of the file and of each node, whether it fits, which counters wrap.
 
     format: "f32", "q40" or "q80" (distributed-llama), "bf16", "fp16" or "fp8" (Meta, safetensors).
-    nodes: machines, which are TP ranks. memory_gib: of each, in 2³⁰ bytes. seq_len: tokens of the KV cache.
-    Raises LayoutError for bad input, and for a model whose rows no block of 32 weights divides.
+    nodes: machines, which are TP ranks. memory_gib: of each machine, in 2³⁰ bytes. seq_len: tokens of the KV
+    cache.
+    Raises LayoutError for bad input, and for a model with rows that blocks of 32 weights do not divide.
     """
     m = find_model(model)
     one_of("format", format, BLOCKS)

@@ -1,4 +1,4 @@
-"""Other layouts of so many GPUs, the nearest first."""
+"""Other layouts of a given number of GPUs, the nearest first."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from llamapar.describe.layout import Layout, divisors
 from llamapar.errors import LlamaparError
 
 _COST = (1.2, 1.4, 1.6, 1.0)
-"""Weight of doubling or halving TP, CP, PP and DP: DP is the cheapest to turn, PP the dearest."""
+"""Weight of doubling or halving TP, CP, PP and DP: DP is the cheapest to change, PP the dearest."""
 
 _NEAR = 7
-"""Divisors of the world size that are tried per axis: of TP, those that divide the heads."""
+"""How many divisors of the world size are tried per axis; for TP, those that divide the heads."""
 
 
 def _nearest(degrees: list[int], present: int) -> list[int]:
     """The degrees nearest to the present one, and 1."""
     near = sorted(degrees, key=lambda d: abs(math.log2(d / present)))[:_NEAR]
+    # An axis can always be given up, however far 1 is from the present degree.
     return near if 1 in near else [*near, 1]
 
 
@@ -35,12 +36,12 @@ def layouts(job: Job, world: int) -> Iterator[Layout]:
 
 
 _Degrees = tuple[int, int, int, int]
-"""Of TP, CP, PP and DP."""
+"""The degrees of TP, CP, PP and DP."""
 
 
 @lru_cache(maxsize=256)
 def _by_distance(n_heads: int, present: _Degrees, replicas: int, world: int) -> list[_Degrees]:
-    """Degrees that multiply to `world`, the nearest to the present ones first."""
+    """Degrees with the product `world`, the nearest to the present ones first."""
     ways = divisors(world)
     options = [
         _nearest([d for d in ways if n_heads % d == 0], present[0]),

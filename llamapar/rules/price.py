@@ -1,9 +1,9 @@
-"""What a change of a job gains and costs: memory, FLOPs computed again, bytes on the wire, GPUs that wait.
+"""What a change of a job gains and costs: memory, recomputed FLOPs, bytes on the wire, idle GPUs.
 
-The collectives of tensor and context parallelism are those of `count.wire`. Sources of the others: pipelines
-and their waiting arXiv:2104.04473 section 2.2, ZeRO arXiv:1910.02054 section 7. The embedding and the head,
-whose share is small, are left out of the wire. A ring of n ranks sends (n - 1)/n of a tensor a rank to gather
-or to scatter it, and twice that to reduce it to all.
+The collectives of tensor and context parallelism are those of `count.wire`. Other sources: pipelines and
+their waiting arXiv:2104.04473 section 2.2, ZeRO arXiv:1910.02054 section 7. The wire leaves out the embedding
+and the head, which are a small share. To gather or to scatter a tensor, a rank in a ring of n sends (n - 1)/n
+of it, and twice that to reduce it to all.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ from llamapar.records.tables import Plain, plural
 from .capacity import Load, load
 
 ITEM, GRAD = 2, 4
-"""Bytes of a bfloat16 parameter or activation, and of a float32 gradient as it is summed."""
+"""Bytes of a bfloat16 parameter or activation, and of a float32 gradient when it is summed."""
 
 WORTH_SAYING = 0.01
-"""A cost smaller than a hundredth is not said."""
+"""Costs smaller than this share are not mentioned."""
 
 AGAIN = {
     "none": frozenset[str](),
     "selective": frozenset({"wk", "wo", "w3"}),
     "full": frozenset({"wq", "wk", "wv", "wo", "w1", "w2", "w3", "attention"}),
 }
-"""Recomputation → what of a layer is computed again. Selective is torchtitan's: every second matmul
-(pytorch/torchtitan, torchtitan/parallelisms/parallelize_llama.py @004b3148a9); attention's output is kept."""
+"""Recomputation → the parts of a layer that are computed again.
+
+Selective is torchtitan's: every second matmul (pytorch/torchtitan,
+torchtitan/parallelisms/parallelize_llama.py @004b3148a9); attention's output is kept.
+"""
 
 
 @lru_cache(maxsize=256)
 def layer_numel(model: ModelConfig) -> Counter[str]:
-    """Parameters of one layer, by key; both norms under theirs."""
+    """Parameters of one layer, by key; both norms share a key."""
     found = Counter[str]()
     for p in model.replace(n_layers=1).parameters():
         if p.layer is not None:
@@ -51,10 +54,10 @@ def layer_numel(model: ModelConfig) -> Counter[str]:
 
 
 def flops_a_token(model: ModelConfig, seq_len: int, recompute: str) -> float:
-    """FLOPs of a step for each token, forward, backward and what is computed again.
+    """FLOPs of a step per token: forward, backward, and recomputation.
 
-    A matmul is 2 FLOPs a parameter; causal attention 2·seq_len·q_dim in all, half of the square. The
-    backward is twice the forward (arXiv:2104.04473 appendix).
+    A matmul takes 2 FLOPs a parameter; causal attention 2·seq_len·q_dim in all, half of the square. The
+    backward takes twice the forward (arXiv:2104.04473 appendix).
     """
     matmuls = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
     layer: dict[str, float] = {key: 2.0 * layer_numel(model)[key] for key in matmuls}
@@ -64,7 +67,7 @@ def flops_a_token(model: ModelConfig, seq_len: int, recompute: str) -> float:
 
 
 def sequences_of(job: Job) -> int:
-    """Sequences of a step; where they are not known as many as `memory` counts with."""
+    """Sequences of a step; if unknown, as many as `memory` counts with."""
     batch = job.micro_batch or 1
     if job.global_batch is not None:
         return job.global_batch
@@ -74,7 +77,7 @@ def sequences_of(job: Job) -> int:
 
 
 def wire_bytes(job: Job, seq_len: int, sequences: float, judge: Framework | None = None) -> dict[str, float]:
-    """Axis → bytes that a rank sends in a step of `sequences`, over a ring; see this module."""
+    """Axis → bytes that a rank sends in a step of `sequences`, over a ring; sources: see the module."""
     m, lay = job.model, job.layout
     full = job.recompute == "full"
     rounds = block_rounds(lay.sp, full)
@@ -91,7 +94,7 @@ def wire_bytes(job: Job, seq_len: int, sequences: float, judge: Framework | None
 
 
 def _states(job: Job, layers: float, micro_batches: float, judge: Framework | None) -> float:
-    """Gradients and parameters on their way between the ranks that share them, by ZeRO's stage."""
+    """Bytes of gradients and parameters between the ranks that share them, by ZeRO stage."""
     lay = job.layout
     numel = layers * sum(layer_numel(job.model).values()) / lay.tp
     shard, copies = lay.dp_shard * lay.cp, lay.dp_replicate
@@ -108,20 +111,23 @@ def _ring(ranks: int) -> float:
 
 
 CHUNKS = 512
-"""Passes of a micro-batch through a stage of which a schedule may have so many to be walked for its price: a
-hundredth of a second; a longer one's is not said."""
+"""The most passes of a micro-batch through a stage for which a schedule is walked.
+
+That takes a hundredth of a second; a longer schedule's idle share is not given.
+"""
 
 
 def idle_share(job: Job, sequences: float) -> float | None:
-    """The share of a step in which a rank waits for the pipeline, `Timeline.idle_share`; None where that is
-    not known.
+    """The share of a step in which a rank waits for the pipeline (`Timeline.idle_share`); None if unknown.
 
-    (pp - 1)/(v·m + pp - 1) for 1F1B and GPipe; any other schedule is walked, a backward twice a forward.
+    It is (pp - 1)/(v·m + pp - 1) for 1F1B and GPipe. Any other schedule is walked, with a backward twice as
+    long as a forward.
     """
     lay = job.layout
     many = max(1.0, sequences / lay.dp / (job.micro_batch or 1))
     if lay.pp == 1 or job.schedule in ("1f1b", "gpipe"):
         return (lay.pp - 1) / (lay.virtual_stages * many + lay.pp - 1)
+    # A table needs a whole number of micro-batches; the closed form above does not.
     if many != int(many) or lay.stages * many > CHUNKS:
         return None
     return _walked(job.schedule, lay, int(many))
@@ -140,11 +146,11 @@ def _walked(schedule: str, layout: Layout, micro_batches: int) -> float | None:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a change of a job comes to. load: its memory then; None where nothing can be counted.
+    """What a change of a job gains and costs. load: its memory afterwards; None if nothing can be counted.
 
-    flops, wire: of all ranks for as many tokens, as a multiple of what it was; None where it is not known.
-    idle_gpus: of those there are. idle_share: of a step, in which ranks wait for the pipeline, before and
-    after; None where it is not known.
+    flops, wire: of all ranks, for the same tokens, as a multiple of the old value; None if unknown.
+    idle_gpus: available GPUs that stay idle. idle_share: the share of a step in which ranks wait for the
+    pipeline, before and after; None if unknown.
     """
 
     load: Load | None
@@ -155,9 +161,9 @@ class Effect:
 
     @property
     def gain(self) -> str:
-        """The memory of the worst rank then, at most: "61.30 GiB"; what every known GPU has goes unsaid.
+        """The memory of the worst rank afterwards: "61.30 GiB"; empty if every known GPU has that much.
 
-        Of a trainer that is not known, "at most 61.30 GiB".
+        For an unknown trainer, "at most 61.30 GiB".
         """
         if self.load is None or not self.load.matters:
             return ""
@@ -168,7 +174,7 @@ class Effect:
 
     @property
     def price(self) -> list[str]:
-        """What costs more than before, in words."""
+        """Everything that costs more than before, in words."""
         found = [_more(self.flops, "FLOPs"), _more(self.wire, "bytes on the wire")]
         if self.idle_share and self.idle_share[1] - self.idle_share[0] >= WORTH_SAYING:
             before, after = self.idle_share
@@ -183,7 +189,7 @@ class Effect:
         return ", ".join(filter(None, [self.gain, *self.price]))
 
     def as_dict(self) -> Plain:
-        """Plain values for JSON, None where a number is not known."""
+        """Plain values for JSON; None for an unknown number."""
         return {
             "memory_bytes": self.load.memory.high_bytes if self.load else None,
             "flops": self.flops,
@@ -194,16 +200,17 @@ class Effect:
 
 
 def _more(ratio: float | None, what: str) -> str:
-    """ "31 % more FLOPs", "2.4 x the FLOPs", or nothing."""
+    """A ratio in words: "31 % more FLOPs", "2.4 x the FLOPs", or nothing."""
     if ratio is None or ratio < 1 + WORTH_SAYING:
         return ""
     return f"{ratio - 1:.0%} more {what}" if ratio < 2 else f"{ratio:.1f} x the {what}"
 
 
 def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
-    """What the change from `old` to `new` comes to, for the same sequences in a step where both say no more.
+    """What the change from `old` to `new` gains and costs.
 
-    Without a sequence length nothing is said of FLOPs and bytes.
+    `new` gets as many sequences in a step as `old`, unless it states a batch itself. FLOPs and bytes need a
+    sequence length.
     """
     old, new = (old, new) if judge is None else (judge.runs(old), judge.runs(new))
     there = old.gpus or old.layout.world

@@ -1,4 +1,4 @@
-"""What makes a job fit its GPU, found by trying: each remedy passes `check`, and fits as far as is known."""
+"""Remedies that make a job fit its GPU, found by trying: each passes `check`, and fits as far as is known."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from .repairs import Changes
 from .search import Fix, changed, search
 
 MOST = 4
-"""Remedies that are offered."""
+"""The most remedies offered."""
 
 
 def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
-    """At most MOST ways to make a job fit its GPU, the least change first; none where nothing does.
+    """At most MOST ways to make a job fit its GPU, the smallest change first; none if nothing does.
 
-    One thing is changed at a time, then two, then the whole layout; what made it fit once is not changed
-    again. Where nothing surely fits, what may fit is offered for what surely does not, first where the
-    account that is shown fits; another GPU only where no layout was found for those that are there. A remedy
-    brings no other warning that was not there.
+    One thing is changed at a time, then two, then the whole layout. A change that was enough by itself is not
+    combined with others. If nothing certainly fits, a job that certainly does not fit gets remedies that may
+    fit, first those whose shown estimate fits. Another GPU is offered only if no layout of the present ones
+    was found. A remedy brings no new warning.
     """
     found = capacity.judged(job, judge)
     if job.gpu is None or found is None:
         return
+    # Filled while the search runs: _tries is lazy, so each remedy found prunes the combinations after it.
     enough: list[set[str]] = []
     sure, shown, perhaps = (capacity.OPEN, False), (found[0], False), (found[0], True)
     asked = [sure] if found[0] == capacity.OPEN else [sure, shown, perhaps]
@@ -43,7 +44,7 @@ def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
 
 
 def _tries(job: Job, single: list[Changes], enough: list[set[str]]) -> Iterator[Fix]:
-    """One thing changed, then two, but nothing beside what was `enough` by itself."""
+    """One change, then two, but none combined with what was `enough` by itself."""
     for changes in (*single, *_pairs(single)):
         made = changed(job, changes)
         if made is not None and not any(found <= changes.keys() for found in enough):
@@ -55,13 +56,13 @@ def _settings(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iter
 
 
 def _bought(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
-    """Larger GPUs, by themselves and with one thing changed."""
+    """Larger GPUs, alone and with one other change."""
     larger: list[Changes] = [{"gpu": gpu} for gpu, size in GPUS.items() if size > GPUS[job.gpu or ""]]
     yield from _tries(job, [*larger, *_single(job, judge)], enough)
 
 
 def _elsewhere(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
-    """Other layouts of the same GPUs, the nearest first, as they are or with settings that keep least."""
+    """Other layouts of the same GPUs, the nearest first: as they are, or with settings that keep least."""
     stages, splits = (judge.zero, judge.layer_splits) if judge else (range(4), ())
     zeros = [job.layout.zero, *(stage for stage in stages if stage > job.layout.zero)]
     least: Changes = {"recompute": RECOMPUTE[-1], "micro_batch": 1 if job.micro_batch else None}
@@ -73,7 +74,7 @@ def _elsewhere(job: Job, judge: Framework | None, enough: list[set[str]]) -> Ite
 
 
 def _single(job: Job, judge: Framework | None) -> Iterator[Changes]:
-    """One thing changed, the cheapest first: what costs little time, then a layout."""
+    """One change, the cheapest first: those that cost little time, then layouts."""
     lay, batch = job.layout, job.micro_batch or 1
     if lay.tp > 1 and not lay.sp:
         yield {"sequence_parallel": True}
@@ -84,6 +85,7 @@ def _single(job: Job, judge: Framework | None) -> Iterator[Changes]:
         yield from ({"zero": stage} for stage in stages if stage > lay.zero)
     if batch > 1 and job.micro_batches is None:
         yield {"micro_batch": batch // 2}
+    # Modes are ordered by what they recompute; a mode that keeps more cannot help.
     now = RECOMPUTE.index(job.recompute)
     yield from ({"recompute": mode} for mode in RECOMPUTE[now + 1 :])
     for ways in (2, 4, 8):
@@ -93,7 +95,7 @@ def _single(job: Job, judge: Framework | None) -> Iterator[Changes]:
 
 
 def _pairs(single: list[Changes]) -> Iterator[Changes]:
-    """Two things changed at once, no one of them twice."""
+    """Two changes at once, of different fields."""
     for one, other in combinations(single, 2):
         if not one.keys() & other.keys():
             yield {**one, **other}

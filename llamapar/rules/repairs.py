@@ -19,18 +19,18 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 
 
 def product(*factors: int | None) -> int:
-    """All factors multiplied; 0 where one of them is not known."""
+    """All factors multiplied; 0 if one of them is unknown."""
     known = [factor for factor in factors if factor]
     return math.prod(known) if len(known) == len(factors) else 0
 
 
 def unequal(total: int | None, *factors: int | None) -> bool:
-    """Whether the factors, all of them known, multiply to another number than the total, if that is known."""
+    """Whether the product of the factors differs from the total; False if one of them is unknown."""
     return bool(total and product(*factors) not in (0, total))
 
 
 def indivisible(total: int | None, unit: int | None) -> bool:
-    """Whether both are known, and the unit does not divide the total."""
+    """Whether the unit does not divide the total; False if one of them is unknown."""
     return bool(total and unit and total % unit)
 
 
@@ -43,7 +43,7 @@ def multiples(field: str, value: int | None, unit: int) -> Iterator[Changes]:
 
 
 def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) -> Repairs:
-    """One of the `changed` factors, or else the total, that makes the factors multiply to the total."""
+    """Repairs so that the factors multiply to the total: one of the `changed` factors, else the total."""
 
     def repairs(job: Job) -> Iterator[Changes]:
         values = {name: job.layout.dp if name == "dp" else getattr(job, name) for name in factors}
@@ -60,8 +60,9 @@ def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) ->
 
 
 def copied_kv_heads(job: Job) -> Iterator[Changes]:
-    """Each KV head on several ranks: stored so by who published the model, or copied by the trainer."""
+    """Each KV head on several ranks: a preset whose checkpoint stores it so, or the trainer's copies."""
     m = job.model
+    # Some checkpoints store each KV head several times, so the same model exists with more KV heads.
     for stored in PRESETS.values() if job.kv_replicas > 1 else ():
         if stored.n_kv_heads == job.layout.tp and stored.replace(name=m.name, n_kv_heads=m.n_kv_heads) == m:
             yield {"model": stored, "kv_replication": False}
@@ -85,14 +86,14 @@ def smaller_padding(job: Job) -> Iterator[Changes]:
 
 
 def off_the_unit(job: Job, _: Padding) -> bool:
-    """CP and TP each cut the sequence evenly, but not one inside the other."""
+    """Whether CP and TP each divide the sequence, but not one inside the other."""
     lay, seq = job.layout, job.seq_len
     even = bool(seq and lay.cp > 1 and seq % (2 * lay.cp) == 0)
     return even and (job.micro_batch or 1) * (seq or 0) % job.token_unit != 0 and not sequence_sp(job, _)
 
 
 def ends_do_not_fit(job: Job, _: Padding) -> bool:
-    """The layers divide, but not with the embedding and the head counted, which was asked for."""
+    """Whether the layers divide, but not when embedding and head count as layers, as was asked for."""
     layers, stages = job.model.n_layers, job.layout.stages
     counted = job.layer_split == "balanced ends" and job.layout.pp > 1
     return counted and layers % stages == 0 and (layers + 2) % stages != 0

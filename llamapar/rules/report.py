@@ -1,4 +1,4 @@
-"""`check` and `require`: a layout judged, with reasons, fixes and every framework's verdict."""
+"""`check` and `require`: the verdict on a layout, with reasons, fixes and every framework's verdict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .search import Fix, is_unproven, severities
 from .table import ERROR, MEMORY, NOTE, RULE_BY_CODE, SEVERITIES, Rule
 
 _WIDTH = 100
-"""Columns of a report as text, its messages apart."""
+"""Columns of a report as text, except its messages."""
 
 
 def _folded(word: str, text: str, width: int) -> list[str]:
@@ -40,7 +40,7 @@ def _folded(word: str, text: str, width: int) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Finding:
-    """One rule that has something to say about a job; words and fixes are made when asked for."""
+    """One rule's finding about a job; its words and fixes are made at first use."""
 
     rule: Rule
     severity: str
@@ -60,21 +60,21 @@ class Finding:
 
     @cached_property
     def message(self) -> str:
-        """What, with both numbers, in one line."""
+        """What is wrong, with both numbers, in one line."""
         return self.rule.message.format_map(self._numbers)
 
     @cached_property
     def why(self) -> str:
-        """Why it cannot work, or matters, in one line; of an error also that no layout of the GPUs can."""
+        """Why it cannot work, or why it matters, in one line.
+
+        An error also says if no layout of the GPUs can hold the model.
+        """
         hopeless = capacity.nothing_holds(self.job, self.judge) if self.severity == ERROR else ""
         return "; ".join(filter(None, [self.rule.why.format_map(self._numbers), hopeless]))
 
     @cached_property
     def fixes(self) -> tuple[Fix, ...]:
-        """A few ways out, the nearest first; each passes `check` and ends this finding.
-
-        A note needs no way out and has none.
-        """
+        """A few fixes, the nearest first; each passes `check` and ends this finding. A note has none."""
         if self.severity == NOTE:
             return ()
         return tuple(find_fixes(self.job, self.rule, self.judge))
@@ -98,7 +98,7 @@ class Finding:
 
     @property
     def unproven(self) -> bool:
-        """Whether the paper calls it an error, and of the judge there is no evidence."""
+        """Whether the paper calls it an error, and there is no evidence of what the judge does."""
         return is_unproven(self.rule, self.job, self.judge)
 
     def _judged(self, judge: Framework) -> str:
@@ -109,14 +109,14 @@ class Finding:
         return f"{judge.title}: {': '.join(filter(None, (verdict.verdict, verdict.words)))}"
 
     def by_verdict(self) -> dict[str, list[str]]:
-        """Titles of the frameworks by what they do here."""
+        """Verdict → titles of the frameworks that give it."""
         groups: dict[str, list[str]] = {}
         for name, verdict in self.frameworks.items():
             groups.setdefault(verdict.verdict, []).append(FRAMEWORKS[name].title + verdict.dated)
         return groups
 
     def text(self, width: int | None = None) -> str:
-        """The finding in words, of lines of at most `width` characters where that is given."""
+        """The finding in words, with lines of at most `width` characters if given."""
         most = min(width or _WIDTH, _WIDTH)
         lines = [f"{self.code} {self.severity}  {self.message}", *_folded("why", self.why, most)]
         for i, fix in enumerate(self.fixes):
@@ -148,7 +148,7 @@ class Finding:
         )
 
     def _verdicts(self) -> str:
-        """The frameworks' verdicts as a table that folds away; of memory they have none to give."""
+        """The frameworks' verdicts as a folded HTML table; empty for memory, on which they have none."""
         if self.rule in MEMORY:
             return ""
         rows = "".join(
@@ -168,16 +168,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found. `ok` is the judge's verdict: a framework's, or else the paper's."""
+    """What `check` found. `ok` is the judge's verdict: a framework's, or without one the paper's."""
 
     job: Job
     judge: Framework | None
     arithmetic: tuple[Finding, ...]
-    """The findings that need no account of memory."""
+    """The findings that need no count of memory."""
 
     @cached_property
     def memory(self) -> Finding | None:
-        """The finding about memory, if there is one; counted when it is first asked for."""
+        """The finding about memory, if there is one; memory is counted at first use."""
         found = capacity.judged(self.job, self.judge)
         return Finding(RULE_BY_CODE[found[0]], found[1], self.job, self.judge) if found else None
 
@@ -189,7 +189,7 @@ class Report:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings for which the layout is refused."""
+        """The findings that make the layout refused."""
         judged = self.arithmetic if self.job.gpu is None else self.findings  # memory is then a note at most
         return tuple(f for f in judged if f.severity == ERROR)
 
@@ -198,7 +198,7 @@ class Report:
         return not self.errors
 
     def refusal(self) -> LayoutError:
-        """The errors as an exception that carries this report."""
+        """The errors as one exception, which carries this report."""
         error = LayoutError("\n".join(map(str, self.errors)))
         error.report = self
         return error
@@ -224,7 +224,7 @@ class Report:
         return {"ok": self.ok, "findings": [f.as_dict() for f in self.findings]}
 
     def text(self, width: int | None = None) -> str:
-        """Summary and findings, of lines of at most `width` characters where that is given."""
+        """Summary and findings, with lines of at most `width` characters if given."""
         return "\n".join([fold(self.summary, width), *(f.text(width) for f in self.findings)])
 
     def __str__(self) -> str:
@@ -247,19 +247,19 @@ def check(
     padding: str | Padding | None = None,
     **known: Unpack[JobKeywords],
 ) -> Report:
-    """Judge `layout` for `model`; never raises for a layout that cannot work, only for bad input.
+    """Judge `layout` for `model`. A layout that cannot work gives findings; only bad input raises.
 
-    model: a preset's name, a ModelConfig, a path to a config or its dict; or what `read_settings` read,
-        which says layout, facts and framework too, of which those that are given here win.
-    framework: whose rules decide `ok`; None judges the paper's own semantics.
+    model: a preset's name, a ModelConfig, a path to a config, or its dict. Or the result of `read_settings`,
+        which also gives layout, facts and framework; arguments given here override it.
+    framework: its rules decide `ok`; None judges the paper's own semantics.
     padding: vocabulary padding: a Padding, "none", or a framework's name.
-    known: degrees of the layout by name (tp=8, dp=2), in place of `layout` or replacing some of its;
+    known: degrees of the layout by name (tp=8, dp=2), which replace `layout` or some of its fields;
         and facts of `Job`: gpus, gpus_per_node, seq_len, batch_tokens, batch_per_dp, micro_batch,
         global_batch, micro_batches, kv_replication, quant_group, gpu, recompute, schedule, nc, regather,
         silu_kept, elementwise_kept.
-    gpu: whose memory decides too; without one a note says on which it fits.
+    gpu: its memory counts for the verdict too; without one a note lists the GPUs that it fits.
 
-    Raises LayoutError or ModelError for input that is no number, name or file of the kind asked.
+    Raises LayoutError or ModelError for input that is not a valid number, name or file.
     """
     judge = find_framework(framework) if framework is not None else None
     rule = padding_rule(padding) if padding is not None else None
@@ -267,7 +267,7 @@ def check(
 
 
 def check_job(job: Job, judge: Framework | None = None) -> Report:
-    """`check` for a Job that is there already."""
+    """`check` for a Job that already exists."""
     found = sorted(severities(job, judge).items(), key=lambda pair: SEVERITIES.index(pair[1]))
     findings = (Finding(RULE_BY_CODE[code], severity, job, judge) for code, severity in found)
     return Report(job, judge, tuple(findings))
@@ -275,7 +275,7 @@ def check_job(job: Job, judge: Framework | None = None) -> Report:
 
 @named
 def require(model: ModelLike, layout: LayoutLike | None = None, **known: Unpack[CheckKeywords]) -> Report:
-    """`check`, and LayoutError with the whole report where it is not ok.
+    """The Report of `check` if it is ok; else raises a LayoutError that carries the whole report.
 
     One line for a training script: `lp.require("llama3.1-405b", {"tp": 8, ...}, gpus=world_size)`.
     """

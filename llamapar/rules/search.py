@@ -1,4 +1,4 @@
-"""The one search for a way out: changed jobs are tried in their order, and kept where they pass `check`."""
+"""The one search for fixes: changed jobs are tried in order, and kept if they pass `check`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _differ(old: Job | Layout, new: Job | Layout) -> Iterator[tuple[str, object]
 
 @dataclass(frozen=True, repr=False)
 class Fix:
-    """A job that passes, what was changed to get there from `old`, and who judges both."""
+    """A job that passes, the changes that lead to it from `old`, and the judge of both."""
 
     job: Job
     changes: tuple[tuple[str, object], ...]
@@ -39,7 +39,7 @@ class Fix:
 
     @classmethod
     def between(cls, old: Job, new: Job) -> Fix:
-        """`new`, and the name and new value of every field that differs, those of the layout first."""
+        """A Fix to `new`, with every field in which it differs, those of the layout first."""
         changed = dict(_differ(old.layout, new.layout)) | dict(_differ(old, new))
         changed |= {"model": new.model.name} if "model" in changed else {}
         return cls(new, tuple(pair for pair in changed.items() if pair[0] != "layout"))
@@ -50,7 +50,7 @@ class Fix:
 
     @property
     def text(self) -> str:
-        """The changes, ready to read, in the judge's own settings: "tp_size=4 (4·1·1·2 = 8 ranks)"."""
+        """The changes in the judge's own settings: "tp_size=4 (4·1·1·2 = 8 ranks)"."""
         own = [self.judge.setting(*change) for change in self.changes] if self.judge else []
         words = " ".join(filter(None, own)) or " ".join(f"{name}={value}" for name, value in self.changes)
         if any(name in AXES for name, _ in self.changes):
@@ -67,11 +67,11 @@ class Fix:
 
     @property
     def memory(self) -> Memory | None:
-        """The account of a rank's bytes then; None where nothing can be counted."""
+        """The memory of a rank afterwards; None if nothing can be counted."""
         return self.effect.load.memory if self.effect.load else None
 
     def as_dict(self) -> Plain:
-        """Plain values for JSON: the whole layout, whatever else was changed, and what that comes to."""
+        """Plain values for JSON: the whole layout, all other changes, and their effect."""
         others = {name: value for name, value in self.changes if name not in AXES}
         if "padding" in others:
             others["padding"] = str(others["padding"])
@@ -86,7 +86,7 @@ class Fix:
 
 
 def changed(job: Job, changes: Changes) -> Job | None:
-    """`job` with changes to its own fields or its layout's; None where no such layout exists."""
+    """`job` with changes to its own fields or its layout's; None if they give no valid job."""
     of_layout = {name: value for name, value in changes.items() if name in _LAYOUT_FIELDS}
     of_job = {name: value for name, value in changes.items() if name not in _LAYOUT_FIELDS}
     try:
@@ -101,7 +101,7 @@ def changed(job: Job, changes: Changes) -> Job | None:
 
 
 def is_unproven(rule: Rule, job: Job, judge: Framework | None) -> bool:
-    """Whether the paper calls it an error, and of the judge there is no evidence."""
+    """Whether the paper calls it an error, and there is no evidence of what the judge does."""
     if judge is None or rule.of_facts or rule.severity(judge.job_of(rule.code, job)) != ERROR:
         return False
     return _says_nothing(judge.case(rule.code, job))
@@ -112,9 +112,9 @@ def _says_nothing(case: Case | None) -> bool:
 
 
 def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
-    """How bad a rule that applies is: the paper's judgement, or that of the judge where there is one.
+    """The severity of a rule that applies: the judge's if there is one, else the paper's.
 
-    What the paper calls an error and of which the judge has no evidence is unproven: a note.
+    An error by the paper without evidence of the judge is unproven, which is a note.
     """
     own = rule.severity(job)
     if judge is None or rule.of_facts:
@@ -126,6 +126,7 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
         return own
     if case.verdict in FAILS:
         return ERROR
+    # It works there, but a reader should still learn of replication or padding, or of the paper's objection.
     if case.verdict in (WORKS, ADAPTS):
         return NOTE if own or case.verdict == ADAPTS else None
     if case.verdict == NA:
@@ -134,7 +135,7 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
 
 
 def severities(job: Job, judge: Framework | None) -> dict[str, str]:
-    """Severity by code of every rule of integers that has something to say, without its words."""
+    """Code → severity, for every rule of arithmetic with something to say; no words are made."""
     if judge is None:
         own = {rule.code: rule.severity(job) for rule in ARITHMETIC if rule.applies(job, NO_PADDING)}
         return {code: severity for code, severity in own.items() if severity}
@@ -147,20 +148,20 @@ def severities(job: Job, judge: Framework | None) -> dict[str, str]:
 
 
 severities_again = lru_cache(maxsize=8192)(severities)
-"""The same, remembered: the findings of one report try the same jobs."""
+"""Cached, because all findings of one report try the same jobs."""
 
 
 STAGES = 480
-"""Pipeline stages whose memory is counted in one search, some 30 ms of work, however deep the pipeline."""
+"""Pipeline stages whose memory one search counts: some 30 ms of work, however deep the pipeline."""
 
 
 def codes(found: dict[str, str], severity: str) -> set[str]:
-    """The rules that are as bad as `severity`."""
+    """The rules of one severity."""
     return {code for code, how_bad in found.items() if how_bad == severity}
 
 
 def unproven(job: Job, judge: Framework | None) -> set[str]:
-    """The rules that the paper calls an error, and of which there is no evidence of the judge."""
+    """The rules that the paper calls an error and for which there is no evidence of the judge."""
     notes = codes(severities_again(job, judge), NOTE)
     return {code for code in notes if is_unproven(RULE_BY_CODE[code], job, judge)}
 
@@ -168,18 +169,19 @@ def unproven(job: Job, judge: Framework | None) -> set[str]:
 def search(
     job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = "", undecided: bool = False
 ) -> Iterator[Fix]:
-    """Those of `tries` that pass, each once, in their order: what is tried first is offered first.
+    """The candidates in `tries` that pass, each once and in order.
 
-    One passes `check` without an error and brings no warning that `job` has not, nor anything unproven;
-    nor does it keep the finding of the rule `ends`. Where that is not memory, a framework that nobody has
-    named may leave memory undecided; `undecided` allows it whatever the framework. `tries` is read as far as
-    its user asks for more, and where memory is judged as far as its work allows.
+    Keep a candidate if `check` reports no error and no new warning, nothing is newly unproven, and the
+    finding of the rule `ends` is gone. Unless `ends` is the rule for open memory, a job without a framework
+    may leave memory undecided; `undecided` allows that with any framework. `tries` is read lazily, and memory
+    is counted only until STAGES are used up.
     """
     warned = codes(severities_again(job, judge), WARNING) - {ends}
     doubted = unproven(job, judge) - {ends}
     refused = {ERROR} if undecided else {ERROR, WARNING}  # of memory, if that is judged
     if ends != capacity.OPEN and job.gpu and capacity.judged(job, judge) == (capacity.OPEN, WARNING):
         refused.discard(WARNING)
+    # The job itself is no fix of its own finding.
     seen = {Fix(job, ())}
     stages = STAGES
     for fix in tries:
@@ -194,6 +196,7 @@ def search(
         if fix.job.gpu is not None:
             if capacity.surely_exceeds(fix.job, judge):
                 continue
+            # Counting memory takes time for every stage, so the budget is in stages and not in candidates.
             stages -= fix.layout.pp
             if stages < 0:
                 return

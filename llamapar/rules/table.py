@@ -1,8 +1,8 @@
-"""One row per rule: when it applies, how bad it is, what it says, and what repairs it.
+"""One row per rule: when it applies, its severity, its message, and its repairs.
 
-A rule's severity here is the judgement of the paper's own semantics (The Llama 3 Herd of Models,
-section 3.3): KV heads are not replicated unless asked, uneven stages are allowed, vocabulary padding
-is a note. What a real framework does instead is evidence in `frameworks`, by rule code.
+The severity here is the judgement of the paper's own semantics (The Llama 3 Herd of Models, section 3.3): KV
+heads are not replicated unless asked, uneven stages are allowed, vocabulary padding is a note. What a real
+framework does instead is evidence in `frameworks`, by rule code.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def _by_account(job: Job, padding: Padding) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a Job.
+    """A condition on a Job, with its message and its repairs.
 
-    applies: whether some framework may have something to say. padding is the judge's rule.
+    applies: whether some framework may have something to say; it gets the judge's padding.
     message, why: templates over `Job.numbers`.
-    severity: how bad it is under the paper's semantics; None where nothing is worth saying.
-    repairs: changes of single fields that mend it, the nearest first.
-    layouts_first: whether other layouts of the same number of ranks come before those.
-    if_na: severity where the chosen framework has no such thing at all.
-    of_facts: whether it follows from the facts given, whoever would run them.
+    severity: under the paper's semantics; None if there is nothing to say.
+    repairs: changes of single fields that fix it, the nearest first.
+    layouts_first: other layouts of the same number of ranks are offered before those.
+    if_na: severity if the chosen framework has no such feature.
+    of_facts: whether it follows from the given facts alone, whatever the framework.
     """
 
     code: str
@@ -364,7 +364,7 @@ MEMORY: tuple[Rule, ...] = (
         of_facts=True,
     ),
 )
-"""The rules that `capacity` judges, by the account of a rank's bytes."""
+"""The rules that `capacity` judges, by the bytes of a rank."""
 
 RULES = (*ARITHMETIC, *MEMORY)
 

@@ -1,7 +1,7 @@
-"""`calibrate`: what a run of one's own says of the predictions, from its log.
+"""`calibrate`: compares predictions with one's own runs, from their logs.
 
-One number is fitted, a factor of the whole step, so that a few runs cannot be overfitted. Each run is also
-predicted from the others alone.
+It fits one number, a factor of the whole step, so a few runs cannot be overfitted. Each run is also predicted
+from the others alone.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _ITERATION = re.compile(rf"elapsed time per iteration \(ms\): {_NUMBER}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 WARM_UP = 2
-"""Steps at the start of a log that are left out: kernels are compiled and caches filled."""
+"""Steps left out at the start of a log, in which kernels are compiled and caches filled."""
 
 
 @dataclass(frozen=True, repr=False)
 class Calibration(Record):
-    """Runs beside their predictions. factor: of a measured step over the predicted one, the median.
+    """Runs beside their predictions.
 
-    left_out: error of each run as predicted with the factor of the others; empty for a single run.
+    factor: the median of measured over predicted steps.
+    left_out: the error of each run, predicted with the factor of the others; empty for a single run.
     """
 
     costs: tuple[Cost, ...]
@@ -40,12 +41,12 @@ class Calibration(Record):
     left_out: tuple[float, ...]
 
     def seconds(self, cost: Cost) -> float:
-        """A predicted step, as these runs say."""
+        """A predicted step, corrected by the factor."""
         return cost.step_seconds * self.factor
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """Of each prediction before: predicted over measured, less one."""
+        """The error of each uncorrected prediction: predicted over measured, less one."""
         return tuple(c.step_seconds / m - 1 for c, m in zip(self.costs, self.measured, strict=True))
 
     def as_dict(self) -> Plain:
@@ -63,9 +64,9 @@ class Calibration(Record):
 
 
 def measured_seconds(log: str | float, cost: Cost) -> float:
-    """Seconds of a step that a log says: of torchtitan (`tps:`), of Megatron-LM, or the number itself.
+    """Seconds of a step from a log of torchtitan (`tps:`) or Megatron-LM, or the number itself.
 
-    The median of its steps after WARM_UP. Raises LlamaparError where it says none.
+    It is the median of the log's steps after WARM_UP. Raises LlamaparError if the log gives no time.
     """
     if isinstance(log, (int, float)) and not isinstance(log, bool):
         if math.isfinite(log) and log > 0:
@@ -82,7 +83,7 @@ def measured_seconds(log: str | float, cost: Cost) -> float:
 
 
 def _numbers(pattern: re.Pattern[str], text: str) -> list[float]:
-    """Those that a log has after its first steps, all of them where it has no more."""
+    """A log's numbers after its first steps; all of them if it has no more."""
     found = [float(word.replace(",", "")) for word in pattern.findall(text)]
     found = [number for number in found if number > 0]
     return found[WARM_UP:] or found
@@ -90,10 +91,10 @@ def _numbers(pattern: re.Pattern[str], text: str) -> list[float]:
 
 @named
 def calibrate(runs: Sequence[tuple[Cost, str | float]]) -> Calibration:
-    """How far predictions are from one's own runs: each its `cost`, and its log's text or seconds of a step.
+    """How far predictions are from one's own runs: one factor for all, and the error of each run.
 
-    One factor for all of them; a run's error is told as predicted from the others alone, too. Raises
-    LlamaparError for a log that says no time, and without runs.
+    runs: for each run its `cost`, and its log's text or the seconds of a step. A run's error is also given as
+    predicted from the other runs alone. Raises LlamaparError for a log without a time, and without runs.
     """
     if not runs:
         raise LlamaparError("no run was given", "", ["[(lp.cost(...), log)]"], "runs")

@@ -1,9 +1,9 @@
-"""`cost`: how long a step takes, and of what: terms whose formulas are the ones evaluated.
+"""`cost`: how long a step takes and why, as terms; each shown formula is the one that is evaluated.
 
-Beside compute and what `layer` knows: the pipeline's schedule with these durations, which leaves a bubble;
-gradients and parameters on their way between the ranks that share them (ZeRO, arXiv:1910.02054 section 7), of
-which the first gather and the last reduction stand out ("Scaling Llama 3 Training", ISCA 2025, section 7.3);
-and the optimizer, which reads and writes its states.
+Besides the layers, which `layer` covers, there are three parts. The pipeline's schedule with these durations
+leaves a bubble. Gradients and parameters travel between the ranks that share them (ZeRO, arXiv:1910.02054
+section 7); of these the first gather and the last reduction are exposed ("Scaling Llama 3 Training", ISCA
+2025, section 7.3). The optimizer reads and writes its states.
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ from .layer import DELAYED, DYNAMIC, FLASH, MOVED, PRECISIONS, Conditions, Pass
 from .step import Step
 
 SPREAD = 0.24
-"""How far a step may be off either way: nine of ten of the published rows that nobody had looked at when the
-terms were made are nearer (benchmarks/cost_accuracy.py --half unseen)."""
+"""How far a step may be off either way, as a share.
+
+Nine of ten published rows that nobody had looked at when the terms were made are nearer
+(benchmarks/cost_accuracy.py --half unseen).
+"""
 
 CONVENTIONS = ("causal", "full", "recomputed")
-"""FLOPs of MFU: of attention half of the square, all of it, or causal with what is computed again."""
+"""Which FLOPs MFU counts: half of attention's square, all of it, or half plus what is recomputed."""
 
 MOST_UNEVEN = 1e3
 
 DELAYS = ("megatron",)
-"""Frameworks whose float8 has scales from steps before: Transformer Engine's default recipe."""
+"""Frameworks that take float8 scales from earlier steps: Transformer Engine's default recipe."""
 
 offer("flops", CONVENTIONS)
 offer("precision", PRECISIONS)
@@ -51,7 +54,7 @@ offer("flash", ("fa3", *FLASH))
 
 @dataclass(frozen=True)
 class Asked:
-    """What a step is made of: a job under conditions, its layer split, and nc of the flexible schedule."""
+    """The inputs of a step: a job under conditions, its layer split, and nc of the flexible schedule."""
 
     job: Job
     how: Conditions
@@ -61,10 +64,10 @@ class Asked:
 
 @dataclass(frozen=True, repr=False)
 class Cost(Record):
-    """How long a step takes on the busiest rank, by terms in seconds that add up to it.
+    """How long a step takes on the busiest rank: terms in seconds, which add up to it.
 
-    layer: the formulas of one layer and one micro-batch, of which the terms are made. tokens: of a step.
-    flops: of a step by `convention`; peak: what the GPUs could do, in bfloat16.
+    layer: the formulas of one layer and one micro-batch, from which the terms are made. tokens: of a step.
+    flops: of a step, by `convention`. MFU compares them with the GPUs' bfloat16 peak.
     """
 
     model: ModelConfig
@@ -84,12 +87,12 @@ class Cost(Record):
 
     @property
     def low(self) -> float:
-        """Seconds of a step, at least."""
+        """Low end of the range of a step's seconds, by SPREAD."""
         return self.step_seconds / (1 + SPREAD)
 
     @property
     def high(self) -> float:
-        """Seconds of a step, at most."""
+        """High end of the range of a step's seconds, by SPREAD."""
         return self.step_seconds * (1 + SPREAD)
 
     @property
@@ -103,7 +106,7 @@ class Cost(Record):
 
     @property
     def mfu(self) -> float:
-        """The same over the GPU's dense bfloat16 peak."""
+        """FLOP/s of a GPU over its dense bfloat16 peak."""
         return self.flops_per_second / self.gpu.bfloat16
 
     @property
@@ -112,11 +115,11 @@ class Cost(Record):
 
     @property
     def micro_batches(self) -> int:
-        """Of a step."""
+        """Micro-batches of a step."""
         return self.tokens // (self.seq_len * self.layout.dp * (self.asked.job.micro_batch or 1))
 
     def changed(self, **changes: object) -> Cost:
-        """The same with other fields of its layout, job or conditions. Raises LayoutError."""
+        """The cost with some fields of layout, job or conditions changed. Raises LayoutError."""
         job, how = self.asked.job, self.asked.how
         layout = {name: value for name, value in changes.items() if name in Layout.__dataclass_fields__}
         own = {name: value for name, value in changes.items() if name in Conditions.__dataclass_fields__}
@@ -126,7 +129,7 @@ class Cost(Record):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Name of a term → seconds of it."""
+        """Name of a term → its seconds."""
         return {term.name: term.value for term in self.terms}
 
     @property
@@ -259,23 +262,23 @@ def cost(
     framework: str | Framework | None = None,
     **degrees: Unpack[Degrees],
 ) -> Cost:
-    """How long a step takes, term by term, from published constants alone; a range of what it may be.
+    """How long a step takes, term by term, from published constants alone; with a range.
 
-    model: as in `check`; what `read_settings` read says layout, facts and framework too.
-    gpus: GPUs there are, which must be as many as the layout has ranks.
+    model: as in `check`; the result of `read_settings` also gives layout, facts and framework.
+    gpus: available GPUs; they must equal the layout's ranks.
     seq_len, micro_batch, global_batch, recompute, schedule, nc, kv_replication, layer_split, cp_method,
         float8_all_gather, framework: as in `memory`.
-    gpu: a name of `HARDWARE`, or one's own: {"base": a name, field: value, "nccl_tests": what it printed}.
-    precision: of the layers' matmuls, "bfloat16" or "float8". kernels: what is no matmul is "fused", or
+    gpu: a name of `HARDWARE`, or a custom GPU: {"base": a name, field: value, "nccl_tests": its output}.
+    precision: of the layers' matmuls, "bfloat16" or "float8". kernels: of everything else, "fused" or
         "eager".
     flash: attention's kernel: "fa3" (or cuDNN's; on other GPUs their own), "fa2", or "unfused".
-    overlap_tp: collectives of tensor parallelism run beside matmuls, half of their time is then left.
-    imbalance: attention of the busiest rank over an even share of whole sequences: above 1 where document
-        masks make ranks uneven, below where documents are shorter than sequences.
-    profile: a trainer of `llamapar.timing.profiles`, whose fitted numbers are added as a term of their own.
-    flops: which FLOPs MFU counts: "causal" attention, "full", or causal and what is "recomputed".
+    overlap_tp: collectives of tensor parallelism run beside matmuls, which leaves half of their time.
+    imbalance: attention work of the busiest rank over an even share of whole sequences: above 1 if document
+        masks make ranks uneven, below 1 if documents are shorter than sequences.
+    profile: a trainer of `llamapar.timing.profiles`; its fitted numbers are a term of their own.
+    flops: which FLOPs MFU counts: "causal" attention, "full", or "recomputed" (causal plus recomputation).
 
-    Raises LayoutError for bad input, and where shards do not divide; LlamaparError for bad hardware.
+    Raises LayoutError for bad input, and if shards do not divide; LlamaparError for bad hardware.
     """
     found = hardware(gpu)
     for name, value in (("precision", precision), ("flash", flash), ("flops", flops)):
@@ -292,6 +295,7 @@ def cost(
         schedule=schedule,
         kv_replication=flag("kv_replication", kv_replication),
     )
+    # The same words as `check` uses for this error, with its fixes.
     if gpus is not None and job.gpus != job.layout.world:
         refused = next(finding for finding in check_job(job).arithmetic if finding.code == "LP001")
         raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
@@ -320,7 +324,7 @@ def cost_of(
     nc: int | None = None,
     flops: str = "causal",
 ) -> Cost:
-    """The same of a Job under conditions. Raises LayoutError."""
+    """The cost of a Job under conditions. Raises LayoutError."""
     step = Step.of(job, how, split, nc)
     m, lay, seq = job.model, job.layout, job.seq_len or job.model.max_seq_len
     tokens = step.many * (job.micro_batch or 1) * lay.dp * seq

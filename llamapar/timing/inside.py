@@ -1,8 +1,8 @@
 """One layer, step by step, on the ranks of a TP × CP group: what each holds, sends and waits for.
 
-The order is that of the program `block`, whose lines are quoted; bytes are `count.wire`'s, shapes
-`place.Cut`'s, and seconds the terms of `timing.layer`, shared out so that the steps of a pass add up to it.
-A test holds steps, shapes and bytes equal to the program's own trace and tape.
+The order is that of the program `block`, which the steps quote. Bytes come from `count.wire` and shapes from
+`place.Cut`. Seconds are the terms of `timing.layer`, divided so that the steps of a pass add up to it. A test
+compares steps, shapes and bytes with the program's own trace and tape.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ BEFORE = {FORWARD: "the layer before", BACKWARD: "the layer after"}
 class Made:
     """A row of the program: what it makes, in which file, by which line.
 
-    sends: the part of `count.wire` that communicates there, "" where a rank computes alone. by: what its
-    arithmetic is of: weights, or inputs of `timing.layer`'s formulas.
+    sends: the part of `count.wire` that communicates there; "" if each rank computes alone. by: the weights,
+    or inputs of `timing.layer`'s formulas, that its arithmetic uses.
     """
 
     name: str
@@ -66,18 +66,18 @@ ROWS = (
     Made("w2", "summand", "mlp", _OUT, by=("w2",)),
     Made("sum", "residual", "mlp", _OUT, "row output"),
 )
-"""What a rank does in the forward of a layer, in order; the backward is the same from its end."""
+"""What a rank does in the forward of a layer, in order; the backward is the same in reverse."""
 
 RING = {
     "k, v": Made("k, v", "keys", "attention", "return kernels.ring_attend(", "K and V"),
     "attention": Made("attention", "q", "attention", "return kernels.ring_attend(", by=("attention",)),
 }
-"""Rows that are others where keys and values go around a ring."""
+"""The rows that differ when keys and values go around a ring."""
 
 
 @lru_cache
 def program_line(file: str, line: str) -> tuple[str, str]:
-    """Where a line of a program stands, and the line; empty where the programs are not installed."""
+    """Place and text of a line of a program; empty texts if the programs are not installed."""
     path = files("llamapar") / "programs" / f"{file}.py"
     if not path.is_file():
         return "", ""
@@ -89,7 +89,7 @@ def program_line(file: str, line: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class LayerStep:
-    """One step of a pass. sent: its collectives, () where the rank computes alone. seconds: modelled.
+    """One step of a pass. sent: its collectives; () if each rank computes alone. seconds: modelled.
 
     shapes: TP rank → name of a tensor → its shape there when the step is done.
     """
@@ -103,7 +103,7 @@ class LayerStep:
 
     @property
     def axis(self) -> str:
-        """The axis whose ranks it joins, or ""."""
+        """The axis of the step's collective, or ""."""
         return self.sent[0].axis if self.sent else ""
 
     @property
@@ -115,27 +115,27 @@ class LayerStep:
 
     @property
     def bytes(self) -> int:
-        """What a rank's collectives of this step carry, as `traffic` counts it."""
+        """Bytes of a rank's collectives in this step, as `traffic` counts them."""
         return sum(term.count * term.bytes for term in self.sent)
 
     @property
     def name(self) -> str:
-        """What is done, in a few words."""
+        """The step in a few words."""
         made = self.row.name if self.phase == FORWARD else f"∂ {self.row.name}"
         return f"{self.kind} {made}" if self.sent else made
 
     @property
     def times(self) -> str:
-        """ "2 × 33.6 MB"; of a ring the sends and what one carries."""
+        """Collectives and their sizes, "2 × 33.6 MB"; for a ring, its sends and the size of one."""
         return " + ".join(f"{term.count} × {human(term.bytes)}" for term in self.sent)
 
     @property
     def code(self) -> tuple[str, str]:
-        """Where the program does it, and its line; of a backward, the line that it is the backward of."""
+        """Place and text of the program's line; in the backward, of the line that it belongs to."""
         return program_line(self.row.file, self.row.line)
 
     def holds(self, tp: int) -> str:
-        """What a TP rank holds then: "q 1 × 8,192 × 16 × 128"."""
+        """What a TP rank holds after the step: "q 1 × 8,192 × 16 × 128"."""
         sign = "" if self.phase == FORWARD else "∂"
         shapes = self.shapes[tp].items()
         return ", ".join(f"{sign}{name} {' × '.join(f'{n:,}' for n in shape)}" for name, shape in shapes)
@@ -145,7 +145,8 @@ class LayerStep:
 class LayerSteps(Record):
     """A layer's forward and backward on one TP × CP group of ranks, in order.
 
-    rank: one of the group. cursor: the step that is looked at, from 1; 0 for none. gpu: whose seconds.
+    rank: one of the group. cursor: the selected step, from 1; 0 for none. gpu: the GPU that the seconds are
+    for.
     """
 
     model: ModelConfig
@@ -159,12 +160,12 @@ class LayerSteps(Record):
 
     @named
     def at(self, step: int) -> LayerSteps:
-        """The same with a cursor. LayoutError for a step that is not there."""
+        """The same steps with a cursor. Raises LayoutError for a step that does not exist."""
         return replace(self, cursor=whole("step", step, 0, len(self.steps)))
 
     @property
     def phase(self) -> str:
-        """The pass that the cursor is in."""
+        """The pass with the cursor."""
         return self.steps[self.cursor - 1].phase if self.cursor else FORWARD
 
     def of(self, phase: str) -> list[tuple[int, LayerStep]]:
@@ -177,12 +178,12 @@ class LayerSteps(Record):
         return sum(step.bytes for step in mine)
 
     def seconds(self, phase: str) -> float:
-        """Of a pass, on a rank, as `cost` counts it without recomputation."""
+        """Seconds of a pass on a rank, as `cost` counts it without recomputation."""
         return sum(step.seconds for _, step in self.of(phase))
 
     @property
     def title(self) -> str:
-        """What is looked at."""
+        """Model, pass and degrees, as a heading."""
         sp = "" if self.layout.sp or self.layout.tp == 1 else ", no sequence parallelism"
         return (
             f"Inside a layer of {self.model.name}, {self.phase}: tp={self.layout.tp} cp={self.layout.cp}{sp}"
@@ -218,8 +219,8 @@ def inside(
 ) -> LayerSteps:
     """One layer and one micro-batch, step by step, on the TP × CP group of `rank`.
 
-    Bytes of each collective are those of `traffic("block", …)` in bfloat16; seconds are the terms of `cost`
-    without recomputation. Raises LayoutError for bad input, and where heads or seq_len do not divide.
+    Bytes of each collective are those of `traffic("block", …)` in bfloat16. Seconds are the terms of `cost`
+    without recomputation. Raises LayoutError for bad input, and if heads or seq_len do not divide.
     """
     lay = Layout.of(layout, **degrees)
     how = Conditions(hardware(gpu), recompute="none", cp_method=OPTIONS["cp_method"].chosen(cp_method))
@@ -236,7 +237,7 @@ def inside_of(
     kv_replication: bool,
     rank: int,
 ) -> LayerSteps:
-    """The same under conditions, of which recompute is taken to be "none"."""
+    """The same under given conditions, with recompute set to "none"."""
     whole("rank", rank, 0, layout.world - 1)
     how = replace(how, recompute="none")
     cut = Cut(model, layout, kv_replication=kv_replication)
@@ -279,7 +280,7 @@ _Shapes = Mapping[int, Mapping[str, Mapping[str, tuple[int, ...]]]]
 
 
 def _pass(phase: str, rows: Sequence[Made], sent: Traffic, timed: Pass, shapes: _Shapes) -> list[LayerStep]:
-    """Steps of a pass; parts that send nothing in it are left out."""
+    """The steps of a pass; communicating parts that send nothing in it are left out."""
     often = Counter(PARTS["block"])
     found = list[LayerStep]()
     for i, row in enumerate(rows):
@@ -300,7 +301,7 @@ def _pass(phase: str, rows: Sequence[Made], sent: Traffic, timed: Pass, shapes: 
 
 
 def _waits(terms: Sequence[Sent], last: str) -> str:
-    """What must be done before a step can end."""
+    """What must be done before a step can end, in words."""
     if not terms:
         return last
     if terms[0].kind == "all_to_all":
@@ -309,11 +310,11 @@ def _waits(terms: Sequence[Sent], last: str) -> str:
 
 
 _INPUTS = ("dim", "q", "k", "ffn", "weights")
-"""Inputs in which the formulas of `layer` are linear, and so can be shared out among steps."""
+"""Inputs in which the formulas of `layer` are linear, so that steps can share a term."""
 
 
 def _seconds(step: LayerStep, steps: Sequence[LayerStep], timed: Pass, numel: Mapping[str, int]) -> float:
-    """A step's share of its pass."""
+    """A step's share of the seconds of its pass."""
     terms = timed.forward if step.phase == FORWARD else timed.backward
     if step.sent:  # all collectives of an axis in a pass are alike
         alike = sum((other.axis, other.phase) == (step.axis, step.phase) for other in steps)
@@ -324,6 +325,7 @@ def _seconds(step: LayerStep, steps: Sequence[LayerStep], timed: Pass, numel: Ma
     norms = sum(row.by == by for row in ROWS)  # of two, each has half
 
     def share(term: Term) -> float:
+        # The formula with only this row's inputs: it is linear, so the shares add up to the whole term.
         own = {name: term.inputs[name] / norms if name in by else 0.0 for name in _INPUTS}
         own["weights"] = float(sum(numel[key] for key in by if key in numel))
         return replace(term, inputs={**term.inputs, **own}).value

@@ -1,9 +1,9 @@
 """Seconds of one layer and one micro-batch on a rank, as formulas of the model, the layout and the GPU.
 
-A formula that is shown is the one that is evaluated. Matmuls are 2 FLOPs a parameter and token, backward
-twice the forward (arXiv:2104.04473 appendix); fused attention computes scores again in its backward, which
-is then 2.5 times the forward (arXiv:2307.08691 section 4). What is neither moves its tensors through memory.
-What tensor and context parallelism send is `count.wire`'s.
+Each shown formula is the one that is evaluated. Matmuls take 2 FLOPs a parameter and token, and twice that in
+the backward (arXiv:2104.04473 appendix). Fused attention computes scores again in its backward, which then
+takes 2.5 times the forward (arXiv:2307.08691 section 4). Everything else moves its tensors through memory.
+What tensor and context parallelism send comes from `count.wire`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ MATMULS = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 PRECISIONS = ("bfloat16", "float8")
 
 PARTS = ("GEMMs", "attention", "elementwise", "exposed TP", "exposed CP", "as fitted")
-"""What a rank does in a layer."""
+"""The terms of a layer, by what a rank does."""
 
 
 @dataclass(frozen=True)
 class Conditions:
     """How a job runs on its GPUs.
 
-    precision: of the layers' matmuls, "bfloat16" or "float8". kernels: "fused", as torch.compile and
-    Transformer Engine make them, or "eager". flash: a kernel of FLASH, or "fa3". recompute: as in `memory`.
-    overlap_tp: collectives of TP run beside matmuls. imbalance: the most work of
-    attention that a rank has, over an even share of whole causal sequences. low_gather: ZeRO 3 gathers
-    weights in float8. cast: bytes that casting a number to float8 moves, DYNAMIC or DELAYED. habits: of the
-    trainer. slower, host: a Profile's.
+    precision: of the layers' matmuls, "bfloat16" or "float8". kernels: "fused", as by torch.compile and
+    Transformer Engine, or "eager". flash: a kernel of FLASH, or "fa3". recompute: as in `memory`.
+    overlap_tp: TP's collectives run beside matmuls. imbalance: attention work of the busiest rank over an
+    even share of whole causal sequences. low_gather: ZeRO 3 gathers weights in float8. cast: bytes moved to
+    cast a number to float8, DYNAMIC or DELAYED. habits: of the trainer. slower, host: from a Profile.
     """
 
     gpu: Gpu
@@ -57,7 +56,7 @@ class Conditions:
     host: float = 0.0
 
     def fitted(self, profile: str | None) -> Conditions:
-        """The same with a profile's numbers. Raises LayoutError for one that there is not."""
+        """These conditions with a profile's numbers. Raises LayoutError for an unknown profile."""
         if profile is None:
             return self
         found = PROFILES[OPTIONS["profile"].chosen(profile)]
@@ -70,12 +69,12 @@ class Conditions:
 
     @property
     def head_rate(self) -> float:
-        """FLOP/s of the head's, which stays in bfloat16."""
+        """FLOP/s of the head's matmul, which stays in bfloat16."""
         return self.gpu.sustains("bfloat16")
 
     @property
     def flash_shares(self) -> tuple[float, float]:
-        """Share of the peak that attention reaches, forward and backward."""
+        """The shares of the peak that attention reaches, forward and backward."""
         if self.flash in FLASH:
             forward, backward = FLASH[self.flash]
             return forward * self.gpu.throttle, backward * self.gpu.throttle
@@ -83,21 +82,27 @@ class Conditions:
 
 
 STREAM = 0.9
-"""Share of the memory's rate that kernels reach (assumed)."""
+"""The share of the memory's rate that kernels reach (assumed)."""
 
 FLASH = {"fa2": (0.37, 0.31), "unfused": (0.0, 0.0)}
-"""Kernel → its shares of an H100's peak where they are not the GPU's own: FlashAttention-2 reaches 370 and
-some 310 TFLOP/s (arXiv:2407.08608 figures 5 and 6), less power in proportion (assumed)."""
+"""Kernel → its shares of an H100's peak, where they differ from the GPU's own, forward and backward.
+
+FlashAttention-2 reaches 370 and some 310 TFLOP/s (arXiv:2407.08608 figures 5 and 6). Less power lowers them
+in proportion (assumed).
+"""
 
 EXPOSED = 0.5
-"""Share of TP's time that is left where it is overlapped. Measured on 70B, TP 8, bfloat16 on H100 of 500 W:
-597 to 652 tokens/s a GPU (torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md) saves 2.3 of the
-5.0 seconds of a step that its collectives take by the formula below."""
+"""The share of TP's time that remains when it is overlapped.
+
+Measured on 70B, TP 8, bfloat16 on H100 of 500 W: 597 to 652 tokens/s a GPU (torchtitan,
+benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md) saves 2.3 of the 5.0 seconds of a step that its
+collectives take by the formula below.
+"""
 
 _RING = "arXiv:2205.05198 section 4.2.2; a ring of n ranks moves (n - 1)/n of the bytes over each link"
 _LATENCY = "NCCL's src/graph/tuning.cc: a ring's start, its hops over NVLink and over the net"
 START, HOP, NET_HOP = 8.4e-6, 3.4e-6, 14e-6
-"""Seconds that a collective takes to start, and for each hop."""
+"""Seconds to start a collective, for a hop over the fast link, and for a hop over the network."""
 
 MOVED = {
     # norms twice read and written, residual twice read twice and written, RoPE on q and k, SwiGLU
@@ -105,38 +110,45 @@ MOVED = {
     # the norm in float32, seven passes; RoPE in complex float32; SiLU and product apart
     "eager": ("(2 * (32 + 6) * dim + 20 * (q + k) + 10 * ffn) * tokens / tp", 2.0),
 }
-"""Kernels → bytes that what is no matmul moves in a forward, and the backward's over it."""
+"""Kernels → bytes that all but matmuls move in a forward, and the backward's bytes over the forward's."""
 
 CASTS = "cast * (2 * dim + q + ffn) * tokens / tp"
-"""Bytes that casting a layer's inputs to float8 moves."""
+"""Bytes moved to cast a layer's inputs to float8."""
 
 DYNAMIC, DELAYED = 5, 3
-"""Bytes a number: read for its scale, read again and written (torchao), or with the scale of steps before
-(Transformer Engine's delayed scaling)."""
+"""Bytes per number of a cast to float8.
+
+DYNAMIC: read for its scale, read again and written (torchao). DELAYED: with the scale of earlier steps
+(Transformer Engine's delayed scaling).
+"""
 
 SUMS = "10 * weights / tp"
-"""Bytes that adding a micro-batch's gradients to their float32 sums moves: one read in 16 bits, one read and
-written in 32."""
+"""Bytes moved to add a micro-batch's gradients to their float32 sums.
+
+One is read in 16 bits, the other read and written in 32.
+"""
 
 SOFTMAX = "20 * heads * seq * seq * batch / tp / cp"
-"""Bytes that attention without a fused kernel moves: scores written, scaled, masked, softmax and dropout,
-each read and written in 16 bits."""
+"""Bytes that attention without a fused kernel moves.
+
+Scores are written, scaled, masked, put through softmax and dropout, each read and written in 16 bits.
+"""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """A group of ranks. inside: how many of them the fast link joins."""
+    """A group of ranks in a ring. inside: how many of them the fast link joins."""
 
     size: int
     inside: int
 
     @classmethod
     def of(cls, gpu: Gpu, size: int, stride: int) -> Ring:
-        """The ranks of an axis that lie `stride` apart."""
+        """The ring of an axis with `size` ranks, `stride` apart."""
         return cls(size, min(size, max(1, gpu.domain // stride)))
 
     def rate(self, gpu: Gpu) -> float:
-        """Bytes/s of its slowest link: NICs of all its ranks on a machine carry it side by side."""
+        """Bytes/s of its slowest link. The NICs of all its ranks on a machine carry the ring side by side."""
         fast = gpu.link_rate * gpu.link
         return fast if self.inside == self.size else min(fast, gpu.net_rate * gpu.net * self.inside)
 
@@ -149,14 +161,14 @@ class Ring:
 
 @dataclass(frozen=True)
 class Pass:
-    """Terms of one layer and one micro-batch, by name of PARTS: forward; backward with what it repeats."""
+    """Terms of one layer and one micro-batch, by name of PARTS; the backward includes what it recomputes."""
 
     forward: dict[str, Term] = field(default_factory=dict)
     backward: dict[str, Term] = field(default_factory=dict)
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Of the forward and of the backward."""
+        """Seconds of the forward and of the backward."""
         return (
             sum(term.value for term in self.forward.values()),
             sum(term.value for term in self.backward.values()),
@@ -165,7 +177,7 @@ class Pass:
 
 @lru_cache(maxsize=4096)
 def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, batch: int) -> Pass:
-    """One layer and one micro-batch of `batch` sequences. Raises LayoutError where shards do not divide."""
+    """The terms of one layer and a micro-batch of `batch` sequences. LayoutError if shards do not divide."""
     gpu, tp, cp = how.gpu, layout.tp, layout.cp
     numel = layer_numel(model)
     again = AGAIN[how.recompute]
@@ -201,7 +213,7 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
 
 
 def _as_fitted(found: Pass, how: Conditions, launched: float) -> None:
-    """What a profile adds. launched: operations of a backward over those of a forward."""
+    """Adds a profile's term. launched: operations of a backward over those of a forward."""
     if how.slower == 1 and not how.host:
         return
     for terms, over in ((found.forward, 1.0), (found.backward, launched)):
@@ -251,7 +263,7 @@ def _moved(found: Pass, inputs: dict[str, float], how: Conditions) -> None:
 
 
 def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelConfig, layout: Layout) -> None:
-    """Collectives of tp and cp, exposed but for what runs beside matmuls or, around a ring, attention."""
+    """Adds the collectives of tp and cp, exposed unless they run beside matmuls or, in a ring, attention."""
     if layout.tp == layout.cp == 1:
         return
     sent = block_traffic(model, layout, int(inputs["seq"]), int(inputs["batch"]), how.cp_method)
@@ -291,7 +303,9 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
 
 
 def block_traffic(model: ModelConfig, layout: Layout, seq_len: int, batch: int, cp_method: str) -> Traffic:
-    """What tp and cp send for a micro-batch in a block, which is the same for all of a model's layers."""
+    """What tp and cp send for a micro-batch in one block. All of a model's blocks send the same."""
+    # Only what matters for a block stays in the key of the cache, so that thousands of layouts share one
+    # entry.
     own = layout.replace(pp=1, dp=1, dp_replicate=1, virtual_stages=1, zero=0)
     return _block_traffic(model.replace(n_layers=1), own, seq_len, batch, cp_method)
 

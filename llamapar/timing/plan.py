@@ -1,7 +1,7 @@
-"""`plan`: every layout of some GPUs for a fixed batch, ranked by the time of a step, with why others lose.
+"""`plan`: every layout of some GPUs for a fixed batch, ranked by step time, with why the others lose.
 
-All are estimated (`search`); the fastest are then judged by `check`, by `memory` and by `cost` themselves,
-and the order shown is theirs. It does not depend on where one begins.
+`search` estimates all of them. Then `check`, `memory` and `cost` judge the fastest ones, and the order shown
+is theirs. It does not depend on a starting point.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .layer import Conditions
 from .search import EVERY_SCHEDULE, Candidate, candidates, splits_of
 
 JUDGED = 50
-"""Layouts that pass, of which the full functions judge all."""
+"""How many passing layouts are judged by the full functions."""
 
 MOST_PRICE = 1e6
-"""Of a GPU-hour, in whatever currency."""
+"""The highest price of a GPU-hour that is accepted, in any currency."""
 
 Progress = Callable[[int, int], object]
-"""Called with layouts judged, and those that pass among them."""
+"""Called with the number of layouts judged, and how many of them pass."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Ranked:
 
     @property
     def memory_bytes(self) -> int:
-        """What its worst stage takes, by the terms of its account."""
+        """The shown memory of its worst stage."""
         return self.held.worst.total_bytes
 
     @property
     def high_bytes(self) -> int:
-        """The same at the upper end of what is not known."""
+        """Upper bound on the memory of its worst stage."""
         return self.held.high_bytes
 
     @property
@@ -70,7 +70,7 @@ class Ranked:
 
     @property
     def gib(self) -> str:
-        """What its worst stage takes, in words; both ends where they leave it undecided."""
+        """Memory of its worst stage, in words; both ends of the range if they leave it undecided."""
         if self.outcome == FITS:
             return f"{self.memory_bytes / GIB:.1f}"
         return f"{self.held.low_bytes / GIB:.1f} to {self.high_bytes / GIB:.1f}"
@@ -98,7 +98,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Question:
-    """What a search is for. job: a model, GPUs, a batch and a schedule. schedules: that are tried."""
+    """What a search is for. job: a model, GPUs, a batch and a schedule. schedules: those to try."""
 
     job: Job
     how: Conditions
@@ -111,12 +111,12 @@ class Question:
         return self.job.gpus or 1
 
     def timed(self, job: Job) -> Cost:
-        """The step of a layout. Raises LlamaparError."""
+        """The cost of a layout's step. Raises LlamaparError."""
         split = job.layer_split or splits_of(self.judge)[0]
         return cost_of(job, replace(self.how, recompute=job.recompute), split)
 
     def candidates(self) -> Iterator[Candidate]:
-        """Every layout, of all schedules; without a pipeline they are the same."""
+        """Every layout, for all schedules; without a pipeline schedules do not differ, so one is tried."""
         largest = self.gpus if self.most_tp is None else self.most_tp
         for name in self.schedules:
             for one in candidates(self.job.replace(schedule=name), self.how, self.gpus, largest, self.judge):
@@ -126,9 +126,9 @@ class Question:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Record):
-    """Layouts by the time of a step, the fastest first.
+    """Layouts by step time, the fastest first.
 
-    considered: those that were estimated. seconds: that it took. complete: whether nothing stopped it.
+    considered: how many were estimated. seconds: that the search took. complete: nothing stopped it.
     """
 
     asked: Question = field(repr=False)
@@ -151,7 +151,7 @@ class Plan(Record):
 
     @property
     def best(self) -> Ranked:
-        """The fastest; LlamaparError where none fits."""
+        """The fastest layout. Raises LlamaparError if none fits."""
         if not self.layouts:
             what = f"no layout of {self.gpus} {self.gpu.name} holds {self.model.name} with this batch"
             raise LlamaparError(what, "more GPUs, or a longer pipeline, would", ["a larger --gpus"], "gpus")
@@ -159,7 +159,7 @@ class Plan(Record):
 
     @property
     def frontier(self) -> tuple[Ranked, ...]:
-        """Of the layouts shown, those than which none is both faster and smaller; the fastest first."""
+        """The shown layouts for which no other is both faster and smaller, fastest first."""
         found: list[Ranked] = []
         for one in self.layouts:
             if not found or one.memory_bytes < found[-1].memory_bytes:
@@ -167,11 +167,11 @@ class Plan(Record):
         return tuple(found)
 
     def gpu_hours(self, tokens: float) -> float:
-        """Hours of a GPU that so many tokens take with the fastest layout."""
+        """GPU-hours that `tokens` tokens take with the fastest layout."""
         return tokens / self.best.cost.tokens_per_second_per_gpu / 3600
 
     def money(self, tokens: float, price: float) -> float:
-        """What they come to at a price of a GPU-hour, in its currency. Only you know it."""
+        """The cost of those GPU-hours, in the currency of `price`, which is for one GPU-hour."""
         return self.gpu_hours(tokens) * real("price", price, 0.0, MOST_PRICE)
 
     def why(
@@ -181,9 +181,9 @@ class Plan(Record):
         recompute: str | None = None,
         schedule: str | None = None,
     ) -> str:
-        """What a layout loses by, and to which, in one line. Raises LayoutError for what is no layout.
+        """Why a layout loses to the fastest one, in one line. Raises LayoutError for an invalid layout.
 
-        What is not given is the best one's.
+        Arguments that are not given are taken from the fastest layout.
         """
         best, judge = self.best, self.asked.judge
         size = best.job.micro_batch if micro_batch is None else micro_batch
@@ -210,7 +210,7 @@ class Plan(Record):
 
     @property
     def unsure(self) -> str:
-        """How many of those shown may not fit, in words; empty where all surely do."""
+        """How many of the shown layouts may not fit, in words; empty if all certainly fit."""
         open_ones = [one for one in self.layouts if one.outcome != FITS]
         facts = dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts)
         told = f"{len(open_ones)} of {len(self.layouts)} may not fit until {' or '.join(facts)} is known"
@@ -254,7 +254,7 @@ class Plan(Record):
 
 
 def compared(one: Cost, best: Cost) -> str:
-    """The term that makes one slower than another, with both numbers."""
+    """The term that slows one step most against another, with both numbers."""
     more = one.step_seconds / best.step_seconds - 1
     names = dict.fromkeys([*one.seconds, *best.seconds])
     lost = {name: one.seconds.get(name, 0.0) - best.seconds.get(name, 0.0) for name in names}
@@ -292,18 +292,18 @@ def plan(
 ) -> Plan:
     """Layouts of some GPUs for a fixed batch, the fastest first: legal by `check`, timed by `cost`.
 
-    One that surely does not fit by `memory` is left out. What `memory` leaves undecided stays, and is marked:
-    without a framework that is most of them, since nobody knows what the trainer keeps.
+    A layout that certainly does not fit by `memory` is left out. One that `memory` leaves undecided stays and
+    is marked; without a framework that is most of them, because it is unknown what the trainer keeps.
 
-    model: as in `check`; what `read_settings` read says GPUs, lengths and framework too.
-    gpus: how many; all are used. global_batch: sequences of a step, which is never changed. top: layouts that
-        are shown. most_tp: the largest TP that is tried. all_schedules: of the pipeline, the others beside
-        `schedule`. Other arguments: as in `cost`.
-    progress: called with layouts judged, and how many of them pass. cancel: whether to stop with the best so
-        far.
+    model: as in `check`; the result of `read_settings` also gives GPUs, lengths and framework.
+    gpus: how many; all are used. global_batch: sequences of a step, never changed. top: layouts to show.
+        most_tp: the largest TP that is tried. all_schedules: try other schedules beside `schedule`.
+        Other arguments: as in `cost`.
+    progress: called with layouts judged, and how many pass. cancel: asked whether to stop with the best so
+    far.
 
-    Tried are tp, cp, pp, dp, micro-batches of at most 8 sequences, virtual stages, ZeRO and recomputation; of
-    a framework the stages of ZeRO and the splits of layers that it has.
+    It tries tp, cp, pp, dp, micro-batches of at most 8 sequences, virtual stages, ZeRO and recomputation;
+    with a framework, only its ZeRO stages and layer splits.
     Raises LayoutError for bad input; LlamaparError for bad hardware.
     """
     found = hardware(gpu)
@@ -339,7 +339,7 @@ def search(
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Plan:
-    """The same of a Question."""
+    """The Plan that answers a Question."""
     steps = searching(asked, top, progress, cancel)
     while True:
         try:
@@ -354,7 +354,7 @@ def searching(
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Generator[None, None, Plan]:
-    """The same, a layout at a time, for who has other things to do between them."""
+    """The same, one layout at a time, for callers with other work in between."""
     started = time.perf_counter()
     every: list[Candidate] = []
     for candidate in asked.candidates():
@@ -387,7 +387,7 @@ def searching(
 
 
 def _judged(every: list[Candidate], asked: Question) -> Iterator[Ranked | None]:
-    """Each of them by the full functions; None where it does not pass, or does not fit."""
+    """Each candidate judged by the full functions; None if it does not pass or does not fit."""
     how, judge = asked.how, asked.judge
     for candidate in every:
         one = candidate.job(asked.job)

@@ -1,8 +1,8 @@
-"""Profiles: what one trainer's steps on one GPU take beside the formulas, in at most two fitted numbers.
+"""Profiles: what a trainer's steps on one GPU take beyond the formulas, in at most two fitted numbers.
 
-`benchmarks/cost_accuracy.py --fit` finds them on the rows that are named, and scores them on others of the
-same trainer. Trainers whose best fit is within 3 % of the formulas, or is worse on the rows that did not make
-it, have none: torchtitan, Megatron-LM and NeMo.
+`benchmarks/cost_accuracy.py --fit` finds them on the named rows, and scores them on other rows of the same
+trainer. Trainers without a profile are torchtitan, Megatron-LM and NeMo: their best fit is within 3 % of the
+formulas, or is worse on the rows that it was not made from.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from llamapar.describe.options import offer
 
 @dataclass(frozen=True)
 class Profile:
-    """What was fitted, and how near it comes.
+    """The fitted numbers of a trainer, and how accurate they are.
 
     slower: seconds of a layer over what its formulas say. host: seconds in which the host launches a layer's
-    forward; its backward takes twice as long, three times with full recomputation. rows: those that fitted
-    it. others: how near it is on rows that did not.
+    forward; its backward takes twice as long, three times with full recomputation. rows: those that it was
+    fitted to. others: its accuracy on other rows.
     """
 
     slower: float

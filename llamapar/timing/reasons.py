@@ -1,7 +1,7 @@
 """`reasons`: the Llama 3 papers' own arguments for a layout, with the numbers of the job at hand.
 
-Each argument is a section of "Scaling Llama 3 Training with Efficient Parallelism Strategies" (ISCA 2025);
-its numbers come from the same formulas as the step, asked once more with one thing changed.
+Each argument is a section of "Scaling Llama 3 Training with Efficient Parallelism Strategies" (ISCA 2025).
+Its numbers come from the formulas of the step, evaluated again with one thing changed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from llamapar.records.tables import Record
 from .cost import Cost
 
 OUTERMOST = "dp-pp-cp-tp"
-"""The paper's order of axes, turned round."""
+"""The paper's order of axes, outermost first."""
 
 IMBALANCE = 1.44
-"""The slowest rank's compute over the fastest one's, by document masks at 131,072 tokens (section 7.3.2)."""
+"""The slowest rank's compute over the fastest's, by document masks at 131,072 tokens (section 7.3.2)."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """An argument, in a sentence with this job's numbers. section: of the paper."""
+    """An argument, as a sentence with this job's numbers. section: of the paper."""
 
     about: str
     says: str
@@ -45,9 +45,9 @@ class Reasons(Record):
 
 @named
 def reasons(cost: Cost) -> Reasons:
-    """The Llama 3 papers' arguments for a layout with the numbers of a step, as `cost` gives it.
+    """The Llama 3 papers' arguments for a layout, with the numbers of a step.
 
-    An argument about an axis that is not there is left out.
+    cost: from `cost`. Arguments about axes of one rank are left out.
     """
     rows = [row for made in (_batch, _order, _half_tp, _bubble, _zero_3, _masks) for row in made(cost)]
     return Reasons(cost.title, tuple(rows))

@@ -1,4 +1,4 @@
-"""`scaling`: the fastest layout on more GPUs, of one batch, or of a batch that grows with them."""
+"""`scaling`: the fastest layout on more GPUs, for one batch, or for a batch that grows with them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .plan import Plan, Ranked, search
 
 @dataclass(frozen=True, repr=False)
 class Scaling(Record):
-    """The fastest layout by number of GPUs, ascending. weak: whether the batch grows with them."""
+    """The fastest layout for each number of GPUs, ascending. weak: whether the batch grows with them."""
 
     plans: tuple[Plan, ...]
     weak: bool
 
     @property
     def found(self) -> list[tuple[int, Ranked]]:
-        """GPUs, and the fastest layout, where some layout holds the model."""
+        """(GPUs, fastest layout) for each number of GPUs on which some layout holds the model."""
         return [(one.gpus, one.best) for one in self.plans if one.layouts]
 
     @property
@@ -57,11 +57,12 @@ class Scaling(Record):
 
 @named
 def scaling(plan: Plan, gpus: Sequence[int], *, weak: bool = False) -> Scaling:
-    """The search of a plan for other numbers of GPUs.
+    """The fastest layout on other numbers of GPUs, by the same search as a plan.
 
-    plan: of `plan`. gpus: how many. weak: a GPU keeps its share of the batch (weak scaling), rather than the
-        batch staying as it is (strong scaling).
-    Raises LayoutError for what is no number of GPUs, and where a batch would be no whole number.
+    plan: from `plan`. gpus: how many, for each search. weak: each GPU keeps its share of the batch (weak
+    scaling);
+        else the batch stays as it is (strong scaling).
+    Raises LayoutError for an invalid number of GPUs, and if a batch would not be a whole number.
     """
     job, found = plan.asked.job, []
     sequences = job.global_batch or 1

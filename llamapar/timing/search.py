@@ -1,8 +1,8 @@
-"""Every layout of some GPUs, with an estimate of its step by closed forms: what `plan` ranks first.
+"""Every layout of some GPUs with an estimate of its step, by which `plan` ranks them first.
 
-Layers, data parallelism and the optimizer are `step`'s own formulas. Two things are closed forms: the bubble
-of equal stages (arXiv:2104.04473 section 2.2), and memory that no account of `memory` is below: parameters,
-gradients and states, shared by ZeRO as evenly as can be, and what the layers of the first rank keep of the
+Layers, data parallelism and the optimizer use `step`'s own formulas. Two things are closed forms. One is the
+bubble of equal stages (arXiv:2104.04473 section 2.2). The other is a lower bound on `lp.memory`: parameters,
+gradients and states, shared by ZeRO as evenly as possible, and what the first rank's layers keep of the
 micro-batches in flight.
 """
 
@@ -31,22 +31,28 @@ from .step import Sharing, head
 
 RECOMPUTE = ("none", "selective", "full")
 SPLIT = ("interleaved-zero-bubble", "zbv", "dualpipev")
-"""Schedules of split backwards."""
+"""Schedules that split backwards."""
 
 EVERY_SCHEDULE = ("1f1b", "gpipe", *SPLIT)
-"""Those that differ: over several stages the first two are interleaved and looped breadth-first, and the
-flexible one with rounds of a pipeline's length is interleaved too."""
+"""The schedules that differ in a search.
+
+Over several stages the first two are interleaved and looped breadth-first. The flexible one with rounds of
+the pipeline's length is interleaved 1F1B.
+"""
 
 MOST_MICRO_BATCH = 8
-"""Sequences of a micro-batch that are tried at most."""
+"""The most sequences of a micro-batch that are tried."""
 
 LONG = 64
-"""What a layer keeps is counted of a sequence so many times as long, to which it is in proportion: the worst
-moment is then that of activations, not the optimizer's step."""
+"""How many times longer the sequence is for which a layer's kept bytes are counted, and then divided.
+
+They are in proportion to it; with a long one the worst moment is that of activations, not the optimizer's
+step.
+"""
 
 
 class Candidate(NamedTuple):
-    """A layout of the search, and the estimate of its step in seconds, by which candidates are ordered."""
+    """A layout of the search. Candidates are ordered by the estimated seconds of a step."""
 
     seconds: float
     tp: int
@@ -59,10 +65,10 @@ class Candidate(NamedTuple):
     recompute: str
     schedule: str
     layer_split: str
-    """Empty: the trainer's own."""
+    """Empty for the trainer's own split."""
 
     def job(self, job: Job) -> Job:
-        """The Job that it makes of another one's model and facts."""
+        """The Job with this layout, and another Job's model and facts."""
         layout = job.layout.replace(
             tp=self.tp,
             cp=self.cp,
@@ -83,9 +89,9 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Stages:
-    """Layers of a pipeline. longest: of a stage. rank: of the rank that has most.
+    """Layers of a pipeline. longest: of the longest stage. rank: of the rank with the most.
 
-    last: of the rank with the head. first: of rank 0's stages, which keep most activations.
+    last: of the rank with the head. first: of each of rank 0's stages, which keep the most activations.
     """
 
     longest: int
@@ -96,7 +102,7 @@ class Stages:
 
 @lru_cache(maxsize=4096)
 def stages_of(n_layers: int, pp: int, virtual_stages: int, split: str) -> Stages | None:
-    """None where the split refuses."""
+    """The Stages of a split; None if the split refuses."""
     try:
         counts = LAYER_SPLITS[split](n_layers, pp * virtual_stages)
     except LlamaparError:
@@ -109,7 +115,7 @@ def stages_of(n_layers: int, pp: int, virtual_stages: int, split: str) -> Stages
 def kept_bytes(
     model: ModelConfig, tp: int, seq: int, recompute: str, copies: bool, judge: Framework | None
 ) -> float:
-    """Activations of a layer that a sequence keeps until its backward where cp = 1, by the lower end."""
+    """Lower bound on the activations that a layer keeps of a sequence until its backward, at cp = 1."""
     two, one = (
         memory(
             model.replace(n_layers=n),
@@ -122,13 +128,15 @@ def kept_bytes(
         ).lower[0]
         for n in (2, 1)
     )
+    # The difference of two and one layers leaves out the embedding, the head and the loss.
     return (two.bytes("activations") - one.bytes("activations")) / LONG
 
 
 def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
-    """Forwards and backwards of a stage that ranks wait for in a step, of 1F1B and GPipe, interleaved or not.
+    """How many forwards and backwards of a stage ranks wait for in a step, of 1F1B and GPipe.
 
-    pp - 1; with fewer micro-batches than ranks, every further stage of a rank waits for the round to be full.
+    They may be interleaved. It is pp - 1; with fewer micro-batches than ranks, every further stage of a rank
+    also waits until the round is full.
     """
     return pp - 1 + (virtual_stages - 1) * max(0, pp - many)
 
@@ -136,10 +144,10 @@ def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
 def waits_of(
     schedule: str, pp: int, virtual_stages: int, many: int, forward: float, backward: float
 ) -> float:
-    """Seconds that ranks wait for a pipeline, of stages that take `forward` and `backward`.
+    """Seconds that ranks wait for a pipeline with stages of `forward` and `backward` seconds.
 
-    Where backwards are split, a full pipeline waits for as many forwards as there are further ranks, or for
-    as many halves of a backward where those are longer: its table says the same where they are as long.
+    With split backwards, a full pipeline waits for one forward for each further rank, or for one half of a
+    backward if that is longer. The schedule's table says the same if they are equal.
     """
     full = 2 * pp if ORDERS[schedule].placement == "v" else pp
     if schedule in SPLIT and many >= full:
@@ -149,7 +157,7 @@ def waits_of(
 
 @lru_cache(maxsize=4096)
 def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[int, ...] | None:
-    """Micro-batches in flight on rank 0's stages; None where the schedule is not defined."""
+    """Micro-batches in flight on each of rank 0's stages; None if the schedule is not defined."""
     try:
         return in_flight(schedule, 0, pp, virtual_stages, many)
     except LlamaparError:
@@ -159,10 +167,10 @@ def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[i
 def candidates(
     job: Job, how: Conditions, gpus: int, most_tp: int, judge: Framework | None = None
 ) -> Iterator[Candidate]:
-    """Layouts of exactly `gpus` ranks whose shards divide, and whose weights and states a GPU may hold.
+    """Layouts of exactly `gpus` ranks with even shards, and with weights and states that a GPU may hold.
 
-    job: a model, seq_len, global_batch and a schedule; its layout says what is not searched. judge: whose
-        splits of layers, stages of ZeRO and virtual stages are tried; without one all.
+    job: a model, seq_len, global_batch and a schedule; its layout gives what is not searched. judge: its
+    layer splits, ZeRO stages and virtual stages are tried; without one, all.
     """
     model, seq, batch = job.model, job.seq_len or job.model.max_seq_len, job.global_batch or 1
     ways = divisors(gpus)
@@ -181,9 +189,9 @@ def candidates(
 def _of_degrees(
     job: Job, how: Conditions, own: Layout, pp: int, dp: int, judge: Framework | None
 ) -> Iterator[Candidate]:
-    """Every size of a micro-batch, number of virtual stages, ZeRO stage and recomputation.
+    """Every micro-batch size, number of virtual stages, ZeRO stage and recomputation.
 
-    own: the layout's TP and CP alone, of which a layer's time is made.
+    own: the layout of TP and CP alone, which determine a layer's time.
     """
     model, sequences = job.model, (job.global_batch or 1) // dp
     seq = job.seq_len or model.max_seq_len
@@ -212,6 +220,8 @@ def _of_degrees(
                 if least_bytes(made.rank * numel, zero, shards, judge) > room:
                     continue
                 held = least_bytes(sum(made.first) * numel, zero, shards, judge, many > 1)
+                # Made only if some layout survives the bound on states, because counting a layer is the slow
+                # part.
                 kinds = kinds or [
                     (
                         name,
@@ -240,12 +250,12 @@ def _of_degrees(
 
 
 def splits_of(judge: Framework | None) -> tuple[str, ...]:
-    """How a trainer's layers may be split over stages, its own way first."""
+    """How a trainer may split layers over stages, its own way first."""
     return (judge and judge.layer_split) or "balanced ends", *(judge.layer_splits if judge else ())
 
 
 def _virtual(model: ModelConfig, pp: int, many: int, schedule: str, judge: Framework | None) -> Iterator[int]:
-    """Virtual stages that a schedule may have: of 1f1b 1, or what makes stages alike, or a power of two."""
+    """Numbers of virtual stages to try: the schedule's own; else 1, equal stages, and powers of two."""
     if ORDERS[schedule].virtual_stages is not None and schedule not in SEVERAL:
         yield ORDERS[schedule].virtual_stages or 1
         return
@@ -262,7 +272,7 @@ def _virtual(model: ModelConfig, pp: int, many: int, schedule: str, judge: Frame
 def _seconds(
     how: Conditions, recompute: str, model: ModelConfig, own: Layout, seq: int, batch: int
 ) -> tuple[float, float, float]:
-    """Of a layer forward and backward, and of the head in both."""
+    """Seconds of a layer forward and backward, and of the head in both."""
     how = replace(how, recompute=recompute)
     forward, backward = layer(how, model, own, seq, batch).seconds
     ends = head(how, model, own, batch * seq / own.cp)

@@ -19,28 +19,36 @@ from llamapar.place.walk import Walk
 from .layer import HOP, NET_HOP, PARTS, START, STREAM, Conditions, Pass, Ring, layer
 
 STRAGGLING = 0.01
-"""Share of a step by which the slowest of many machines is behind: throughput varies by 1 to 2 % in a day
-(arXiv:2407.21783 section 3.3.4)."""
+"""The share of a step by which the slowest of many machines lags.
+
+Throughput varies by 1 to 2 % in a day (arXiv:2407.21783 section 3.3.4).
+"""
 
 STATES = 30
-"""Bytes that AdamW moves for a parameter: float32 weight, two moments and gradient read, the first three
-written, and the parameter in 16 bits."""
+"""Bytes that AdamW moves for a parameter.
+
+The float32 weight, two moments and the gradient are read, the first three written, and the parameter written
+in 16 bits.
+"""
 
 LOSS = {"fused": 10, "eager": 26}
-"""Kernels → bytes that the loss moves for a logit in its forward, and in its backward: read, float32 written,
-read once more; log-softmax and its float32 copies apart where nothing is fused."""
+"""Kernels → bytes that the loss moves for a logit in its forward, and again in its backward.
+
+The logit is read, written in float32, and read once more. Without fusion, log-softmax and its float32 copies
+come on top.
+"""
 
 GRAD, ITEM = 4, 2
-"""Bytes of a gradient as it is summed between ranks, and of a parameter as it is gathered."""
+"""Bytes of a gradient when ranks sum it, and of a parameter when it is gathered."""
 
 _ZERO = "arXiv:1910.02054 section 7; exposed: Scaling Llama 3 Training, ISCA 2025, section 7.3"
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """A pipeline's ranks. durations: seconds of each stage forward and backward, the first stage first.
+    """The ranks of a pipeline. durations: forward and backward seconds of each stage, first stage first.
 
-    hold: of the busiest rank. busy: seconds of its work for a micro-batch.
+    hold: what the busiest rank holds. busy: seconds of its work for a micro-batch.
     """
 
     durations: tuple[tuple[float, float], ...]
@@ -49,12 +57,12 @@ class Ranks:
 
     @property
     def layers(self) -> int:
-        """Of the busiest rank."""
+        """Layers of the busiest rank."""
         return sum(self.hold.layers)
 
     @classmethod
     def of(cls, sizes: Sizes, phases: tuple[float, float], ends: tuple[float, float]) -> Ranks:
-        """From seconds of a layer and of the head, forward and backward."""
+        """The ranks, from forward and backward seconds of a layer (phases) and of the head (ends)."""
         counts = sizes.cut.stages.counts
         durations = []
         for stage, count in enumerate(counts):
@@ -83,7 +91,7 @@ def head(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> 
 
 @lru_cache(maxsize=16)
 def walked(name: str, pp: int, virtual_stages: int, many: int, nc: int | None) -> tuple[str, Walk]:
-    """A schedule's title and its walk. It is not checked: every table that `schedule_of` makes can run."""
+    """A schedule's title and its walk, unchecked: every table that `schedule_of` makes can run."""
     return walk_of(name, pp, virtual_stages, many, nc)
 
 
@@ -95,7 +103,7 @@ def sent_to_next(how: Conditions, model: ModelConfig, layout: Layout, tokens: fl
 
 
 def sharing(how: Conditions, layout: Layout) -> tuple[Ring, Ring]:
-    """The ranks that share a shard's gradients: those with other shards, and copies of the same."""
+    """Two rings of ranks with the same parameters: those with other shards, and those with copies of one."""
     gpu = how.gpu
     inside = Ring.of(gpu, layout.cp, layout.stride("cp")).inside
     inside *= Ring.of(gpu, layout.dp_shard, layout.stride("dp")).inside
@@ -105,11 +113,13 @@ def sharing(how: Conditions, layout: Layout) -> tuple[Ring, Ring]:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What data parallelism and the optimizer take, by a layout's ranks that share parameters.
+    """The time of data parallelism and of the optimizer, by the ranks that share parameters.
 
-    shards: ranks among which states lie. scatter, gather: seconds that a parameter's gradient, and itself, is
-    on its way. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP, or EXPOSED_AFTER.
-    pieces: of a layer's parameters, that are copied one by one then. once: of `Habits.reduces_once`.
+    shards: ranks that share the states. scatter, gather: seconds that one parameter's gradient, and the
+    parameter itself, travels. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP, or
+    EXPOSED_AFTER.
+    pieces: with EXPOSED_AFTER, how many pieces of a layer's parameters are copied one by one. once:
+    `Habits.reduces_once`.
     """
 
     shards: int
@@ -123,7 +133,7 @@ class Sharing:
 
     @classmethod
     def of(cls, how: Conditions, layout: Layout) -> Sharing:
-        """Of a layout."""
+        """The Sharing of a layout under conditions."""
         shards, copies = sharing(how, layout)
         zero = layout.zero
         gathered = 1 if how.low_gather and zero == 3 else ITEM
@@ -145,9 +155,9 @@ class Sharing:
         )
 
     def exposed(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> Term:
-        """What of its collectives no compute hides. numel: parameters of a rank before ZeRO.
+        """The time of its collectives that compute does not hide. numel: parameters of a rank before ZeRO.
 
-        named: "layers" of the rank, "micro_batches". phases: seconds of a layer forward and backward.
+        named: "layers" of the rank, "micro_batches". phases: forward and backward seconds of a layer.
         """
         layers = named["layers"]
         inputs = {
@@ -183,21 +193,27 @@ EXPOSED_DP = {
     " + (micro_batches - reductions) * max(0, gather + layers * latency - backward)"
     " + reductions * max(0, gather + scatter + 2 * layers * latency - backward)",
 }
-"""ZeRO's stage → what of gradients and parameters on their way is not hidden: the last layer's reduction and
-the first one's gather, and what takes longer than the compute of a micro-batch beside it."""
+"""ZeRO stage → the time of gradients and parameters in flight that compute does not hide.
+
+That is the last layer's reduction and the first layer's gather, and whatever takes longer than the compute of
+the micro-batch beside it.
+"""
 
 
 EXPOSED_AFTER = "2 * scatter + gather + 3 * latency + layers * pieces * launch"
-"""The same where nothing of it is hidden, and gradients are reduced whole, which is two rings: `Habits`."""
+"""The same if nothing is hidden and gradients are reduced whole, which is two rings: see `Habits`."""
 
 LAUNCH = 1e-5
-"""Seconds in which the host slices a tensor, views a buffer and copies one to the other: assumed, three calls
-of PyTorch of some 3 microseconds each, which is what the seen rows of 128 ranks leave for it."""
+"""Seconds in which the host slices a tensor, views a buffer and copies one to the other.
+
+Assumed: three calls of PyTorch of some 3 microseconds each. The seen rows of 128 ranks leave that much for
+it.
+"""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step's terms, which add up to it; the layer that they are made of. many: micro-batches."""
+    """A step's terms, which add up to it, and the layer that they are made of. many: micro-batches."""
 
     terms: tuple[Term, ...]
     layer: Pass
@@ -205,7 +221,7 @@ class Step:
 
     @classmethod
     def of(cls, job: Job, how: Conditions, split: str | Sequence[int], nc: int | None = None) -> Step:
-        """Of a Job, with the timeline of its schedule. Raises LayoutError."""
+        """The step of a Job, with the timeline of its schedule. Raises LayoutError."""
         model, lay, batch = job.model, job.layout, job.micro_batch or 1
         seq = job.seq_len or model.max_seq_len
         many = micro_batches_of(job)
@@ -245,10 +261,12 @@ class Step:
 
 
 def _fullest(sizes: Sizes) -> tuple[int, int]:
-    """Parameters and layers of the rank that has most to share and to update, and least to hide it beside.
+    """Parameters and layers of the rank with most to share and to update, and least to hide it beside.
 
-    Not of the busiest, which depends on how fast the GPU is: a faster link would then slow a step.
+    The busiest rank would not do: which one it is depends on the GPU's speed, and a faster link would then
+    slow a step.
     """
+    # The negative number of layers makes max prefer the rank with fewer of them among equals.
     numel, fewer = max((sizes.params(hold, by_row=False), -sum(hold.layers)) for hold in sizes.stages)
     return numel, -fewer
 
@@ -286,7 +304,8 @@ def _ends(
 ) -> tuple[float, float]:
     """When the last rank of a schedule is done, without transfers and with them.
 
-    It is remembered: ZeRO's stages differ in other terms alone.
+    Cached, because ZeRO stages differ only in other terms.
     """
+    # A split backward is taken as two equal halves: matmuls compute as much for inputs as for weights.
     kinds = [{"F": forward, "B": back, "I": back / 2, "W": back / 2} for forward, back in durations]
     return walked(name, pp, virtual_stages, many, nc)[1].ends(kinds, p2p)
