@@ -1,4 +1,4 @@
-"""Break it on purpose: named faults, what still looks fine with each, and which check catches it."""
+"""Break it on purpose: named faults, what still looks fine with each, and the check that catches it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fault:
 
     @property
     def where(self) -> str:
-        """The layout, and the model, that it shows in: "tp=2, sequence_parallel=False"."""
+        """The layout, and the model if it matters, that show it: "tp=2, sequence_parallel=False"."""
         return ", ".join(f"{name}={value}" for name, value in (self.layout | self.model).items())
 
 
@@ -367,7 +367,7 @@ FAULTS = Faults(
 
 @contextmanager
 def injected(name: str | None) -> Iterator[None]:
-    """The named fault in this process, until the block ends."""
+    """Context manager that injects the named fault into this process until the block ends."""
     patch = FAULTS[name].patch if name is not None else None
     if patch is None:
         yield
