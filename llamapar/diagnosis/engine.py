@@ -148,7 +148,7 @@ def shared(found: list[Hypothesis], r: Reading, others: Sequence[Reading], known
     kept = [h for h in found if all(agrees(h, other) for other in others)]
     if any(
         {*other.values} != {*r.values} for other in others
-    ):  # Without exact support, two messages can only share a degree.
+    ):  # A weak hypothesis gains only if the messages share a fact, such as a degree.
         surer = {WEAK: POSSIBLE, POSSIBLE: LIKELY, LIKELY: LIKELY}
         kept = [replace(h, level=surer[h.level]) if h.facts or h.level > WEAK else h for h in kept]
     return kept or found
