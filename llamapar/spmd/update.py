@@ -36,7 +36,7 @@ def counted(setting: Setting, name: str, pp_rank: int) -> float:
     """
     assert setting.schedule is not None
     if name == TIED and setting.model.tied and setting.schedule.rank_of(0) != pp_rank:
-        return 0.0  # The other end of the pipeline counts this parameter.
+        return 0.0  # the other end of the pipeline counts it
     return 1 / setting.copies(kind(name))
 
 
