@@ -253,7 +253,7 @@ class _Known:
         self.batches = False  # whether a call that ends a batch was seen
 
     def call(self, entry: Plain) -> Call:
-        """The call of an entry; TypeError, ValueError or LookupError where a field is not as torch has it."""
+        """The call of an entry. Raises TypeError, ValueError or LookupError for a field unlike torch's."""
         get = entry.get
         group, label = entry["process_group"]
         name = entry["profiling_name"]
@@ -283,7 +283,7 @@ class _Known:
         return found
 
     def stack(self, frames: object, seen: dict[tuple[int, ...], Stack]) -> Stack:
-        """Of an entry's frames. seen: those of the same dump, in which equal frames are one object."""
+        """The stack of an entry's frames. seen: stacks of this dump; equal frames are one object there."""
         if not isinstance(frames, list):
             return NO_STACK
         kept = frames[:MAX_FRAMES]
