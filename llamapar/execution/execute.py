@@ -241,10 +241,12 @@ def run(
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
+    # A process has only one fake process group, so runs take turns. Ctrl-C waits for `check`, which raises it
+    # between two operations.
     with local_engine.one_run, few_threads(task), interrupts.deferred() as check:
 
         def given_up() -> bool:
-            check()  # Leaving the block raises an interrupt that arrived inside it.
+            check()  # A Ctrl-C that was deferred is raised here.
             return cancelled()
 
         if engine == "processes":

@@ -198,6 +198,7 @@ class PipelineRank:
     def _backward(self, action: Action, arrived: Tensor | None) -> Tensor | None:
         kind, number, micro_batch = action
         flight = self.flying[number, micro_batch]
+        # A W half reuses the gradient that its I half received.
         incoming = flight.incoming if kind == "W" else arrived
         wanted: dict[str, Tensor] = {} if kind == "I" else dict(self.leaves[number])
         inputs = [] if kind == "W" or not flight.given.requires_grad else [flight.given]
@@ -207,7 +208,11 @@ class PipelineRank:
         if not (inputs or wanted):
             return None
         found = torch.autograd.grad(
-            flight.out, [*inputs, *wanted.values()], incoming, retain_graph=self.keeps or kind == "I"
+            # An I half keeps the graph, because its W half differentiates it once more.
+            flight.out,
+            [*inputs, *wanted.values()],
+            incoming,
+            retain_graph=self.keeps or kind == "I",
         )
         if self.scatters is not None:
             self.recorder.phase = "gradients"
@@ -288,6 +293,7 @@ def walk(ranks: list[PipelineRank]) -> list[Results]:
                 _go_on(rank, turns[rank], asked, mail, done)
                 moved = True
         if not moved:
+            # A whole pass without progress means that the ranks wait for each other.
             raise stuck({rank: message for rank, message in asked.items() if message is not None})
     return [done[rank] for rank in range(len(ranks))]
 

@@ -18,11 +18,11 @@ from llamapar.spmd.training import Training
 
 @dataclass(frozen=True)
 class Fault:
-    """looks_fine: what a look at shapes and running does not show. caught_by: the check that fails.
+    """A named fault. looks_fine: what shapes and a finished run do not show. caught_by: the check that fails.
 
-    program, layout: where it shows. needs: options of a run that this takes. model: fields of a model in
-    which it shows. changes: fields of the Setting.
-    patch: the function that is replaced, as its owner and its name, and what takes its place.
+    program, layout: a run that shows it. needs: further options of that run. model: the fields of a model
+    that are needed to show it. changes: the fields of the Setting that the fault changes, if it changes any
+    of them. patch: the function to replace, given as its owner and its name, and the replacement.
     """
 
     looks_fine: str

@@ -90,6 +90,7 @@ class LocalMode(LocalTensorMode):
     """
 
     def __enter__(self) -> LocalMode:
+        # The replacement holds only while the mode is active; `__exit__` restores torch's function.
         _local.return_and_correct_aliasing = _unaliased
         self._matmul = _FlatMatmul() if torch.__version__ < "2.13" else None
         if self._matmul is not None:

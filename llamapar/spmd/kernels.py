@@ -99,6 +99,7 @@ def blocks(mine: Sequence[Segment], key_ranges: Sequence[range]) -> Iterator[Blo
     """The kernel calls that the queries of `mine` need for `key_ranges`, in the order of both."""
     runs, q = _runs(key_ranges), 0
     for segment in mine:
+        # The segment's own positions form a causal square, the keys before it a dense rectangle.
         wanted = ((range(segment.start, segment.stop), True), (range(segment.first, segment.start), False))
         k = 0
         for run in runs:
@@ -175,6 +176,7 @@ def block_backward(
     k, v = (_every_head(x, q.shape[1]) for x in (k, v))
     if kernel == "efficient":
         grad, q, k, v, out = map(_eights, (grad, q, k, v, out))
+        # Give this kernel `out` with the memory order [b, s, h, d], as its own forward does.
         out = out.transpose(1, 2).contiguous().transpose(1, 2)
         lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)  # as its own forward pads it
         dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
@@ -183,8 +185,11 @@ def block_backward(
         )
     else:
         p = (_scores(q, k, causal, scale) - lse.unsqueeze(-1)).exp()
+        # `out` is merged over all blocks, so grad · out is already the sum of p · dp over every key of a row
+        # (FlashAttention, arXiv:2205.14135), and a block needs nothing of the others.
         ds = p * (grad @ v.mT - (grad * out).sum(-1, keepdim=True)) * scale
         dq, dk, dv = ds @ k, ds.mT @ q, p.mT @ grad
+    # The query heads of a group share one KV head, so its gradient is the sum of theirs.
     dk, dv = (x.unflatten(1, (h_kv, -1)).sum(2) for x in (dk, dv))
     return dq[..., :d], dk[..., :d], dv[..., :d]
 
@@ -287,7 +292,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: _Plan) -> Tensor:
         ctx.plan = plan
-        exact = at_least_float32(q.dtype)  # Merge bf16 and fp16 in float32, so that many blocks add no error.
+        exact = at_least_float32(q.dtype)  # Merge bf16 and fp16 in float32.
         out = torch.zeros_like(q, dtype=exact, memory_format=torch.contiguous_format)
         lse = torch.full_like(q[..., 0].transpose(1, 2), -torch.inf, dtype=exact)
         now = k, v

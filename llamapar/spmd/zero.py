@@ -69,6 +69,7 @@ class ZeroGroup:
         """
 
         def of_shape(coord: Coord, t: Tensor) -> Tensor:
+            # An expanded scalar has stride 0, so it takes no memory at any size.
             return t.new_zeros(()).expand(self._rows(name, coord), *t.shape[1:])
 
         return compat.each_rank(self.mesh, of_shape, shard).requires_grad_()
@@ -98,6 +99,7 @@ class ZeroGroup:
 
         if compat.size(*self.sharing) == 1:
             return gradient
+        # reduce_scatter needs equal pieces, so pad first and crop afterwards.
         even = compat.each_rank(self.mesh, padded, gradient)
         return compat.each_rank(self.mesh, cropped, compat.reduce_scatter(even, *self.sharing, 0))
 
@@ -115,6 +117,7 @@ def zero_group(mesh: DeviceMesh, setting: Setting) -> ZeroGroup:
     """
     layout = setting.layout
     copies = layout.dp_replicate
+    # The joined axis must keep the order of the ranks, so the axis with the larger stride is the slower part.
     slow, fast = ("cp", "dp") if layout.stride("cp") > layout.stride("dp") else ("dp", "cp")
     if copies == 1 and setting.shards.axis != SHARDING:
         return ZeroGroup(mesh, setting, (mesh, setting.shards.axis), None)
@@ -219,6 +222,8 @@ class Gathered(Mapping[str, Tensor]):
         if shape is None or own.numel() != shape.numel():
             self.told("kept", t)
             return t.detach()  # Saving an operation's own output would create a reference cycle.
+        # A matmul can save the transpose of a weight, which is a view of the same storage, so remember which
+        # of the two it was.
         return _Dropped(name, transposed=own.shape != shape or not own.is_contiguous())
 
     def _unpack(self, kept: Tensor | _Dropped) -> Tensor:
